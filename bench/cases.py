@@ -1,0 +1,170 @@
+"""What is measured: a collective on a type and a count, and what its time is worth as bandwidth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+__all__ = ["COLLECTIVES", "Case", "element_size", "format_size", "parse_size", "parse_sizes", "sweep_cases"]
+
+KIB = 1024
+_UNITS = {"": 1, "K": KIB, "M": KIB**2, "G": KIB**3}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """How a collective's buffers relate to its count, and its bandwidth factor.
+
+    ``send`` and ``recv`` say how many times the count each rank's buffers hold (0 stands for "times the
+    ranks"). ``busbw`` is the factor of nccl-tests (doc/PERFORMANCE.md there): what the slowest link of the
+    best algorithm would carry.
+    """
+
+    send: int
+    recv: int
+    reduces: bool
+    rooted: bool
+    busbw: str  # "allreduce": 2(n-1)/n, "share": (n-1)/n, "one": 1
+
+
+COLLECTIVES: dict[str, Collective] = {
+    "allreduce": Collective(1, 1, True, False, "allreduce"),
+    "broadcast": Collective(1, 1, False, True, "one"),
+    "reduce": Collective(1, 1, True, True, "one"),
+    "reduce_scatter": Collective(0, 1, True, False, "share"),
+    "allgather": Collective(1, 0, False, False, "share"),
+    "gather": Collective(1, 0, False, True, "share"),
+    "scatter": Collective(0, 1, False, True, "share"),
+    "alltoall": Collective(0, 0, False, False, "share"),
+}
+
+_ELEMENT_SIZES = {"bool": 1, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+def element_size(dtype: str) -> int:
+    """Bytes of one element of the named type; ValueError for a name that carries no width."""
+    if dtype in _ELEMENT_SIZES:
+        return _ELEMENT_SIZES[dtype]
+    match = re.fullmatch(r"(?:u?int|float)(8|16|32|64)", dtype)
+    if match is None or dtype == "float8":
+        raise ValueError(f"unknown element type {dtype!r}")
+    return int(match[1]) // 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collective on ``ranks`` ranks.
+
+    ``count`` is in elements and, as in nccl-tests, the smaller of the two buffers: what each rank
+    contributes to an allgather or receives from a reduce_scatter.  ``root`` is -1 where the collective has
+    none.
+    """
+
+    collective: str
+    dtype: str
+    op: str
+    count: int
+    ranks: int
+    root: int = -1
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise ValueError(f"unknown collective {self.collective!r}; there are {', '.join(COLLECTIVES)}")
+        element_size(self.dtype)
+
+    @property
+    def kind(self) -> Collective:
+        return COLLECTIVES[self.collective]
+
+    @property
+    def send_count(self) -> int:
+        """Elements of the send buffer."""
+        return self.count * (self.kind.send or self.ranks)
+
+    @property
+    def recv_count(self) -> int:
+        """Elements of the receive buffer."""
+        return self.count * (self.kind.recv or self.ranks)
+
+    @property
+    def nbytes(self) -> int:
+        """The size column: bytes of the larger buffer."""
+        return max(self.send_count, self.recv_count) * element_size(self.dtype)
+
+    def algbw(self, seconds: float) -> float:
+        """Size over time, in GB/s (1e9 bytes)."""
+        return self.nbytes / seconds / 1e9 if seconds > 0 else 0.0
+
+    def busbw(self, seconds: float) -> float:
+        """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
+        n = self.ranks
+        factor = {"allreduce": 2 * (n - 1) / n, "share": (n - 1) / n, "one": 1.0}[self.kind.busbw]
+        return self.algbw(seconds) * factor
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``4``, ``64K``, ``1.5MiB``, ``256M`` (powers of 1024); ValueError for anything else."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"not a size: {text!r} (write 4, 64K, 1M or 2G)")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes in bytes from ``4:256M:x4`` (from, to, factor), ``1K:8K:+1K`` (step) or ``4,1K,64M`` (a list).
+
+    A range ends with its upper bound only where the factor or step lands on it.  ValueError names what is
+    wrong.
+    """
+    sizes: list[int] = []
+    for part in text.split(","):
+        fields = part.split(":")
+        if len(fields) == 1:
+            sizes.append(parse_size(part))
+        elif len(fields) in (2, 3):
+            sizes.extend(_range(part, fields))
+        else:
+            raise ValueError(f"not a range of sizes: {part!r} (write FROM:TO:xFACTOR or FROM:TO:+STEP)")
+    return sorted(set(sizes))
+
+
+def _range(part: str, fields: list[str]) -> Iterator[int]:
+    low, high = parse_size(fields[0]), parse_size(fields[1])
+    step = fields[2].strip() if len(fields) == 3 else "x4"
+    if low > high:
+        raise ValueError(f"the range {part!r} ends before it begins")
+    if step.startswith("x") and step[1:].isdigit() and int(step[1:]) > 1 and low > 0:
+        factor, addend = int(step[1:]), 0
+    elif step.startswith("+") and parse_size(step[1:]) > 0:
+        factor, addend = 1, parse_size(step[1:])
+    else:
+        raise ValueError(f"the step of {part!r} must be xFACTOR (2 or more, from a size above 0) or +STEP")
+    while low <= high:
+        yield low
+        low = low * factor + addend
+
+
+def format_size(nbytes: int) -> str:
+    """``4 B``, ``64 KiB``, ``1.5 MiB``: for people."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < KIB or unit == "GiB":
+            return f"{value:.4g} {unit}"
+        value /= KIB
+    raise AssertionError("unreachable")
+
+
+def sweep_cases(
+    collective: str, dtype: str, op: str, sizes: Iterable[int], ranks: int, root: int = 0
+) -> list[Case]:
+    """The cases nearest to the sizes: at least one element a rank, equal ones once, sizes ascending."""
+    kind = COLLECTIVES.get(collective)
+    if kind is None:
+        raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
+    shares = ranks if 0 in (kind.send, kind.recv) else 1
+    width = element_size(dtype)
+    counts = sorted({max(1, size // width // shares) for size in sizes})
+    root = root if kind.rooted else -1
+    return [Case(collective, dtype, op if kind.reduces else "none", count, ranks, root) for count in counts]

@@ -1,0 +1,145 @@
+"""Random inputs, poison, and the reference behind the ``#wrong`` column.
+
+A rank's input is a random block of ``PERIOD`` elements, repeated.  The period is prime, so no chunk or tile
+boundary falls together with it and a misplaced chunk is seen, while the float64 reference of a 256 MiB
+buffer is computed on one period instead of on gigabytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cases import Case
+
+__all__ = ["PERIOD", "count_wrong", "fill_input", "numpy_dtype", "poison"]
+
+PERIOD = 65_521
+_SEED = 20_240_517
+
+Array = NDArray[Any]
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a type's name, those of ml_dtypes included."""
+    if name.startswith(("bfloat", "float8")):
+        ml_dtypes: Any = importlib.import_module("ml_dtypes")
+        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return kind
+    return np.dtype(name)
+
+
+@lru_cache(maxsize=64)
+def _block(rank: int, dtype: str) -> Array:
+    generator = np.random.default_rng([_SEED, rank])
+    kind = numpy_dtype(dtype)
+    if kind.kind == "b":
+        return generator.integers(0, 2, PERIOD).astype(kind)
+    if kind.kind in "iu":
+        return generator.integers(0 if kind.kind == "u" else -100, 101, PERIOD).astype(kind)
+    return generator.uniform(-1, 1, PERIOD).astype(kind)
+
+
+def fill_input(array: Array, rank: int, dtype: str) -> None:
+    """Fill a flat array with the rank's input."""
+    block, whole = _block(rank, dtype), array.size // PERIOD
+    array[: whole * PERIOD].reshape(whole, PERIOD)[:] = block
+    array[whole * PERIOD :] = block[: array.size - whole * PERIOD]
+
+
+def poison(array: Array) -> None:
+    """Overwrite with what no result contains: NaN for floats, all bits for integers, alternating bools."""
+    if array.dtype.kind == "b":
+        array[:] = False
+        array[::2] = True
+    else:
+        array.view(np.uint8)[:] = 0xFF
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Elements ``start:stop`` must be ``values[(i - start + phase) % PERIOD]``, give or take ``slack``."""
+
+    start: int
+    stop: int
+    phase: int
+    values: Array
+    slack: Array | None
+
+
+@lru_cache(maxsize=8)
+def _reduced(dtype: str, op: str, ranks: int) -> tuple[Array, Array | None]:
+    """One period of the reduction over all ranks, exact or in float64, and the rounding it may carry."""
+    kind = numpy_dtype(dtype)
+    blocks = [_block(rank, dtype) for rank in range(ranks)]
+    if kind.kind in "biu":
+        return _reduce_exactly(blocks, op, kind), None
+    wide = np.stack([block.astype(np.float64) for block in blocks])
+    if op in ("min", "max"):
+        return (wide.min(0) if op == "min" else wide.max(0)), None
+    if op == "prod":
+        values, size = wide.prod(0), np.abs(wide).prod(0)
+    else:
+        share = ranks if op == "avg" else 1
+        values, size = wide.sum(0) / share, np.abs(wide).sum(0) / share
+    information = np.finfo(kind) if kind.kind == "f" else _ml_finfo(kind)
+    # one rounding a step, at most one step a rank, and one for the average
+    return values, (ranks + 1) * float(information.eps) * size + ranks * float(information.smallest_subnormal)
+
+
+def _ml_finfo(kind: np.dtype[Any]) -> Any:
+    ml_dtypes: Any = importlib.import_module("ml_dtypes")
+    return ml_dtypes.finfo(kind)
+
+
+def _reduce_exactly(blocks: list[Array], op: str, kind: np.dtype[Any]) -> Array:
+    functions: dict[str, Any] = {
+        "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+        "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+        "land": np.logical_and, "lor": np.logical_or,
+    }  # fmt: skip
+    if op not in functions:
+        raise ValueError(f"no exact reference for {op} on {kind.name}")
+    result = blocks[0]
+    for block in blocks[1:]:
+        result = functions[op](result, block)
+    return result.astype(kind)
+
+
+def _expected(case: Case, rank: int) -> Iterator[_Segment]:
+    name, count, dtype = case.collective, case.count, case.dtype
+    if name in ("allreduce", "reduce", "reduce_scatter"):
+        if name != "reduce" or rank == case.root:
+            values, slack = _reduced(dtype, case.op, case.ranks)
+            yield _Segment(0, count, rank * count if name == "reduce_scatter" else 0, values, slack)
+    elif name in ("broadcast", "scatter"):
+        yield _Segment(0, count, rank * count if name == "scatter" else 0, _block(case.root, dtype), None)
+    elif name != "gather" or rank == case.root:
+        for peer in range(case.ranks):
+            phase = rank * count if name == "alltoall" else 0
+            yield _Segment(peer * count, (peer + 1) * count, phase, _block(peer, dtype), None)
+
+
+def count_wrong(output: Array, case: Case, rank: int) -> int:
+    """How many elements of a rank's output differ from the reference by more than the type's rounding."""
+    wrong = 0
+    for segment in _expected(case, rank):
+        values = np.roll(segment.values, -(segment.phase % PERIOD))
+        slack = None if segment.slack is None else np.roll(segment.slack, -(segment.phase % PERIOD))
+        for start in range(segment.start, segment.stop, PERIOD):
+            got = output[start : min(start + PERIOD, segment.stop)]
+            wrong += _differing(got, values[: got.size], None if slack is None else slack[: got.size])
+    return wrong
+
+
+def _differing(got: Array, values: Array, slack: Array | None) -> int:
+    if slack is None:
+        return int(np.count_nonzero(got != values.astype(got.dtype)))
+    close = np.abs(got.astype(np.float64) - values) <= slack  # NaN is never close
+    return int(got.size - np.count_nonzero(close))

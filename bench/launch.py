@@ -1,0 +1,157 @@
+"""Starting ranks: by the mpirun that belongs to mpi4py, or by ``pycollective run`` where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .events import EventReader
+from .plan import Plan
+from .result import available_cores
+
+__all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "find_launcher", "launch"]
+
+YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
+_SILENCE_S = 600.0
+"""Seconds without any event after which a world is taken for dead."""
+_ASK_MPI = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version())
+"""
+
+
+class LaunchError(RuntimeError):
+    """The ranks could not be started, failed or fell silent; the message ends with what they wrote."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How to start N ranks.  ``kind`` is "openmpi", "mpich" or "pycollective"."""
+
+    kind: str
+    program: str = ""
+    note: str = ""
+
+    def command(self, ranks: int, words: Sequence[str]) -> list[str]:
+        """The command line that runs ``words`` on so many ranks."""
+        if self.kind == "openmpi":
+            root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+            return [self.program, *root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *words]
+        if self.kind == "mpich":
+            return [self.program, "-bind-to", "none", "-np", str(ranks), *words]
+        return [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks), *words]
+
+    def environment(self, ranks: int) -> dict[str, str]:
+        """The ranks' environment: Open MPI yields where ranks exceed cores, as it must to be a fair peer."""
+        environment = dict(os.environ)
+        if self.kind == "openmpi" and ranks > available_cores():
+            environment[YIELD_VARIABLE] = "1"
+        environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it
+        return environment
+
+
+@functools.cache
+def find_launcher() -> Launcher:
+    """mpirun of the MPI that mpi4py runs over, or ``pycollective run`` with a note that says why."""
+    fallback = "ranks by `pycollective run`, no MPI peer"
+    if importlib.util.find_spec("mpi4py") is None:
+        return Launcher("pycollective", note=f"mpi4py is not installed: {fallback}")
+    asked = subprocess.run([sys.executable, "-c", _ASK_MPI], capture_output=True, text=True, check=False)
+    kind = "openmpi" if "Open MPI" in asked.stdout else "mpich" if "MPICH" in asked.stdout else ""
+    if not kind:
+        return Launcher("pycollective", note=f"mpi4py finds no MPI library: {fallback}")
+    for program in _mpiruns():
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        if {"openmpi": "Open MPI", "mpich": "HYDRA"}[kind] in said:
+            return Launcher(kind, program)
+    return Launcher("pycollective", note=f"no mpirun of {kind} found: {fallback}")
+
+
+def _mpiruns() -> list[str]:
+    """Candidates, the one beside this Python first: wheels of MPI put theirs there."""
+    beside = Path(sys.executable).parent
+    found = [str(beside / name) for name in ("mpirun", "mpiexec") if (beside / name).exists()]
+    found += [path for name in ("mpirun", "mpiexec") if (path := shutil.which(name))]
+    return list(dict.fromkeys(found))
+
+
+def launch(plan: Plan, ranks: int, first_group: int = 0) -> Iterator[dict[str, Any]]:
+    """Start a world of ranks on a plan and yield its events as they come (see events.py).
+
+    Raises :class:`LaunchError` when it fails.  Leaving the iterator early ends the ranks.
+    """
+    launcher = find_launcher()
+    package = __package__ or "bench"
+    with tempfile.TemporaryDirectory(prefix="pycollective-bench-") as folder:
+        plan_file, events_file, log_file = (Path(folder) / name for name in ("plan.json", "events", "log"))
+        plan_file.write_text(plan.to_json())
+        words = [
+            sys.executable,
+            "-m",
+            f"{package}.worker",
+            str(plan_file),
+            str(events_file),
+            str(first_group),
+        ]
+        environment = launcher.environment(ranks)
+        # the ranks must find this very package wherever it was imported from
+        parts = [
+            str(Path(__file__).resolve().parents[package.count(".") + 1]),
+            environment.get("PYTHONPATH", ""),
+        ]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, parts))
+        with log_file.open("w") as log, _process(launcher.command(ranks, words), environment, log) as process:
+            yield from _follow(process, EventReader(events_file), log_file, ranks)
+
+
+@contextlib.contextmanager
+def _process(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _follow(
+    process: subprocess.Popen[bytes], read: EventReader, log_file: Path, ranks: int
+) -> Iterator[dict[str, Any]]:
+    heard, ended = time.monotonic(), False
+    while True:
+        running = process.poll() is None
+        for event in read():
+            heard, ended = time.monotonic(), event["kind"] == "end"
+            yield event
+        if not running:
+            break
+        if time.monotonic() - heard > _SILENCE_S:
+            raise LaunchError(f"{ranks} ranks have been silent for {_SILENCE_S:.0f} s{_tail(log_file)}")
+        time.sleep(0.1)  # the ranks need the cores
+    if not ended:
+        raise LaunchError(f"{ranks} ranks ended early with exit code {process.returncode}{_tail(log_file)}")
+
+
+def _tail(log_file: Path) -> str:
+    lines = log_file.read_text(errors="replace").splitlines()[-25:]
+    return ":\n" + "\n".join(lines) if lines else ""

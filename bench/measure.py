@@ -1,0 +1,214 @@
+"""Interleaved measurement: rounds in which every candidate runs once, in rotated order, in the same
+processes.
+
+A candidate's turn is a block of repetitions, long enough for the timer, that begins after a barrier.
+Candidates share their buffers, so all touch the same memory.  What a machine does to one round (another
+process, a slower clock) it does to all candidates of that round, which is why comparisons pair the times of
+a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from .data import count_wrong, fill_input, numpy_dtype, poison
+from .peers import Array, Call, Peer, prepare
+from .plan import Budget, Candidate
+from .stats import rotation, slowest
+from .world import World
+
+__all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "measure"]
+
+Allocate = Callable[[int], Array]
+"""Bytes -> a flat uint8 array; collective."""
+
+
+class OutOfMemory(Exception):
+    """This machine has too little memory for the buffers of a case."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds per call in each round (the slowest rank's), and the wrong elements on all ranks."""
+
+    candidate: Candidate
+    seconds: list[float]
+    repetitions: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class NotMeasured:
+    """A candidate that failed, or whose library does not have this case."""
+
+    candidate: Candidate
+    reason: str
+    supported: bool = True
+
+
+class Buffers:
+    """A send and a receive buffer for each path, grown on demand and shared by all candidates."""
+
+    def __init__(self, world: World, allocate: dict[str, Allocate]) -> None:
+        self._world, self._allocate = world, allocate
+        self._held: dict[tuple[str, str], Array] = {}
+
+    def pair(self, candidate: Candidate, in_place: bool) -> tuple[Array, Array]:
+        """Flat (send, recv) arrays of the case; one array twice where the candidate works in place."""
+        case = candidate.case
+        kind = numpy_dtype(case.dtype)
+        recv = self._get(candidate.path, "recv", case.recv_count * kind.itemsize).view(kind)
+        if in_place:
+            return recv, recv
+        return self._get(candidate.path, "send", case.send_count * kind.itemsize).view(kind), recv
+
+    def _get(self, path: str, role: str, nbytes: int) -> Array:
+        held = self._held.get((path, role))
+        if held is None or held.nbytes < nbytes:
+            self._held.pop((path, role), None)
+            del held
+            if nbytes * self._world.size > 0.8 * min(self._world.share(_free_memory())):
+                raise OutOfMemory(f"no memory for {self._world.size} buffers of {nbytes / 2**20:.0f} MiB")
+            held = self._allocate[path](nbytes)
+            held[:] = 0  # every page exists before anything is timed
+            self._held[path, role] = held
+        return held[:nbytes]
+
+
+def _free_memory() -> float:
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return float(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return float("inf")  # not Linux: let the allocation itself fail
+
+
+def measure(
+    world: World,
+    group: Sequence[Candidate],
+    peers: dict[tuple[str, str], Peer],
+    buffers: Buffers,
+    budget: Budget,
+) -> list[Measured | NotMeasured]:
+    """Measure a group of candidates against each other; collective, the same list on every rank.
+
+    ``peers[library, topology]`` are the libraries at hand.
+    """
+    runs = [_ready(world, candidate, peers, buffers) for candidate in group]
+    ready = [run for run in runs if isinstance(run, _Run)]
+    for run in ready:
+        run.wrong = run.check(world)
+    times = _rounds(world, ready, budget)
+    for run, seconds in zip(ready, times, strict=True):
+        run.seconds, run.wrong = seconds, run.wrong + run.check(world)
+    return [run if isinstance(run, NotMeasured) else run.measured() for run in runs]
+
+
+class _Run:
+    """A candidate that is ready to be called."""
+
+    def __init__(self, candidate: Candidate, call: Call, send: Array, recv: Array, checked: bool) -> None:
+        self.candidate, self.call, self.send, self.recv, self.checked = candidate, call, send, recv, checked
+        self.repetitions, self.wrong = 1, 0
+        self.seconds: list[float] = []
+
+    def check(self, world: World) -> int:
+        """Call once on fresh inputs and a poisoned output; how many elements are wrong on all ranks."""
+        case, rank = self.candidate.case, world.rank
+        poison(self.recv)
+        if case.collective == "broadcast":
+            if rank == case.root:
+                fill_input(self.recv, rank, case.dtype)
+        else:
+            fill_input(self.send, rank, case.dtype)
+        world.barrier()
+        self.call()
+        wrong = count_wrong(self.recv, case, rank) if self.checked else 0
+        if self.send is self.recv:
+            self.recv[:] = 0  # or repeated sums in place would overflow
+        return sum(world.share(wrong))
+
+    def block(self) -> int:
+        """Nanoseconds of one block of repetitions on this rank."""
+        call, repetitions = self.call, range(self.repetitions)
+        start = perf_counter_ns()
+        for _ in repetitions:
+            call()
+        return perf_counter_ns() - start
+
+    def measured(self) -> Measured:
+        return Measured(self.candidate, self.seconds, self.repetitions, self.wrong)
+
+
+def _ready(
+    world: World, candidate: Candidate, peers: dict[tuple[str, str], Peer], buffers: Buffers
+) -> _Run | NotMeasured:
+    """The candidate ready to run or, where that failed on any rank, the same :class:`NotMeasured` on all."""
+    run: _Run | None = None
+    problem = ""
+    peer = peers[candidate.library, candidate.topology]
+    if not peer.supports(candidate.case):
+        return NotMeasured(candidate, f"{peer.name} does not have it", supported=False)
+    try:
+        run = _prepare(candidate, peer, buffers)
+    except Exception as error:  # whatever it is, the other candidates go on
+        problem = str(error) or type(error).__name__
+    problems: list[str] = [text for text in world.share(problem) if text]
+    if run is None or problems:
+        return NotMeasured(candidate, problems[0])
+    return run
+
+
+def _prepare(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run:
+    case = candidate.case
+    in_place = candidate.in_place or case.collective in {"broadcast", *peer.always_in_place}
+    send, recv = buffers.pair(candidate, in_place)
+    run = _Run(candidate, prepare(peer, case, send, recv), send, recv, peer.checked)
+    run.call()  # the first call may compile, connect or refuse
+    return run
+
+
+def _rounds(world: World, runs: Sequence[_Run], budget: Budget) -> list[list[float]]:
+    """Seconds per call for each run and round; repetitions and rounds are agreed with the other ranks."""
+    blocks = [_calibrate(world, run, budget.block_s) for run in runs]
+    rounds = budget.rounds
+    if runs and sum(blocks) > 0:
+        rounds = min(budget.rounds, max(budget.least_rounds, int(budget.group_s / sum(blocks))))
+    taken = np.zeros((len(runs), rounds), np.int64)
+    for index in range(rounds):
+        for turn in rotation(len(runs), index):
+            world.barrier()
+            taken[turn, index] = runs[turn].block()
+    everywhere: list[Any] = world.share(taken)
+    return [
+        [
+            nanoseconds / 1e9 / run.repetitions
+            for nanoseconds in slowest([ranks[turn] for ranks in everywhere])
+        ]
+        for turn, run in enumerate(runs)
+    ]
+
+
+def _calibrate(world: World, run: _Run, block_s: float) -> float:
+    """Set the repetitions that fill a block; the block's seconds.  Warms the call up on the way."""
+    while True:
+        seconds = _block_everywhere(world, run)
+        if seconds < 10 * block_s:  # a block may have sat out another rank's time slice: take the best
+            seconds = min(seconds, _block_everywhere(world, run), _block_everywhere(world, run))
+        if seconds >= block_s / 2 or run.repetitions >= 1_000_000:
+            break
+        run.repetitions = int(run.repetitions * min(10.0, block_s / max(seconds, 1e-7)) + 1)
+    repetitions = run.repetitions
+    run.repetitions = max(1, round(repetitions * block_s / seconds)) if seconds > block_s else repetitions
+    return seconds * run.repetitions / repetitions
+
+
+def _block_everywhere(world: World, run: _Run) -> float:
+    world.barrier()
+    return float(max(world.share(run.block()))) / 1e9

@@ -1,0 +1,99 @@
+"""The libraries that a sweep compares, each behind the same small interface.
+
+A method takes the arrays it will work on and returns a *call*: a function without arguments that performs the
+collective once and returns when it is done.  Whatever a library can prepare (buffer descriptions,
+operators, wrapped tensors) it prepares before it returns the call, so the timed loop holds nothing but the
+library itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ..cases import Case
+    from ..world import World
+
+__all__ = ["Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
+
+Array = NDArray[Any]
+Call = Callable[[], object]
+
+
+class PeerUnavailable(Exception):
+    """A library that cannot take part here; the message says why."""
+
+
+class Peer(Protocol):
+    """One library (with us: one topology) on all ranks of the world.
+
+    Arrays are flat.  Where ``send is recv`` the collective works in place.  ``root`` and ``op`` are named
+    as in our own API.  Every method is collective.
+    """
+
+    name: str
+    version: str
+    always_in_place: frozenset[str]
+    """Collectives that the library offers in place only."""
+
+    checked: bool
+    """False for a yardstick whose output is no result."""
+
+    def supports(self, case: Case) -> bool:
+        """Whether the library has this collective for this type and operator."""
+
+    def allreduce(self, send: Array, recv: Array, op: str) -> Call: ...
+
+    def broadcast(self, buffer: Array, root: int) -> Call: ...
+
+    def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call: ...
+
+    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call: ...
+
+    def allgather(self, send: Array, recv: Array) -> Call: ...
+
+    def gather(self, send: Array, recv: Array, root: int) -> Call: ...
+
+    def scatter(self, send: Array, recv: Array, root: int) -> Call: ...
+
+    def alltoall(self, send: Array, recv: Array) -> Call: ...
+
+
+def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
+    """The peer's call for a case on these arrays (broadcast works on ``recv``)."""
+    match case.collective:
+        case "broadcast":
+            return peer.broadcast(recv, case.root)
+        case "allreduce" | "reduce_scatter":
+            method = peer.allreduce if case.collective == "allreduce" else peer.reduce_scatter
+            return method(send, recv, case.op)
+        case "reduce":
+            return peer.reduce(send, recv, case.op, case.root)
+        case "gather" | "scatter":
+            rooted = peer.gather if case.collective == "gather" else peer.scatter
+            return rooted(send, recv, case.root)
+        case "allgather" | "alltoall":
+            plain = peer.allgather if case.collective == "allgather" else peer.alltoall
+            return plain(send, recv)
+    raise ValueError(f"unknown collective {case.collective!r}")
+
+
+def open_peer(name: str, world: World) -> Peer:
+    """Start a foreign library on all ranks.
+
+    ``mpi`` is whichever MPI mpi4py runs over; ``openmpi`` and ``mpich`` insist on one.  Raises
+    :class:`PeerUnavailable` where it is not installed or not the one asked for, ValueError for an unknown
+    name.
+    """
+    modules = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "gloo": "gloo"}
+    if name not in modules:
+        raise ValueError(f"unknown peer {name!r}; there are {', '.join(modules)}")
+    # imported by name, so that a sweep without peers needs neither mpi4py nor torch
+    peer: Peer = importlib.import_module(f".{modules[name]}", __package__).open(world)
+    if name in ("openmpi", "mpich") and peer.name != name:
+        raise PeerUnavailable(f"{name} was asked for, but mpi4py runs over {peer.version}")
+    return peer

@@ -1,0 +1,113 @@
+"""Gloo through torch.distributed, as PyTorch's users call it; torch is imported when this peer is opened."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import tempfile
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from . import Array, Call, PeerUnavailable
+
+if TYPE_CHECKING:
+    from ..cases import Case
+    from ..world import World
+
+__all__ = ["GlooPeer", "open"]
+
+_REDUCES = {"float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"}
+_MOVES = {*_REDUCES, "int16", "bool"}
+_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+
+class GlooPeer:
+    """The default process group with the gloo backend over loopback."""
+
+    name = "gloo"
+    # torch.distributed reduces into its argument
+    always_in_place = frozenset({"allreduce", "reduce"})
+    checked = True
+
+    def __init__(self, torch: Any, dist: Any, rank: int) -> None:
+        self._torch, self._dist, self._rank = torch, dist, rank
+        self.version = f"Gloo of PyTorch {torch.__version__}"
+
+    def supports(self, case: Case) -> bool:
+        if not case.kind.reduces:
+            return case.dtype in _MOVES
+        return case.dtype in _REDUCES and case.op in _OPS
+
+    def _tensor(self, array: Array) -> Any:
+        if array.dtype.name == "bfloat16":  # NumPy's own types end before it
+            return self._torch.from_numpy(array.view("i2")).view(self._torch.bfloat16)
+        return self._torch.from_numpy(array)
+
+    def _named(self, name: str, before: str) -> Any:
+        """A function under its name in this PyTorch: 2.13 renamed some."""
+        return getattr(self._dist, name, None) or getattr(self._dist, before)
+
+    def _op(self, op: str) -> Any:
+        return getattr(self._dist.ReduceOp, _OPS[op])
+
+    def allreduce(self, send: Array, recv: Array, op: str) -> Call:
+        call, tensor, operator = self._dist.all_reduce, self._tensor(recv), self._op(op)
+        return lambda: call(tensor, operator)
+
+    def broadcast(self, buffer: Array, root: int) -> Call:
+        call, tensor = self._dist.broadcast, self._tensor(buffer)
+        return lambda: call(tensor, root)
+
+    def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
+        call, tensor, operator = self._dist.reduce, self._tensor(recv), self._op(op)
+        return lambda: call(tensor, root, operator)
+
+    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
+        call, operator = self._named("reduce_scatter_single", "reduce_scatter_tensor"), self._op(op)
+        source, target = self._tensor(send), self._tensor(recv)
+        return lambda: call(target, source, operator)
+
+    def allgather(self, send: Array, recv: Array) -> Call:
+        call = self._named("all_gather_single", "all_gather_into_tensor")
+        source, target = self._tensor(send), self._tensor(recv)
+        return lambda: call(target, source)
+
+    def gather(self, send: Array, recv: Array, root: int) -> Call:
+        call, source = self._dist.gather, self._tensor(send)
+        parts = list(self._tensor(recv).chunk(recv.size // send.size)) if self._rank == root else None
+        return lambda: call(source, parts, root)
+
+    def scatter(self, send: Array, recv: Array, root: int) -> Call:
+        call, target = self._dist.scatter, self._tensor(recv)
+        parts = list(self._tensor(send).chunk(send.size // recv.size)) if self._rank == root else None
+        return lambda: call(target, parts, root)
+
+    def alltoall(self, send: Array, recv: Array) -> Call:
+        call, source, target = self._dist.all_to_all_single, self._tensor(send), self._tensor(recv)
+        return lambda: call(target, source)
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+
+def open(world: World) -> GlooPeer:
+    """Start Gloo on the ranks of this world; PeerUnavailable where torch is missing."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no need for a host name that resolves
+    try:
+        torch: Any = importlib.import_module("torch")
+        dist: Any = importlib.import_module("torch.distributed")
+    except ImportError as error:
+        raise PeerUnavailable(f"torch is not installed ({error}); pip install 'torch==2.13.0'") from error
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise PeerUnavailable("this PyTorch was built without Gloo")
+    torch.set_num_threads(1)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory()) if world.rank == 0 else ""
+        store = dist.FileStore(os.path.join(world.share(folder)[0], "gloo"), world.size)
+        dist.init_process_group(
+            "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timedelta(minutes=10)
+        )
+        world.barrier()  # the store's file outlives its last reader
+    return GlooPeer(torch, dist, world.rank)

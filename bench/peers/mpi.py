@@ -1,0 +1,117 @@
+"""Open MPI or MPICH, whichever mpi4py runs over, in its fastest usual form: buffers described once."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from . import Array, Call, PeerUnavailable
+
+if TYPE_CHECKING:
+    from ..cases import Case
+    from ..world import World
+
+__all__ = ["MpiPeer", "open"]
+
+_TYPES = {
+    "int8": "INT8_T", "int16": "INT16_T", "int32": "INT32_T", "int64": "INT64_T",
+    "uint8": "UINT8_T", "uint16": "UINT16_T", "uint32": "UINT32_T", "uint64": "UINT64_T",
+    "float32": "FLOAT", "float64": "DOUBLE", "bool": "C_BOOL",
+}  # fmt: skip
+_OPS = {
+    "sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX",
+    "band": "BAND", "bor": "BOR", "bxor": "BXOR", "land": "LAND", "lor": "LOR",
+}  # fmt: skip
+
+
+class MpiPeer:
+    """MPI's own collectives on the world communicator."""
+
+    always_in_place = frozenset[str]()
+    checked = True
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._comm = mpi.COMM_WORLD
+        self.name, self.version = identify(mpi.Get_library_version())
+
+    def supports(self, case: Case) -> bool:
+        if not case.kind.reduces:
+            return True  # bytes are bytes: every type moves
+        if case.dtype == "bool" and case.op not in ("land", "lor"):
+            return False
+        bits = case.op in ("band", "bor", "bxor")
+        return case.dtype in _TYPES and case.op in _OPS and not (bits and case.dtype.startswith("float"))
+
+    def _buffer(self, array: Array, blocks: int = 1) -> list[Any]:
+        """A buffer's description; MPI counts a buffer of one block for each rank by its block."""
+        memory = self._mpi.memory.frombuffer(array.view("u1"))
+        if array.dtype.name not in _TYPES:
+            return [memory, array.nbytes // blocks, self._mpi.BYTE]
+        return [memory, array.size // blocks, getattr(self._mpi, _TYPES[array.dtype.name])]
+
+    def _input(self, send: Array, recv: Array) -> Any:
+        return self._mpi.IN_PLACE if send is recv else self._buffer(send)
+
+    def allreduce(self, send: Array, recv: Array, op: str) -> Call:
+        comm, operator = self._comm, getattr(self._mpi, _OPS[op])
+        source, target = self._input(send, recv), self._buffer(recv)
+        return lambda: comm.Allreduce(source, target, operator)
+
+    def broadcast(self, buffer: Array, root: int) -> Call:
+        comm, both = self._comm, self._buffer(buffer)
+        return lambda: comm.Bcast(both, root)
+
+    def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
+        comm, operator, target = self._comm, getattr(self._mpi, _OPS[op]), self._buffer(recv)
+        if send is recv and comm.rank != root:  # MPI allows "in place" at the root alone
+            source = self._buffer(send)
+            return lambda: comm.Reduce(source, None, operator, root)
+        source = self._input(send, recv)
+        return lambda: comm.Reduce(source, target, operator, root)
+
+    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
+        comm, operator = self._comm, getattr(self._mpi, _OPS[op])
+        source, target = self._buffer(send, comm.size), self._buffer(recv)
+        return lambda: comm.Reduce_scatter_block(source, target, operator)
+
+    def allgather(self, send: Array, recv: Array) -> Call:
+        comm = self._comm
+        source, target = self._buffer(send), self._buffer(recv, comm.size)
+        return lambda: comm.Allgather(source, target)
+
+    def gather(self, send: Array, recv: Array, root: int) -> Call:
+        comm = self._comm
+        source, target = self._buffer(send), self._buffer(recv, comm.size)
+        return lambda: comm.Gather(source, target, root)
+
+    def scatter(self, send: Array, recv: Array, root: int) -> Call:
+        comm = self._comm
+        source, target = self._buffer(send, comm.size), self._buffer(recv)
+        return lambda: comm.Scatter(source, target, root)
+
+    def alltoall(self, send: Array, recv: Array) -> Call:
+        comm = self._comm
+        source, target = self._buffer(send, comm.size), self._buffer(recv, comm.size)
+        return lambda: comm.Alltoall(source, target)
+
+
+def identify(text: str) -> tuple[str, str]:
+    """("openmpi", "Open MPI 5.0.11") from what MPI_Get_library_version says."""
+    if match := re.search(r"Open MPI v?([\w.]+)", text):
+        return "openmpi", f"Open MPI {match[1].rstrip('.')}"
+    if match := re.search(r"MPICH Version:\s*([\w.]+)", text):
+        return "mpich", f"MPICH {match[1]}"
+    return "mpi", text.splitlines()[0].strip()[:60] if text.strip() else "unknown MPI"
+
+
+def open(world: World) -> MpiPeer:
+    """MPI on the ranks of this world; PeerUnavailable without mpi4py or without its mpirun."""
+    try:
+        mpi = importlib.import_module("mpi4py.MPI")
+    except ImportError as error:
+        raise PeerUnavailable(f"mpi4py cannot be used: {error}") from error
+    if mpi.COMM_WORLD.size != world.size:
+        raise PeerUnavailable(f"these {world.size} ranks were not started by the mpirun of mpi4py")
+    return MpiPeer(mpi)

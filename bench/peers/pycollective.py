@@ -1,0 +1,69 @@
+"""Our own collectives: one peer for each topology, all on the same communicator."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import Array, Call
+
+if TYPE_CHECKING:
+    from ..cases import Case
+
+__all__ = ["PycollectivePeer", "topologies_of"]
+
+
+class PycollectivePeer:
+    """One topology; None leaves the choice to the library.  The arrays decide between windows and staging."""
+
+    name = "pycollective"
+    always_in_place = frozenset[str]()
+    checked = True
+
+    def __init__(self, comm: Any, topology: Any | None) -> None:
+        self._comm, self._topology = comm, topology
+        self.version = str(importlib.import_module("pycollective").__version__)
+
+    def supports(self, case: Case) -> bool:
+        return True  # whatever it lacks it says at the first call
+
+    def allreduce(self, send: Array, recv: Array, op: str) -> Call:
+        call, topology = self._comm.allreduce, self._topology
+        if topology is None and op == "sum":  # as one would write it: what is not named is not paid for
+            return lambda: call(send, recv)
+        return lambda: call(send, recv, op=op, topology=topology)
+
+    def broadcast(self, buffer: Array, root: int) -> Call:
+        call, topology = self._comm.broadcast, self._topology
+        return lambda: call(buffer, root, buffer, topology=topology)
+
+    def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
+        call, topology = self._comm.reduce, self._topology
+        return lambda: call(send, root, recv, op=op, topology=topology)
+
+    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
+        call, topology = self._comm.reduce_scatter, self._topology
+        return lambda: call(send, recv, op=op, topology=topology)
+
+    def allgather(self, send: Array, recv: Array) -> Call:
+        call, topology = self._comm.allgather, self._topology
+        return lambda: call(send, recv, topology=topology)
+
+    def gather(self, send: Array, recv: Array, root: int) -> Call:
+        call, topology = self._comm.gather, self._topology
+        out = recv if self._comm.rank == root else None
+        return lambda: call(send, root, out=out, topology=topology)
+
+    def scatter(self, send: Array, recv: Array, root: int) -> Call:
+        call, topology = self._comm.scatter, self._topology
+        return lambda: call(send, root, out=recv, topology=topology)
+
+    def alltoall(self, send: Array, recv: Array) -> Call:
+        call, topology = self._comm.alltoall, self._topology
+        return lambda: call(send, recv, topology=topology)
+
+
+def topologies_of(collective: str) -> list[str]:
+    """The registered topologies that have a collective, by name."""
+    registry = importlib.import_module("pycollective.schedule.registry")
+    return [row.name for row in registry.describe() if collective in row.collectives]

@@ -1,0 +1,74 @@
+"""A run from the watcher's side: worlds of ranks one after another, their events gathered into one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .events import Emit
+from .launch import find_launcher, launch
+from .plan import Plan
+from .result import Result, Row, collect_provenance
+from .worker import work
+from .world import open_world, ranks_started
+
+__all__ = ["Session", "Watcher", "run_plans"]
+
+Watcher = Callable[[dict[str, Any]], None]
+
+
+class Session:
+    """What has been heard so far."""
+
+    def __init__(self, watch: Watcher) -> None:
+        self._watch = watch
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self._libraries: dict[str, str] = {}
+        self._yields: dict[str, str] = {}
+        self._launcher = ""
+
+    def take(self, event: dict[str, Any]) -> None:
+        """One event of a world; passed on to the watcher."""
+        match event["kind"]:
+            case "row":
+                self.rows.append(Row(**event["row"]))
+            case "note":
+                if event["text"] in self.notes:
+                    return
+                self.notes.append(event["text"])
+            case "begin":
+                self._libraries.update(event["libraries"])
+                self._yields[str(event["ranks"])] = event["yield"]
+        self._watch(event)
+
+    def run(self, plan: Plan, ranks: int) -> None:
+        """Start a world on a plan and hear it out.  Raises LaunchError."""
+        launcher = find_launcher()
+        self._launcher = launcher.kind
+        if launcher.note and launcher.note not in self.notes:
+            self.take({"kind": "note", "text": launcher.note})
+        first = 1 + max((row.group for row in self.rows), default=-1)
+        for event in launch(plan, ranks, first):
+            self.take(event)
+
+    def result(self, options: dict[str, Any]) -> Result:
+        """The rows with their provenance."""
+        provenance = collect_provenance(self._libraries, self._yields, self._launcher or "user")
+        return Result(provenance, options, self.notes, self.rows)
+
+
+def run_plans(plans: Sequence[tuple[int, Plan]], session: Session) -> bool:
+    """Run (ranks, plan) pairs, each in a world of its own, or in this world where a launcher made one.
+
+    In the latter case the first plan runs whatever its rank count; the answer is False on every rank but 0,
+    which has nothing to show.
+    """
+    if not ranks_started():
+        for ranks, plan in plans:
+            session.run(plan, ranks)
+        return True
+    with open_world() as world:
+        emit: Emit = session.take
+        work(plans[0][1], world, emit)
+        return world.rank == 0

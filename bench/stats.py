@@ -1,0 +1,45 @@
+"""The statistics of a comparison: the order of a round, and ratios of what was measured in the same round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["Ratio", "paired_ratio", "rotation", "slowest"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster one candidate is than another: the median, and the middle half of the rounds."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def rotation(count: int, round_index: int) -> list[int]:
+    """The order of a round: 0..count-1, begun one further each time, so that nobody always comes first."""
+    if count == 0:
+        return []
+    first = round_index % count
+    return [*range(first, count), *range(first)]
+
+
+def slowest(times: Sequence[Sequence[float]]) -> list[float]:
+    """``times[rank][round]`` -> each round's slowest rank: a collective is done when its last rank is."""
+    return [max(ranks) for ranks in zip(*times, strict=True)]
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Median of ``theirs[i] / ours[i]``: above 1 where ours is faster.
+
+    The pairs are times of the same round, taken a moment apart, so a machine that slows down for a while
+    slows both down and leaves their ratio alone.  ValueError where the rounds differ or there are none.
+    """
+    if not ours or len(ours) != len(theirs):
+        raise ValueError(f"paired ratios need the same rounds of both, not {len(ours)} and {len(theirs)}")
+    ratios = sorted(b / a for a, b in zip(ours, theirs, strict=True))
+    last = len(ratios) - 1
+    return Ratio(median(ratios), ratios[last // 4], ratios[last - last // 4], len(ratios))

@@ -1,0 +1,152 @@
+"""What each rank runs: as ``python -m bench.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cases import format_size
+from .events import Emit, to_file, to_nobody
+from .launch import YIELD_VARIABLE
+from .measure import Buffers, Measured, NotMeasured, measure
+from .peers import Array, Peer, PeerUnavailable, open_peer
+from .peers.ceiling import CEILING, CeilingPeer
+from .peers.pycollective import PycollectivePeer, topologies_of
+from .plan import OURS, Candidate, Options, Plan, short_name, sweep_groups
+from .result import make_row
+from .world import World, open_world
+
+__all__ = ["work"]
+
+Group = Sequence[Candidate]
+
+
+def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
+    """Measure a plan on the ranks of a world; collective, ``emit`` matters on rank 0.
+
+    Groups are numbered from ``first_group``, so that several worlds can share a result.
+    """
+    emit = emit if world.rank == 0 else to_nobody
+    wanted = plan.sweep.peers if plan.sweep else plan.peers
+    peers = _open_peers(wanted, world, emit)
+    names = {asked: peer.name for (asked, _), peer in peers.items()}
+    versions = {peer.name: peer.version for peer in peers.values()}
+    ours = _Ours(plan)
+    groups: list[Group] = list(plan.groups)
+    if plan.sweep:
+        groups += sweep_groups(plan.sweep, world.size, list(names), ours.topologies(plan.sweep))
+    present = {OURS, CEILING, *names}
+    groups = [[one for one in group if one.library in present] for group in groups]
+    if any(one.library in (OURS, CEILING) for group in groups for one in group):
+        peers.update(ours.open(groups))
+        versions[OURS] = ours.version
+    begin = {"kind": "begin", "ranks": world.size, "groups": len(groups)}
+    emit({**begin, "libraries": versions, "yield": _yield_flag()})
+    buffers = Buffers(world, {"plain": _plain, "windows": ours.window})
+    for index, group in enumerate(groups):
+        for outcome in measure(world, group, peers, buffers, plan.budget):
+            _tell(outcome, first_group + index, names, emit)
+        emit({"kind": "group", "index": index})
+    emit({"kind": "end"})
+    for peer in set(peers.values()):
+        getattr(peer, "close", lambda: None)()
+
+
+def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:
+    if isinstance(outcome, Measured):
+        emit({"kind": "row", "row": asdict(make_row(outcome, group, names))})
+        return
+    one, case = outcome.candidate, outcome.candidate.case
+    label = " ".join(filter(None, [names.get(one.library, one.library), short_name(one.topology)]))
+    if outcome.supported:
+        label += f", {one.path}, {case.ranks} ranks, {format_size(case.nbytes)}"
+    operator = f" {case.op}" if case.kind.reduces else ""
+    emit(
+        {
+            "kind": "note",
+            "text": f"without {label}: {case.collective} {case.dtype}{operator}: {outcome.reason}",
+        }
+    )
+
+
+def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[str, str], Peer]:
+    """The foreign libraries that every rank could open, by the name asked for; each library once."""
+    peers: dict[tuple[str, str], Peer] = {}
+    for name in wanted:
+        peer, problem = None, ""
+        try:
+            peer = open_peer(name, world)
+        except PeerUnavailable as error:
+            problem = str(error)
+        problems: list[str] = [text for text in world.share(problem) if text]
+        if problems or peer is None:
+            emit({"kind": "note", "text": f"without {name}: {problems[0]}"})
+        elif peer.name not in [other.name for other in peers.values()]:
+            peers[name, ""] = peer
+    return peers
+
+
+class _Ours:
+    """pycollective's communicator, opened only if the plan has a use for it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._comm: Any = None
+        self.version = ""
+
+    def topologies(self, options: Options) -> dict[str, list[str]]:
+        """For each collective of a sweep the topologies asked for, or all that have it."""
+        if options.topologies == ("none",) or not options.paths:
+            return {name: [] for name in options.collectives}
+        if options.topologies:
+            return {name: list(options.topologies) for name in options.collectives}
+        return {name: topologies_of(name) for name in options.collectives}
+
+    def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
+        """A peer for each topology named in the groups."""
+        registry = importlib.import_module("pycollective.schedule.registry")
+        package = importlib.import_module("pycollective")
+        self._comm, self.version = package.init(), str(package.__version__)
+        peers: dict[tuple[str, str], Peer] = {}
+        for one in (one for group in groups for one in group):
+            if one.library == CEILING:
+                peers[one.library, one.topology] = CeilingPeer(self._comm.size)
+            elif one.library == OURS and (OURS, one.topology) not in peers:
+                text = one.topology
+                topology = registry.load(text) if ".py" in text else None if text in ("", "default") else text
+                peers[OURS, text] = PycollectivePeer(self._comm, topology)
+        return peers
+
+    def window(self, nbytes: int) -> Array:
+        array: Array = self._comm.empty((nbytes,), np.uint8)
+        return array
+
+
+def _plain(nbytes: int) -> Array:
+    return np.empty(nbytes, np.uint8)
+
+
+def _yield_flag() -> str:
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return "-"
+    return os.environ.get(YIELD_VARIABLE, "default")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The plan's JSON file, the file to append events to, the number of the first group."""
+    faulthandler.enable()
+    plan_file, events_file, first_group = arguments
+    with open_world() as world:
+        work(Plan.from_json(Path(plan_file).read_text()), world, to_file(Path(events_file)), int(first_group))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""The processes that measure together: who they are, their barrier, and how they agree on a number.
+
+None of this is inside a timed block except that a block begins right after ``barrier``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["MpiWorld", "OwnWorld", "World", "first_rank", "open_world", "ranks_started"]
+
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_SIZES = ("PYCOLLECTIVE_SIZE", *_MPI_SIZES, "WORLD_SIZE")
+
+
+class World(Protocol):
+    """``rank`` and ``size``, a barrier, and an all-gather of small Python objects."""
+
+    rank: int
+    size: int
+
+    def barrier(self) -> None: ...
+
+    def share(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order, on every rank (pickled: for small things outside the timing)."""
+
+
+class MpiWorld:
+    """Ranks started by mpirun."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._comm = mpi.COMM_WORLD.Dup()
+        self.rank, self.size = int(self._comm.rank), int(self._comm.size)
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+    def share(self, value: Any) -> list[Any]:
+        return list(self._comm.allgather(value))
+
+
+class OwnWorld:
+    """Ranks started by ``pycollective run`` (or one process alone): a communicator of our own does both."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank, self.size = int(comm.rank), int(comm.size)
+
+    def barrier(self) -> None:
+        self._comm.barrier()
+
+    def share(self, value: Any) -> list[Any]:
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        counts = [int(n) for n in self._comm.allgather(np.array([data.size], np.int64))]
+        flat = np.asarray(self._comm.allgatherv(data.copy(), counts))
+        ends = np.cumsum(counts)
+        return [pickle.loads(flat[end - n : end].tobytes()) for n, end in zip(counts, ends, strict=True)]
+
+
+def ranks_started(environment: Mapping[str, str] = os.environ) -> int:
+    """How many ranks a launcher has started this process among; 0 where no launcher did."""
+    for name in _SIZES:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def first_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is rank 0, or alone: known before anything is set up."""
+    names = ("PYCOLLECTIVE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+    return next((environment[name] for name in names if name in environment), "0") == "0"
+
+
+@contextlib.contextmanager
+def open_world(environment: Mapping[str, str] = os.environ) -> Iterator[World]:
+    """The world that the launcher made: MPI's where mpirun did, otherwise our own."""
+    if "PYCOLLECTIVE_SIZE" not in environment and any(name in environment for name in _MPI_SIZES):
+        yield MpiWorld(importlib.import_module("mpi4py.MPI"))
+        return
+    comm = importlib.import_module("pycollective").init()
+    try:
+        yield OwnWorld(comm)
+    finally:
+        comm.free()

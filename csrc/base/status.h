@@ -1,0 +1,39 @@
+// What a call can come to, and the one exception that carries it to Python.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace pc {
+
+// Outcome of running (a part of) a schedule.
+enum class Status : int32_t {
+  done,     // every step and exit wait has happened
+  pending,  // a wait is not satisfied yet and the group does not block
+  failed,   // the communicator is poisoned; the abort record says why
+};
+
+// Why a communicator was poisoned; each kind is one Python exception.
+enum class Fault : uint32_t { none = 0, mismatch, timeout, peer_lost, aborted };
+
+// Raised for anything that is found before a call is entered.
+struct InvalidArgument : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+struct WrongType : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct SystemFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A poisoned communicator.  `ranks` are the culprits: the missing, the lost or the two that disagree.
+struct CommunicatorFault : std::runtime_error {
+  CommunicatorFault(Fault kind, int32_t rank, const std::string& text)
+      : std::runtime_error(text), fault(kind), culprit(rank) {}
+  Fault fault;
+  int32_t culprit;
+};
+
+}  // namespace pc

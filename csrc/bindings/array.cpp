@@ -1,0 +1,70 @@
+// Reading NumPy arrays without their headers' C API.
+#include <pybind11/numpy.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "bindings/bindings.h"
+
+namespace pc {
+namespace {
+
+// numpy.dtype objects seen so far; each is kept alive, so that its address stays its own.
+std::unordered_map<PyObject*, Dtype>& known_descriptors() {
+  static auto* known = new std::unordered_map<PyObject*, Dtype>;
+  return *known;
+}
+
+Dtype look_up(py::handle descriptor) {
+  const std::string name = py::str(descriptor);
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
+    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
+  return Dtype::count;
+}
+
+}  // namespace
+
+Dtype dtype_of(py::handle descriptor) {
+  auto& known = known_descriptors();
+  const auto found = known.find(descriptor.ptr());
+  if (found != known.end()) return found->second;
+  const Dtype dtype = look_up(descriptor);
+  if (dtype != Dtype::count && known.size() < 256) known.emplace(descriptor.inc_ref().ptr(), dtype);
+  return dtype;
+}
+
+bool is_numpy(py::handle array) { return py::detail::npy_api::get().PyArray_Check_(array.ptr()); }
+
+ArrayView view_of(py::handle array, const char* what) {
+  if (!is_numpy(array)) {
+    if (py::isinstance<Buffer>(array)) return array.cast<const Buffer&>().view;
+    throw py::type_error(std::string(what) + " is no array: " + std::string(py::str(py::type::of(array))));
+  }
+  const auto* proxy = py::detail::array_proxy(array.ptr());
+  ArrayView view;
+  view.dtype = dtype_of(proxy->descr);
+  if (view.dtype == Dtype::count)
+    throw py::type_error(std::string(what) + " has element type " + std::string(py::str(py::handle(proxy->descr))) +
+                         ", which no collective takes");
+  if ((proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0)
+    throw py::value_error(std::string(what) + " is not C-contiguous");
+  view.data = proxy->data;
+  view.writable = (proxy->flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_) != 0;
+  view.count = 1;
+  for (int d = 0; d < proxy->nd; ++d) view.count *= proxy->dimensions[d];
+  return view;
+}
+
+void bind_array(py::module_& m) {
+  m.def("is_numpy", &is_numpy, py::arg("array"), "Whether the argument is a numpy.ndarray.");
+  m.def(
+      "dtype_name",
+      [](const py::object& descriptor) -> std::optional<std::string> {
+        const Dtype dtype = dtype_of(descriptor);
+        if (dtype == Dtype::count) return std::nullopt;
+        return name_of(dtype);
+      },
+      py::arg("dtype"), "Our name of a numpy.dtype, or None.");
+}
+
+}  // namespace pc

@@ -1,0 +1,116 @@
+#include "bindings/dlpack.h"
+
+#include <pybind11/numpy.h>
+
+#include "bindings/bindings.h"
+
+namespace pc {
+namespace {
+
+using namespace dlpack;
+
+Dtype element_type(DataType type) {
+  if (type.lanes != 1) return Dtype::count;
+  struct Row { uint8_t code; uint8_t bits; Dtype dtype; };
+  constexpr Row rows[] = {
+      {code_bool, 8, Dtype::bool_},
+      {code_int, 8, Dtype::int8}, {code_int, 16, Dtype::int16}, {code_int, 32, Dtype::int32},
+      {code_int, 64, Dtype::int64},
+      {code_uint, 8, Dtype::uint8}, {code_uint, 16, Dtype::uint16}, {code_uint, 32, Dtype::uint32},
+      {code_uint, 64, Dtype::uint64},
+      {code_float, 16, Dtype::float16}, {code_float, 32, Dtype::float32}, {code_float, 64, Dtype::float64},
+      {code_bfloat, 16, Dtype::bfloat16},
+      {code_float8_e4m3fn, 8, Dtype::float8_e4m3fn}, {code_float8_e5m2, 8, Dtype::float8_e5m2},
+  };
+  for (const Row& row : rows)
+    if (row.code == type.code && row.bits == type.bits) return row.dtype;
+  return Dtype::count;
+}
+
+bool contiguous(const Tensor& t) {
+  if (t.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] == 0) return true;
+    if (t.shape[d] != 1 && t.strides[d] != expected) return false;
+    expected *= t.shape[d];
+  }
+  return true;
+}
+
+ArrayView read(const Tensor& t, bool read_only) {
+  if (t.device.type != device_cpu && t.device.type != device_cuda_host)
+    throw py::type_error("the array is not in CPU memory (DLPack device type " + std::to_string(t.device.type) + ")");
+  ArrayView view;
+  view.dtype = element_type(t.dtype);
+  if (view.dtype == Dtype::count)
+    throw py::type_error("no collective takes this element type (DLPack code " + std::to_string(t.dtype.code) + ", " +
+                         std::to_string(t.dtype.bits) + " bits)");
+  if (!contiguous(t)) throw py::value_error("the array is not C-contiguous");
+  view.data = static_cast<char*>(t.data) + t.byte_offset;
+  view.writable = !read_only;
+  view.count = 1;
+  for (int32_t d = 0; d < t.ndim; ++d) view.count *= t.shape[d];
+  return view;
+}
+
+// Asks for the versioned protocol, which alone says whether an array is read-only.
+py::object export_capsule(const py::object& array) {
+  try {
+    return array.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;  // an older producer does not know the keyword
+  }
+  return array.attr("__dlpack__")();
+}
+
+}  // namespace
+
+Buffer::Buffer(py::object array) {
+  const py::object capsule = export_capsule(array);
+  const char* name = PyCapsule_GetName(capsule.ptr());
+  versioned_ = name != nullptr && std::string_view(name) == "dltensor_versioned";
+  if (name == nullptr || (!versioned_ && std::string_view(name) != "dltensor"))
+    throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
+  void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (versioned_) {
+    const auto* m = static_cast<ManagedVersioned*>(managed);
+    if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not understood");
+    view = read(m->tensor, (m->flags & flag_read_only) != 0);
+    if ((m->flags & flag_copied) != 0) view.writable = false;  // writing to a copy would be lost
+  } else {
+    view = read(static_cast<Managed*>(managed)->tensor, false);
+  }
+  managed_ = managed;  // from here on ours to delete
+  PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
+}
+
+Buffer::~Buffer() {
+  if (managed_ == nullptr) return;
+  if (versioned_) {
+    auto* m = static_cast<ManagedVersioned*>(managed_);
+    if (m->deleter != nullptr) m->deleter(m);
+  } else {
+    auto* m = static_cast<Managed*>(managed_);
+    if (m->deleter != nullptr) m->deleter(m);
+  }
+}
+
+void bind_dlpack(py::module_& m) {
+  py::class_<Buffer, std::shared_ptr<Buffer>>(m, "Buffer", "CPU memory of an array that speaks DLPack; not copied.")
+      .def(py::init<py::object>(), py::arg("array"))
+      .def_property_readonly("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.view.data); })
+      .def_property_readonly("count", [](const Buffer& b) { return b.view.count; })
+      .def_property_readonly("dtype", [](const Buffer& b) { return name_of(b.view.dtype); })
+      .def(
+          "array",
+          [](const py::object& self, const py::dtype& dtype) {
+            const ArrayView& view = self.cast<const Buffer&>().view;
+            if (static_cast<size_t>(dtype.itemsize()) != size_of(view.dtype)) throw py::type_error("wrong dtype");
+            return py::array(dtype, std::vector<py::ssize_t>{view.count}, view.data, self);
+          },
+          py::arg("dtype"), "The elements as a flat NumPy array, not copied.")
+      .def_property_readonly("writable", [](const Buffer& b) { return b.view.writable; });
+}
+
+}  // namespace pc

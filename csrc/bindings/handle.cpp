@@ -1,0 +1,13 @@
+#include "bindings/handle.h"
+
+namespace pc {
+
+void bind_handle(py::module_& m) {
+  py::class_<Handle>(m, "Handle", "A nonblocking call in flight.")
+      .def("wait", &Handle::wait, py::arg("timeout") = py::none(),
+           "Block until the call is through, `timeout` seconds at most. Raises what the call raised, or TimeoutError.")
+      .def("test", &Handle::test, "Whether the call is through (also when it failed).")
+      .def("result", &Handle::result, py::arg("timeout") = py::none(), "wait(), then the call's result.");
+}
+
+}  // namespace pc

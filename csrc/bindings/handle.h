@@ -1,0 +1,48 @@
+// The Python side of a nonblocking call.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "engine/progress.h"
+
+namespace pc {
+
+class Handle {
+ public:
+  Handle(std::shared_ptr<Task> task, py::object result) : task_(std::move(task)), result_(std::move(result)) {}
+
+  // Waits in short turns, so that Ctrl-C gets through.
+  void wait(std::optional<double> timeout) const {
+    const auto start = Clock::now();
+    for (;;) {
+      double turn = 0.1;
+      if (timeout) turn = std::min(turn, *timeout - std::chrono::duration<double>(Clock::now() - start).count());
+      if (wait_once(std::max(turn, 0.0))) return;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      if (timeout && turn <= 0) {
+        const py::object type = py::module_::import("pycollective.errors").attr("TimeoutError");
+        PyErr_SetString(type.ptr(), "the call is not through yet; the handle can be waited for again");
+        throw py::error_already_set();
+      }
+    }
+  }
+  bool test() const { return task_ == nullptr || task_->done(); }
+  py::object result(std::optional<double> timeout) const {
+    wait(timeout);
+    return result_;
+  }
+
+ private:
+  bool wait_once(double seconds) const {
+    const py::gil_scoped_release release;
+    return task_ == nullptr || task_->wait(seconds);
+  }
+  std::shared_ptr<Task> task_;
+  py::object result_;
+};
+
+}  // namespace pc

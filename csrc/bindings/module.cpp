@@ -1,0 +1,61 @@
+#include <Python.h>
+
+#include "base/status.h"
+#include "bindings/bindings.h"
+#include "executor/cpu/team.h"
+
+namespace pc {
+namespace {
+
+const char* class_of(Fault fault) {
+  switch (fault) {
+    case Fault::mismatch: return "MismatchError";
+    case Fault::timeout: return "TimeoutError";
+    case Fault::peer_lost: return "PeerLostError";
+    default: return "CommunicatorError";
+  }
+}
+
+void raise_fault(const CommunicatorFault& fault) {
+  const py::object type = py::module_::import("pycollective.errors").attr(class_of(fault.fault));
+  const py::object error =
+      fault.fault == Fault::peer_lost ? type(fault.what(), fault.culprit) : type(fault.what());
+  PyErr_SetObject(type.ptr(), error.ptr());
+}
+
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const CommunicatorFault& fault) {
+    // A signal handler that raised (KeyboardInterrupt) is what the caller wants to see.
+    if (PyErr_Occurred() == nullptr) raise_fault(fault);
+  } catch (const InvalidArgument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const WrongType& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+  } catch (const SystemFailure& error) {
+    PyErr_SetString(PyExc_OSError, error.what());
+  }
+}
+
+// Lets Ctrl-C end a blocked call: runs Python's signal handlers if this is the main thread.
+bool signal_pending() {
+  const py::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+}  // namespace
+}  // namespace pc
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The native core of pycollective: executor, windows and element types. Private; use pycollective.";
+  py::register_exception_translator(pc::translate);
+  pc::Team::interrupted = pc::signal_pending;
+  pc::bind_tables(m);
+  pc::bind_schedule(m);
+  pc::bind_segment(m);
+  pc::bind_array(m);
+  pc::bind_dlpack(m);
+  pc::bind_handle(m);
+  pc::bind_team(m);
+}

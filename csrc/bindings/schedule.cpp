@@ -1,0 +1,23 @@
+#include "schedule/schedule.h"
+
+#include "bindings/bindings.h"
+
+namespace pc {
+
+void bind_schedule(py::module_& m) {
+  py::class_<Schedule, std::shared_ptr<Schedule>>(m, "Schedule", "One rank's compiled schedule, checked.")
+      .def(py::init([](const py::buffer& table) {
+             const py::buffer_info info = table.request();
+             if (info.itemsize != 4 || info.ndim != 1) throw py::type_error("a schedule table is a run of int32");
+             const auto* words = static_cast<const int32_t*>(info.ptr);
+             return std::make_shared<Schedule>(std::vector<int32_t>(words, words + info.size));
+           }),
+           py::arg("table"))
+      .def_property_readonly("size", [](const Schedule& s) { return s.view().size(); })
+      .def_property_readonly("rank", [](const Schedule& s) { return s.view().rank(); })
+      .def_property_readonly("steps", [](const Schedule& s) { return s.view().steps(); })
+      .def_property_readonly("cells", [](const Schedule& s) { return s.view().cells(); })
+      .def_property_readonly("chunks", [](const Schedule& s) { return s.view().chunks(); });
+}
+
+}  // namespace pc

@@ -1,0 +1,88 @@
+// The element types, operators and settings, for Python, the tests and the documentation.
+#include "base/environment.h"
+#include "bindings/bindings.h"
+#include "dtype/kernels.h"
+#include "executor/control.h"
+
+namespace pc {
+namespace {
+
+std::vector<std::string> dtypes() {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i) names.emplace_back(name_of(static_cast<Dtype>(i)));
+  return names;
+}
+
+std::vector<std::string> collectives() {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < static_cast<size_t>(Collective::count); ++i)
+    names.emplace_back(name_of(static_cast<Collective>(i)));
+  return names;
+}
+
+py::dict operators() {
+  py::dict table;
+#define PC_ROW(name, functor, kinds, meaning) table[#name] = meaning;
+  PC_OPERATORS(PC_ROW)
+#undef PC_ROW
+  return table;
+}
+
+py::list settings() {
+  py::list rows;
+#define PC_ROW(field, name, fallback, meaning) \
+  rows.append(py::make_tuple(name, fallback, environment().field, meaning));
+  PC_ENVIRONMENT(PC_ROW)
+#undef PC_ROW
+  return rows;
+}
+
+// Reduces arrays of this process into `out` with the executor's own vector code: the ceiling of any
+// collective, and a test of the kernels alone.
+void combine(const std::string& op, const py::list& sources, const py::object& out) {
+  const ArrayView target = view_of(out, "out");
+  if (!target.writable) throw py::value_error("out is read-only");
+  std::vector<const void*> from;
+  for (const py::handle source : sources) {
+    const ArrayView view = view_of(source, "source");
+    if (view.dtype != target.dtype || view.count != target.count)
+      throw py::value_error("sources and out differ in dtype or size");
+    from.push_back(view.data);
+  }
+  if (from.empty()) throw py::value_error("nothing to combine");
+  Kernel kernel;
+#define PC_ROW(name, functor, kinds, meaning) \
+  if (op == #name) kernel = kernel_for(target.dtype, Operator::name);
+  PC_OPERATORS(PC_ROW)
+#undef PC_ROW
+  if (kernel.plain == nullptr) throw py::value_error("no such operator for this type: " + op);
+  const auto initial = std::make_unique<bool[]>(from.size());
+  void* into = target.data;
+  const Scaling scaling;
+  const py::gil_scoped_release release;
+  kernel.plain({from.data(), initial.get(), &into, static_cast<int>(from.size()), 1,
+                static_cast<size_t>(target.count), true, &scaling, nullptr});
+}
+
+bool takes_name(const std::string& op, const std::string& dtype) {
+  for (size_t d = 0; d < static_cast<size_t>(Dtype::count); ++d)
+    for (size_t o = 0; o < static_cast<size_t>(Operator::count); ++o)
+      if (dtype == name_of(static_cast<Dtype>(d)) && op == name_of(static_cast<Operator>(o)))
+        return takes(static_cast<Operator>(o), static_cast<Dtype>(d));
+  return false;
+}
+
+}  // namespace
+
+void bind_tables(py::module_& m) {
+  m.def("dtypes", &dtypes, "Names of the element types.");
+  m.def("operators", &operators, "Name -> meaning of the reduction operators.");
+  m.def("collectives", &collectives, "Names of the collectives, in the order of their numbers.");
+  m.def("takes", &takes_name, py::arg("op"), py::arg("dtype"), "Whether the operator takes the element type.");
+  m.def("settings", &settings, "(variable, default, value, meaning) of every environment variable.");
+  m.def("instruction_set", &instruction_set, "Vector code in use: baseline, avx2 or avx512.");
+  m.def("combine", &combine, py::arg("op"), py::arg("sources"), py::arg("out"),
+        "Reduce local arrays with the executor's vector code.");
+}
+
+}  // namespace pc

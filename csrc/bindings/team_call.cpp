@@ -1,0 +1,329 @@
+#include "bindings/team_call.h"
+
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/environment.h"
+#include "bindings/handle.h"
+
+namespace pc {
+namespace {
+
+constexpr size_t kMostPlans = 4096;     // a program with ever new sizes starts over rather than grow
+constexpr int64_t kAlwaysStaged = 4096; // bytes up to which copying in costs less than the windows' second wait
+
+bool reduces(Collective c) {
+  return c == Collective::allreduce || c == Collective::reduce || c == Collective::reduce_scatter ||
+         c == Collective::barrier;
+}
+bool is_rooted(Collective c) {
+  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter;
+}
+bool in_blocks(Collective c) {
+  return c == Collective::reduce_scatter || c == Collective::allgather || c == Collective::gather ||
+         c == Collective::scatter || c == Collective::alltoall;
+}
+
+std::vector<int64_t> read_counts(const py::object& counts) {
+  std::vector<int64_t> values;
+  if (counts.is_none()) return values;
+  for (const py::handle item : counts) values.push_back(item.cast<int64_t>());
+  return values;
+}
+
+Scaling read_scaling(const py::object& scale) {
+  Scaling scaling;
+  if (scale.is_none()) return scaling;
+  const auto pair = scale.cast<py::tuple>();
+  scaling.prescale = pair[0].cast<double>();
+  scaling.postscale = pair[1].cast<double>();
+  return scaling;
+}
+
+// An uninitialised array of the same shape and type.
+py::object new_like(py::handle x) {
+  const auto* proxy = py::detail::array_proxy(x.ptr());
+  auto& api = py::detail::npy_api::get();
+  Py_INCREF(proxy->descr);  // the call below takes a reference
+  PyObject* made = api.PyArray_NewFromDescr_(api.PyArray_Type_, proxy->descr, proxy->nd,
+                                             const_cast<Py_intptr_t*>(proxy->dimensions), nullptr, nullptr, 0, nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+uint64_t hash_counts(const std::vector<int64_t>& counts) {
+  uint64_t hash = 0;
+  for (const int64_t c : counts) hash = (hash ^ static_cast<uint64_t>(c)) * 0x9E3779B97F4A7C15ull + 1;
+  return hash;
+}
+
+uint64_t hash_scaling(const Scaling& scaling) {
+  if (scaling.prescale == 1.0 && scaling.postscale == 1.0) return 0;
+  uint64_t words[2];
+  std::memcpy(&words[0], &scaling.prescale, 8);
+  std::memcpy(&words[1], &scaling.postscale, 8);
+  return words[0] * 31 + words[1] * 17 + 1;
+}
+
+// What the core reads by itself; anything else is for Python to adapt.
+bool takes(const py::object& array) {
+  if (array.is_none()) return true;
+  if (!is_numpy(array)) return py::isinstance<Buffer>(array);
+  return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
+}
+
+// Arrays that a queued call must keep alive.  The last owner may be the progress thread.
+std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
+  auto* pair = new std::pair<py::object, py::object>(x, out);
+  return {pair, [](void* held) {
+            if (!Py_IsInitialized()) return;  // too late to give anything back
+            const py::gil_scoped_acquire gil;
+            delete static_cast<std::pair<py::object, py::object>*>(held);
+          }};
+}
+
+}  // namespace
+
+size_t PlanKeyHash::operator()(const PlanKey& key) const {
+  size_t hash = static_cast<size_t>(key.collective) | static_cast<size_t>(key.dtype) << 8 |
+                static_cast<size_t>(key.placement) << 16 | static_cast<size_t>(key.root) << 24;
+  const auto mix = [&hash](size_t word) { hash = (hash ^ word) * 0x9E3779B97F4A7C15ull; };
+  mix(static_cast<size_t>(key.count));
+  mix(reinterpret_cast<size_t>(key.op));
+  mix(reinterpret_cast<size_t>(key.topology));
+  mix(hash_scaling(key.scaling));
+  mix(hash_counts(key.counts));
+  return hash ^ hash >> 32;
+}
+
+TeamCall::TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+                   std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner)
+    : team_(std::make_shared<Team>(std::move(segment), rank, size, scratch_bytes, std::move(world_ranks),
+                                   std::move(name), threads)),
+      planner_(std::move(planner)) {}
+
+std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py::object planner) const {
+  return std::make_unique<TeamCall>(std::make_shared<Team>(*team_, sender, receiver), std::move(planner));
+}
+
+TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, const py::object& out, int32_t root,
+                                const std::vector<int64_t>& counts) const {
+  Arrays a;
+  a.has_input = !x.is_none();
+  a.has_output = !out.is_none();
+  if (a.has_input) a.input = view_of(x, "x");
+  if (a.has_output) a.output = view_of(out, "out");
+  if (!a.has_input && !a.has_output) throw py::type_error("neither x nor out is given");
+  a.dtype = a.has_input ? a.input.dtype : a.output.dtype;
+  const bool matrix = collective == Collective::alltoall;
+  a.count = !in_blocks(collective) ? (a.has_input ? a.input.count : a.output.count)
+                                   : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  check(collective, a, root, counts);
+  if (matrix && a.count > 0 && a.input.data == a.output.data && a.input.count > 0)
+    throw py::value_error("alltoall cannot work in place: out is x");
+  return a;
+}
+
+void TeamCall::check(Collective collective, const Arrays& a, int32_t root, const std::vector<int64_t>& counts) const {
+  const int32_t n = team_->size(), me = team_->rank();
+  if (is_rooted(collective) && (root < 0 || root >= n))
+    throw py::value_error("root " + std::to_string(root) + " is not a rank of this communicator of " +
+                          std::to_string(n));
+  const bool at_root = me == root;
+  const bool needs_input = collective == Collective::broadcast || collective == Collective::scatter ? at_root
+                           : collective == Collective::send                                        ? false
+                                                                                                    : true;
+  const bool needs_output = collective == Collective::reduce || collective == Collective::gather ? at_root
+                            : collective == Collective::send                                      ? false
+                                                                                                  : true;
+  if (needs_input && !a.has_input) throw py::type_error("x is missing");
+  if (needs_output && !a.has_output) throw py::type_error("out is missing");
+  if (a.has_output && !a.output.writable) throw py::value_error("out is read-only");
+  if (a.has_input && a.has_output && a.input.dtype != a.output.dtype)
+    throw py::type_error(std::string("x is ") + name_of(a.input.dtype) + " but out is " + name_of(a.output.dtype));
+  int64_t input = a.count, output = a.count;
+  if (in_blocks(collective)) {
+    const auto of = [&](int64_t from, int64_t step) {
+      int64_t sum = 0;
+      for (int32_t i = 0; i < n; ++i) sum += counts[static_cast<size_t>(from + i * step)];
+      return sum;
+    };
+    if (collective == Collective::alltoall) {
+      input = of(int64_t{me} * n, 1);
+      output = of(me, n);
+    } else if (collective == Collective::allgather || collective == Collective::gather) {
+      input = counts[me];
+    } else {
+      output = counts[me];
+    }
+  }
+  const auto expect = [](const char* what, const ArrayView& view, int64_t count) {
+    if (view.count != count)
+      throw py::value_error(std::string(what) + " has " + std::to_string(view.count) + " elements; this call needs " +
+                            std::to_string(count));
+  };
+  const bool input_counts = collective != Collective::scatter || me == root;
+  if (a.has_input && input_counts) expect("x", a.input, input);
+  if (a.has_output) expect("out", a.output, output);
+}
+
+uint8_t TeamCall::place(Collective collective, Arrays& a, int32_t root) const {
+  const auto element = static_cast<int64_t>(size_of(a.dtype));
+  if (a.count * element <= kAlwaysStaged || collective == Collective::gather || collective == Collective::scatter ||
+      collective == Collective::send || collective == Collective::barrier)
+    return 0;
+  if (collective == Collective::broadcast) {  // one buffer: out; the root's x is copied into it first
+    a.output_at = team_->locate(a.output.data, a.output.count * element);
+    if (a.output_at.window < 0) return 0;
+    if (team_->rank() == root && a.input.data != a.output.data)
+      std::memmove(a.output.data, a.input.data, static_cast<size_t>(a.count * element));
+    a.input_at = a.output_at;
+    return input_shared | output_shared | in_place;
+  }
+  a.input_at = team_->locate(a.input.data, a.input.count * element);
+  if (collective != Collective::reduce) a.output_at = team_->locate(a.output.data, a.output.count * element);
+  const bool same = a.has_output && a.input.data == a.output.data && collective == Collective::allreduce;
+  if (same) return a.input_at.window >= 0 ? input_shared | output_shared | in_place : 0;
+  const bool overlap = a.has_output && a.input.data < a.output.data + a.output.count * element &&
+                       a.output.data < a.input.data + a.input.count * element;
+  if (overlap) return 0;
+  return static_cast<uint8_t>((a.input_at.window >= 0 ? input_shared : 0) |
+                              (a.output_at.window >= 0 ? output_shared : 0));
+}
+
+// x and out may be the same memory only element for element; anything else would read what it has written.
+void TeamCall::check_overlap(const Arrays& a, const Plan& plan) const {
+  if (!a.has_input || !a.has_output || a.input.count == 0 || a.output.count == 0) return;
+  const auto element = static_cast<int64_t>(plan.element);
+  if (a.input.data >= a.output.data + a.output.count * element ||
+      a.output.data >= a.input.data + a.input.count * element)
+    return;
+  const Collective c = plan.fingerprint.collective;
+  int64_t input_offset = 0, output_offset = 0;
+  if (in_blocks(c) && c != Collective::alltoall) {
+    input_offset = plan.layout.input_offset[team_->rank()] * element;
+    output_offset = plan.layout.output_offset[team_->rank()] * element;
+  }
+  if (a.input.data + input_offset != a.output.data + output_offset)
+    throw py::value_error("x and out overlap without being in place");
+}
+
+int TeamCall::path(int collective, const py::object& x, const py::object& out, int64_t bytes) const {
+  if (bytes <= kAlwaysStaged) return 0;
+  Arrays a;
+  a.input = view_of(x, "x");
+  a.output = view_of(out, "out");
+  a.has_input = a.has_output = true;
+  a.dtype = a.input.dtype;
+  a.count = std::max(a.input.count, a.output.count);
+  return place(static_cast<Collective>(collective), a, -1);
+}
+
+Layout TeamCall::layout_for(const PlanKey& key, const Schedule& schedule) const {
+  const int32_t chunks = schedule.view().chunks();
+  if (!in_blocks(key.collective)) {
+    const auto element = static_cast<int64_t>(size_of(key.dtype));
+    return Layout::split(key.count, chunks, std::max<int64_t>(1, 64 / element));
+  }
+  const int32_t n = team_->size();
+  const bool matrix = key.collective == Collective::alltoall;
+  if (chunks != (matrix ? n * n : n) || key.counts.size() != static_cast<size_t>(chunks))
+    throw InvalidArgument("the schedule's chunks are not the blocks of the call");
+  const bool packed_input = key.collective == Collective::allgather || key.collective == Collective::gather;
+  const bool packed_output = key.collective == Collective::reduce_scatter || key.collective == Collective::scatter;
+  return matrix ? Layout::matrix(key.counts, n) : Layout::blocks(key.counts, packed_input, packed_output);
+}
+
+std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
+  const auto op = py::reinterpret_borrow<py::object>(key.op);
+  const auto topology = py::reinterpret_borrow<py::object>(key.topology);
+  const auto bytes = key.count * static_cast<int64_t>(size_of(key.dtype));
+  const py::tuple made = planner_(name_of(key.collective), topology, bytes, key.root, int{key.placement}, op,
+                                  name_of(key.dtype));
+  auto plan = std::make_shared<Plan>();
+  plan->schedule = made[0].cast<std::shared_ptr<Schedule>>();
+  const ScheduleView s = plan->schedule->view();
+  if (s.size() != team_->size() || s.rank() != team_->rank()) throw InvalidArgument("a schedule for another rank");
+  Fingerprint& print = plan->fingerprint;
+  print.collective = key.collective;
+  print.count = key.count;
+  print.root = is_rooted(key.collective) ? key.root : -1;
+  print.op = static_cast<Operator>(made[2].cast<int>());
+  print.dtype = key.dtype;
+  print.placement = key.placement;
+  made[1].cast<std::string>().copy(print.topology, sizeof print.topology - 1);
+  print.detail = hash_counts(key.counts) ^ hash_scaling(key.scaling) ^ made[4].cast<uint64_t>();
+  plan->scaling = key.scaling;
+  plan->element = size_of(key.dtype);
+  if (reduces(key.collective)) {
+    plan->custom = reinterpret_cast<CustomFunction>(made[3].cast<uintptr_t>());
+    if (plan->custom == nullptr) plan->kernel = kernel_for(key.dtype, print.op);
+    if (print.op == Operator::avg) plan->scaling.divisor = team_->size();
+    if (plan->custom == nullptr && plan->kernel.plain == nullptr)
+      throw WrongType(std::string("operator ") + name_of(print.op) + " does not take " + name_of(key.dtype));
+    if (plan->scaling.active() && plan->kernel.scaled == nullptr)
+      throw WrongType(std::string("operator ") + name_of(print.op) + " on " + name_of(key.dtype) +
+                      " takes no prescale or postscale");
+  }
+  plan->layout = layout_for(key, *plan->schedule);
+  plan->finish(team_->capacity());
+  return plan;
+}
+
+std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  if (plans_.size() >= kMostPlans) {
+    plans_.clear();
+    kept_.clear();
+  }
+  auto plan = make_plan(key);
+  kept_.push_back(py::reinterpret_borrow<py::object>(key.op));
+  kept_.push_back(py::reinterpret_borrow<py::object>(key.topology));
+  plans_.emplace(key, plan);
+  return plan;
+}
+
+py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
+                          const py::object& topology, int32_t root, const py::object& counts_given,
+                          const py::object& scale, const py::object& timeout, bool nonblocking) {
+  const auto collective = static_cast<Collective>(collective_number);
+  if (!takes(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  const bool like_input = collective == Collective::allreduce || collective == Collective::broadcast ||
+                          (collective == Collective::reduce && team_->rank() == root);
+  if (like_input && out.is_none()) {
+    if (!is_numpy(x)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+    out = new_like(x);
+  }
+  std::vector<int64_t> counts = read_counts(counts_given);
+  Arrays a = read(collective, x, out, root, counts);
+  const uint8_t placement = place(collective, a, root);
+  const PlanKey key{collective, a.dtype, placement, root, a.count, op.ptr(), topology.ptr(), read_scaling(scale),
+                    std::move(counts)};
+  Operation operation;
+  operation.plan = plan_for(key);
+  check_overlap(a, *operation.plan);
+  operation.input = a.input.data;
+  operation.output = a.output.data;
+  operation.input_at = a.input_at;
+  operation.output_at = a.output_at;
+  operation.timeout = std::chrono::duration<double>(timeout.is_none() ? environment().timeout : timeout.cast<double>());
+  operation.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(operation.timeout);
+
+  if (nonblocking || team_->queued.load(std::memory_order_acquire) > 0) {
+    team_->require_sound();
+    auto task = std::make_shared<Task>(team_, std::move(operation), keep_alive(x, out));
+    Progress::instance().submit(task);
+    Handle handle(std::move(task), out);
+    if (nonblocking) return py::cast(std::move(handle));
+    return handle.result(std::nullopt);
+  }
+  const py::gil_scoped_release release;
+  team_->run(operation);
+  return out;
+}
+
+}  // namespace pc

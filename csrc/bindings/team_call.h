@@ -1,0 +1,75 @@
+// From Python's arguments to an Operation: checks, plans, results.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "engine/progress.h"
+#include "executor/cpu/team.h"
+
+namespace pc {
+
+// What a plan depends on.  Operator and topology are told apart by identity; the cache keeps them alive.
+struct PlanKey {
+  Collective collective;
+  Dtype dtype;
+  uint8_t placement;
+  int32_t root;
+  int64_t count;
+  PyObject* op;
+  PyObject* topology;
+  Scaling scaling;
+  std::vector<int64_t> counts;
+  bool operator==(const PlanKey&) const = default;
+};
+
+struct PlanKeyHash {
+  size_t operator()(const PlanKey& key) const;
+};
+
+class TeamCall {
+ public:
+  // planner(collective, topology, bytes, root, placement, op, dtype) ->
+  //   (Schedule, topology's label, operator number, custom function's address, custom function's hash)
+  TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+           std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner);
+  TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
+
+  // `x` or `out` may be None where the rank has none; an `out` of None is made where it has the shape of x.
+  // NotImplemented: arrays that must be adapted first (another library's, or not contiguous).
+  py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
+                  int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
+                  bool nonblocking);
+  int path(int collective, const py::object& x, const py::object& out, int64_t bytes) const;
+  std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
+  const std::shared_ptr<Team>& team() const { return team_; }
+
+ private:
+  struct Arrays {
+    ArrayView input, output;
+    bool has_input = false, has_output = false;
+    int64_t count = 0;  // of the logical buffer
+    Dtype dtype = Dtype::count;
+    Location input_at, output_at;
+  };
+  Arrays read(Collective collective, const py::object& x, const py::object& out, int32_t root,
+              const std::vector<int64_t>& counts) const;
+  void check(Collective collective, const Arrays& arrays, int32_t root, const std::vector<int64_t>& counts) const;
+  void check_overlap(const Arrays& arrays, const Plan& plan) const;
+  uint8_t place(Collective collective, Arrays& arrays, int32_t root) const;
+  std::shared_ptr<const Plan> plan_for(const PlanKey& key);
+  std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;
+  Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
+
+  std::shared_ptr<Team> team_;
+  py::object planner_;
+  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
+  std::vector<py::object> kept_;
+};
+
+}  // namespace pc

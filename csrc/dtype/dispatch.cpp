@@ -1,0 +1,91 @@
+// Choosing a kernel at run time, and the two that need no arithmetic of their own.
+#include <algorithm>
+#include <cstring>
+
+#include "base/environment.h"
+#include "dtype/kernels.h"
+
+namespace pc {
+
+#define PC_DECLARE(isa) namespace isa { Kernel kernel_for(Dtype dtype, Operator op); }
+PC_DECLARE(baseline)
+#if defined(PC_X86_KERNELS)
+PC_DECLARE(avx2)
+PC_DECLARE(avx512)
+#endif
+#undef PC_DECLARE
+
+namespace {
+
+int detect_level() {
+  int level = 1;
+#if defined(PC_X86_KERNELS)
+  if (__builtin_cpu_supports("x86-64-v3")) level = 2;
+  if (__builtin_cpu_supports("x86-64-v4")) level = 3;
+#endif
+  return std::min(level, std::max(1, static_cast<int>(environment().isa)));
+}
+
+int level() {
+  static const int value = detect_level();
+  return value;
+}
+
+}  // namespace
+
+Kernel kernel_for(Dtype dtype, Operator op) {
+#if defined(PC_X86_KERNELS)
+  if (level() == 3) return avx512::kernel_for(dtype, op);
+  if (level() == 2) return avx2::kernel_for(dtype, op);
+#endif
+  return baseline::kernel_for(dtype, op);
+}
+
+const char* instruction_set() {
+  constexpr const char* names[] = {"baseline", "avx2", "avx512"};
+  return names[level() - 1];
+}
+
+const char* name_of(Dtype dtype) {
+  if (dtype == Dtype::bool_) return "bool";  // the enumerator carries an underscore: bool is a keyword
+  constexpr const char* names[] = {
+#define PC_NAME(name, type, kind) #name,
+      PC_DTYPES(PC_NAME)
+#undef PC_NAME
+  };
+  return dtype < Dtype::count ? names[static_cast<size_t>(dtype)] : "unknown";
+}
+
+const char* name_of(Operator op) {
+  switch (op) {
+#define PC_CASE(name, functor, takes, meaning) case Operator::name: return #name;
+    PC_OPERATORS(PC_CASE)
+#undef PC_CASE
+    case Operator::custom: return "custom";
+    default: return "unknown";
+  }
+}
+
+bool takes(Operator op, Dtype dtype) {
+  return op == Operator::custom || kernel_for(dtype, op).plain != nullptr;
+}
+
+void copy_block(const Block& b, size_t element_size) {
+  for (int d = 0; d < b.m; ++d)
+    if (b.targets[d] != b.sources[0]) std::memcpy(b.targets[d], b.sources[0], b.count * element_size);
+}
+
+void combine_custom(const Block& b, size_t element_size) {
+  alignas(64) char into[4096];
+  const size_t run = sizeof into / element_size;
+  for (size_t at = 0; at < b.count; at += run) {
+    const size_t count = std::min(run, b.count - at);
+    std::memcpy(into, static_cast<const char*>(b.sources[0]) + at * element_size, count * element_size);
+    for (int s = 1; s < b.k; ++s)
+      b.custom(into, static_cast<const char*>(b.sources[s]) + at * element_size, static_cast<int64_t>(count));
+    for (int d = 0; d < b.m; ++d)
+      std::memcpy(static_cast<char*>(b.targets[d]) + at * element_size, into, count * element_size);
+  }
+}
+
+}  // namespace pc

@@ -1,0 +1,58 @@
+// Combining blocks of elements: k sources, reduced left to right, written to m targets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype/table.h"
+
+namespace pc {
+
+// A user's operator: into[i] = f(into[i], from[i]) for i < count.
+using CustomFunction = void (*)(void* into, const void* from, int64_t count);
+
+// Applied in the accumulator's precision: x * prescale to raw contributions,
+// (acc / divisor) * postscale to the finished result.
+struct Scaling {
+  double prescale = 1.0;
+  double divisor = 1.0;
+  double postscale = 1.0;
+  bool active() const { return prescale != 1.0 || divisor != 1.0 || postscale != 1.0; }
+  bool operator==(const Scaling&) const = default;
+};
+
+struct Block {
+  const void* const* sources;  // k pointers, not null; a target may alias a source of the same block
+  const bool* initial;         // k flags: the source is a raw contribution
+  void* const* targets;        // m pointers
+  int k;
+  int m;
+  size_t count;    // elements
+  bool complete;   // the result holds every contribution
+  const Scaling* scaling;
+  CustomFunction custom;
+};
+
+using Combine = void (*)(const Block&);
+
+// How one (dtype, operator) is combined on this machine.
+struct Kernel {
+  Combine plain = nullptr;   // no scaling
+  Combine scaled = nullptr;  // with scaling; null where the operator takes none
+  bool normalises = false;   // even a single contribution must pass the operator (land, lor)
+};
+
+// The kernel for the best instruction set of this machine, not above environment().isa.
+// A null `plain` means that the operator does not take the type.
+Kernel kernel_for(Dtype dtype, Operator op);
+
+// "baseline", "avx2" or "avx512": what kernel_for chooses from.
+const char* instruction_set();
+
+// Copies one source to all targets; a target that is the source is left alone.
+void copy_block(const Block& block, size_t element_size);
+
+// Applies a user's operator by blocks that stay in the first-level cache.
+void combine_custom(const Block& block, size_t element_size);
+
+}  // namespace pc

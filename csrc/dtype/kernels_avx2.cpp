@@ -1,0 +1,2 @@
+#define PC_ISA avx2
+#include "dtype/kernels_impl.h"

@@ -1,0 +1,2 @@
+#define PC_ISA avx512
+#include "dtype/kernels_impl.h"

@@ -1,0 +1,2 @@
+#define PC_ISA baseline
+#include "dtype/kernels_impl.h"

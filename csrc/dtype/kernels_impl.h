@@ -1,0 +1,139 @@
+// The combining kernels.  Included once per instruction set, by kernels_{base,avx2,avx512}.cpp, with
+// PC_ISA naming the namespace.
+#pragma once
+
+#include "dtype/kernels.h"
+#include "dtype/lanes.h"
+#include "dtype/operators.h"
+
+namespace pc {
+namespace {
+
+constexpr int kUnroll = 4;  // registers in flight per source; hides the latency of a load
+
+// One run of kUnroll registers: all sources combined left to right, then written to all targets.
+// `Partial` runs hold fewer elements and go through a padded buffer, so that the arithmetic is the same.
+template <class T, class Op, bool Scaled, bool Partial>
+inline void combine_run(const Block& b, size_t at, size_t count) {
+  using L = Lanes<T>;
+  using V = typename L::Vector;
+  constexpr size_t run = static_cast<size_t>(L::count) * kUnroll;
+  T padded[Partial ? run : 1];
+  if constexpr (Partial) std::memset(static_cast<void*>(padded), 0, sizeof padded);
+
+  V acc[kUnroll] = {};
+  for (int s = 0; s < b.k; ++s) {
+    const T* from = static_cast<const T*>(b.sources[s]) + at;
+    if constexpr (Partial) {
+      std::memcpy(static_cast<void*>(padded), from, count * sizeof(T));
+      from = padded;
+    }
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; ++u) {
+      V v = L::load(from + u * L::count);
+      if constexpr (Scaled) {
+        if (b.initial[s]) v = v * static_cast<typename L::Scalar>(b.scaling->prescale);
+      }
+      acc[u] = s == 0 ? Op::first(v) : Op::apply(acc[u], v);
+    }
+  }
+  if constexpr (Scaled) {
+    if (b.complete) {
+      for (V& v : acc)
+        v = v / static_cast<typename L::Scalar>(b.scaling->divisor) *
+            static_cast<typename L::Scalar>(b.scaling->postscale);
+    }
+  }
+  for (int d = 0; d < b.m; ++d) {
+    T* into = static_cast<T*>(b.targets[d]) + at;
+    T* out = Partial ? padded : into;
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; ++u) L::store(out + u * L::count, acc[u]);
+    if constexpr (Partial) std::memcpy(static_cast<void*>(into), padded, count * sizeof(T));
+  }
+}
+
+template <class T, class Op, bool Scaled>
+void combine(const Block& b) {
+  constexpr size_t run = static_cast<size_t>(Lanes<T>::count) * kUnroll;
+  size_t at = 0;
+  for (; at + run <= b.count; at += run) combine_run<T, Op, Scaled, false>(b, at, run);
+  if (at < b.count) combine_run<T, Op, Scaled, true>(b, at, b.count - at);
+}
+
+// Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.
+template <class T, class Op>
+void combine_scaled_integers(const Block& b) {
+  using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  for (size_t i = 0; i < b.count; ++i) {
+    Wide acc = 0;
+    for (int s = 0; s < b.k; ++s) {
+      Wide v = static_cast<const T*>(b.sources[s])[i];
+      if (b.initial[s] && b.scaling->prescale != 1.0) v = static_cast<Wide>(static_cast<double>(v) * b.scaling->prescale);
+      acc = s == 0 ? v : Op::apply(acc, v);
+    }
+    if (b.complete) {
+      acc = static_cast<Wide>(acc / static_cast<Wide>(b.scaling->divisor));
+      if (b.scaling->postscale != 1.0) acc = static_cast<Wide>(static_cast<double>(acc) * b.scaling->postscale);
+    }
+    for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = static_cast<T>(acc);
+  }
+}
+
+template <class T, class Op, Kind kind, bool taken, bool scalable>
+constexpr Kernel make_kernel() {
+  Kernel kernel;
+  if constexpr (!taken) {
+    return kernel;
+  } else if constexpr (kind == Kind::boolean) {
+    kernel.plain = combine<T, typename OnBooleans<Op>::type, false>;
+  } else {
+    kernel.normalises = Op::normalises;
+    kernel.plain = combine<T, Op, false>;
+    if constexpr (scalable) {
+      if constexpr (kind == Kind::real) kernel.scaled = combine<T, Op, true>;
+      else kernel.scaled = combine_scaled_integers<T, Op>;
+    }
+  }
+  return kernel;
+}
+
+constexpr uint8_t taken_kind(Kind kind) {
+  return kind == Kind::boolean ? takes_bool : kind == Kind::real ? takes_real : takes_integer;
+}
+
+template <class Op>
+constexpr bool scalable = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product> ||
+                          std::is_same_v<Op, Minimum> || std::is_same_v<Op, Maximum>;
+
+template <class T, Kind kind>
+Kernel kernel_of_type(Operator op) {
+  switch (op) {
+#define PC_CASE(name, functor, takes, meaning) \
+  case Operator::name:                         \
+    return make_kernel<T, functor, kind, ((takes) & taken_kind(kind)) != 0, scalable<functor>>();
+    PC_OPERATORS(PC_CASE)
+#undef PC_CASE
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+namespace PC_ISA {
+
+Kernel kernel_for(Dtype dtype, Operator op) {
+  switch (dtype) {
+#define PC_CASE(name, type, kind) \
+  case Dtype::name:               \
+    return kernel_of_type<type, Kind::kind>(op);
+    PC_DTYPES(PC_CASE)
+#undef PC_CASE
+    default:
+      return {};
+  }
+}
+
+}  // namespace PC_ISA
+}  // namespace pc

@@ -1,0 +1,60 @@
+// The reduction operators on scalars and on vector registers alike.
+// Internal linkage for the reason given in convert.h.
+#pragma once
+
+namespace pc {
+namespace {
+
+template <class V>
+inline V one() {
+  return static_cast<V>(V{} + 1);
+}
+
+// Most operators leave a single contribution as it is.
+struct Identity {
+  static constexpr bool normalises = false;
+  template <class V> static V first(V a) { return a; }
+};
+struct Sum : Identity {
+  template <class V> static V apply(V a, V b) { return static_cast<V>(a + b); }
+};
+struct Product : Identity {
+  template <class V> static V apply(V a, V b) { return static_cast<V>(a * b); }
+};
+struct Minimum : Identity {  // a != a: a NaN on either side wins, as numpy.minimum has it
+  template <class V> static V apply(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
+};
+struct Maximum : Identity {
+  template <class V> static V apply(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
+};
+struct BitAnd : Identity {
+  template <class V> static V apply(V a, V b) { return static_cast<V>(a & b); }
+};
+struct BitOr : Identity {
+  template <class V> static V apply(V a, V b) { return static_cast<V>(a | b); }
+};
+struct BitXor : Identity {
+  template <class V> static V apply(V a, V b) { return static_cast<V>(a ^ b); }
+};
+struct Logical {
+  static constexpr bool normalises = true;
+  template <class V> static V first(V a) { return (a != V{}) ? one<V>() : V{}; }
+};
+struct LogicalAnd : Logical {
+  template <class V> static V apply(V a, V b) { return ((a != V{}) & (b != V{})) ? one<V>() : V{}; }
+};
+struct LogicalOr : Logical {
+  template <class V> static V apply(V a, V b) { return ((a != V{}) | (b != V{})) ? one<V>() : V{}; }
+};
+
+// On booleans (bytes 0 and 1) addition is "or" and multiplication "and", as in NumPy.
+template <class Op> struct OnBooleans { using type = Op; };
+template <> struct OnBooleans<Sum> { using type = BitOr; };
+template <> struct OnBooleans<Maximum> { using type = BitOr; };
+template <> struct OnBooleans<LogicalOr> { using type = BitOr; };
+template <> struct OnBooleans<Product> { using type = BitAnd; };
+template <> struct OnBooleans<Minimum> { using type = BitAnd; };
+template <> struct OnBooleans<LogicalAnd> { using type = BitAnd; };
+
+}  // namespace
+}  // namespace pc

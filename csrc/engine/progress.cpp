@@ -1,0 +1,108 @@
+#include "engine/progress.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace pc {
+
+bool Task::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+bool Task::wait(double seconds) {
+  std::unique_lock lock(mutex_);
+  const auto through = [this] { return done_; };
+  if (seconds < 0) {
+    changed_.wait(lock, through);
+  } else if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), through)) {
+    return false;
+  }
+  if (error_) std::rethrow_exception(error_);
+  return true;
+}
+
+bool Task::poll() {
+  std::exception_ptr error;
+  try {
+    if (team_->advance(operation_) == Status::pending) return false;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  complete(error);
+  return true;
+}
+
+void Task::complete(std::exception_ptr error) {
+  std::shared_ptr<void> keep;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    error_ = error;
+    keep = std::move(keep_);
+  }
+  team_->queued.fetch_sub(1, std::memory_order_acq_rel);
+  changed_.notify_all();
+}
+
+Progress& Progress::instance() {
+  static Progress* instance = [] {
+    auto* progress = new Progress;  // outlives main: the thread may still run while statics are destroyed
+    std::thread([progress] { progress->loop(); }).detach();
+    return progress;
+  }();
+  return *instance;
+}
+
+void Progress::submit(std::shared_ptr<Task> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    const Team* team = task->team_.get();
+    auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.team == team; });
+    if (queue == queues_.end()) queue = queues_.insert(queues_.end(), Queue{team, {}});
+    task->team_->queued.fetch_add(1, std::memory_order_acq_rel);
+    queue->tasks.push_back(std::move(task));
+  }
+  submitted_.notify_one();
+}
+
+void Progress::loop() {
+  auto idle_since = Clock::now();
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      submitted_.wait(lock, [this] { return !queues_.empty(); });
+    }
+    if (poll_heads()) {
+      idle_since = Clock::now();
+    } else if (Clock::now() - idle_since < std::chrono::microseconds(100)) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+}
+
+// Gives every team's first task a turn.  True if one of them got through.
+bool Progress::poll_heads() {
+  std::vector<std::shared_ptr<Task>> heads;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Queue& queue : queues_) heads.push_back(queue.tasks.front());
+  }
+  bool any = false;
+  for (const auto& task : heads) {
+    if (!task->poll()) continue;
+    any = true;
+    const std::lock_guard lock(mutex_);
+    const auto queue = std::find_if(queues_.begin(), queues_.end(),
+                                    [&](const Queue& q) { return q.team == task->team_.get(); });
+    queue->tasks.pop_front();
+    if (queue->tasks.empty()) queues_.erase(queue);
+  }
+  return any;
+}
+
+}  // namespace pc

@@ -1,0 +1,58 @@
+// The progress thread: runs nonblocking calls behind the caller's back, those of one communicator in the
+// order of submission, those of different ones side by side.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "executor/cpu/team.h"
+
+namespace pc {
+
+// One submitted call.  Whoever holds it can wait for it.
+class Task {
+ public:
+  Task(std::shared_ptr<Team> team, Operation operation, std::shared_ptr<void> keep)
+      : team_(std::move(team)), operation_(std::move(operation)), keep_(std::move(keep)) {}
+
+  bool done() const;
+  // False if the call is not through after `seconds` (< 0: no limit).  Rethrows what the call threw.
+  bool wait(double seconds);
+
+ private:
+  friend class Progress;
+  bool poll();  // true: through, one way or the other
+  void complete(std::exception_ptr error);
+
+  std::shared_ptr<Team> team_;
+  Operation operation_;
+  std::shared_ptr<void> keep_;  // the arrays; dropped as soon as the call is through
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+class Progress {
+ public:
+  static Progress& instance();  // starts the thread at first use; never destroyed
+  void submit(std::shared_ptr<Task> task);
+
+ private:
+  struct Queue {
+    const Team* team;
+    std::deque<std::shared_ptr<Task>> tasks;
+  };
+  void loop();
+  bool poll_heads();
+
+  std::mutex mutex_;
+  std::condition_variable submitted_;
+  std::vector<Queue> queues_;
+};
+
+}  // namespace pc

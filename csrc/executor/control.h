@@ -1,0 +1,84 @@
+// The shared control block of a communicator: counters, fingerprints, presence, and the abort record.
+// It lies at the start of the communicator's shared segment and begins as zeros.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "dtype/table.h"
+
+namespace pc {
+
+enum class Collective : uint8_t {
+  allreduce, broadcast, reduce, reduce_scatter, allgather, gather, scatter, alltoall, barrier, send, count
+};
+const char* name_of(Collective collective);
+
+constexpr uint32_t kRing = 4;  // calls whose fingerprints are kept: a peer is at most two calls ahead
+
+// What a rank says about the call it makes.  Ranks whose fingerprints differ raise MismatchError.
+struct Fingerprint {
+  int64_t count;         // elements of the call's logical buffer
+  uint64_t detail;       // hash of what the text below does not show (block counts, scaling, custom operator)
+  int32_t root;          // -1: the collective has none
+  Collective collective;
+  Operator op;
+  Dtype dtype;
+  uint8_t placement;     // Placement bits
+  char topology[40];     // name and parameters, cut to fit
+
+  uint32_t digest() const;
+  std::string describe() const;
+};
+
+enum Placement : uint8_t { input_shared = 1, output_shared = 2, in_place = 4 };
+
+// Where a rank's arrays lie in the communicator's windows; -1: not in a window.
+struct Location {
+  int64_t window = -1;
+  int64_t offset = 0;
+};
+
+struct Entry {
+  Fingerprint fingerprint;
+  Location input;
+  Location output;
+};
+
+enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
+
+// One rank's part.  The first line is written by its rank alone and polled by its peers.
+struct alignas(64) RankBlock {
+  std::atomic<uint64_t> counter;         // release-stored; only grows
+  std::atomic<uint32_t> waiters;         // someone sleeps on the counter's low half
+  std::atomic<uint64_t> digest[kRing];   // (sequence << 32 | fingerprint digest), by sequence
+
+  alignas(64) Entry entry[kRing];
+
+  alignas(64) std::atomic<uint32_t> presence;
+  std::atomic<int32_t> pid;
+  std::atomic<uint32_t> survivor;        // generation of shrink() that this rank takes part in
+  char mail[256];                        // shrink(): the leader's description of the new communicator
+};
+
+struct alignas(64) ControlHeader {
+  std::atomic<uint32_t> abort;  // 0 sound, 1 being written, 2 poisoned and the record is readable
+  Fault fault;
+  int32_t culprit;
+  char text[2048];
+};
+
+// The control block of one communicator or of one pair channel.
+struct Control {
+  ControlHeader* header;
+  RankBlock* blocks;
+
+  bool poisoned() const { return header->abort.load(std::memory_order_relaxed) != 0; }
+  // The first fault wins; sleepers are woken.  `size` blocks are told.
+  void poison(int32_t size, Fault fault, int32_t culprit, const std::string& text);
+  [[noreturn]] void raise() const;
+};
+
+}  // namespace pc

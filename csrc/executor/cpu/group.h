@@ -1,0 +1,137 @@
+// A rank's lanes on the CPU: what execute.h asks of a group.
+#pragma once
+
+#include <barrier>
+
+#include "executor/cpu/team.h"
+
+namespace pc {
+
+// One thread runs the rank.
+struct SingleLane {
+  static constexpr int lane() { return 0; }
+  static constexpr int width() { return 1; }
+  static bool all(bool ok) { return ok; }
+};
+
+// Several threads run one rank together, as the threads of a CUDA block do.  For the tests: a misplaced
+// barrier in execute.h cannot be seen with one lane.
+class SharedLanes {
+ public:
+  struct State {
+    explicit State(int lanes) : width(lanes), barrier(lanes) {}
+    int width;
+    bool ok = true;
+    std::barrier<> barrier;
+  };
+  SharedLanes(State& state, int lane) : state_(&state), lane_(lane) {}
+  int lane() const { return lane_; }
+  int width() const { return state_->width; }
+  bool all(bool ok) {
+    if (lane_ == 0) state_->ok = ok;
+    state_->barrier.arrive_and_wait();
+    const bool result = state_->ok;
+    state_->barrier.arrive_and_wait();
+    return result;
+  }
+
+ private:
+  State* state_;
+  int lane_;
+};
+
+template <class Lanes>
+class CpuGroup {
+ public:
+  CpuGroup(Team& team, Operation& op, Lanes lanes = {})
+      : team_(team), op_(op), plan_(*op.plan), lanes_(lanes) {}
+
+  int lane() const { return lanes_.lane(); }
+  int width() const { return lanes_.width(); }
+  bool all(bool ok) { return lanes_.all(ok); }
+
+  void enter(uint64_t base) {
+    team_.announce(op_);
+    publish(base);
+  }
+
+  // Release; sequentially consistent because the publisher then looks for sleepers, and a sleeper that says
+  // so then looks at the counter: one of the two must see the other.
+  void publish(uint64_t value) { team_.publish(value); }
+
+  bool await(int32_t peer, uint64_t target) {
+    return reached(peer, target) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
+  }
+
+  bool guard(uint32_t slot) {
+    std::vector<uint64_t>& targets = team_.guard_[slot];
+    for (int32_t peer = 0; peer < team_.size_; ++peer) {
+      if (targets[peer] == 0) continue;
+      if (!reached(peer, targets[peer])) return false;
+      targets[peer] = 0;
+    }
+    return true;
+  }
+
+  void hold(uint32_t slot, int32_t peer, uint64_t target) { team_.guard_[slot][peer] = target; }
+
+  void combine(const Step& step, int64_t tile, uint32_t slot) {
+    const int32_t chunk = step.chunk();
+    const int64_t begin = tile * plan_.tile_elements;
+    const int64_t count = std::min(plan_.tile_elements, plan_.layout.length[chunk] - begin);
+    if (count <= 0) return;
+    const int64_t share = (count + width() - 1) / width();
+    const int64_t skip = std::min<int64_t>(count, share * lane());
+    const int64_t mine = std::min<int64_t>(share, count - skip);
+    if (mine > 0) combine_share(step, begin, skip, mine, slot);
+  }
+
+  Status failure() const { return op_.blocking || team_.poisoned() ? Status::failed : Status::pending; }
+
+ private:
+  static constexpr int kMost = 1024;  // most sources or targets of a step; Team refuses wider schedules
+
+  bool reached(int32_t peer, uint64_t target) {
+    if (team_.control_.blocks[peer].counter.load(std::memory_order_acquire) >= target) return true;
+    return team_.await_slow(op_, peer, target);
+  }
+
+  char* place(int32_t rank, int32_t place, int32_t chunk, int64_t begin, int64_t skip, uint32_t slot) const {
+    const int64_t element = static_cast<int64_t>(plan_.element);
+    if (place >= 0) {
+      return team_.scratch(rank, slot) + (place * plan_.tile_elements + skip) * element;
+    }
+    const bool own = rank == team_.rank_;
+    if (place == kPlaceInput) {
+      char* base = own ? static_cast<char*>(const_cast<void*>(op_.input)) : team_.peer_input_[rank];
+      return base + (plan_.layout.input_offset[chunk] + begin + skip) * element;
+    }
+    char* base = own ? static_cast<char*>(op_.output) : team_.peer_output_[rank];
+    return base + (plan_.layout.output_offset[chunk] + begin + skip) * element;
+  }
+
+  void combine_share(const Step& step, int64_t begin, int64_t skip, int64_t mine, uint32_t slot) {
+    const void* sources[kMost];
+    bool initial[kMost];
+    void* targets[kMost];
+    const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
+    for (int32_t i = 0; i < k; ++i) {
+      const Source s = step.source(i);
+      sources[i] = place(s.rank, s.place, chunk, begin, skip, slot);
+      initial[i] = s.initial != 0;
+    }
+    for (int32_t i = 0; i < m; ++i) {
+      const Target t = step.target(i);
+      targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
+    }
+    plan_.combine({sources, initial, targets, k, m, static_cast<size_t>(mine), step.complete(), &plan_.scaling,
+                   plan_.custom});
+  }
+
+  Team& team_;
+  Operation& op_;
+  const Plan& plan_;
+  Lanes lanes_;
+};
+
+}  // namespace pc

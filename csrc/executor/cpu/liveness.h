@@ -1,0 +1,23 @@
+// Whether the processes of a communicator's other ranks still live.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace pc {
+
+// A process is watched by a pidfd, which tells an exited process apart from a new one of the same number,
+// and a zombie apart from a living one.
+class Liveness {
+ public:
+  // 0 stands for "do not watch" (this process itself, or a rank that is a thread of it).
+  explicit Liveness(const std::vector<int32_t>& pids);
+  ~Liveness();
+  Liveness(const Liveness&) = delete;
+  bool gone(int32_t rank) const;
+
+ private:
+  std::vector<int> descriptors_;  // -1: cannot be watched
+};
+
+}  // namespace pc

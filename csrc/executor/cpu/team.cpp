@@ -1,0 +1,175 @@
+#include "executor/cpu/team.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "executor/cpu/group.h"
+
+namespace pc {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr int64_t kPairCell = 32768;  // bytes of a tile of send/recv
+
+constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// What lies where in a communicator's segment.
+struct Map {
+  explicit Map(int32_t size)
+      : blocks(round_up(sizeof(ControlHeader), kPage)),
+        pairs(round_up(blocks + size * sizeof(RankBlock), kPage)),
+        pair_bytes(round_up(2 * sizeof(RankBlock), 64) + 2 * kPairCell),
+        scratch(round_up(pairs + pair_bytes * size * size, kPage)) {}
+  size_t blocks, pairs, pair_bytes, scratch;
+};
+
+}  // namespace
+
+std::function<bool()> Team::interrupted;
+
+size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
+  return Map(size).scratch + static_cast<size_t>(size) * static_cast<size_t>(scratch_bytes);
+}
+
+Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+           std::vector<int32_t> world_ranks, std::string name, bool threads)
+    : segment_(std::move(segment)), rank_(rank), size_(size), scratch_stride_(scratch_bytes),
+      world_ranks_(std::move(world_ranks)), name_(std::move(name)), threads_(threads) {
+  const Map map(size);
+  char* base = segment_->data();
+  control_ = {reinterpret_cast<ControlHeader*>(base), reinterpret_cast<RankBlock*>(base + map.blocks)};
+  scratch_ = base + map.scratch;
+  for (auto& guard : guard_) guard.assign(size, 0);
+  met_.assign(size, ~uint64_t{0});
+  peer_input_.assign(size, nullptr);
+  peer_output_.assign(size, nullptr);
+  for (int32_t r = 0; r < size; ++r) members_.push_back(r);
+  RankBlock& mine = control_.blocks[rank];
+  mine.pid.store(getpid(), std::memory_order_relaxed);
+  mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
+}
+
+Team::Team(const Team& parent, int32_t from, int32_t to)
+    : patience(parent.patience), segment_(parent.segment_), rank_(parent.rank_ == from ? 0 : 1), size_(2),
+      scratch_stride_(2 * kPairCell),
+      world_ranks_{parent.world_ranks_[from], parent.world_ranks_[to]},
+      name_(parent.name_), threads_(parent.threads_), liveness_(parent.liveness_), members_{from, to} {
+  const Map map(parent.size_);
+  char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(from) * parent.size_ + to);
+  control_ = {parent.control_.header, reinterpret_cast<RankBlock*>(base)};
+  scratch_ = base + round_up(2 * sizeof(RankBlock), 64);
+  for (auto& guard : guard_) guard.assign(2, 0);
+  met_.assign(2, ~uint64_t{0});
+  peer_input_.assign(2, nullptr);
+  peer_output_.assign(2, nullptr);
+  parent_blocks_ = parent.control_.blocks;
+}
+
+Team::~Team() = default;
+
+void Team::watch_peers() {
+  std::vector<int32_t> pids(size_, 0);
+  for (int32_t r = 0; r < size_; ++r)
+    if (r != rank_ && !threads_) pids[r] = control_.blocks[r].pid.load(std::memory_order_relaxed);
+  liveness_ = std::make_shared<Liveness>(pids);
+}
+
+void Team::depart() {
+  control_.blocks[rank_].presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+}
+
+void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
+  control_.poison(size_, fault, culprit, text);
+}
+
+void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
+  const std::lock_guard lock(windows_mutex_);
+  windows_[id] = {view, bytes};
+  window_at_[view.base + rank_ * view.stride] = id;
+}
+
+void Team::remove_window(int64_t id) {
+  const std::lock_guard lock(windows_mutex_);
+  const auto found = windows_.find(id);
+  if (found == windows_.end()) return;
+  window_at_.erase(found->second.view.base + rank_ * found->second.view.stride);
+  windows_.erase(found);
+}
+
+Location Team::locate(const void* address, int64_t bytes) const {
+  const std::lock_guard lock(windows_mutex_);
+  const char* at = static_cast<const char*>(address);
+  auto next = window_at_.upper_bound(at);
+  if (next == window_at_.begin()) return {};
+  const auto& [begin, id] = *--next;
+  if (at + bytes > begin + windows_.at(id).bytes) return {};
+  return {id, at - begin};
+}
+
+char* Team::peer_address(int32_t peer, Location at) const {
+  const std::lock_guard lock(windows_mutex_);
+  const auto found = windows_.find(at.window);
+  if (found == windows_.end()) return nullptr;
+  return found->second.view.base + peer * found->second.view.stride + at.offset;
+}
+
+void Team::begin(Operation& op) {
+  const ScheduleView s = op.plan->schedule->view();
+  op.sequence = sequence_++;
+  op.span = {base_, op.plan->tiles, slot_ & 1u};
+  base_ += static_cast<uint64_t>(op.plan->tiles) * static_cast<uint64_t>(s.stride()) + 1;
+  if (s.cells() > 0) slot_ += static_cast<uint32_t>(op.plan->tiles);
+  op.begun = true;
+}
+
+void Team::announce(const Operation& op) {
+  RankBlock& mine = control_.blocks[rank_];
+  const uint32_t at = op.sequence % kRing;
+  mine.entry[at] = {op.plan->fingerprint, op.input_at, op.output_at};
+  mine.digest[at].store(op.sequence << 32 | op.plan->digest, std::memory_order_relaxed);
+}
+
+// Reads what a peer said on entering: once a call and peer, and always before its memory is touched.
+bool Team::meet(const Operation& op, int32_t peer) {
+  const RankBlock& theirs = control_.blocks[peer];
+  const uint64_t said = theirs.digest[op.sequence % kRing].load(std::memory_order_relaxed);
+  const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(said >> 32) - static_cast<uint32_t>(op.sequence));
+  if (ahead < 0 || (ahead == 0 && static_cast<uint32_t>(said) != op.plan->digest)) {
+    report_mismatch(op, peer);
+    return false;
+  }
+  if (op.plan->windows() && peer != rank_) {
+    const Entry& entry = theirs.entry[op.sequence % kRing];
+    if ((op.plan->fingerprint.placement & input_shared) != 0)
+      peer_input_[peer] = peer_address(peer, entry.input);
+    if ((op.plan->fingerprint.placement & output_shared) != 0)
+      peer_output_[peer] = peer_address(peer, entry.output);
+  }
+  met_[peer] = op.sequence;
+  return true;
+}
+
+Status Team::advance(Operation& op) { return proceed(op, false); }
+
+void Team::run(Operation& op) { proceed(op, true); }
+
+Status Team::proceed(Operation& op, bool blocking) {
+  require_sound();
+  if (!op.begun) begin(op);
+  op.blocking = blocking;
+  CpuGroup<SingleLane> group(*this, op);
+  const Status status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
+  if (status == Status::failed) control_.raise();
+  return status;
+}
+
+std::string Team::label(int32_t rank) const {
+  const int32_t world = world_ranks_[rank];
+  const int32_t member = members_[rank];
+  return world == member ? "rank " + std::to_string(member)
+                         : "rank " + std::to_string(member) + " (world rank " + std::to_string(world) + ")";
+}
+
+}  // namespace pc

@@ -1,0 +1,137 @@
+// One rank's end of a communicator on one host: the state that calls share, and how a call is run.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "executor/control.h"
+#include "executor/cpu/liveness.h"
+#include "executor/execute.h"
+#include "executor/plan.h"
+#include "window/segment.h"
+
+namespace pc {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a wait spins, then yields, before it sleeps on a futex.
+struct Patience {
+  std::chrono::nanoseconds spin{0};
+  std::chrono::nanoseconds yield{0};
+};
+
+// A window that this rank has mapped: every rank's part lies `stride` bytes after the one before.
+struct WindowView {
+  char* base;
+  int64_t stride;
+};
+
+// One call in flight.
+struct Operation {
+  std::shared_ptr<const Plan> plan;
+  const void* input = nullptr;
+  void* output = nullptr;
+  Location input_at, output_at;
+  uint64_t sequence = 0;
+  Span span{};
+  Cursor cursor{};
+  Clock::time_point deadline{};
+  std::chrono::duration<double> timeout{};
+  bool begun = false;
+  bool blocking = true;
+  Clock::time_point waiting_since{};  // of the wait that is under way
+  Clock::time_point checked{};        // when the peers were last looked after
+};
+
+class Team {
+ public:
+  // Bytes of shared memory that a communicator of `size` ranks needs.
+  static size_t segment_bytes(int32_t size, int64_t scratch_bytes);
+
+  Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+       std::vector<int32_t> world_ranks, std::string name, bool threads);
+  // The channel over which `parent`'s rank `from` sends to rank `to`: a team of two, sender first.
+  Team(const Team& parent, int32_t from, int32_t to);
+  ~Team();
+  Team(const Team&) = delete;
+
+  // Blocks until the call is through.  Throws CommunicatorFault.
+  void run(Operation& op);
+  // Goes on with a call as far as it can without blocking.  Throws CommunicatorFault.
+  Status advance(Operation& op);
+
+  // Every rank has attached: watch the peers' processes from now on.
+  void watch_peers();
+  void depart();                      // says goodbye: the rank makes no further calls
+  void poison(Fault fault, int32_t culprit, const std::string& text);
+  bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
+  void require_sound() const { if (control_.poisoned()) control_.raise(); }
+  bool poisoned() const { return control_.poisoned(); }
+
+  void add_window(int64_t id, WindowView view, int64_t bytes);
+  void remove_window(int64_t id);
+  // Where an address range lies in a window of this communicator; window -1 if in none.
+  Location locate(const void* address, int64_t bytes) const;
+
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+  int64_t capacity() const { return scratch_stride_; }
+  const std::string& name() const { return name_; }
+  const Control& control() const { return control_; }
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  std::mutex& mutex() { return mutex_; }
+  Patience patience;
+  std::atomic<int> queued{0};  // calls with the progress thread: a blocking call must go behind them
+
+  // Called about ten times a second by a blocked call; true asks it to give up (a pending signal).
+  static std::function<bool()> interrupted;
+
+ private:
+  template <class Lanes> friend class CpuGroup;
+  Status proceed(Operation& op, bool blocking);
+  void begin(Operation& op);
+  void announce(const Operation& op);
+  bool meet(const Operation& op, int32_t peer);
+  void publish(uint64_t value);
+  bool await_slow(Operation& op, int32_t peer, uint64_t target);
+  bool healthy(Operation& op, int32_t peer, uint64_t target);
+  bool check_peers(const Operation& op, int32_t peer, uint64_t target);
+  void report_timeout(const Operation& op, int32_t peer);
+  void report_mismatch(const Operation& op, int32_t peer);
+  void report_lost(const Operation& op, int32_t peer);
+  std::string label(int32_t rank) const;
+  // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
+  char* scratch(int32_t rank, uint32_t slot) const { return scratch_ + rank * scratch_stride_ + slot * (scratch_stride_ / 2); }
+
+  std::shared_ptr<Segment> segment_;
+  int32_t rank_, size_;
+  Control control_{};
+  char* scratch_ = nullptr;
+  int64_t scratch_stride_ = 0;
+  std::vector<int32_t> world_ranks_;
+  std::string name_;
+  bool threads_ = false;
+  std::shared_ptr<Liveness> liveness_;
+  std::vector<int32_t> members_;  // each rank of this team as the communicator numbers it (pairs: two of them)
+  RankBlock* parent_blocks_ = nullptr;  // a pair channel: where its communicator's ranks say that they are here
+
+  uint64_t sequence_ = 0;
+  uint64_t base_ = 1;
+  uint32_t slot_ = 0;
+  std::vector<uint64_t> guard_[2];         // counters that must be reached before a slot is written again
+  std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was read
+  std::vector<char*> peer_input_, peer_output_;
+  char* peer_address(int32_t peer, Location at) const;
+  struct Mapped { WindowView view; int64_t bytes; };
+  std::map<int64_t, Mapped> windows_;           // by id, the same on all ranks
+  std::map<const char*, int64_t> window_at_;    // by where this rank's part begins
+  mutable std::mutex windows_mutex_;
+  std::mutex mutex_;
+};
+
+}  // namespace pc

@@ -1,0 +1,31 @@
+// Everything about a call that does not change from one to the next: computed once per signature.
+#pragma once
+
+#include <memory>
+
+#include "dtype/kernels.h"
+#include "executor/control.h"
+#include "schedule/schedule.h"
+
+namespace pc {
+
+struct Plan {
+  std::shared_ptr<const Schedule> schedule;
+  Layout layout;
+  Fingerprint fingerprint{};
+  uint32_t digest = 0;
+  Kernel kernel;
+  Scaling scaling;
+  CustomFunction custom = nullptr;
+  size_t element = 1;         // bytes
+  int64_t tile_elements = 1;
+  int64_t tiles = 1;
+
+  bool windows() const { return fingerprint.placement != 0; }
+
+  // Fills digest, element and the tile counts from the other fields.  `capacity`: scratch bytes of a rank.
+  void finish(int64_t capacity);
+  void combine(const Block& block) const;
+};
+
+}  // namespace pc

@@ -1,0 +1,86 @@
+#include <algorithm>
+
+#include "base/status.h"
+#include "schedule/schedule.h"
+
+namespace pc {
+namespace {
+
+void require(bool condition) {
+  if (!condition) throw InvalidArgument("malformed schedule table");
+}
+
+}  // namespace
+
+Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
+  const auto total = static_cast<int64_t>(table_.size());
+  require(total >= 10 && table_[0] == kTableVersion);
+  const ScheduleView v = view();
+  const auto is_rank = [&](int32_t r) { return r >= 0 && r < v.size(); };
+  require(v.size() >= 1 && is_rank(v.rank()) && v.chunks() >= 1 && v.cells() >= 0 && v.stride() >= 1);
+  require(v.steps() >= 0 && v.steps() <= v.stride() && v.exit_waits() >= 0 && v.readers() >= 0);
+  require(10 + 2 * (int64_t{v.exit_waits()} + v.readers()) <= total);
+  const auto check_wait = [&](Wait w) { require(is_rank(w.peer) && w.count >= 0 && w.count <= v.stride()); };
+  for (int32_t i = 0; i < v.exit_waits(); ++i) check_wait(v.exit_wait(i));
+  for (int32_t i = 0; i < v.readers(); ++i) check_wait(v.reader(i));
+  const auto is_place = [&](int32_t p) { return p >= kPlaceOutput && p < v.cells(); };
+  Step step = v.first();
+  for (int32_t i = 0; i < v.steps(); ++i) {
+    require(step.words + 5 <= table_.data() + total);
+    require(step.waits() >= 0 && step.sources() >= 1 && step.targets() >= 1);
+    require(step.next().words <= table_.data() + total);
+    require(step.chunk() >= 0 && step.chunk() < v.chunks());
+    for (int32_t w = 0; w < step.waits(); ++w) check_wait(step.wait(w));
+    for (int32_t s = 0; s < step.sources(); ++s)
+      require(is_rank(step.source(s).rank) && is_place(step.source(s).place));
+    for (int32_t t = 0; t < step.targets(); ++t)
+      require(is_rank(step.target(t).rank) && is_place(step.target(t).place));
+    widest_ = std::max({widest_, step.sources(), step.targets()});
+    step = step.next();
+  }
+  require(step.words == table_.data() + total);
+}
+
+Layout Layout::split(int64_t count, int32_t chunks, int64_t align) {
+  Layout layout;
+  const int64_t even = (count + chunks - 1) / chunks;
+  const int64_t piece = (even + align - 1) / align * align;
+  for (int32_t c = 0; c < chunks; ++c) {
+    const int64_t begin = std::min(count, c * piece);
+    layout.length.push_back(std::min(count - begin, piece));
+    layout.input_offset.push_back(begin);
+  }
+  layout.output_offset = layout.input_offset;
+  layout.longest = *std::max_element(layout.length.begin(), layout.length.end());
+  return layout;
+}
+
+Layout Layout::blocks(const std::vector<int64_t>& counts, bool packed_input, bool packed_output) {
+  Layout layout;
+  layout.length = counts;
+  int64_t begin = 0;
+  for (const int64_t count : counts) {
+    layout.input_offset.push_back(packed_input ? 0 : begin);
+    layout.output_offset.push_back(packed_output ? 0 : begin);
+    begin += count;
+  }
+  layout.longest = *std::max_element(counts.begin(), counts.end());
+  return layout;
+}
+
+Layout Layout::matrix(const std::vector<int64_t>& counts, int32_t n) {
+  Layout layout;
+  layout.length = counts;
+  layout.input_offset.assign(counts.size(), 0);
+  layout.output_offset.assign(counts.size(), 0);
+  for (int32_t s = 0; s < n; ++s) {
+    for (int32_t d = 0; d < n; ++d) {
+      if (d + 1 < n) layout.input_offset[s * n + d + 1] = layout.input_offset[s * n + d] + counts[s * n + d];
+      if (s + 1 < n) layout.output_offset[(s + 1) * n + d] = layout.output_offset[s * n + d] + counts[s * n + d];
+    }
+  }
+  layout.longest = *std::max_element(counts.begin(), counts.end());
+  return layout;
+}
+
+}  // namespace pc

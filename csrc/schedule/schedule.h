@@ -1,0 +1,95 @@
+// A compiled schedule of one rank, as plain int32 data: what pycollective/schedule/schedule.py writes
+// (Schedule.table) and the executor reads.  Trivially copyable views; nothing here allocates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#if defined(__CUDACC__)
+#define PC_FN __device__ inline
+#else
+#define PC_FN inline
+#endif
+
+namespace pc {
+
+constexpr int32_t kTableVersion = 1;
+constexpr int32_t kPlaceInput = -1;   // the rank's input array
+constexpr int32_t kPlaceOutput = -2;  // the rank's output array; places >= 0 are scratch cells
+
+struct Wait { int32_t peer; int32_t count; };  // the peer has done `count` steps of this tile; 0: has entered
+struct Source { int32_t rank; int32_t place; int32_t initial; };
+struct Target { int32_t rank; int32_t place; };
+
+enum StepFlag : int32_t { step_complete = 1, step_consumed = 2 };
+
+// A view of one step inside the table.
+struct Step {
+  const int32_t* words;
+  PC_FN int32_t chunk() const { return words[0]; }
+  PC_FN bool complete() const { return (words[1] & step_complete) != 0; }
+  PC_FN bool consumed() const { return (words[1] & step_consumed) != 0; }
+  PC_FN int32_t waits() const { return words[2]; }
+  PC_FN int32_t sources() const { return words[3]; }
+  PC_FN int32_t targets() const { return words[4]; }
+  PC_FN Wait wait(int32_t i) const { return {words[5 + 2 * i], words[6 + 2 * i]}; }
+  PC_FN Source source(int32_t i) const {
+    const int32_t* w = words + 5 + 2 * waits() + 3 * i;
+    return {w[0], w[1], w[2]};
+  }
+  PC_FN Target target(int32_t i) const {
+    const int32_t* w = words + 5 + 2 * waits() + 3 * sources() + 2 * i;
+    return {w[0], w[1]};
+  }
+  PC_FN Step next() const { return {words + 5 + 2 * waits() + 3 * sources() + 2 * targets()}; }
+};
+
+// A view of one rank's table.
+struct ScheduleView {
+  const int32_t* words;
+  PC_FN int32_t size() const { return words[1]; }
+  PC_FN int32_t rank() const { return words[2]; }
+  PC_FN int32_t chunks() const { return words[3]; }
+  PC_FN int32_t stride() const { return words[4]; }
+  PC_FN int32_t cells() const { return words[5]; }
+  PC_FN int32_t steps() const { return words[6]; }
+  PC_FN int32_t exit_waits() const { return words[7]; }
+  PC_FN int32_t readers() const { return words[8]; }
+  PC_FN Wait exit_wait(int32_t i) const { return {words[10 + 2 * i], words[11 + 2 * i]}; }
+  PC_FN Wait reader(int32_t i) const {
+    const int32_t* w = words + 10 + 2 * exit_waits() + 2 * i;
+    return {w[0], w[1]};
+  }
+  PC_FN Step first() const { return {words + 10 + 2 * exit_waits() + 2 * readers()}; }
+};
+
+// Owns a table.  The constructor checks every index, so that the executor need not.
+class Schedule {
+ public:
+  explicit Schedule(std::vector<int32_t> table);
+  ScheduleView view() const { return {table_.data()}; }
+  int32_t widest() const { return widest_; }  // most sources or targets of a step
+
+ private:
+  std::vector<int32_t> table_;
+  int32_t widest_ = 1;
+};
+
+// Where each chunk lies, in elements: one triple a chunk is enough, since a rank holds a chunk at one
+// offset of its input and one of its output.
+struct Layout {
+  std::vector<int64_t> length;
+  std::vector<int64_t> input_offset;
+  std::vector<int64_t> output_offset;
+  int64_t longest = 0;
+
+  // Equal pieces of `count` elements, cut at multiples of `align` elements; input and output alike.
+  static Layout split(int64_t count, int32_t chunks, int64_t align);
+  // One block a rank.  A packed buffer holds only its own rank's block; the other holds all, in rank order.
+  static Layout blocks(const std::vector<int64_t>& counts, bool packed_input, bool packed_output);
+  // Block s*n+d goes from rank s to rank d; inputs are ordered by d, outputs by s.
+  static Layout matrix(const std::vector<int64_t>& counts, int32_t n);
+};
+
+}  // namespace pc

@@ -1,0 +1,1 @@
+"""The command line: `pycollective run`, `bench`, `verify`, `draw`, `topologies`, `doctor`."""

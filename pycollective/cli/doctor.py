@@ -1,0 +1,340 @@
+"""`pycollective doctor`: what this machine offers, and which path a call would take. Looks, changes nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ENOUGH_SHM = 1 << 30
+"""Bytes of /dev/shm below which the doctor warns: containers often come with 64 MiB."""
+_PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
+_PROBE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: `ok` is False for what stops pycollective, None for what is only missing."""
+
+    group: str
+    name: str
+    value: str
+    ok: bool | None = True
+    why: str = ""
+
+
+def examine() -> list[Finding]:
+    """Every finding. A check that fails itself is a finding too; nothing raises."""
+    findings: list[Finding] = []
+    for check in (_machine, _memory, _core, _packages, _mpi, _gpu, _job, _paths, _settings):
+        try:
+            findings.extend(check())
+        except Exception as error:  # the report must not end here
+            findings.append(Finding(check.__name__.strip("_"), "check failed", repr(error), ok=None))
+    return findings
+
+
+def report(as_json: bool) -> int:
+    """Print the findings; the exit code is 1 when one of them stops pycollective."""
+    findings = examine()
+    if as_json:
+        groups: dict[str, dict[str, dict[str, object]]] = {}
+        for finding in findings:
+            fields = {k: v for k, v in asdict(finding).items() if k not in ("group", "name")}
+            groups.setdefault(finding.group, {})[finding.name] = fields
+        print(json.dumps(groups, indent=2))
+    else:
+        _print(findings)
+    return int(any(finding.ok is False for finding in findings))
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    marks = {True: "[green]✓[/]", None: "[yellow]–[/]", False: "[red]✗[/]"}
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            table.add_row("", f"[cyan]{finding.group}[/]", "", end_section=False)
+            group = finding.group
+        why = f" [dim]({escape(finding.why)})[/]" if finding.why else ""
+        table.add_row(marks[finding.ok], "  " + escape(finding.name), escape(finding.value) + why)
+    Console().print(table)
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def _machine() -> Iterator[Finding]:
+    usable = sorted(os.sched_getaffinity(0))
+    total = os.cpu_count() or len(usable)
+    yield Finding("machine", "system", f"{platform.system()} {platform.release()} {platform.machine()}")
+    yield Finding("machine", "cores", f"{len(usable)} usable of {total}", why=f"affinity {_ranges(usable)}")
+    quota = _quota()
+    if quota is not None:
+        why = "a container's limit: ranks beyond it are throttled" if quota < len(usable) else ""
+        yield Finding("machine", "CPU quota", f"{quota:g} cores", None if why else True, why)
+    nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    yield Finding("machine", "NUMA nodes", str(max(1, len(nodes))))
+    yield Finding("machine", "CPU vectors", _cpu_vectors())
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3,8` for [0, 1, 2, 3, 8]."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _quota() -> float | None:
+    """Cores that the control group grants; None without a limit."""
+    words = _read("/sys/fs/cgroup/cpu.max").split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
+
+
+def _cpu_vectors() -> str:
+    lines = (line for line in _read("/proc/cpuinfo").splitlines() if line.startswith(("flags", "Features")))
+    flags = set(next(lines, "").split())
+    known = ["avx512_bf16", "avx512_fp16", "avx512f", "avx2", "f16c", "sse4_2", "sve", "asimd"]
+    return " ".join(flag for flag in known if flag in flags) or "none known"
+
+
+def _memory() -> Iterator[Finding]:
+    yield _shm()
+    yield _try("memory", "memfd", _memfd, "windows use POSIX shared memory instead")
+    pages = _read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    chosen = pages.partition("[")[2].partition("]")[0]
+    usable = chosen in ("always", "within_size", "advise", "force")
+    why = "" if usable else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
+    yield Finding("memory", "huge pages for windows", chosen or "unknown", True if usable else None, why)
+    yield _try("memory", "pidfd", _pidfd, "a dead rank is noticed by looking, not by being told")
+    locked = _read("/proc/self/limits").partition("Max locked memory")[2].split()
+    yield Finding("memory", "locked memory", (locked[0] if locked else "unknown") + " bytes")
+
+
+def _shm() -> Finding:
+    try:
+        shm = os.statvfs("/dev/shm")
+    except OSError as error:
+        return Finding("memory", "/dev/shm", "none", None, error.strerror or "")
+    size, free = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
+    why = "" if size >= ENOUGH_SHM else "small; in a container raise it with --shm-size"
+    return Finding("memory", "/dev/shm", f"{_bytes(size)}, {_bytes(free)} free", None if why else True, why)
+
+
+def _memfd() -> str:
+    descriptor = os.memfd_create("pycollective-doctor")
+    try:
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        with mmap.mmap(descriptor, mmap.PAGESIZE) as window:
+            window[0] = 1
+    finally:
+        os.close(descriptor)
+    return "works"
+
+
+def _pidfd() -> str:
+    os.close(os.pidfd_open(os.getpid()))
+    return "works"
+
+
+def _try(group: str, name: str, probe: Callable[[], str], without: str) -> Finding:
+    try:
+        return Finding(group, name, probe())
+    except (OSError, AttributeError) as error:
+        return Finding(group, name, "not available", None, f"{error}; {without}")
+
+
+# -- software ----------------------------------------------------------------------------------------------------------
+
+
+def _core() -> Iterator[Finding]:
+    yield Finding("pycollective", "version", _version("pycollective") or "not installed")
+    try:
+        core = importlib.import_module("pycollective._core")
+    except ImportError as error:
+        yield Finding("pycollective", "native core", "missing", False, f"{error}; install the package, e.g. `make install`")
+        return
+    yield Finding("pycollective", "native core", str(getattr(core, "__file__", "built in")))
+    if hasattr(core, "instruction_set"):
+        yield Finding("pycollective", "vector code", str(core.instruction_set()))
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding("packages", "python", platform.python_version(), why=sys.executable)
+    for name, use in (
+        ("numpy", "arrays"),
+        ("ml_dtypes", "bfloat16 and the 8-bit floats"),
+        ("numba", "operators of your own"),
+        ("torch", "the Gloo column of bench, torch tensors"),
+        ("matplotlib", "drawings and plots"),
+    ):
+        version = _version(name)
+        yield Finding("packages", name, version or "not installed", True if version else None, use)
+
+
+def _mpi() -> Iterator[Finding]:
+    version = _version("mpi4py")
+    mpirun = _mpirun()
+    if mpirun is None:
+        yield Finding("MPI", "mpirun", "not found", None, "`pip install 'pycollective[mpi]'`; `pycollective run` needs none")
+    else:
+        yield Finding("MPI", "mpirun", _first_line([mpirun, "--version"]), why=mpirun)
+    if version is None:
+        yield Finding("MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun")
+        return
+    # In a process of its own: importing mpi4py loads the MPI library, which may be broken.
+    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    library = _first_line([sys.executable, "-c", code]).split(", package")[0]
+    usable = "MPI" in library
+    yield Finding("MPI", "mpi4py", version)
+    yield Finding("MPI", "library", library if usable else "cannot be loaded", True if usable else None, "" if usable else library)
+
+
+def _mpirun() -> str | None:
+    """The mpirun beside this Python (an environment's own), else the one on the PATH."""
+    beside = Path(sys.executable).parent / "mpirun"
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def _gpu() -> Iterator[Finding]:
+    yield _cuda()
+    nvcc = shutil.which("nvcc") or next((p for p in ["/usr/local/cuda/bin/nvcc"] if Path(p).exists()), None)
+    if nvcc is None:
+        yield Finding("GPU", "nvcc", "not found", None, "GPU ranks cannot be built here")
+    else:
+        yield Finding("GPU", "nvcc", _first_line([nvcc, "--version"], line=-2), why=nvcc)
+    built = importlib.util.find_spec("pycollective") is not None and importlib.util.find_spec("pycollective._cuda")
+    yield Finding("GPU", "pycollective._cuda", "built" if built else "not built", True if built else None)
+    yield _nccl()
+
+
+def _cuda() -> Finding:
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Finding("GPU", "CUDA driver", "not found", None, "no libcuda.so.1: no NVIDIA driver on this machine")
+    status = cuda.cuInit(0)
+    if status != 0:
+        return Finding("GPU", "CUDA driver", "does not start", None, f"cuInit returned {status}")
+    count, version = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    text = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, {count.value} devices"
+    return Finding("GPU", "CUDA driver", text, True if count.value else None)
+
+
+def _nccl() -> Finding:
+    places = ["libnccl.so.2", *_nccl_of_pip()]
+    for place in places:
+        try:
+            library = ctypes.CDLL(place)
+        except OSError:
+            continue
+        version = ctypes.c_int()
+        library.ncclGetVersion(ctypes.byref(version))
+        major, rest = divmod(version.value, 10000)
+        return Finding("GPU", "NCCL", f"{major}.{rest // 100}.{rest % 100}", why=place)
+    return Finding("GPU", "NCCL", "not found", None, "no libnccl.so.2 on the loader's path or among Python's packages")
+
+
+def _nccl_of_pip() -> list[str]:
+    """Where the packages nvidia-nccl-cu* put the library."""
+    return [str(p) for folder in sys.path for p in Path(folder or ".").glob("nvidia/nccl/lib/libnccl.so.2")]
+
+
+# -- what a call would do ----------------------------------------------------------------------------------------------
+
+
+def _job() -> Iterator[Finding]:
+    from pycollective.comm.bootstrap import launcher
+
+    kind = launcher(os.environ)
+    texts = {"alone": "a world of one; start ranks with `pycollective run`, mpirun or torchrun"}
+    yield Finding("this process", "started by", kind, why=texts.get(kind, ""))
+
+
+def _paths() -> Iterator[Finding]:
+    """What `explain` says of an allreduce among as many ranks as cores (threads, but the choice is the same)."""
+    package = importlib.import_module("pycollective")
+    ranks = max(2, len(os.sched_getaffinity(0)))
+
+    def ask(comm: Any) -> list[str]:
+        return [str(comm.explain("allreduce", nbytes)) for nbytes in _PATH_SIZES]
+
+    told = package.local_world(ranks).run(ask)[0]
+    for nbytes, text in zip(_PATH_SIZES, told, strict=True):
+        yield Finding(f"an allreduce among {ranks} ranks", _bytes(nbytes), text)
+
+
+def _settings() -> Iterator[Finding]:
+    from pycollective.comm.rendezvous import DEFAULT_TIMEOUT
+
+    rows = list(importlib.import_module("pycollective._core").settings())
+    meaning = "seconds that init() waits for all ranks"
+    name = "PYCOLLECTIVE_INIT_TIMEOUT"
+    rows.append((name, DEFAULT_TIMEOUT, float(os.environ.get(name) or DEFAULT_TIMEOUT), meaning))
+    for name, default, value, meaning in rows:
+        changed = "" if value == default else f", default {default:g}"
+        yield Finding("settings", name, f"{value:g}", why=meaning + changed)
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(command: list[str], line: int = 0) -> str:
+    """One line of what a command says, on whichever stream; the reason if it cannot run."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0:
+        line = -1  # where a traceback names its error
+    return lines[line].strip() if lines else f"exit code {done.returncode}"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.4g} TiB"

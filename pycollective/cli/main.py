@@ -1,0 +1,101 @@
+"""The `pycollective` command. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+
+class _Commands(TyperGroup):
+    """Adds `bench`, whose module is imported only when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = super().list_commands(ctx)
+        return [*names, "bench"] if importlib.util.find_spec("pycollective.bench") else names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name != "bench" or not importlib.util.find_spec("pycollective.bench"):
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(importlib.import_module("pycollective.bench.cli").app)
+        command.name = "bench"
+        return command
+
+
+app = typer.Typer(
+    name="pycollective",
+    cls=_Commands,
+    help="Collective communication in which a topology is a dozen lines of Python.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_TOPOLOGY = "a name, 'name(parameter=value)', FILE.py:NAME or FILE.py"
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def run(
+    command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
+    ranks: Annotated[int | None, typer.Option("-np", "-n", "--ranks", min=1, help="ranks [default: cores]")] = None,
+    tag: Annotated[bool, typer.Option("--tag", help="write the rank before each line of output")] = False,
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="seconds that the others may go on after a rank has failed")
+    ] = 0.0,
+) -> None:
+    """Run a command on several ranks of this host; exit with the first failing rank's code."""
+    from pycollective.cli import run as launcher
+
+    size = launcher.default_size() if ranks is None else ranks
+    raise typer.Exit(launcher.run(size, command, tag=tag, grace=grace))
+
+
+@app.command()
+def doctor(json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
+    """What this machine offers, and which path an allreduce would take; exit code 1 if something is broken."""
+    from pycollective.cli.doctor import report
+
+    raise typer.Exit(report(json))
+
+
+@app.command()
+def topologies(json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
+    """The topologies: their collectives, and the order in which they reduce."""
+    from pycollective.cli.verify import list_topologies
+
+    list_topologies(json)
+
+
+@app.command()
+def verify(
+    topology: Annotated[str, typer.Argument(help=f"{_TOPOLOGY}; or 'all'")],
+    ranks: Annotated[str, typer.Option(help="rank counts, as 1-17 or 2,4,8")] = "1-17",
+    collective: Annotated[str, typer.Option(help="collectives, separated by commas [default: all it has]")] = "",
+) -> None:
+    """Prove every compiled schedule of a topology right, free of races and of deadlock; exit code 1 if one is not."""
+    from pycollective.cli.verify import verify as verify_
+
+    raise typer.Exit(verify_(topology, ranks, collective))
+
+
+@app.command()
+def draw(
+    topology: Annotated[str, typer.Argument(help=_TOPOLOGY)],
+    out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf")] = Path("topology.png"),
+    ranks: Annotated[int, typer.Option(min=1)] = 8,
+    collective: Annotated[str, typer.Option()] = "allreduce",
+    root: Annotated[int, typer.Option(help="root of the collectives that have one")] = 0,
+    small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
+) -> None:
+    """Draw who sends what to whom, step by step."""
+    from pycollective.cli.draw import draw as draw_
+
+    raise typer.Exit(draw_(topology, out, ranks, collective, root, small))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,1 @@
+"""Communicators: finding the ranks, sharing memory, and the collectives."""

@@ -1,0 +1,186 @@
+"""How this process finds its rank, its size and its peers.
+
+`detect` asks, in this order: our own launcher's variables, an MPI launcher's, torchrun's; else the process is
+alone. Whatever it finds offers one operation, an allgather of bytes; all else is built on that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from pycollective.comm.rendezvous import DEFAULT_TIMEOUT, SocketBootstrap
+from pycollective.errors import BootstrapError
+
+OWN_VARIABLES = (
+    "PYCOLLECTIVE_RANK",
+    "PYCOLLECTIVE_SIZE",
+    "PYCOLLECTIVE_LOCAL_RANK",
+    "PYCOLLECTIVE_LOCAL_SIZE",
+    "PYCOLLECTIVE_RENDEZVOUS",
+)
+"""What `pycollective run` sets."""
+MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
+"""Any of these means that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun, and anybody who follows torch's `env://` convention, sets."""
+
+_ONE_HOST = (
+    "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT itself); "
+    "start a job of several hosts with mpirun"
+)
+
+
+@runtime_checkable
+class Bootstrap(Protocol):
+    """What a communicator is built from."""
+
+    rank: int
+    size: int
+    kind: str
+    """`pycollective`, `mpi`, `torchrun` or `alone`."""
+
+    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
+        """Collective: every rank's `data` in rank order, once all have called; `timeout` in seconds.
+
+        Raises BootstrapError naming the ranks that are missing at the deadline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; may be called twice."""
+        ...
+
+
+class Alone:
+    """A world of one."""
+
+    rank = 0
+    size = 1
+    kind = "alone"
+
+    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
+        return [data]
+
+    def close(self) -> None:
+        pass
+
+
+def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -> Bootstrap:
+    """The bootstrap that the environment asks for; collective unless alone.
+
+    Args:
+        env: environment variables, `os.environ` by default.
+        timeout: seconds to wait for the other ranks; by default PYCOLLECTIVE_INIT_TIMEOUT, else 120.
+
+    Raises:
+        BootstrapError: incomplete or contradictory variables, an mpirun without a usable mpi4py, an mpirun of
+            another MPI than mpi4py's, ranks missing at the deadline.
+    """
+    env = os.environ if env is None else env
+    seconds = _timeout(env) if timeout is None else timeout
+    kind = launcher(env)
+    if kind == "pycollective":
+        return _own(env, seconds)
+    if kind == "mpi":
+        return _mpi(env, seconds)
+    if kind == "torchrun":
+        return _torchrun(env, seconds)
+    return Alone()
+
+
+def launcher(env: Mapping[str, str]) -> str:
+    """Who started this process, from its environment alone: the `kind` that `detect` will return."""
+    if any(name in env for name in OWN_VARIABLES[:2] + OWN_VARIABLES[4:]):
+        return "pycollective"
+    if any(name in env for name in MPI_VARIABLES) or _initialised_mpi() is not None:
+        return "mpi"
+    # RANK alone is too common a name to mean anything, and MASTER_ADDR is often exported by a site.
+    if "RANK" in env and "WORLD_SIZE" in env:
+        return "torchrun"
+    return "alone"
+
+
+def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    _require(env, OWN_VARIABLES[:2] + OWN_VARIABLES[4:], "`pycollective run`")
+    rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
+    name = f"run/{env['PYCOLLECTIVE_RENDEZVOUS']}"
+    return SocketBootstrap(name, rank, size, kind="pycollective", timeout=timeout)
+
+
+def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    _require(env, TORCHRUN_VARIABLES, "torchrun")
+    rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
+    if _integer(env, "LOCAL_WORLD_SIZE", size) < size:
+        raise BootstrapError(
+            f"torchrun runs {size} ranks, of which {env['LOCAL_WORLD_SIZE']} on this host; " + _ONE_HOST
+        )
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    job = "\0".join(env.get(name, "") for name in names)
+    name = f"torchrun/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    return SocketBootstrap(name, rank, size, kind="torchrun", timeout=timeout, hint=_ONE_HOST)
+
+
+def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    from pycollective.comm.mpi_bootstrap import MpiBootstrap, import_mpi
+
+    mpi = import_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        atexit.register(lambda: mpi.Is_finalized() or mpi.Finalize())
+    if mpi.Is_finalized():
+        raise BootstrapError("MPI is already finalized in this process")
+    world = mpi.COMM_WORLD
+    told = max(_integer(env, "OMPI_COMM_WORLD_SIZE", 1), _integer(env, "PMI_SIZE", 1))
+    if told > 1 and world.Get_size() == 1:
+        library = mpi.Get_library_version().split("\n")[0].split(",")[0]
+        raise BootstrapError(
+            f"mpirun started {told} ranks, but mpi4py's MPI library ({library}) sees only this one: mpirun and mpi4py "
+            "belong to different MPI installations; use the mpirun of that library, or reinstall mpi4py against "
+            "yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
+        )
+    return MpiBootstrap(world, timeout)
+
+
+def _initialised_mpi() -> Any | None:
+    """mpi4py.MPI, if this process has imported and initialised it and is not alone in it."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return None
+    return mpi if mpi.COMM_WORLD.Get_size() > 1 else None
+
+
+def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> None:
+    missing = [name for name in names if name not in env]
+    if missing:
+        found = ", ".join(name for name in names if name in env)
+        raise BootstrapError(f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}")
+
+
+def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    rank, size = _integer(env, rank_name, 0), _integer(env, size_name, 1)
+    if size < 1 or not 0 <= rank < size:
+        raise BootstrapError(f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size")
+    return rank, size
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(env.get(name, default))
+    except ValueError:
+        raise BootstrapError(f"{name}={env[name]!r} is not an integer") from None
+
+
+def _timeout(env: Mapping[str, str]) -> float:
+    text = env.get("PYCOLLECTIVE_INIT_TIMEOUT", "")
+    try:
+        seconds = float(text) if text else DEFAULT_TIMEOUT
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise BootstrapError(f"PYCOLLECTIVE_INIT_TIMEOUT={text!r} is not a positive number of seconds")
+    return seconds

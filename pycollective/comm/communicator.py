@@ -1,0 +1,467 @@
+"""The communicator: an ordered set of ranks, and the collectives among them."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycollective import _core
+from pycollective.comm import arrays, calls
+from pycollective.comm.calls import KIND, Call
+from pycollective.comm.explain import Explanation, explain
+from pycollective.comm.handle import Flight, Handle
+from pycollective.comm.nodes import Nodes
+from pycollective.comm.operators import Op
+from pycollective.comm.options import ALLOWED, Options
+from pycollective.comm.planner import SendPlanner
+from pycollective.comm.rail_calls import RailCalls
+from pycollective.errors import CommunicatorError, MismatchError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_ALLREDUCE, _BROADCAST, _BARRIER, _SEND = (KIND[name] for name in ("allreduce", "broadcast", "barrier", "send"))
+_NOTHING = np.empty(0, np.uint8)
+_live: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+class Communicator:
+    """An ordered set of ranks. Made by `pycollective.init`, `local_world`, `split`, `dup`, `group` and `shrink`.
+
+    Every collective must be called by all ranks, in the same order, with matching arguments; MismatchError tells
+    every rank where that is not so. Arrays are NumPy arrays or anything that speaks DLPack on the CPU (torch tensors),
+    of any shape, C-contiguous (an input that is not is copied; an output that is not is refused). Those made by
+    `empty` are shared between the ranks and used in place; others are staged through shared scratch. A collective
+    returns its result: a new array of x's library, or `out` where given; `out=x` works in place.
+
+    Keyword arguments that the collectives share:
+        op: sum, avg, prod, min, max, band, bor, bxor, land, lor, or `pycollective.op(function)`.
+        topology: a name ("ring"), "name(parameter=value)", a topology class or instance; default `direct`, which
+            reduces in rank order 0..n-1 whatever the size, so that results have the same bits every time.
+        prescale, postscale: factors on each contribution and on the result.
+        timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
+        name: named in this call's errors.
+        stream: for GPU arrays; must be None for CPU arrays.
+
+    Errors that every collective raises: MismatchError, TimeoutError, PeerLostError (these poison the communicator:
+    later calls raise at once, `shrink` makes a new one of the survivors), and before anything is sent ValueError and
+    TypeError for arguments that cannot work, TopologyError, ProgramError and VerificationError for a topology.
+
+    Attributes:
+        rank, size: position among the ranks, and their number.
+        local_rank, local_size: the same among the ranks of this host.
+        cross_rank, cross_size: the same among the ranks with this local_rank on all hosts.
+        world_ranks: the ranks' numbers in the world.
+        name: for messages.
+    """
+
+    def __init__(
+        self,
+        backend: _core.Team | RailCalls,
+        *,
+        nodes: Nodes,
+        world_ranks: Sequence[int],
+        name: str,
+        threads: bool = False,
+    ) -> None:
+        self._backend = backend
+        self._call: Callable[..., Any] = backend.call
+        self._nodes = nodes
+        self._threads = threads
+        self._numbers = itertools.count()  # of windows and of communicators made from this one, in step on all ranks
+        self._channels: dict[tuple[int, int], _core.Team] = {}
+        self.world_ranks = tuple(world_ranks)
+        self.name = name
+        self.rank, self.size = backend.rank, backend.size
+        self.local_rank, self.local_size = nodes.local_rank, nodes.local_size
+        self.cross_rank, self.cross_size = nodes.cross_rank, nodes.cross_size
+        _live.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Communicator {self.name!r}: rank {self.rank} of {self.size}>"
+
+    # -- reductions ------------------------------------------------------------------------------------------------
+
+    def allreduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: str | Op = "sum",
+        topology: Any = None,
+        prescale: float | None = None,
+        postscale: float | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+        stream: None = None,
+    ) -> Any:
+        """Every rank gets the reduction of all ranks' x, element by element.
+
+        Args:
+            x: array of any shape, the same shape and dtype on every rank.
+            out: where the result goes, of x's size and dtype.
+        """
+        if prescale is None and postscale is None and name is None and stream is None:
+            result = self._call(_ALLREDUCE, x, out, op, topology, -1, None, None, timeout, False)
+            if result is not NotImplemented:
+                return result
+        options = _options(op, topology, prescale, postscale, timeout, name, stream)
+        return self._run(Call(_ALLREDUCE, x, out, arrays.shape_of(x)), options)
+
+    def reduce(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
+        """The root gets the reduction of all ranks' x; the others get None, and their `out` is not used."""
+        return self._run(calls.reduce(x, root, out, self.rank), options)
+
+    def reduce_scatter(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Each rank gets its rows of the reduction: x's first axis is cut as numpy.array_split cuts it.
+
+        Args:
+            x: array of shape (rows, ...), the same on every rank.
+            out: array of rank r's share: rows // size rows, one more for the first rows % size ranks.
+        """
+        return self._run(calls.reduce_scatter(x, out, self.rank, self.size), options)
+
+    # -- moving data -----------------------------------------------------------------------------------------------
+
+    def broadcast(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Every rank gets the root's x. On the others x gives shape and dtype only; `out=x` fills it in place."""
+        if not options:
+            result = self._call(_BROADCAST, x, out, "sum", None, root, None, None, None, False)
+            if result is not NotImplemented:
+                return result
+        return self._run(calls.broadcast(x, root, out), options)
+
+    def allgather(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Every rank gets all ranks' x, joined along the first axis in rank order.
+
+        Args:
+            x: array of shape (rows, ...), the same on every rank; 0-d counts as one row.
+            out: array of shape (size * rows, ...).
+        """
+        shape = arrays.shape_of(x)
+        return self._run(calls.allgather(x, out, (shape[0] if shape else 1,) * self.size), options)
+
+    def allgatherv(
+        self, x: Any, counts: Sequence[int] | None = None, out: Any = None, **options: Unpack[Options]
+    ) -> Any:
+        """allgather of arrays whose numbers of rows differ.
+
+        Args:
+            x: array of shape (rows, ...); the other axes agree between ranks.
+            counts: rows of every rank; None asks the ranks first.
+            out: array of shape (sum(counts), ...).
+
+        Raises:
+            ValueError: x has not counts[rank] rows.
+        """
+        shape = arrays.shape_of(x)
+        rows = shape[0] if shape else 1
+        if counts is None:
+            counts = [int(n) for n in self.allgather(np.array([rows], np.int64))]
+        if len(counts) != self.size or counts[self.rank] != rows:
+            raise ValueError(f"counts {list(counts)} do not fit: rank {self.rank} of {self.size} has {rows} rows")
+        return self._run(calls.allgather(x, out, counts), options)
+
+    def gather(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
+        """The root gets all ranks' x, joined along the first axis in rank order; the others get None."""
+        return self._run(calls.gather(x, root, out, self.rank, self.size), options)
+
+    def scatter(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Each rank gets its rows of the root's x, cut as numpy.array_split cuts them.
+
+        Args:
+            x: at the root the whole array; elsewhere an array of the same shape and dtype (its content is not
+                read), or None where `out` is given and all ranks get equally much.
+        """
+        return self._run(calls.scatter(x, root, out, self.rank, self.size), options)
+
+    def alltoall(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Rank r gets the r-th piece of every rank's x, joined in rank order; pieces as numpy.array_split cuts."""
+        return self._run(calls.alltoall(x, out, self.rank, self.size), options)
+
+    def alltoallv(
+        self,
+        x: Any,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int] | None = None,
+        out: Any = None,
+        **options: Unpack[Options],
+    ) -> Any:
+        """alltoall with pieces of any size.
+
+        Args:
+            x: array of shape (sum(send_counts), ...).
+            send_counts: rows for each rank.
+            recv_counts: rows expected from each rank; checked, not needed.
+            out: array of shape (sum of what is received, ...).
+
+        Raises:
+            MismatchError: on every rank, if somewhere recv_counts are not what the others send.
+        """
+        return self._run(self._alltoallv(x, send_counts, recv_counts, out), options)
+
+    def barrier(self, **options: Unpack[Options]) -> None:
+        """Return once every rank has called."""
+        self._run(Call(_BARRIER, _NOTHING, _NOTHING, None), options)
+
+    def send(self, x: Any, dest: int, *, timeout: float | None = None) -> None:
+        """Send x to one rank, which must `recv` it. Messages between two ranks arrive in order.
+
+        A message of up to 32 KiB does not wait for the receiver; of longer ones two at a time can be under way.
+        """
+        self._transfer(self.rank, dest, arrays.readable(x), None, timeout, False)
+
+    def recv(self, out: Any, source: int, *, timeout: float | None = None) -> Any:
+        """Receive into `out` (of the message's size and dtype, else MismatchError) what `source` sends; returns it."""
+        self._transfer(source, self.rank, None, arrays.writable(out), timeout, False)
+        return out
+
+    # -- nonblocking forms: the same arguments, a Handle at once ------------------------------------------------------
+
+    def iallreduce(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `allreduce`."""
+        return self._start(Call(_ALLREDUCE, x, out, arrays.shape_of(x)), options)
+
+    def ireduce(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `reduce`."""
+        return self._start(calls.reduce(x, root, out, self.rank), options)
+
+    def ireduce_scatter(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `reduce_scatter`."""
+        return self._start(calls.reduce_scatter(x, out, self.rank, self.size), options)
+
+    def ibroadcast(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `broadcast`."""
+        return self._start(calls.broadcast(x, root, out), options)
+
+    def iallgather(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `allgather`."""
+        shape = arrays.shape_of(x)
+        return self._start(calls.allgather(x, out, (shape[0] if shape else 1,) * self.size), options)
+
+    def iallgatherv(self, x: Any, counts: Sequence[int], out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `allgatherv`; counts must be known."""
+        return self._start(calls.allgather(x, out, counts), options)
+
+    def igather(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `gather`."""
+        return self._start(calls.gather(x, root, out, self.rank, self.size), options)
+
+    def iscatter(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `scatter`."""
+        return self._start(calls.scatter(x, root, out, self.rank, self.size), options)
+
+    def ialltoall(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `alltoall`."""
+        return self._start(calls.alltoall(x, out, self.rank, self.size), options)
+
+    def ialltoallv(
+        self,
+        x: Any,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int] | None = None,
+        out: Any = None,
+        **options: Unpack[Options],
+    ) -> Handle:
+        """Nonblocking `alltoallv`; only the exchange of the counts, at its start, blocks."""
+        return self._start(self._alltoallv(x, send_counts, recv_counts, out), options)
+
+    def ibarrier(self, **options: Unpack[Options]) -> Handle:
+        """Nonblocking `barrier`."""
+        return self._start(Call(_BARRIER, _NOTHING, _NOTHING, None), options)
+
+    def isend(self, x: Any, dest: int, *, timeout: float | None = None) -> Handle:
+        """Nonblocking `send`."""
+        return Handle(self._transfer(self.rank, dest, arrays.readable(x), None, timeout, True), None)
+
+    def irecv(self, out: Any, source: int, *, timeout: float | None = None) -> Handle:
+        """Nonblocking `recv`."""
+        return Handle(self._transfer(source, self.rank, None, arrays.writable(out), timeout, True), out)
+
+    # -- windows and other communicators -------------------------------------------------------------------------------
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray[Any, Any]:
+        """Collective: an uninitialised NumPy array in memory that all ranks share, for collectives without copies.
+
+        Every rank makes the same shape and dtype. Collectives are zero-copy where every rank passes an array (or a
+        contiguous view of one) made by `empty` of this communicator. The memory lives as long as the array.
+
+        Raises:
+            MismatchError: shapes or dtypes differ between ranks. CommunicatorError: no memory can be shared.
+        """
+        from pycollective.comm.windows import empty
+
+        return empty(self, (shape,) if isinstance(shape, int) else tuple(shape), arrays.numpy_dtype(dtype))
+
+    def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
+        """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
+
+        Args:
+            color: any integer; None takes part in no new communicator and gets None.
+            key: order within the color.
+        """
+        from pycollective.comm.subsets import split
+
+        return split(self, color, key, name)
+
+    def dup(self) -> Communicator:
+        """Collective: a communicator of the same ranks, whose calls do not mix with this one's."""
+        made = self.split(0, self.rank, name=f"{self.name}/dup{next(self._numbers)}")
+        assert made is not None
+        return made
+
+    def group(self, ranks: Sequence[int]) -> Communicator | None:
+        """Collective over all ranks: a communicator of `ranks`, in that order; None on the others.
+
+        Raises:
+            ValueError: a rank that is out of range or named twice.
+        """
+        if len(set(ranks)) != len(ranks) or not all(0 <= rank < self.size for rank in ranks):
+            raise ValueError(f"{list(ranks)} are not different ranks of a communicator of {self.size}")
+        inside = self.rank in ranks
+        return self.split(0 if inside else None, list(ranks).index(self.rank) if inside else 0)
+
+    def shrink(self, timeout: float = 10.0) -> Communicator:
+        """A communicator of the ranks that still live, in their old order. For use after PeerLostError or TimeoutError.
+
+        Every survivor must call it within `timeout` seconds; who does not is left out.
+
+        Raises:
+            CommunicatorError: this rank was left out, or the communicator spans hosts.
+        """
+        from pycollective.comm.subsets import shrink
+
+        return shrink(self, timeout)
+
+    def free(self) -> None:
+        """Say goodbye: this rank calls nothing on this communicator any more. May be called twice."""
+        if self._call is _freed:
+            return
+        self._call = _freed
+        _live.discard(self)
+        if isinstance(self._backend, RailCalls):
+            self._backend.free()
+        else:
+            self._backend.depart()
+
+    def explain(self, collective: str, nbytes: int, topology: Any = None) -> Explanation:
+        """Which topology, which memory and which path a call would take, and why. Sends nothing.
+
+        Args:
+            collective: its name.
+            nbytes: bytes of the logical buffer.
+            topology: as for the call.
+
+        Returns:
+            an Explanation; its str() is for people.
+        """
+        return explain(self, collective, nbytes, topology)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _run(self, call: Call, options: Options) -> Any:
+        call.out, _ = self._launch(call, options, False)
+        return call.out
+
+    def _start(self, call: Call, options: Options) -> Handle:
+        value, flight = self._launch(call, options, True)
+        return Handle(flight, value)
+
+    def _launch(self, call: Call, options: Options, nonblocking: bool) -> tuple[Any, Any]:
+        """(what the call returns, its flight if nonblocking)."""
+        if not options.keys() <= ALLOWED:
+            raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
+        if options.get("stream") is not None:
+            raise ValueError("stream is for GPU arrays; these are in CPU memory")
+        out = call.out
+        if out is None and call.shape is not None:
+            out = arrays.new_like(call.x, call.shape)
+        source = None if call.x is None else arrays.readable(call.x)
+        target = None if out is None else arrays.writable(out)
+        before, after = options.get("prescale"), options.get("postscale")
+        scale = None
+        if before is not None or after is not None:
+            scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
+        try:
+            flight = self._call(
+                call.kind, source, target, options.get("op", "sum"), options.get("topology"), call.root, call.counts,
+                scale, options.get("timeout"), nonblocking,
+            )  # fmt: skip
+        except Exception as error:
+            _name_call(error, options.get("name"))
+            raise
+        return (None if call.shape is None else out), flight
+
+    def _alltoallv(self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any) -> Call:
+        shape = arrays.shape_of(x)
+        if len(send) != self.size or sum(send) != (shape[0] if shape else 1) or min(send) < 0:
+            raise ValueError(f"send_counts {list(send)} do not cut an array of shape {shape} for {self.size} ranks")
+        if receive is not None and len(receive) != self.size:
+            raise ValueError(f"recv_counts {list(receive)}: one number for each of {self.size} ranks")
+        expected = [-1] * self.size if receive is None else [int(n) for n in receive]
+        said = self.allgather(np.array([*map(int, send), *expected], np.int64)).reshape(self.size, 2, self.size)
+        for receiver, wanted in enumerate(said[:, 1]):
+            for sender in range(self.size):
+                if wanted[sender] not in (-1, said[sender, 0, receiver]):
+                    raise MismatchError(
+                        f"alltoallv: rank {sender} sends {said[sender, 0, receiver]} rows to rank {receiver}, "
+                        f"which expects {wanted[sender]}"
+                    )
+        return calls.alltoall(x, out, self.rank, self.size, said[:, 0].tolist())
+
+    def _transfer(self, source: int, dest: int, x: Any, out: Any, timeout: float | None, nonblocking: bool) -> Any:
+        peer = dest if out is None else source
+        if not 0 <= peer < self.size or peer == self.rank:
+            raise ValueError(f"{peer} is not another rank of this communicator of {self.size}")
+        if isinstance(self._backend, RailCalls):
+            action = self._backend.send if out is None else self._backend.receive
+            return self._backend.background(action, x if out is None else out, peer) if nonblocking else action(
+                x if out is None else out, peer
+            )
+        if self._call is _freed:
+            _freed()
+        channel = self._channels.get((source, dest))
+        if channel is None:
+            channel = self._backend.channel(source, dest, SendPlanner(int(out is not None)))
+            self._channels[source, dest] = channel
+        return channel.call(_SEND, x, out, "sum", None, 0, None, None, timeout, nonblocking)
+
+    def _exchange(self, data: bytes) -> list[bytes]:
+        """Collective allgather of bytes of any length."""
+        mine = np.frombuffer(data, np.uint8)
+        lengths = [int(n) for n in self.allgather(np.array([len(data)], np.int64))]
+        joined = self.allgatherv(mine, lengths).tobytes()
+        ends = list(itertools.accumulate(lengths))
+        return [joined[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def depart_all() -> None:
+    """At exit: tell the peers that this rank has ended as it should."""
+    for communicator in list(_live):
+        if not isinstance(communicator._backend, RailCalls):
+            communicator._backend.depart()
+
+
+def _freed(*_: object) -> Any:
+    raise CommunicatorError("the communicator was freed")
+
+
+def _options(
+    op: str | Op, topology: Any, prescale: float | None, postscale: float | None, timeout: float | None,
+    name: str | None, stream: None,
+) -> Options:  # fmt: skip
+    return Options(
+        op=op, topology=topology, prescale=prescale, postscale=postscale, timeout=timeout, name=name, stream=stream
+    )
+
+
+def _name_call(error: Exception, name: str | None) -> None:
+    if name is not None and hasattr(error, "add_note"):
+        error.add_note(f"in the call named {name!r}")
+
+
+__all__ = ["Communicator", "Flight", "depart_all"]

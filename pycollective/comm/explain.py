@@ -1,0 +1,73 @@
+"""Saying which way a call would go, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pycollective.comm.planner import choose
+from pycollective.comm.rail_calls import RailCalls
+from pycollective.schedule import registry
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+ALWAYS_STAGED = 4096
+"""Bytes up to which also window arrays are staged, as in csrc/bindings/team_call.cpp."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would do.
+
+    Attributes:
+        collective, nbytes: the call.
+        topology: label of the topology, or "mpi".
+        variant: "small" or "large".
+        order: in which order elements are reduced: "rank", "fixed" or "chunk"; "mpi" over MPI.
+        window: how arrays from `comm.empty` travel.
+        plain: how other arrays travel.
+        reason: why.
+    """
+
+    collective: str
+    nbytes: int
+    topology: str
+    variant: str
+    order: str
+    window: str
+    plain: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.collective} of {self.nbytes} bytes: topology {self.topology} ({self.variant} messages, "
+            f"order of reduction: {self.order})\n"
+            f"  arrays from comm.empty: {self.window}\n"
+            f"  other arrays: {self.plain}\n"
+            f"  because {self.reason}"
+        )
+
+
+def explain(comm: Communicator, collective: str, nbytes: int, topology: object) -> Explanation:
+    """See Communicator.explain."""
+    if isinstance(comm._backend, RailCalls):
+        hosts = comm._nodes.count
+        path = "through MPI's own collectives"
+        return Explanation(collective, nbytes, "mpi", "any", "mpi", path, path, f"the ranks live on {hosts} hosts")
+    instance, small = choose(collective, topology, nbytes)
+    row = registry.info(instance)
+    memory = "memory of this process" if comm._threads else "shared memory of this host"
+    staged = f"staged through scratch in {memory}"
+    if nbytes <= ALWAYS_STAGED:
+        window, why = staged, f"up to {ALWAYS_STAGED} bytes one copy in costs less than a second wait"
+    elif collective in ("gather", "scatter", "barrier"):
+        window, why = staged, f"{collective} is always staged"
+    else:
+        window, why = f"zero-copy in {memory}", "peers can reach window arrays directly, and others only through scratch"
+    chosen = "it is the default within a host" if topology is None else "it was asked for"
+    limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
+    return Explanation(
+        collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,
+        f"{why}; topology {row.name}: {chosen}{limit}",
+    )  # fmt: skip

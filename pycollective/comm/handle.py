@@ -1,0 +1,48 @@
+"""The handle of a nonblocking call."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Flight(Protocol):
+    """What is behind a handle: the core's Handle, or a future of the MPI rail."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the call is through."""
+        ...
+
+    def test(self) -> bool:
+        """Whether it is through."""
+        ...
+
+
+class Handle:
+    """A nonblocking call. The arrays of the call must be left alone until it is through."""
+
+    __slots__ = ("_flight", "_value")
+
+    def __init__(self, flight: Flight, value: Any) -> None:
+        self._flight = flight
+        self._value = value
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the call is through.
+
+        Args:
+            timeout: seconds; None waits for the call's own deadline.
+
+        Raises:
+            pycollective.TimeoutError: not through yet; the handle can be waited for again.
+            whatever the call raised.
+        """
+        self._flight.wait(timeout)
+
+    def test(self) -> bool:
+        """Whether the call is through, well or not. Does not block."""
+        return self._flight.test()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """wait(), then what the blocking form returns."""
+        self._flight.wait(timeout)
+        return self._value

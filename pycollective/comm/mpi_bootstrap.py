@@ -1,0 +1,150 @@
+"""Bootstrap through mpi4py: bytes are exchanged point to point through rank 0, polled under a deadline.
+
+MPI's own collectives would hang without a word when a rank never calls `init()`; point-to-point messages let
+rank 0 say who is missing. Nothing here imports mpi4py at import time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pycollective.comm.rendezvous import DEFAULT_TIMEOUT, name_ranks, pack, unpack
+from pycollective.errors import BootstrapError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_TAG = 32767  # the largest tag that every MPI must offer
+_GRACE = 2.0  # the others wait this much longer than rank 0, to hear its verdict
+_OK, _FAILED = b"\0", b"\1"
+
+
+def import_mpi() -> Any:
+    """The module `mpi4py.MPI`; importing it initialises MPI.
+
+    Raises:
+        BootstrapError: mpi4py or the MPI library that it loads is not there; the text says what to install.
+    """
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise BootstrapError(
+            "this process was started by an mpirun, but mpi4py cannot be used "
+            f"({type(error).__name__}: {error}); install it with `pip install 'pycollective[mpi]'` (or "
+            "`pip install mpi4py` next to the MPI whose mpirun you use), or start the job with "
+            "`pycollective run -np N CMD`, which needs no MPI"
+        ) from error
+
+
+class MpiBootstrap:
+    """Bootstrap over a duplicate of an MPI communicator (attribute `comm`, which the MPI rail may use too).
+
+    The constructor is collective and returns when every rank of `world` has called it. Not thread-safe.
+
+    Raises:
+        BootstrapError: ranks missing at the deadline, named.
+    """
+
+    kind = "mpi"
+
+    def __init__(self, world: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.rank, self.size = world.Get_rank(), world.Get_size()
+        self._timeout = timeout
+        _star(world, b"", timeout)  # everybody is here, so the duplication below cannot hang
+        self.comm = world.Dup()
+        self._closed = False
+
+    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
+        """Every rank's `data`, in rank order; returns only when all ranks have called it (so it is a barrier)."""
+        if self._closed:
+            raise BootstrapError("this bootstrap is closed")
+        return _star(self.comm, data, self._timeout if timeout is None else timeout)
+
+    def close(self) -> None:
+        """Free the duplicate; may be called twice, and after MPI was finalized."""
+        if not self._closed:
+            self._closed = True
+            if not import_mpi().Is_finalized():
+                self.comm.Free()
+
+
+def _star(comm: MPI.Comm, data: bytes, timeout: float) -> list[bytes]:
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if size == 1:
+        return [data]
+    deadline = time.monotonic() + timeout
+    return _serve(comm, data, size, deadline) if rank == 0 else _ask(comm, data, deadline)
+
+
+def _serve(comm: MPI.Comm, data: bytes, size: int, deadline: float) -> list[bytes]:
+    """Rank 0: take every rank's message, then send everybody the whole list, or the names of the missing."""
+    mpi = import_mpi()
+    blobs: dict[int, bytes] = {0: data}
+
+    def take() -> bool:
+        status = mpi.Status()
+        message = comm.Improbe(source=mpi.ANY_SOURCE, tag=_TAG, status=status)
+        if message is not None:
+            blobs[status.Get_source()] = _take(message, status)
+        return len(blobs) == size
+
+    complete = _poll(take, deadline)
+    if complete:
+        text, answer = "", _OK + pack([blobs[r] for r in range(size)])
+    else:
+        missing = [r for r in range(size) if r not in blobs]
+        have = "has" if len(missing) == 1 else "have"
+        text = f"{name_ranks(missing)} of {size} {have} not called pycollective.init() within the deadline"
+        answer = _FAILED + text.encode()
+    requests = [comm.Isend([answer, mpi.BYTE], dest=r, tag=_TAG) for r in blobs if r != 0]
+    # Testall also tells MPI to progress; after the grace an unread verdict is left to MPI.
+    _poll(lambda: bool(mpi.Request.Testall(requests)), deadline + (0 if complete else _GRACE))
+    if not complete:
+        raise BootstrapError(text)
+    return [blobs[r] for r in range(size)]
+
+
+def _ask(comm: MPI.Comm, data: bytes, deadline: float) -> list[bytes]:
+    mpi = import_mpi()
+    request = comm.Isend([data, mpi.BYTE], dest=0, tag=_TAG)
+    answer: list[bytes] = []
+
+    def take() -> bool:
+        request.Test()
+        status = mpi.Status()
+        message = comm.Improbe(source=0, tag=_TAG, status=status)
+        if message is not None:
+            answer.append(_take(message, status))
+        return bool(answer)
+
+    if not _poll(take, deadline + _GRACE):
+        raise BootstrapError("rank 0 has not called pycollective.init() within the deadline")
+    if answer[0][:1] == _FAILED:
+        raise BootstrapError(answer[0][1:].decode())
+    request.Wait()
+    return unpack(answer[0][1:])
+
+
+def _take(message: Any, status: Any) -> bytes:
+    mpi = import_mpi()
+    buffer = bytearray(status.Get_count(mpi.BYTE))
+    message.Recv([buffer, mpi.BYTE])
+    return bytes(buffer)
+
+
+def _poll(done: Callable[[], bool], deadline: float) -> bool:
+    """Call `done` until it says yes: eagerly at first, then with growing pauses so that late ranks get the core."""
+    tries = 0
+    while not done():
+        if time.monotonic() >= deadline:
+            return False
+        tries += 1
+        if tries < 200:
+            os.sched_yield()
+        else:
+            time.sleep(min(0.005, 0.0001 * (tries - 199)))
+    return True

@@ -1,0 +1,126 @@
+"""Reduction operators: the built-in ones by name, and a user's own, compiled by numba."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pycollective import _core
+from pycollective.errors import Error
+
+NAMES: tuple[str, ...] = tuple(_core.operators())
+"""sum, avg, prod, ...: read from the core's one table."""
+CUSTOM = len(NAMES)
+"""The number by which the core knows a user's operator."""
+
+_NUMBA_TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
+)  # what numba computes with on CPUs
+
+
+class Resolved(NamedTuple):
+    """An operator as the core takes it: its number and, for a user's own, a C function's address and a hash."""
+
+    number: int
+    address: int = 0
+    identity: int = 0
+
+
+class Op:
+    """A user's reduction operator.
+
+    The function takes two elements and returns one; it must be associative, and it is called as f(accumulated, next)
+    with the contributions in the topology's order (rank order with `direct`). numba compiles it once per element type
+    into a C function that the executor calls per block.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], name: str | None = None) -> None:
+        self.function = function
+        self.name = name or getattr(function, "__name__", "op")
+        code = getattr(function, "__code__", None)
+        if code is None:
+            raise TypeError("an operator is a Python function of two elements")
+        if code.co_argcount != 2:
+            raise TypeError(f"an operator takes two elements; {self.name} takes {code.co_argcount}")
+        # The same function on every rank has the same code; an address would differ.
+        self.identity = zlib.crc32(code.co_code + repr(code.co_consts).encode()) | 1
+        self._compiled: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"pycollective.op({self.name})"
+
+    def address(self, dtype: str) -> int:
+        """The compiled C function `void f(T* into, const T* from, int64 count)` for an element type.
+
+        Raises:
+            TypeError: numba cannot compile the function for this type, or it does not return an element of it.
+        """
+        if dtype not in self._compiled:
+            self._compiled[dtype] = _compile(self.function, self.name, dtype)
+        return int(self._compiled[dtype].address)
+
+
+def op(function: Callable[[Any, Any], Any], name: str | None = None) -> Op:
+    """Make a reduction operator of a Python function of two elements: `pycollective.op(lambda a, b: a * b % 7)`.
+
+    Args:
+        function: takes two elements of the array's type and returns one; compiled by numba in nopython mode.
+        name: how it is called in errors.
+
+    Raises:
+        TypeError: not a function of two arguments. What depends on the element type is raised by the call that uses
+            it, before anything is sent.
+    """
+    return Op(function, name)
+
+
+def resolve(operator: str | Op, dtype: str) -> Resolved:
+    """The operator as the core takes it.
+
+    Raises:
+        ValueError: no operator of that name.
+        TypeError: neither a name nor an `Op`, or an `Op` that cannot be compiled for `dtype`.
+    """
+    if isinstance(operator, Op):
+        return Resolved(CUSTOM, operator.address(dtype), operator.identity)
+    if not isinstance(operator, str):
+        raise TypeError(f"op is a name or pycollective.op(function), not {type(operator).__name__}")
+    if operator not in NAMES:
+        raise ValueError(f"no operator is called {operator!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
+    return Resolved(NAMES.index(operator))
+
+
+def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
+    if dtype not in _NUMBA_TYPES:
+        raise TypeError(f"operator {name}: numba does not compute with {dtype} on CPUs")
+    try:
+        import numba
+    except ImportError as error:
+        raise Error("pycollective.op needs numba: pip install 'pycollective[numba]'") from error
+    element = numba.boolean if dtype == "bool" else getattr(numba, dtype)
+    scalar = numba.njit(function)
+    try:
+        scalar.compile((element, element))
+    except numba.core.errors.NumbaError as error:
+        raise TypeError(f"operator {name} does not compile for {dtype}: {error}") from None
+    returned = scalar.overloads[(element, element)].signature.return_type
+    if not _returns(numba, element, returned):
+        raise TypeError(f"operator {name} makes {returned} of two {dtype}; a reduction must stay in its element type")
+
+    def block(into: Any, source: Any, count: Any) -> None:
+        left = numba.carray(into, count)
+        right = numba.carray(source, count)
+        for i in range(count):
+            left[i] = scalar(left[i], right[i])
+
+    pointer = numba.types.CPointer(element)
+    return numba.cfunc(numba.types.void(pointer, pointer, numba.int64), nopython=True)(block)
+
+
+def _returns(numba: Any, element: Any, returned: Any) -> bool:
+    """Whether a result can be stored as an element: the same kind (numba widens small integers by itself)."""
+    for kind in (numba.types.Boolean, numba.types.Integer, numba.types.Float):
+        if isinstance(element, kind):
+            return isinstance(returned, kind) or isinstance(getattr(returned, "literal_type", None), kind)
+    return False

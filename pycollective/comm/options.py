@@ -1,0 +1,22 @@
+"""Keyword arguments that the collectives share, for type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from pycollective.comm.operators import Op
+
+
+class Options(TypedDict, total=False):
+    """See Communicator."""
+
+    op: str | Op
+    topology: Any
+    prescale: float | None
+    postscale: float | None
+    timeout: float | None
+    name: str | None
+    stream: None
+
+
+ALLOWED = frozenset(Options.__annotations__)

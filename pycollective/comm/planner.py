@@ -1,0 +1,104 @@
+"""From a call's signature to a compiled schedule: which topology, which variant, which placement."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from pycollective import _core
+from pycollective.comm.operators import Op, resolve
+from pycollective.errors import TopologyError
+from pycollective.schedule import registry
+from pycollective.schedule.compiler import compile as compile_schedule
+from pycollective.schedule.p2p import compile_send
+from pycollective.schedule.schedule import Placement, Schedule
+from pycollective.schedule.verifier import verify
+
+DEFAULT_TOPOLOGY = "direct"
+"""Within a host: reduces in rank order and moves the fewest bytes."""
+
+PLACEMENTS = {
+    0: Placement.STAGED,
+    1: Placement.WINDOW_IN,
+    2: Placement.WINDOW_OUT,
+    3: Placement.WINDOW,
+    7: Placement.INPLACE,
+}
+"""By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
+
+ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+
+
+def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
+    """The topology instance for a call, and whether the variant for small messages is used.
+
+    Args:
+        collective: its name; a barrier is an allreduce of nothing.
+        topology: name, "name(parameter=value)", class or instance; None for the default.
+        nbytes: bytes of the logical buffer.
+
+    Raises:
+        TopologyError: no such topology, or it lacks the collective.
+    """
+    instance = registry.get(DEFAULT_TOPOLOGY if topology is None else topology)
+    row = registry.info(instance)
+    program = "allreduce" if collective == "barrier" else collective
+    if program not in row.collectives:
+        able = [other.name for other in registry.describe() if program in other.collectives]
+        raise TopologyError(f"topology {row.name!r} has no {program}; {', '.join(able)} have")
+    return instance, nbytes <= row.small and hasattr(instance, program + "_small")
+
+
+@functools.lru_cache(maxsize=1024)
+def schedule_for(
+    topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
+) -> Schedule:
+    """A compiled schedule; one of a topology that is not ours is verified before its first use.
+
+    Raises:
+        ProgramError, VerificationError: the topology's program is wrong.
+    """
+    schedule = compile_schedule(topology, collective, size, root, placement, small)
+    if not type(topology).__module__.startswith("pycollective.topologies"):
+        verify(schedule)
+    return schedule
+
+
+@functools.lru_cache(maxsize=4096)
+def _loaded(schedule_key: tuple[Any, ...], rank: int) -> _core.Schedule:
+    return _core.Schedule(schedule_for(*schedule_key).table(rank))
+
+
+class Planner:
+    """What a team asks when it meets a call signature for the first time."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    def __call__(
+        self, collective: str, topology: object, nbytes: int, root: int, placement: int, op: str | Op, dtype: str
+    ) -> tuple[_core.Schedule, str, int, int, int]:
+        """(schedule, topology's label, operator's number, custom function's address, custom function's hash)."""
+        instance, small = choose(collective, topology, nbytes)
+        program = "allreduce" if collective == "barrier" else collective
+        rooted = root if program in ROOTED else None
+        key = (instance, program, self.size, rooted, PLACEMENTS[placement], small)
+        operator = resolve(op, dtype)
+        return (_loaded(key, self.rank), registry.label(instance), *operator)
+
+
+class SendPlanner:
+    """The same for the channel from one rank to another: messages of one tile need not wait for the receiver."""
+
+    EAGER_BYTES = 32768
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __call__(
+        self, collective: str, topology: object, nbytes: int, root: int, placement: int, op: str | Op, dtype: str
+    ) -> tuple[_core.Schedule, str, int, int, int]:
+        """See Planner."""
+        table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
+        return (_core.Schedule(table), "direct", 0, 0, 0)

@@ -1,0 +1,146 @@
+"""The MPI rail behind the same call as a team's: for communicators that span hosts."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import numpy as np
+
+from pycollective import _core
+from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.calls import KIND
+from pycollective.comm.mpi_rail import MpiRail
+from pycollective.comm.operators import NAMES, Op
+from pycollective.errors import TimeoutError
+
+_NAMES = {number: name for name, number in KIND.items()}
+
+
+class _Flight:
+    """A nonblocking call on the rail's thread."""
+
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+
+    def wait(self, timeout: float | None = None) -> None:
+        try:
+            self._future.result(timeout)
+        except FutureTimeout:
+            raise TimeoutError("the call is not through yet; the handle can be waited for again") from None
+
+    def test(self) -> bool:
+        return self._future.done()
+
+
+class RailCalls:
+    """`call` has the arguments of `_core.Team.call`.
+
+    Nonblocking calls run on one thread of their own; a blocking call that follows queues up behind them, so that MPI
+    sees the collectives of a rank in one order.
+    """
+
+    def __init__(self, rail: MpiRail) -> None:
+        self.rail = rail
+        self.rank, self.size = rail.rank, rail.size
+        self._thread: ThreadPoolExecutor | None = None
+
+    def call(
+        self,
+        kind: int,
+        x: Any,
+        out: Any,
+        op: str | Op,
+        topology: object,
+        root: int,
+        counts: tuple[int, ...] | None,
+        scale: tuple[float, float] | None,
+        timeout: float | None,
+        nonblocking: bool,
+    ) -> Any:
+        """Run a collective over MPI. `topology` and `timeout` are MPI's business here and not used."""
+        if not all(a is None or isinstance(a, (np.ndarray, _core.Buffer)) for a in (x, out)):
+            return NotImplemented
+        if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
+            return NotImplemented
+        name = _NAMES[kind]
+        source, target = _as_numpy(x), _as_numpy(out)
+        if out is None and name in ("allreduce", "broadcast") and source is not None:
+            out = target = np.empty_like(source)
+        self._check(name, source, target, op, root)
+        arguments = self._arguments(name, source, target, op, root, counts, scale)
+        if nonblocking or self._thread is not None:
+            future = self._worker().submit(self._run, *arguments)
+            if nonblocking:
+                return _Flight(future)
+            future.result()
+        else:
+            self._run(*arguments)
+        return out
+
+    def _check(self, name: str, x: Any, out: Any, op: str | Op, root: int) -> None:
+        if name in ("broadcast", "reduce", "gather", "scatter") and not 0 <= root < self.size:
+            raise ValueError(f"root {root} is not a rank of this communicator of {self.size}")
+        if out is not None and not out.flags.writeable:
+            raise ValueError("out is read-only")
+        if x is not None and out is not None and x.dtype != out.dtype:
+            raise TypeError(f"x is {x.dtype} but out is {out.dtype}")
+        if name not in ("allreduce", "reduce", "reduce_scatter"):
+            return
+        dtype = _core.dtype_name(x.dtype)
+        if isinstance(op, str) and op not in NAMES:
+            raise ValueError(f"no operator is called {op!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
+        if dtype is None or (isinstance(op, str) and not _core.takes(op, dtype)):
+            raise TypeError(f"operator {op} does not take {x.dtype}")
+
+    def _arguments(
+        self, name: str, x: Any, out: Any, op: str | Op, root: int, counts: Any, scale: tuple[float, float] | None
+    ) -> tuple[str, Any, Any, dict[str, Any]]:
+        more: dict[str, Any] = {"op": op.function if isinstance(op, Op) else op, "root": root}
+        if scale is not None:
+            more["prescale"], more["postscale"] = scale
+        if name == "alltoall" and counts is not None:
+            mine = slice(self.rank * self.size, (self.rank + 1) * self.size)
+            return "alltoallv", x, out, more | {"counts": counts[mine], "recv_counts": counts[self.rank :: self.size]}
+        if name == "allgather":
+            name = "allgatherv"
+        if counts is not None:
+            more["counts"] = counts
+        return name, x, out, more
+
+    def _run(self, name: str, x: Any, out: Any, more: dict[str, Any]) -> None:
+        if name == "broadcast" and self.rank == more["root"] and x is not out:
+            out[...] = x
+        flat = [None if a is None else a.reshape(-1) for a in (x, out)]
+        self.rail.run(name, flat[1] if name == "broadcast" else flat[0], flat[1], **more)
+
+    def send(self, x: Any, dest: int) -> None:
+        """Blocking send."""
+        self.rail.run("send", _as_numpy(x).reshape(-1), None, root=dest)
+
+    def receive(self, out: Any, source: int) -> None:
+        """Blocking receive."""
+        self.rail.run("recv", None, _as_numpy(out).reshape(-1), root=source)
+
+    def background(self, action: Any, *arguments: Any) -> _Flight:
+        """Run something on the rail's thread."""
+        return _Flight(self._worker().submit(action, *arguments))
+
+    def _worker(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pycollective-rail")
+        return self._thread
+
+    def free(self) -> None:
+        """Collective; may be called twice."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        self.rail.free()
+
+
+def _as_numpy(array: Any) -> Any:
+    if isinstance(array, _core.Buffer):
+        return array.array(numpy_dtype(array.dtype))
+    return array

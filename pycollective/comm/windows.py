@@ -1,0 +1,42 @@
+"""Symmetric memory: arrays that every rank of a host makes and every peer has mapped."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycollective import _core
+from pycollective.comm.rail_calls import RailCalls
+from pycollective.comm.teams import KINDS, share_segment
+from pycollective.errors import MismatchError
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+HUGE_PAGE = 2 << 20
+PAGE = 4096
+
+
+def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """See Communicator.empty."""
+    if isinstance(comm._backend, RailCalls):  # ranks on several hosts share no memory: plain arrays serve them
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    number = next(comm._numbers)
+    said = comm._exchange(f"{number} {shape} {dtype}".encode())
+    for rank, text in enumerate(said):
+        if text != said[comm.rank]:
+            raise MismatchError(
+                f"empty() differs between ranks: rank {comm.rank} makes {said[comm.rank].decode()}, "
+                f"rank {rank} {text.decode()} (number, shape, dtype)"
+            )
+    unit = HUGE_PAGE if nbytes >= HUGE_PAGE else PAGE
+    stride = max(unit, -(-nbytes // unit) * unit)
+    members = range(comm.size)
+    kinds = ("local",) if comm._threads else KINDS
+    segment = share_segment(comm._exchange, comm.rank, members, stride * comm.size, kinds)
+    assert segment is not None
+    window: _core.Window = comm._backend.window(segment, number, stride, stride)
+    return window.array(dtype, list(shape))

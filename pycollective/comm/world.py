@@ -1,0 +1,80 @@
+"""The world: init(), and the default communicator behind the module-level functions."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from pycollective.comm import bootstrap as bootstraps
+from pycollective.comm.communicator import Communicator, depart_all
+from pycollective.comm.nodes import discover
+from pycollective.comm.rail_calls import RailCalls
+from pycollective.comm.teams import build_team
+from pycollective.errors import BootstrapError, CommunicatorError
+
+_lock = threading.Lock()
+_default: Communicator | None = None
+_bootstrap: bootstraps.Bootstrap | None = None
+
+
+def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
+    """Find the other ranks and return the communicator of all of them; later calls return the same one.
+
+    Works under `mpirun` (through mpi4py), under torchrun, under `pycollective run`, or alone (a world of one).
+
+    Args:
+        bootstrap: how to find the others; by default from the environment.
+
+    Raises:
+        BootstrapError: the environment promises peers that cannot be reached; says what is missing.
+    """
+    global _default, _bootstrap
+    with _lock:
+        if _default is None:
+            _bootstrap = bootstrap or bootstraps.detect()
+            _default = _build(_bootstrap)
+            atexit.register(depart_all)
+        return _default
+
+
+def _build(found: bootstraps.Bootstrap) -> Communicator:
+    nodes = discover(found)
+    ranks = range(found.size)
+    if nodes.count == 1:
+        team = build_team(found.allgather, found.rank, ranks, ranks, "world", threads=False)
+        assert team is not None
+        return Communicator(team, nodes=nodes, world_ranks=ranks, name="world")
+    if found.kind != "mpi":
+        raise BootstrapError(f"ranks on {nodes.count} hosts need mpirun and mpi4py")
+    from mpi4py import MPI
+
+    from pycollective.comm.mpi_rail import MpiRail
+
+    return Communicator(RailCalls(MpiRail(MPI.COMM_WORLD.Dup())), nodes=nodes, world_ranks=ranks, name="world")
+
+
+def world() -> Communicator:
+    """The communicator that init() made.
+
+    Raises:
+        CommunicatorError: init() was not called.
+    """
+    if _default is None:
+        raise CommunicatorError("pycollective.init() has not been called")
+    return _default
+
+
+def is_initialized() -> bool:
+    """Whether init() was called and shutdown() was not."""
+    return _default is not None
+
+
+def shutdown() -> None:
+    """Free the default communicator; init() may be called again (under mpirun). May be called twice."""
+    global _default, _bootstrap
+    with _lock:
+        if _default is not None:
+            _default.free()
+        if _bootstrap is not None:
+            _bootstrap.close()
+        _default = _bootstrap = None

@@ -1,0 +1,52 @@
+"""Every error that pycollective raises on purpose, in one hierarchy."""
+
+from __future__ import annotations
+
+import builtins
+
+
+class Error(RuntimeError):
+    """Base of all errors of this package."""
+
+
+class ProgramError(Error):
+    """A topology's program breaks a rule of the language; the message names the statement's file and line."""
+
+
+class VerificationError(Error):
+    """A compiled schedule is wrong: a bad result, a race, a deadlock or a false claim about order."""
+
+
+class TopologyError(Error, ValueError):
+    """An unknown topology, a collective that a topology lacks, or parameters that do not fit."""
+
+
+class MismatchError(Error):
+    """Ranks called different collectives, or the same one with arguments that do not match."""
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """The deadline passed; the message names the ranks that are missing and the call they are missing from."""
+
+
+class PeerLostError(Error):
+    """The process of a peer is gone.
+
+    Attributes:
+        rank: the rank that was lost, in the communicator of the call.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type[PeerLostError], tuple[str, int]]:
+        return type(self), (str(self), self.rank)  # the default would forget the rank when pickled
+
+
+class CommunicatorError(Error):
+    """A communicator that was freed or poisoned, or a call that it cannot serve."""
+
+
+class BootstrapError(Error):
+    """The ranks could not find each other."""

@@ -1,0 +1,214 @@
+"""Proof that a schedule is free of races and deadlocks, whatever the speed of the ranks.
+
+The emitted waits order the steps of different ranks; nothing else does. All ranks run two calls back to back, several
+tiles each, with a vector clock each: waiting for a step brings what its rank knew when it published that step, no more.
+Two accesses to the same memory, one of them a write, must be ordered by the clocks. Since a wait is met by one
+particular publication and never by luck, one run speaks for all interleavings.
+
+Checked besides the steps themselves:
+  - before a rank enters and after it leaves, the caller may do anything with its input and output;
+  - a slot of scratch is used again only after what its owner waits for by `readers` and what it knew at the end of the
+    tile that used it last, not by luck of the tiles in between (they may belong to another collective);
+  - a staged call may have got one private array as input and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pycollective.errors import VerificationError
+from pycollective.schedule.schedule import IN, OUT, Placement, Schedule, Wait, describe_step, place_name
+
+CALLS = 2
+TILES = 3
+SLOTS = 2
+
+Clock = list[int]
+"""For each rank, the value that its progress counter is known to have reached."""
+
+Memory = tuple[int, int, int, int]
+"""(rank, place, chunk, tile) for buffers, (rank, cell, -1, slot) for scratch."""
+
+
+@dataclass(slots=True)
+class _Accesses:
+    """Who touched one piece of memory: the last write, and the reads since; as (rank, counter)."""
+
+    write: tuple[int, int] = (-1, -1)
+    reads: dict[int, int] = field(default_factory=dict)
+
+
+def check_interleavings(schedule: Schedule) -> list[tuple[int, int]]:
+    """Prove that no interleaving races or gets stuck.
+
+    Returns:
+        The steps of one tile as (rank, index), in an order that respects all waits.
+
+    Raises:
+        VerificationError: a race or a deadlock, naming rank, chunk and the steps in conflict.
+    """
+    return _Run(schedule).run()
+
+
+class _Run:
+    def __init__(self, schedule: Schedule) -> None:
+        size = schedule.size
+        self.schedule = schedule
+        self.call_span = TILES * schedule.stride + 1  # how far the counters move in a call, entering included
+        self.clocks: list[Clock] = [[-1] * size for _ in range(size)]
+        self.published: list[dict[int, Clock]] = [{} for _ in range(size)]
+        self.left = [-1] * size  # the last call that a rank has left
+        self.memory: dict[Memory, _Accesses] = {}
+        self.buffer_touches: list[dict[int, int]] = [{} for _ in range(size)]  # by owner: counter of each peer
+        self.slot_reads: dict[tuple[int, int], dict[int, int]] = {}  # by (owner, slot): counter of each peer
+        self.slot_ends: dict[tuple[int, int], tuple[int, Clock]] = {}  # by (owner, slot): base of the tile, clock
+        self.order: list[tuple[int, int]] = []
+
+    def run(self) -> list[tuple[int, int]]:
+        """Let every rank go as far as it can, until all are done or none can move."""
+        ranks = {rank: self.play(rank) for rank in range(self.schedule.size)}
+        blocked: dict[int, str] = {}
+        moved = True
+        while ranks and moved:
+            moved = False
+            for rank, play in list(ranks.items()):
+                for waits_for in play:
+                    if waits_for is not None:
+                        blocked[rank] = waits_for
+                        break
+                    moved = True
+                else:
+                    del ranks[rank]
+                    moved = True
+        if ranks:
+            stuck = "; ".join(f"rank {rank} at {blocked[rank]}" for rank in ranks)
+            raise VerificationError(f"{self.schedule.title}: deadlock: {stuck}")
+        return self.order
+
+    def play(self, rank: int) -> Iterator[str | None]:
+        """What one rank does in all calls. Yields None after progress and a description while it has to wait."""
+        mine = self.schedule.ranks[rank]
+        for call in range(CALLS):
+            base = call * self.call_span
+            self.publish(rank, base)
+            yield None
+            for tile in range(TILES):
+                tile_base = base + tile * self.schedule.stride
+                yield from self.reuse_slot(rank, tile % SLOTS)
+                for index, step in enumerate(mine.steps):
+                    for wait in step.waits:
+                        yield from self.wait(rank, wait, base, tile_base, f"step {index} ({describe_step(step)})")
+                    self.touch(rank, index, call, tile, tile_base + index + 1)
+                    if call == tile == 0:
+                        self.order.append((rank, index))
+                    self.publish(rank, tile_base + index + 1)
+                    yield None
+                self.slot_ends[rank, tile % SLOTS] = tile_base, self.clocks[rank]
+            for wait in mine.exit_waits:
+                yield from self.wait(rank, wait, base, tile_base, "the end of the call")
+            self.leave(rank, call)
+
+    def publish(self, rank: int, counter: int) -> None:
+        self.clocks[rank] = clock = self.clocks[rank].copy()
+        clock[rank] = counter
+        self.published[rank][counter] = clock
+
+    def wait(self, rank: int, wait: Wait, base: int, tile_base: int, where: str) -> Iterator[str]:
+        """Block until the peer has published what is waited for; then know what it knew."""
+        counter = tile_base + wait.count if wait.count else base
+        published = self.published[wait.peer]
+        while counter not in published:
+            yield f"{where} waits for rank {wait.peer} to " + (
+                f"finish step {wait.count - 1}" if wait.count else "enter"
+            )
+        self.clocks[rank] = _join(self.clocks[rank], published[counter])
+
+    def reuse_slot(self, rank: int, slot: int) -> Iterator[str]:
+        """Wait for the readers of the slot's last use, and check that this covers everybody who read it."""
+        last_use = self.slot_ends.get((rank, slot))
+        if last_use is None:
+            return
+        tile_base, known = last_use
+        for reader in self.schedule.ranks[rank].readers:
+            yield from self.wait(rank, reader, tile_base, tile_base, "the reuse of a scratch slot")
+            known = _join(known, self.published[reader.peer][tile_base + reader.count])
+        for peer, counter in self.slot_reads.pop((rank, slot), {}).items():
+            if known[peer] < counter:
+                raise VerificationError(
+                    f"{self.schedule.title}: race: rank {rank} uses a slot of its scratch again while"
+                    f" {self.name(peer, counter)} may still read it"
+                )
+
+    def touch(self, rank: int, index: int, call: int, tile: int, counter: int) -> None:
+        """The memory accesses of one step: all reads, then all writes."""
+        step = self.schedule.ranks[rank].steps[index]
+        for source in step.sources:
+            accesses = self.access(rank, source.rank, source.place, step.chunk, call, tile, counter)
+            self.check_order(rank, counter, accesses.write, source.rank, source.place)
+            accesses.reads[rank] = counter
+        for target in step.targets:
+            accesses = self.access(rank, target.rank, target.place, step.chunk, call, tile, counter)
+            self.check_order(rank, counter, accesses.write, target.rank, target.place)
+            for read in accesses.reads.items():
+                self.check_order(rank, counter, read, target.rank, target.place)
+            accesses.write = rank, counter
+            accesses.reads.clear()
+
+    def access(self, rank: int, owner: int, place: int, chunk: int, call: int, tile: int, counter: int) -> _Accesses:
+        """The record of a piece of memory; the owner must be in the call if it is its buffer."""
+        if place >= 0:
+            if owner != rank:
+                self.slot_reads.setdefault((owner, tile % SLOTS), {})[rank] = counter
+            key = owner, place, -1, tile % SLOTS
+        else:
+            if owner != rank:
+                entered = self.clocks[rank][owner] >= call * self.call_span
+                if not entered or self.left[owner] >= call:
+                    when = "has left" if entered else "may not have entered"
+                    name = self.name(rank, counter)
+                    raise VerificationError(
+                        f"{self.schedule.title}: race on chunk {chunk} of {place_name(owner, place)}:"
+                        f" {name} touches it when rank {owner} {when} the call"
+                    )
+                self.buffer_touches[owner][rank] = counter
+            if place == IN and self.schedule.placement in (Placement.STAGED, Placement.INPLACE):
+                place = OUT
+            key = owner, place, chunk, tile
+        accesses = self.memory.get(key)
+        if accesses is None:
+            accesses = self.memory[key] = _Accesses()
+        return accesses
+
+    def check_order(self, rank: int, counter: int, before: tuple[int, int], owner: int, place: int) -> None:
+        peer, peer_counter = before
+        if peer in (-1, rank) or self.clocks[rank][peer] >= peer_counter:
+            return
+        chunk = self.schedule.ranks[rank].steps[self.index(counter)].chunk
+        raise VerificationError(
+            f"{self.schedule.title}: race on chunk {chunk} of {place_name(owner, place)}:"
+            f" nothing orders {self.name(peer, peer_counter)} and {self.name(rank, counter)}"
+        )
+
+    def leave(self, rank: int, call: int) -> None:
+        """The caller gets its buffers back: every access by a peer must be known to be over."""
+        self.left[rank] = call
+        for peer, counter in self.buffer_touches[rank].items():
+            if self.clocks[rank][peer] < counter:
+                raise VerificationError(
+                    f"{self.schedule.title}: race: rank {rank} leaves the call while"
+                    f" {self.name(peer, counter)} may still touch its buffers"
+                )
+        self.buffer_touches[rank].clear()
+
+    def index(self, counter: int) -> int:
+        """The index of the step that a counter value stands for."""
+        return (counter % self.call_span - 1) % self.schedule.stride
+
+    def name(self, rank: int, counter: int) -> str:
+        index = self.index(counter)
+        return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"
+
+
+def _join(one: Clock, other: Clock) -> Clock:
+    return [max(pair) for pair in zip(one, other, strict=True)]

@@ -1,0 +1,215 @@
+"""The topologies by name: registration, lookup, parameters, and loading from a user's file."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pycollective.errors import TopologyError
+from pycollective.schedule.collectives import COLLECTIVES
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # typing has it from Python 3.11 on; only type checkers need it
+
+    def dataclass_transform(**_: object) -> Callable[[Any], Any]:
+        return lambda function: function
+
+
+KiB = 1024
+MiB = 1024 * KiB
+
+Order = Literal["rank", "fixed", "chunk"]
+ORDERS: tuple[Order, ...] = ("rank", "fixed", "chunk")
+
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TopologyInfo:
+    """What is known of a topology without running it: its row in the tables.
+
+    Attributes:
+        name: the name that it is asked for by.
+        cls: the class.
+        small: messages of at most this many bytes use the `<collective>_small` variants.
+        order: "rank" (every element is reduced in rank order, left to right), "fixed" (one order for all elements)
+            or "chunk" (the order depends on the chunk). The verifier proves it.
+        collectives: the collectives that it has.
+        doc: the first line of its documentation.
+    """
+
+    name: str
+    cls: type
+    small: int
+    order: Order
+    collectives: tuple[str, ...]
+    doc: str
+
+
+_registered: dict[str, TopologyInfo] = {}
+_loaded = False
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[_Class], _Class]:
+    """Register a class as the topology `name`.
+
+    Its methods are named as collectives and take a `Program`, and `root` where the collective has one. Annotated class
+    attributes become parameters, as in a frozen dataclass: `hub: int = 0` makes `Wheel(hub=3)` and `"wheel(hub=3)"`.
+
+    Args:
+        name: how the topology is asked for.
+        small: up to how many bytes the `<collective>_small` variants are used.
+        order: the claim about the order of reduction, see `TopologyInfo`; proved by the verifier.
+
+    Raises:
+        TopologyError: the name is taken, the order is unknown, or the class has no collective.
+    """
+    if order not in ORDERS:
+        raise TopologyError(f"topology {name!r}: order {order!r} is none of {', '.join(ORDERS)}")
+
+    def register(cls: _Class) -> _Class:
+        made: _Class = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        collectives = tuple(collective for collective in COLLECTIVES if callable(getattr(cls, collective, None)))
+        if not collectives:
+            raise TopologyError(f"topology {name!r} has none of the collectives {', '.join(COLLECTIVES)}")
+        known = _registered.get(name)
+        if known is not None and _home(known.cls) != _home(made):
+            raise TopologyError(f"topology {name!r} is already registered by {_home(known.cls)}")
+        doc = (cls.__doc__ or "").strip().partition("\n")[0]
+        _registered[name] = TopologyInfo(name, made, small, order, collectives, doc)
+        return made
+
+    return register
+
+
+def _home(cls: type) -> str:
+    """Where a class was written: a file that is loaded again may replace its own topologies, no others'."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return f"{file or cls.__module__}:{cls.__qualname__}"
+
+
+def info(topology: object) -> TopologyInfo:
+    """The row of a topology given as name, "name(parameter=value)", class or instance."""
+    if isinstance(topology, str):
+        return _find(topology.partition("(")[0].strip())
+    cls = topology if isinstance(topology, type) else type(topology)
+    for row in _registered.values():
+        if row.cls is cls:
+            return row
+    raise TopologyError(f"{cls.__qualname__} is no topology: decorate it with @topology(name)")
+
+
+def get(topology: object) -> Any:
+    """The topology as an instance: from a name, "wheel(hub=3)", a class or an instance (returned as it is).
+
+    Raises:
+        TopologyError: no such topology (the nearest names are given), or parameters that it does not take.
+    """
+    row = info(topology)
+    if not isinstance(topology, (str, type)):
+        return topology
+    parameters = _parameters(topology) if isinstance(topology, str) else {}
+    try:
+        return row.cls(**parameters)
+    except TypeError:
+        known = ", ".join(field.name for field in dataclasses.fields(row.cls)) or "none"
+        raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}") from None
+
+
+def label(topology: object) -> str:
+    """The name of an instance with the parameters that are not the default: "wheel(hub=3)"."""
+    given = [
+        f"{field.name}={getattr(topology, field.name)!r}"
+        for field in dataclasses.fields(topology)  # type: ignore[arg-type]
+        if getattr(topology, field.name) != field.default
+    ]
+    name = info(topology).name
+    return f"{name}({', '.join(given)})" if given else name
+
+
+def names() -> list[str]:
+    """The names of all registered topologies, sorted."""
+    _load_own()
+    return sorted(_registered)
+
+
+def describe() -> list[TopologyInfo]:
+    """One row for each topology, sorted by name: for tables in the documentation and the command line."""
+    return [_registered[name] for name in names()]
+
+
+def load(where: str) -> Any:
+    """The topology `NAME` of a user's file, from "FILE.py:NAME"; NAME is the registered name or the class.
+
+    Parameters may follow: "FILE.py:wheel2(hub=1)". Without ":NAME" the file must define exactly one topology.
+
+    Raises:
+        TopologyError: no such file, no such topology in it.
+    """
+    path, _, name = where.rpartition(":") if ".py:" in where else (where, "", "")
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise TopologyError(f"{where!r}: there is no file {path}")
+    _execute(file)
+    rows = [row for row in _registered.values() if _home(row.cls).startswith(f"{file}:")]
+    wanted, bracket, rest = name.partition("(")
+    found = [row for row in rows if not name or wanted in (row.name, row.cls.__name__)]
+    if len(found) != 1:
+        there = ", ".join(row.name for row in rows) or "no topology"
+        raise TopologyError(f"{where!r}: {path} defines {there}; name one of them as FILE.py:NAME")
+    return get(found[0].name + bracket + rest)
+
+
+def _execute(file: Path) -> None:
+    """Run a user's file as a module of its own name, so that nothing of the package can be shadowed."""
+    module_name = f"pycollective_user_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise TopologyError(f"{file} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+
+
+def _find(name: str) -> TopologyInfo:
+    if name not in _registered:
+        _load_own()
+    if name in _registered:
+        return _registered[name]
+    near = difflib.get_close_matches(name, _registered, n=3, cutoff=0.4)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise TopologyError(f"no topology is called {name!r}{meant} (there are {', '.join(sorted(_registered))})")
+
+
+def _load_own() -> None:
+    """Import every file of pycollective/topologies: adding a file there is all that a new topology takes."""
+    global _loaded
+    if _loaded:
+        return
+    package = importlib.import_module("pycollective.topologies")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"pycollective.topologies.{module.name}")
+    _loaded = True
+
+
+def _parameters(text: str) -> dict[str, Any]:
+    """The keywords in "wheel(hub=3)"; literals only, nothing is evaluated."""
+    if "(" not in text:
+        return {}
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError):
+        raise TopologyError(f"{text!r}: write name(parameter=value, ...)") from None

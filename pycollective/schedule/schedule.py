@@ -1,0 +1,167 @@
+"""The compiled form of a collective: for each rank a flat list of steps, as plain immutable data."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from enum import Enum
+
+IN = -1
+"""Place of a step's source: the rank's input buffer."""
+OUT = -2
+"""Place of a step's source or target: the rank's output buffer. Places from 0 up are cells of shared scratch."""
+
+TABLE_VERSION = 1
+HEADER_WORDS = 10
+COMPLETE, CONSUMED = 1, 2
+
+
+class Placement(Enum):
+    """Which of a call's buffers peers can address, and whether input and output are one buffer.
+
+    Every rank of a call uses the same placement.
+    """
+
+    STAGED = (False, False, False)
+    WINDOW_IN = (True, False, False)
+    WINDOW_OUT = (False, True, False)
+    WINDOW = (True, True, False)
+    INPLACE = (True, True, True)
+
+    def __init__(self, in_shared: bool, out_shared: bool, inplace: bool) -> None:
+        self.in_shared = in_shared
+        self.out_shared = out_shared
+        self.inplace = inplace
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something that a step reads: this step's chunk in `place` of `rank`.
+
+    `initial` marks a raw contribution of a reducing collective, to which prescale has not been applied yet.
+    """
+
+    rank: int
+    place: int
+    initial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that a step writes: this step's chunk in `place` of `rank`."""
+
+    rank: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until `peer` has done `count` steps of the same tile; 0 means that it has entered the call."""
+
+    peer: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Do the waits, combine the sources in their order, write the result to all targets, publish progress.
+
+    A target may be the very memory of one of the sources (any of them).
+
+    Attributes:
+        chunk: the chunk that is worked on, the same for all sources and targets.
+        complete: the result holds all contributions and no source did: postscale belongs here.
+        consumed: somebody waits for exactly this step, so progress must be published after it.
+    """
+
+    chunk: int
+    sources: tuple[Source, ...]
+    targets: tuple[Target, ...]
+    waits: tuple[Wait, ...] = ()
+    complete: bool = False
+    consumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankSchedule:
+    """What one rank does for every tile, and what it waits for besides.
+
+    Attributes:
+        steps: in the order of execution.
+        exit_waits: before the call returns, counted in the last tile.
+        readers: the last step of each peer that reads this rank's scratch; awaited before a slot is used again.
+    """
+
+    steps: tuple[Step, ...]
+    exit_waits: tuple[Wait, ...] = ()
+    readers: tuple[Wait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A compiled collective for all ranks.
+
+    Attributes:
+        topology: the topology's name, with its parameters where they are not the default.
+        collective, size, root, placement, small: what it was compiled for; root is None where there is none.
+        chunks: the number of chunks that the buffer is cut into.
+        stride: how far a rank's progress counter moves in a tile: the most steps of any rank, at least 1.
+        cells: scratch cells (of one tile each) that a rank needs in a slot, the most of any rank.
+        ranks: one entry a rank.
+    """
+
+    topology: str
+    collective: str
+    size: int
+    root: int | None
+    placement: Placement
+    small: bool
+    chunks: int
+    stride: int
+    cells: int
+    ranks: tuple[RankSchedule, ...]
+
+    @property
+    def title(self) -> str:
+        """What this is, in words: "ring allreduce, 4 ranks, STAGED"."""
+        name = f"{self.topology or 'program'} {self.collective}{' (small)' if self.small else ''}"
+        ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
+        root = "" if self.root is None else f", root {self.root}"
+        return f"{name}, {ranks}{root}, {self.placement.name}"
+
+    def table(self, rank: int) -> array[int]:
+        """The schedule of one rank as flat int32, the form that the executor reads.
+
+        Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, 0; then the exit waits and
+        the readers as (peer, count); then for each step chunk, flags (1 complete, 2 consumed), the numbers of waits,
+        sources and targets, and these as (peer, count), (rank, place, initial) and (rank, place).
+        """
+        mine = self.ranks[rank]
+        counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
+        words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts, 0]
+        for wait in mine.exit_waits + mine.readers:
+            words += (wait.peer, wait.count)
+        for step in mine.steps:
+            flags = COMPLETE * step.complete + CONSUMED * step.consumed
+            words += (step.chunk, flags, len(step.waits), len(step.sources), len(step.targets))
+            for wait in step.waits:
+                words += (wait.peer, wait.count)
+            for source in step.sources:
+                words += (source.rank, source.place, int(source.initial))
+            for target in step.targets:
+                words += (target.rank, target.place)
+        return array("i", words)
+
+
+def place_name(rank: int, place: int) -> str:
+    """A place in words, as in error messages and drawings: `in[2]`, `out[0]`, `scratch[1] cell 3`."""
+    if place == IN:
+        return f"in[{rank}]"
+    return f"out[{rank}]" if place == OUT else f"scratch[{rank}] cell {place}"
+
+
+def describe_step(step: Step) -> str:
+    """One step in words: `chunk 2: out[1] = in[1] + scratch[0] cell 3`."""
+    targets = ", ".join(place_name(target.rank, target.place) for target in step.targets)
+    sources = " + ".join(place_name(source.rank, source.place) for source in step.sources)
+    return f"chunk {step.chunk}: {targets} = {sources}"

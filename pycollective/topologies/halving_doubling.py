@@ -1,0 +1,136 @@
+"""Halving-doubling: in each round the group splits in two, and every rank works with its like in the other half."""
+
+from pycollective.schedule import KiB, Program, topology
+
+Ranks = list[int]
+
+
+@topology("halving_doubling", small=64 * KiB, order="chunk")
+class HalvingDoubling:
+    """Reduce-scatter by recursive halving, allgather by recursive doubling, on any number of ranks.
+
+    Costs for n ranks and S bytes, with latency a a round, time b a byte and h = log2 n rounded up:
+      allreduce                  2h a + 2(n-1)/n S b     a little more b where n is no power of two
+      allreduce, small            h a + h S b            recursive doubling of the whole message
+      reduce_scatter, allgather   h a + (n-1)/n S b
+      broadcast, reduce          2h a + 2(n-1)/n S b     scatter + doubling, halving + gather
+
+    Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
+    Where a group is odd its halves differ by one rank; the last of the smaller half then serves two.
+    """
+
+    def allreduce(self, p: Program) -> None:
+        p.chunks(p.size)
+        halve(p, list(p.ranks))
+        double(p, list(p.ranks))
+
+    def allreduce_small(self, p: Program) -> None:
+        for c in p.chunks(1):
+            swap(p, c, list(p.ranks))
+
+    def reduce_scatter(self, p: Program) -> None:
+        p.chunks(p.size)
+        halve(p, list(p.ranks))
+
+    def allgather(self, p: Program) -> None:
+        p.chunks(p.size)
+        double(p, list(p.ranks))
+
+    def gather(self, p: Program, root: int) -> None:
+        p.chunks(p.size)
+        collect(p, ranks_from(root, p))
+
+    def scatter(self, p: Program, root: int) -> None:
+        p.chunks(p.size)
+        spread(p, ranks_from(root, p))
+
+    def reduce(self, p: Program, root: int) -> None:
+        p.chunks(p.size)
+        halve(p, ranks_from(root, p))
+        collect(p, ranks_from(root, p))
+
+    def broadcast(self, p: Program, root: int) -> None:
+        p.chunks(p.size)
+        spread(p, ranks_from(root, p))
+        double(p, ranks_from(root, p))
+
+    def broadcast_small(self, p: Program, root: int) -> None:
+        for c in p.chunks(1):
+            fan_out(p, c, ranks_from(root, p))
+
+
+def ranks_from(root: int, p: Program) -> Ranks:
+    return [(root + r) % p.size for r in p.ranks]
+
+
+def halves(ranks: Ranks) -> tuple[Ranks, Ranks]:
+    middle = (len(ranks) + 1) // 2
+    return ranks[:middle], ranks[middle:]
+
+
+def partners(i: int, ranks: Ranks, others: Ranks) -> Ranks:
+    """The ranks of the other half that ranks[i] serves: its like, and for the last one whoever is left over."""
+    return others[i:] if i == len(ranks) - 1 else others[i : i + 1]
+
+
+def halve(p: Program, ranks: Ranks) -> None:
+    """Each half takes over the chunks of its own ranks, with what the other half has of them."""
+    if len(ranks) > 1:
+        low, high = halves(ranks)
+        for keep, give in ((low, high), (high, low)):
+            for c in keep:
+                for i, r in enumerate(keep):
+                    p[r, c] = p.sum(p[q, c] for q in sorted([r, *partners(i, keep, give)]))
+        halve(p, low)
+        halve(p, high)
+
+
+def double(p: Program, ranks: Ranks) -> None:
+    """Each half has the chunks of its own ranks, and takes those of the other half from there."""
+    if len(ranks) > 1:
+        low, high = halves(ranks)
+        double(p, low)
+        double(p, high)
+        for need, have in ((low, high), (high, low)):
+            for c in have:
+                for i, r in enumerate(need):
+                    p[r, c] = p[have[min(i, len(have) - 1)], c]
+
+
+def swap(p: Program, c: int, ranks: Ranks) -> None:
+    """Pairs across the halves combine what either half knows."""
+    if len(ranks) > 1:
+        low, high = halves(ranks)
+        swap(p, c, low)
+        swap(p, c, high)
+        for i, r in enumerate(high):
+            p[[r, *partners(i, high, low)], c] = p.sum((p[low[i], c], p[r, c]))
+
+
+def spread(p: Program, ranks: Ranks) -> None:
+    """The first rank passes the chunks of the second half on to the first rank there."""
+    if len(ranks) > 1:
+        low, high = halves(ranks)
+        for c in high:
+            p[high[0], c] = p[low[0], c]
+        spread(p, low)
+        spread(p, high)
+
+
+def collect(p: Program, ranks: Ranks) -> None:
+    """The reverse of spread."""
+    if len(ranks) > 1:
+        low, high = halves(ranks)
+        collect(p, low)
+        collect(p, high)
+        for c in high:
+            p[low[0], c] = p[high[0], c]
+
+
+def fan_out(p: Program, c: int, ranks: Ranks) -> None:
+    """The first rank passes everything on to the first rank of the second half: a binomial tree."""
+    if len(ranks) > 1:
+        low, high = halves(ranks)
+        p[high[0], c] = p[low[0], c]
+        fan_out(p, c, low)
+        fan_out(p, c, high)

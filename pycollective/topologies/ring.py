@@ -1,0 +1,43 @@
+"""Ring: every rank talks to its two neighbours only."""
+
+from pycollective.schedule import Program, topology
+
+
+@topology("ring", order="chunk")
+class Ring:
+    """Reduce-scatter round the ring, then allgather round it: bandwidth-optimal with neighbours only.
+
+    Costs for n ranks and S bytes, with latency a a hop and time b a byte:
+      allreduce                  2(n-1) a + 2(n-1)/n S b
+      reduce_scatter, allgather   (n-1) a +  (n-1)/n S b
+      broadcast, reduce           (n-1) a + S b            a chain, which the tiles pipeline
+
+    Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (JPDC 2009).
+    """
+
+    def allreduce(self, p: Program) -> None:
+        for c in p.chunks(p.size):  # chunk c starts its journey at rank c
+            for hop in range(1, p.size):
+                p[c + hop, c] += p[c + hop - 1, c]
+            for hop in range(p.size, 2 * p.size - 1):
+                p[c + hop, c] = p[c + hop - 1, c]
+
+    def broadcast(self, p: Program, root: int) -> None:
+        for c in p.chunks(p.pipeline):
+            for hop in range(1, p.size):
+                p[root + hop, c] = p[root + hop - 1, c]
+
+    def reduce(self, p: Program, root: int) -> None:
+        for c in p.chunks(p.pipeline):  # starts behind the root and ends at it
+            for hop in range(2, p.size + 1):
+                p[root + hop, c] += p[root + hop - 1, c]
+
+    def reduce_scatter(self, p: Program) -> None:
+        for c in p.chunks(p.size):  # starts behind rank c and ends at it
+            for hop in range(2, p.size + 1):
+                p[c + hop, c] += p[c + hop - 1, c]
+
+    def allgather(self, p: Program) -> None:
+        for c in p.chunks(p.size):
+            for hop in range(1, p.size):
+                p[c + hop, c] = p[c + hop - 1, c]

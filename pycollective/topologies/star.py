@@ -1,0 +1,53 @@
+"""Star: everything goes through a hub, as with a parameter server."""
+
+from pycollective.schedule import Program, topology
+
+
+@topology("star", order="rank")
+class Star:
+    """The hub collects, reduces in rank order, and hands out: the centralised parameter server.
+
+    Costs for n ranks and S bytes, with latency a a hop and time b a byte; the hub's link carries everything:
+      allreduce           2 a + 2(n-1) S b
+      broadcast, reduce   2 a +   n S b          a hop and a copy less where the hub is the root
+      gather, scatter     2 a + 2(n-1)/n S b
+
+    Li et al., "Scaling distributed machine learning with the parameter server" (OSDI 2014), with one server.
+    """
+
+    hub: int = 0
+
+    def allreduce(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            p[self.hub, c] = p.sum(p[q, c] for q in p.ranks)
+            p[p.ranks, c] = p[self.hub, c]
+
+    def broadcast(self, p: Program, root: int) -> None:
+        for c in p.chunks(p.pipeline):
+            p[self.hub, c] = p[root, c]
+            p[p.ranks, c] = p[self.hub, c]
+
+    def reduce(self, p: Program, root: int) -> None:
+        for c in p.chunks(p.pipeline):
+            p[self.hub, c] = p.sum(p[q, c] for q in p.ranks)
+            p[root, c] = p[self.hub, c]
+
+    def reduce_scatter(self, p: Program) -> None:
+        for c in p.chunks(p.size):
+            p[self.hub, c] = p.sum(p[q, c] for q in p.ranks)
+            p[c, c] = p[self.hub, c]
+
+    def allgather(self, p: Program) -> None:
+        for c in p.chunks(p.size):
+            p[self.hub, c] = p[c, c]
+            p[p.ranks, c] = p[self.hub, c]
+
+    def gather(self, p: Program, root: int) -> None:
+        for c in p.chunks(p.size):
+            p[self.hub, c] = p[c, c]
+            p[root, c] = p[self.hub, c]
+
+    def scatter(self, p: Program, root: int) -> None:
+        for c in p.chunks(p.size):
+            p[self.hub, c] = p[root, c]
+            p[c, c] = p[self.hub, c]

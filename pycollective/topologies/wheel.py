@@ -1,0 +1,55 @@
+"""Wheel: a ring of all ranks but one, the rim, and a spoke from each of them to that one, the hub."""
+
+from itertools import pairwise
+
+from pycollective.schedule import KiB, Program, topology
+
+
+@topology("wheel", small=64 * KiB, order="chunk")
+class Wheel:
+    """Reduce-scatter round the rim, fold in the hub over the spokes and write back, allgather round the rim.
+
+    Costs for n = m + 1 ranks and S bytes, with latency a a hop and time b a byte:
+      allreduce, rim and spokes   2m a + 2 S b             large messages
+      allreduce, spokes alone     2 a + 2m S b             small messages
+      broadcast, rim and spokes   (m + 1) a + (2 - 1/m) S b
+      broadcast, spokes alone     2 a + (m + 1) S b
+
+    The hub's part crosses its link once in and once out, S bytes each way. The hub is therefore best the rank that owns
+    the way out of the node. The rim is the ring of Patarasuk and Yuan (JPDC 2009) on m ranks, the spokes are the
+    star of a parameter server; joining them in a wheel is this library's own.
+    """
+
+    hub: int = 0
+
+    def rim(self, p: Program) -> list[int]:
+        return [(self.hub + spoke) % p.size for spoke in range(1, p.size)]
+
+    def allreduce(self, p: Program) -> None:
+        rim = self.rim(p)
+        p.chunks(max(1, len(rim)))
+        for c, owner in enumerate(rim):
+            for q, r in pairwise(rim[c + 1 :] + rim[: c + 1]):  # round the rim to the owner
+                p[r, c] += p[q, c]
+            p[(owner, self.hub), c] = p.sum((p[owner, c], p[self.hub, c]), at=owner)
+            for q, r in pairwise(rim[c:] + rim[:c]):  # and round again from it
+                p[r, c] = p[q, c]
+
+    def allreduce_small(self, p: Program) -> None:
+        for c in p.chunks(1):
+            p[self.hub, c] = p.sum(p[q, c] for q in p.ranks)
+            p[self.rim(p), c] = p[self.hub, c]
+
+    def broadcast(self, p: Program, root: int) -> None:
+        rim = self.rim(p)
+        p.chunks(max(1, len(rim)))
+        for c, owner in enumerate(rim):
+            p[self.hub, c] = p[root, c]
+            p[owner, c] = p[self.hub, c]
+            for q, r in pairwise(rim[c:] + rim[:c]):
+                p[r, c] = p[q, c]
+
+    def broadcast_small(self, p: Program, root: int) -> None:
+        for c in p.chunks(1):
+            p[self.hub, c] = p[root, c]
+            p[self.rim(p), c] = p[self.hub, c]

@@ -1,0 +1,171 @@
+"""`pycollective verify`, `topologies`, `draw` and `doctor` as a person types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+USER_FILE = '''
+from pycollective.schedule import topology
+
+@topology("chain")
+class Chain:
+    """Up the chain and down again."""
+    start: int = 0
+
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            for r in range(1, p.size):
+                p[self.start + r, c] += p[self.start + r - 1, c]
+            for r in range(p.size - 1, 0, -1):
+                p[self.start + r - 1, c] = p[self.start + r, c]
+
+@topology("deaf")
+class Deaf:
+    """Forgets to tell the others."""
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            for r in range(1, p.size):
+                p[r, c] += p[r - 1, c]
+'''
+
+
+def pycollective(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pycollective.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=None)
+
+
+@pytest.fixture
+def user_file(tmp_path: Path) -> str:
+    file = tmp_path / "mine.py"
+    file.write_text(USER_FILE)
+    return str(file)
+
+
+def test_verify_one_of_a_users_file(user_file: str) -> None:
+    done = pycollective("verify", f"{user_file}:chain")
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("chain"))
+    assert "allreduce" in row
+    assert "1..17" in row
+    assert row.rstrip().endswith("✓")
+    assert re.search(r"^85 schedules proved", done.stdout, re.MULTILINE)  # 17 sizes, 5 placements
+
+
+def test_verify_takes_parameters(user_file: str) -> None:
+    done = pycollective("verify", f"{user_file}:chain(start=1)", "--ranks", "2,5")
+    assert done.returncode == 0, done.stderr
+    assert "chain(start=1)" in done.stdout
+    assert "10 schedules proved" in done.stdout
+
+
+def test_verify_a_whole_file_names_rank_chunk_and_steps(user_file: str) -> None:
+    done = pycollective("verify", user_file, "--ranks", "1-4")
+    assert done.returncode == 1
+    assert "✓" in done.stdout
+    assert "✗" in done.stdout
+    assert "deaf allreduce: VerificationError" in done.stderr
+    assert re.search(r"rank 0, chunk 0: .*step 0", done.stderr)
+
+
+def test_verify_the_packages_own() -> None:
+    done = pycollective("verify", "direct", "--ranks", "3", "--collective", "allreduce,broadcast")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("direct")]
+    assert rows == [["direct", "allreduce"], ["direct", "broadcast"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["rimg"], "did you mean ring"),
+        (["nowhere.py"], "there is no file nowhere.py"),
+        (["ring", "--ranks", "0-3"], "at least 1"),
+        (["ring", "--ranks", "many"], "not 'many'"),
+        (["ring", "--collective", "allredoce"], "no collective is called 'allredoce'"),
+        (["ring", "--collective", "alltoall"], "ring has no alltoall"),
+    ],
+)
+def test_verify_explains_a_wrong_request(words: list[str], answer: str) -> None:
+    done = pycollective("verify", *words)
+    assert done.returncode == 2
+    assert answer in done.stderr
+
+
+def test_topologies() -> None:
+    rows = json.loads(pycollective("topologies", "--json").stdout)
+    assert {"ring", "direct"} <= {row["name"] for row in rows}
+    direct = next(row for row in rows if row["name"] == "direct")
+    assert direct["order"] == "rank"
+    assert "allreduce" in direct["collectives"]
+    assert "ring" in pycollective("topologies").stdout
+
+
+def test_draw(tmp_path: Path, user_file: str) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "ring.png"
+    done = pycollective("draw", "ring", "--ranks", "4", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes().startswith(b"\x89PNG")
+    out = tmp_path / "mine.svg"
+    done = pycollective("draw", f"{user_file}:chain", "--ranks", "3", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in out.read_text()
+    done = pycollective("draw", "rimg", "--out", str(out))
+    assert done.returncode == 2
+    assert "did you mean ring" in done.stderr
+
+
+def test_doctor_for_people() -> None:
+    done = pycollective("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("cores", "/dev/shm", "memfd", "huge pages", "pidfd", "mpi4py", "CUDA driver", "NCCL", "numba", "torch"):
+        assert word in done.stdout, word
+    assert "check failed" not in done.stdout
+
+
+def test_doctor_for_machines() -> None:
+    found = json.loads(pycollective("doctor", "--json").stdout)
+    assert found["pycollective"]["native core"]["ok"] is True
+    assert found["this process"]["started by"]["value"] == "alone"
+    path = next(group for name, group in found.items() if name.startswith("an allreduce"))
+    assert "direct" in path["64 MiB"]["value"]
+    for group in found.values():
+        for finding in group.values():
+            assert set(finding) == {"value", "ok", "why"}
+            assert finding["ok"] is True or finding["why"] or finding["value"], "what is missing says why"
+    for name in ("CUDA driver", "NCCL"):
+        finding = found["GPU"][name]
+        assert finding["ok"] or finding["why"]
+
+
+def test_doctor_says_when_the_core_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycollective.cli import doctor
+
+    monkeypatch.setitem(sys.modules, "pycollective._core", None)
+    core = next(f for f in doctor.examine() if f.name == "native core")
+    assert core.ok is False
+    assert "install" in core.why
+
+
+def test_doctor_knows_an_mpirun_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycollective.cli import doctor
+
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert next(f for f in doctor.examine() if f.name == "started by").value == "mpi"
+
+
+def test_bench_is_attached() -> None:
+    done = pycollective("bench", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--topology" in done.stdout
+    assert "bench" in pycollective("--help").stdout
+
+
+def test_help_is_the_answer_to_nothing() -> None:
+    assert "run" in pycollective().stdout + pycollective().stderr

@@ -1,0 +1,211 @@
+"""`pycollective run`: exit codes, signals, output, and that nothing outlives the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RUN = [sys.executable, "-m", "pycollective.cli.main", "run"]
+
+
+def run(*words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=timeout)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", "import os, sys, time, signal\nrank = int(os.environ['PYCOLLECTIVE_RANK'])\n" + code]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def pids_in(folder: Path, count: int) -> list[int]:
+    """The pids that `count` ranks have written, each in a file of its own."""
+    until(lambda: sum(file.read_text().endswith("\n") for file in folder.iterdir()) == count)
+    return [int(word) for file in folder.iterdir() for word in file.read_text().split()]
+
+
+def test_variables_and_success() -> None:
+    names = "RANK SIZE LOCAL_RANK LOCAL_SIZE".split()
+    done = run("-np", "3", *python(f"print(*(os.environ['PYCOLLECTIVE_' + n] for n in {names}), flush=True)"))
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["0 3 0 3", "1 3 1 3", "2 3 2 3"]
+
+
+def test_two_jobs_have_two_rendezvous() -> None:
+    code = "print(os.environ['PYCOLLECTIVE_RENDEZVOUS'])"
+    names = [set(run("-n", "2", *python(code)).stdout.split()) for _ in range(2)]
+    assert len(names[0]) == len(names[1]) == 1
+    assert names[0] != names[1]
+
+
+def test_a_script_is_run_by_this_python(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.executable, sys.argv[1:])")
+    done = run("-np", "1", str(script), "--tag", "-np", "7")  # what follows the script is the script's
+    assert done.stdout == f"{sys.executable} ['--tag', '-np', '7']\n"
+
+
+def test_first_failure_ends_the_job_and_is_named() -> None:
+    started = time.monotonic()
+    done = run("-np", "3", *python("rank == 1 and sys.exit(7)\ntime.sleep(60)"))
+    assert time.monotonic() - started < 10
+    assert done.returncode == 7
+    assert "rank 1 (pid " in done.stderr
+    assert "exited with code 7; stopping the other 2" in done.stderr
+    assert len(done.stderr.splitlines()) == 1  # the stopped ranks are not news
+
+
+def test_a_killed_rank_is_named_with_its_signal() -> None:
+    done = run("-np", "2", *python("rank == 1 and os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)"))
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "was killed by SIGKILL; stopping the other 1" in done.stderr
+
+
+def test_a_rank_that_ignores_sigterm_is_killed() -> None:
+    code = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if rank == 0:
+    time.sleep(0.5)
+    sys.exit(3)
+time.sleep(60)
+"""
+    started = time.monotonic()
+    done = run("-np", "2", *python(code))
+    assert done.returncode == 3
+    assert time.monotonic() - started < 15
+
+
+def test_grace_lets_the_others_finish() -> None:
+    code = "rank == 1 and sys.exit(7)\ntime.sleep(0.5)\nprint('done', flush=True)"
+    assert run("-np", "2", *python(code)).stdout == ""
+    done = run("-np", "2", "--grace", "20", *python(code))
+    assert (done.stdout, done.returncode) == ("done\n", 7)
+
+
+def test_command_that_is_not_there() -> None:
+    done = run("-np", "2", "no-such-program")
+    assert done.returncode == 127
+    assert "cannot start 'no-such-program'" in done.stderr
+
+
+def test_tags_keep_lines_whole() -> None:
+    code = "\nfor i in range(200):\n    os.write(1, b'abc'); os.write(1, b'def %d\\n' % i)\nos.write(2, b'last, unended')"
+    done = run("-np", "3", "--tag", *python(code))
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    for rank in range(3):
+        assert [x for x in lines if x.startswith(f"[{rank}] ")] == [f"[{rank}] abcdef {i}" for i in range(200)]
+    assert len(lines) == 600
+    assert sorted(done.stderr.splitlines()) == [f"[{rank}] last, unended" for rank in range(3)]
+
+
+def test_only_rank_zero_reads_standard_input() -> None:
+    done = subprocess.run(
+        [*RUN, "-np", "2", "--tag", *python("print(repr(sys.stdin.read()))")],
+        input="hello",
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert sorted(done.stdout.splitlines()) == ["[0] 'hello'", "[1] ''"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_are_forwarded(number: signal.Signals, tmp_path: Path) -> None:
+    code = f"""
+def handler(n, frame):
+    open({str(tmp_path)!r} + '/got' + str(rank), 'w').write(str(n) + '\\n')
+    sys.exit(5)
+signal.signal({int(number)}, handler)
+open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+while True: time.sleep(0.01)
+"""
+    process = subprocess.Popen([*RUN, "-np", "2", *python(code)], stderr=subprocess.DEVNULL)
+    pids = pids_in(tmp_path, 2)
+    process.send_signal(number)
+    assert process.wait(20) == 5
+    assert {(tmp_path / f"got{r}").read_text() for r in range(2)} == {f"{int(number)}\n"}
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_second_signal_kills(tmp_path: Path) -> None:
+    code = f"""
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+open({str(tmp_path)!r} + '/pid' + str(rank), 'w').write(str(os.getpid()) + '\\n')
+time.sleep(60)
+"""
+    process = subprocess.Popen([*RUN, "-np", "2", *python(code)], stderr=subprocess.DEVNULL)
+    pids = pids_in(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    assert process.wait(20) == 128 + signal.SIGKILL
+    assert time.monotonic() - started < 2
+    assert not any(alive(pid) for pid in pids)
+
+
+# Each rank with a child of its own: what a shell script or a data loader leaves behind.
+FAMILY = """
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+open({folder!r} + '/pids' + str(rank), 'w').write('%d %d\\n' % (os.getpid(), child))
+"""
+
+
+@pytest.mark.parametrize("how", ["failure", "SIGTERM", "SIGKILL of the launcher", "success"])
+def test_no_orphans(how: str, tmp_path: Path) -> None:
+    code = FAMILY.format(folder=str(tmp_path))
+    if how == "failure":
+        code += f"while rank and len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)\n"
+        code += "time.sleep(0.2) if rank else None\nrank and os._exit(3)\n"
+    code += "os._exit(0)" if how == "success" else "time.sleep(60)"
+    process = subprocess.Popen([*RUN, "-np", "2", *python(code)], stderr=subprocess.DEVNULL)
+    pids = pids_in(tmp_path, 2)
+    assert len(pids) == 4
+    if how.startswith("SIG"):
+        process.send_signal(signal.SIGKILL if "KILL" in how else signal.SIGTERM)
+    expected = {"failure": 3, "SIGTERM": 128 + signal.SIGTERM, "success": 0}.get(how, -signal.SIGKILL)
+    assert process.wait(20) == expected
+    until(lambda: not any(alive(pid) for pid in pids), 3)
+
+
+def test_a_stray_process_that_holds_a_pipe_does_not_hold_the_job() -> None:
+    code = "if os.fork() == 0:\n    os.setsid(); time.sleep(20); os._exit(0)\nprint('said', flush=True); os._exit(0)"
+    started = time.monotonic()
+    done = subprocess.Popen([*RUN, "-np", "1", "--tag", *python(code)], stdout=subprocess.PIPE, text=True)
+    assert done.wait(15) == 0
+    assert time.monotonic() - started < 10
+    assert done.stdout is not None
+    os.set_blocking(done.stdout.fileno(), False)
+    assert done.stdout.read() == "[0] said\n"
+
+
+def test_start_is_quick() -> None:
+    """Four ranks of a program that does nothing: well under a second beyond Python's own start."""
+    started = time.monotonic()
+    assert run("-np", "4", "true").returncode == 0
+    assert time.monotonic() - started < 2

@@ -1,0 +1,164 @@
+"""Run a script, a snippet or a function on n ranks, as real processes, under a hard time limit.
+
+Every rank's standard output goes to a file of its own, so that outputs never mix; the launcher's exit code and the
+ranks' standard error come back beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# exec keeps the pid: signals and exit codes reach the launcher as if the shell had not been there.
+_WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}.out"'
+_OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_btl": "^ofi",  # that component sleeps for a second in MPI_Init
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+@dataclass
+class Launched:
+    """What came of a launch: `outputs[r]` is rank r's standard output; iterating and indexing give the same."""
+
+    outputs: list[str]
+    returncode: int
+    stderr: str
+    command: list[str] = field(repr=False)
+
+    def __iter__(self) -> Any:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __getitem__(self, rank: int) -> str:
+        return self.outputs[rank]
+
+    def check(self) -> Launched:
+        """Itself, or an AssertionError with all that was written."""
+        if self.returncode != 0:
+            raise AssertionError(f"exit code {self.returncode}\n{self.report()}")
+        return self
+
+    def report(self) -> str:
+        """Everything that was written, for an assertion's message."""
+        shown = "".join(f"--- rank {r}\n{text}" for r, text in enumerate(self.outputs))
+        return f"{shown}--- stderr\n{self.stderr}"
+
+
+def find_mpirun() -> str | None:
+    """The mpirun beside this Python, else the one on the PATH; None without mpi4py."""
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        return None
+    beside = Path(sys.executable).parent / "mpirun"
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+def launch(
+    n: int,
+    script: str | Path | Callable[..., object],
+    *args: object,
+    launcher: str = "pycollective",
+    timeout: float = 60,
+    env: Mapping[str, str] | None = None,
+    grace: float = 0,
+    check: bool = False,
+) -> Launched:
+    """Run `script` on `n` ranks and return what each wrote.
+
+    Args:
+        n: number of ranks.
+        script: a Path, or a string naming an existing .py file; source text; or a function, whose source is taken
+            (its own imports inside it; called with `args` as strings).
+        args: passed as sys.argv[1:].
+        launcher: "pycollective" (`pycollective run`), "mpirun", or "alone" (plain Python, n must be 1).
+        timeout: seconds until everything is killed and an AssertionError carries the output so far.
+        env: variables to add to the environment. grace: as in `pycollective run --grace`.
+        check: raise an AssertionError unless the exit code is 0.
+    """
+    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder:
+        file = _script(script, Path(folder))
+        out = Path(folder, "out")
+        out.mkdir()
+        program = ["sh", "-c", _WRAPPER, str(out), sys.executable, str(file), *map(str, args)]
+        command = [*_launcher(launcher, n, grace), *program]
+        full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
+        full |= _OPEN_MPI if launcher == "mpirun" else {}
+        full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
+        returncode, stderr = _run(command, full, timeout)
+        outputs = [_text(out / f"{rank}.out") for rank in range(n)] if launcher != "alone" else [_text(out / ".out")]
+    result = Launched(outputs, returncode, stderr, command)
+    if returncode == _TIMED_OUT:
+        raise AssertionError(f"not done after {timeout} s\n{result.report()}")
+    return result.check() if check else result
+
+
+_TIMED_OUT = -1000
+
+
+def _launcher(name: str, n: int, grace: float) -> list[str]:
+    if name == "pycollective":
+        return [sys.executable, "-m", "pycollective.cli.main", "run", "--grace", str(grace), "-np", str(n)]
+    if name == "mpirun":
+        mpirun = find_mpirun()
+        if mpirun is None:
+            raise AssertionError("no mpirun with mpi4py; mark the test with @needs_mpi")
+        return [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(n)]
+    if name == "alone":
+        assert n == 1
+        return []
+    raise ValueError(f"unknown launcher {name!r}")
+
+
+def _script(script: str | Path | Callable[..., object], folder: Path) -> Path:
+    if callable(script):
+        source = textwrap.dedent(inspect.getsource(script))
+        text = f"{source}\nimport sys\n{script.__name__}(*sys.argv[1:])\n"
+    elif isinstance(script, Path) or (script.endswith(".py") and "\n" not in script):
+        return Path(script).resolve()
+    else:
+        text = textwrap.dedent(script)
+    file = folder / "script.py"
+    file.write_text(text)
+    return file
+
+
+def _run(command: list[str], env: dict[str, str], timeout: float) -> tuple[int, str]:
+    # A file, not a pipe: a process that outlives the launcher cannot keep the test waiting.
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True
+        )
+        try:
+            returncode = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            returncode = _TIMED_OUT
+            process.terminate()  # the launcher ends its ranks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(8)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        errors.seek(0)
+        return returncode, errors.read().decode(errors="replace")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
