@@ -10,7 +10,7 @@ ARGS   ?=
 BIN := $(VENV)/bin
 # -I: not the source tree beside us but the package as it was installed.
 PY  := $(BIN)/python -I
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc pycollective bench -type f -not -name '*.pyc')
 

@@ -52,7 +52,8 @@ class Launcher:
             return [self.program, *root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *words]
         if self.kind == "mpich":
             return [self.program, "-bind-to", "none", "-np", str(ranks), *words]
-        return [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks), *words]
+        run = f"{_same_path()}from pycollective.cli.main import app; app()"
+        return [sys.executable, "-c", run, "run", "-np", str(ranks), *words]
 
     def environment(self, ranks: int) -> dict[str, str]:
         """The ranks' environment: Open MPI yields where ranks exceed cores, as it must to be a fair peer."""
@@ -94,27 +95,22 @@ def launch(plan: Plan, ranks: int, first_group: int = 0) -> Iterator[dict[str, A
     Raises :class:`LaunchError` when it fails.  Leaving the iterator early ends the ranks.
     """
     launcher = find_launcher()
-    package = __package__ or "bench"
     with tempfile.TemporaryDirectory(prefix="pycollective-bench-") as folder:
         plan_file, events_file, log_file = (Path(folder) / name for name in ("plan.json", "events", "log"))
+        start_file = Path(folder) / "start.py"
         plan_file.write_text(plan.to_json())
-        words = [
-            sys.executable,
-            "-m",
-            f"{package}.worker",
-            str(plan_file),
-            str(events_file),
-            str(first_group),
-        ]
-        environment = launcher.environment(ranks)
-        # the ranks must find this very package wherever it was imported from
-        parts = [
-            str(Path(__file__).resolve().parents[package.count(".") + 1]),
-            environment.get("PYTHONPATH", ""),
-        ]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, parts))
-        with log_file.open("w") as log, _process(launcher.command(ranks, words), environment, log) as process:
+        start_file.write_text(
+            f"{_same_path()}from {__package__}.worker import main\n"
+            f"main({[str(plan_file), str(events_file), str(first_group)]!r})\n"
+        )
+        command = launcher.command(ranks, [sys.executable, str(start_file)])
+        with log_file.open("w") as log, _process(command, launcher.environment(ranks), log) as process:
             yield from _follow(process, EventReader(events_file), log_file, ranks)
+
+
+def _same_path() -> str:
+    """A line of Python that makes another process import exactly what this one imports."""
+    return f"import sys; sys.path[:] = {[os.path.abspath(folder) for folder in sys.path]!r}\n"
 
 
 @contextlib.contextmanager

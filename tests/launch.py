@@ -1,7 +1,7 @@
 """Run a script, a snippet or a function on n ranks, as real processes, under a hard time limit.
 
-Every rank's standard output goes to a file of its own, so that outputs never mix; the launcher's exit code and the
-ranks' standard error come back beside them.
+Every rank's standard output goes to a file of its own, so that outputs never mix; the launcher's exit code
+and the ranks' standard error come back beside them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+CLI = [sys.executable, "-m", "pycollective.cli.main"]
+"""The `pycollective` command of the package under test; start it outside the source tree."""
 # exec keeps the pid: signals and exit codes reach the launcher as if the shell had not been there.
 _WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}.out"'
 _OPEN_MPI = {
@@ -32,7 +34,7 @@ _OPEN_MPI = {
 
 @dataclass
 class Launched:
-    """What came of a launch: `outputs[r]` is rank r's standard output; iterating and indexing give the same."""
+    """What came of a launch: `outputs[r]` is rank r's standard output; so are result[r] and iteration."""
 
     outputs: list[str]
     returncode: int
@@ -80,11 +82,12 @@ def launch(
     grace: float = 0,
     check: bool = False,
 ) -> Launched:
-    """Run `script` on `n` ranks and return what each wrote.
+    """Run `script` on `n` ranks, in an empty folder, and return what each wrote.
 
     Args:
         n: number of ranks.
-        script: a Path, or a string naming an existing .py file; source text; or a function, whose source is taken
+        script: a Path, or a string naming an existing .py file; source text; or a function, whose source is
+        taken
             (its own imports inside it; called with `args` as strings).
         args: passed as sys.argv[1:].
         launcher: "pycollective" (`pycollective run`), "mpirun", or "alone" (plain Python, n must be 1).
@@ -98,11 +101,19 @@ def launch(
         out.mkdir()
         program = ["sh", "-c", _WRAPPER, str(out), sys.executable, str(file), *map(str, args)]
         command = [*_launcher(launcher, n, grace), *program]
-        full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
+        full = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))
+        }
         full |= _OPEN_MPI if launcher == "mpirun" else {}
         full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
-        returncode, stderr = _run(command, full, timeout)
-        outputs = [_text(out / f"{rank}.out") for rank in range(n)] if launcher != "alone" else [_text(out / ".out")]
+        returncode, stderr = _run(command, full, folder, timeout)
+        outputs = (
+            [_text(out / f"{rank}.out") for rank in range(n)]
+            if launcher != "alone"
+            else [_text(out / ".out")]
+        )
     result = Launched(outputs, returncode, stderr, command)
     if returncode == _TIMED_OUT:
         raise AssertionError(f"not done after {timeout} s\n{result.report()}")
@@ -114,7 +125,7 @@ _TIMED_OUT = -1000
 
 def _launcher(name: str, n: int, grace: float) -> list[str]:
     if name == "pycollective":
-        return [sys.executable, "-m", "pycollective.cli.main", "run", "--grace", str(grace), "-np", str(n)]
+        return [*CLI, "run", "--grace", str(grace), "-np", str(n)]
     if name == "mpirun":
         mpirun = find_mpirun()
         if mpirun is None:
@@ -139,11 +150,17 @@ def _script(script: str | Path | Callable[..., object], folder: Path) -> Path:
     return file
 
 
-def _run(command: list[str], env: dict[str, str], timeout: float) -> tuple[int, str]:
+def _run(command: list[str], env: dict[str, str], folder: str, timeout: float) -> tuple[int, str]:
     # A file, not a pipe: a process that outlives the launcher cannot keep the test waiting.
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True
+            command,
+            env=env,
+            cwd=folder,  # in the source tree Python would import that instead of the installed package
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
         )
         try:
             returncode = process.wait(timeout)

@@ -29,12 +29,18 @@ class PycollectivePeer:
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         call, topology = self._comm.allreduce, self._topology
-        if topology is None and op == "sum":  # as one would write it: what is not named is not paid for
-            return lambda: call(send, recv)
+        if op == "sum":  # as one would write it: what is not named is not paid for
+            return (
+                (lambda: call(send, recv))
+                if topology is None
+                else (lambda: call(send, recv, topology=topology))
+            )
         return lambda: call(send, recv, op=op, topology=topology)
 
     def broadcast(self, buffer: Array, root: int) -> Call:
         call, topology = self._comm.broadcast, self._topology
+        if topology is None:
+            return lambda: call(buffer, root, buffer)
         return lambda: call(buffer, root, buffer, topology=topology)
 
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:

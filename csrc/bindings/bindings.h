@@ -42,8 +42,12 @@ ArrayView view_of(py::handle array, const char* what);
 bool is_numpy(py::handle array);
 Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if there is no such element type
 
+// Sets the Python error that a C++ exception stands for; rethrows what it does not know.
+void translate(std::exception_ptr pointer);
+
 void bind_array(py::module_& m);
 void bind_dlpack(py::module_& m);
+void bind_fast_path(py::module_& m);
 void bind_handle(py::module_& m);
 void bind_schedule(py::module_& m);
 void bind_segment(py::module_& m);

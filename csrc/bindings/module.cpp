@@ -23,6 +23,8 @@ void raise_fault(const CommunicatorFault& fault) {
   PyErr_SetObject(type.ptr(), error.ptr());
 }
 
+}  // namespace
+
 void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
@@ -37,6 +39,8 @@ void translate(std::exception_ptr pointer) {
     PyErr_SetString(PyExc_OSError, error.what());
   }
 }
+
+namespace {
 
 // Lets Ctrl-C end a blocked call: runs Python's signal handlers if this is the main thread.
 bool signal_pending() {
@@ -58,4 +62,5 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_dlpack(m);
   pc::bind_handle(m);
   pc::bind_team(m);
+  pc::bind_fast_path(m);
 }

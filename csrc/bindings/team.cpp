@@ -94,7 +94,8 @@ void bind_team(py::module_& m) {
       .def("give_up", [](const TeamCall& self, const std::string& text) {
              self.team()->poison(Fault::aborted, self.team()->rank(), text);
            }, py::arg("text"))
-      .def("depart", [](const TeamCall& self) { self.team()->depart(); })
+      .def("close", &TeamCall::close, "Say goodbye to the peers; later calls raise.")
+      .def_property_readonly("closed", &TeamCall::closed)
       .def("gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank); }, py::arg("rank"))
       .def("departed",
            [](const TeamCall& self, int32_t rank) {

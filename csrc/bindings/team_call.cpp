@@ -287,21 +287,13 @@ std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
   return plan;
 }
 
-py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
-                          const py::object& topology, int32_t root, const py::object& counts_given,
-                          const py::object& scale, const py::object& timeout, bool nonblocking) {
-  const auto collective = static_cast<Collective>(collective_number);
-  if (!takes(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  const bool like_input = collective == Collective::allreduce || collective == Collective::broadcast ||
-                          (collective == Collective::reduce && team_->rank() == root);
-  if (like_input && out.is_none()) {
-    if (!is_numpy(x)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    out = new_like(x);
-  }
-  std::vector<int64_t> counts = read_counts(counts_given);
+Operation TeamCall::prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
+                            const py::object& topology, int32_t root, std::vector<int64_t> counts,
+                            const Scaling& scaling, const py::object& timeout) {
+  if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
   Arrays a = read(collective, x, out, root, counts);
   const uint8_t placement = place(collective, a, root);
-  const PlanKey key{collective, a.dtype, placement, root, a.count, op.ptr(), topology.ptr(), read_scaling(scale),
+  const PlanKey key{collective, a.dtype, placement, root, a.count, op.ptr(), topology.ptr(), scaling,
                     std::move(counts)};
   Operation operation;
   operation.plan = plan_for(key);
@@ -311,19 +303,58 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   operation.input_at = a.input_at;
   operation.output_at = a.output_at;
   operation.timeout = std::chrono::duration<double>(timeout.is_none() ? environment().timeout : timeout.cast<double>());
-  operation.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(operation.timeout);
+  return operation;
+}
 
-  if (nonblocking || team_->queued.load(std::memory_order_acquire) > 0) {
-    team_->require_sound();
-    auto task = std::make_shared<Task>(team_, std::move(operation), keep_alive(x, out));
-    Progress::instance().submit(task);
-    Handle handle(std::move(task), out);
-    if (nonblocking) return py::cast(std::move(handle));
-    return handle.result(std::nullopt);
+void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
+  if (team_->queued.load(std::memory_order_acquire) > 0) {
+    Handle(submit(std::move(operation), x, out), out).wait(std::nullopt);
+    return;
   }
+  // A small call is often through before letting go of the interpreter would pay.
+  if (team_->attempt(operation) == Status::done) return;
   const py::gil_scoped_release release;
   team_->run(operation);
+}
+
+std::shared_ptr<Task> TeamCall::submit(Operation operation, const py::object& x, const py::object& out) const {
+  team_->require_sound();
+  auto task = std::make_shared<Task>(team_, std::move(operation), keep_alive(x, out));
+  Progress::instance().submit(task);
+  return task;
+}
+
+py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
+                          const py::object& topology, int32_t root, const py::object& counts, const py::object& scale,
+                          const py::object& timeout, bool nonblocking) {
+  const auto collective = static_cast<Collective>(collective_number);
+  if (!takes(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  const bool like_input = collective == Collective::allreduce || collective == Collective::broadcast ||
+                          (collective == Collective::reduce && team_->rank() == root);
+  if (like_input && out.is_none()) {
+    if (!is_numpy(x)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+    out = new_like(x);
+  }
+  Operation operation =
+      prepare(collective, x, out, op, topology, root, read_counts(counts), read_scaling(scale), timeout);
+  if (nonblocking) return py::cast(Handle(submit(std::move(operation), x, out), out));
+  run(operation, x, out);
   return out;
+}
+
+py::object TeamCall::allreduce(const py::object& x, py::object out, const py::object& op, const py::object& topology,
+                               const py::object& timeout) {
+  if (!takes(x) || !takes(out) || (out.is_none() && !is_numpy(x)))
+    return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  if (out.is_none()) out = new_like(x);
+  Operation operation = prepare(Collective::allreduce, x, out, op, topology, -1, {}, {}, timeout);
+  run(operation, x, out);
+  return out;
+}
+
+void TeamCall::close() {
+  closed_ = true;
+  team_->depart();
 }
 
 }  // namespace pc

@@ -45,11 +45,22 @@ class TeamCall {
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking);
+  // allreduce without scaling, for the latency path.
+  py::object allreduce(const py::object& x, py::object out, const py::object& op, const py::object& topology,
+                       const py::object& timeout);
+  void close();  // the rank makes no further calls; later ones raise
+  bool closed() const { return closed_; }
   int path(int collective, const py::object& x, const py::object& out, int64_t bytes) const;
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
   const std::shared_ptr<Team>& team() const { return team_; }
 
  private:
+  Operation prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
+                    const py::object& topology, int32_t root, std::vector<int64_t> counts, const Scaling& scaling,
+                    const py::object& timeout);
+  void run(Operation& operation, const py::object& x, const py::object& out);
+  std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
+
   struct Arrays {
     ArrayView input, output;
     bool has_input = false, has_output = false;
@@ -70,6 +81,7 @@ class TeamCall {
   py::object planner_;
   std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
   std::vector<py::object> kept_;
+  bool closed_ = false;
 };
 
 }  // namespace pc

@@ -71,6 +71,12 @@ bool takes(Operator op, Dtype dtype) {
 }
 
 void copy_block(const Block& b, size_t element_size) {
+  if (b.streamed != nullptr && b.m == 1 && b.streamed[0] && b.targets[0] != b.sources[0]) {
+    static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // of one source: a copy
+    Block bytes = b;
+    bytes.count = b.count * element_size;
+    return bytewise(bytes);
+  }
   for (int d = 0; d < b.m; ++d)
     if (b.targets[d] != b.sources[0]) std::memcpy(b.targets[d], b.sources[0], b.count * element_size);
 }

@@ -31,6 +31,7 @@ struct Block {
   bool complete;   // the result holds every contribution
   const Scaling* scaling;
   CustomFunction custom;
+  const bool* streamed = nullptr;  // m flags: nobody reads this target soon, write it past the caches; or null
 };
 
 using Combine = void (*)(const Block&);

@@ -2,6 +2,8 @@
 // PC_ISA naming the namespace.
 #pragma once
 
+#include <algorithm>
+
 #include "dtype/kernels.h"
 #include "dtype/lanes.h"
 #include "dtype/operators.h"
@@ -9,6 +11,7 @@
 namespace pc {
 namespace {
 
+constexpr size_t kLine = 64;  // bytes of a cache line
 constexpr int kUnroll = 4;  // registers in flight per source; hides the latency of a load
 
 // One run of kUnroll registers: all sources combined left to right, then written to all targets.
@@ -46,19 +49,44 @@ inline void combine_run(const Block& b, size_t at, size_t count) {
   }
   for (int d = 0; d < b.m; ++d) {
     T* into = static_cast<T*>(b.targets[d]) + at;
+    if (!Partial && b.streamed != nullptr && b.streamed[d] && reinterpret_cast<uintptr_t>(into) % kLine == 0) {
+#pragma GCC unroll 4
+      for (int u = 0; u < kUnroll; ++u) stream_packed(into + u * L::count, L::pack(acc[u]));
+      continue;
+    }
     T* out = Partial ? padded : into;
 #pragma GCC unroll 4
-    for (int u = 0; u < kUnroll; ++u) L::store(out + u * L::count, acc[u]);
+    for (int u = 0; u < kUnroll; ++u) {
+      const auto packed = L::pack(acc[u]);
+      std::memcpy(static_cast<void*>(out + u * L::count), &packed, sizeof packed);
+    }
     if constexpr (Partial) std::memcpy(static_cast<void*>(into), padded, count * sizeof(T));
   }
+}
+
+// Elements up to the first line boundary of the first streamed target: streaming writes whole lines only.
+template <class T>
+size_t elements_before_line(const Block& b) {
+  for (int d = 0; d < b.m; ++d)
+    if (b.streamed[d]) return (kLine - reinterpret_cast<uintptr_t>(b.targets[d]) % kLine) % kLine / sizeof(T);
+  return 0;
 }
 
 template <class T, class Op, bool Scaled>
 void combine(const Block& b) {
   constexpr size_t run = static_cast<size_t>(Lanes<T>::count) * kUnroll;
   size_t at = 0;
+  if (b.streamed != nullptr) {
+    const size_t head = elements_before_line<T>(b);
+    for (; at < head && at < b.count;) {
+      const size_t part = std::min({run, head - at, b.count - at});
+      combine_run<T, Op, Scaled, true>(b, at, part);
+      at += part;
+    }
+  }
   for (; at + run <= b.count; at += run) combine_run<T, Op, Scaled, false>(b, at, run);
   if (at < b.count) combine_run<T, Op, Scaled, true>(b, at, b.count - at);
+  if (b.streamed != nullptr) stream_fence();
 }
 
 // Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.

@@ -24,7 +24,30 @@ namespace {
 
 typedef float FloatVector __attribute__((vector_size(PC_VECTOR_BYTES)));
 typedef uint32_t WordVector __attribute__((vector_size(PC_VECTOR_BYTES)));
+typedef uint8_t ByteVector __attribute__((vector_size(PC_VECTOR_BYTES / 4)));
 typedef uint16_t HalfwordVector __attribute__((vector_size(PC_VECTOR_BYTES / 2)));
+
+// Writing past the caches: for results that nobody reads soon, it saves fetching the lines first.
+// `into` is aligned to the size of what is written.
+template <class Packed>
+inline void stream_packed(void* into, const Packed& packed) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Packed) == 64) return _mm512_stream_si512(static_cast<__m512i*>(into), (__m512i)packed);
+#endif
+#if defined(__AVX__)
+  if constexpr (sizeof(Packed) == 32) return _mm256_stream_si256(static_cast<__m256i*>(into), (__m256i)packed);
+#endif
+#if defined(__SSE2__)
+  if constexpr (sizeof(Packed) == 16) return _mm_stream_si128(static_cast<__m128i*>(into), (__m128i)packed);
+#endif
+  std::memcpy(into, &packed, sizeof packed);
+}
+
+inline void stream_fence() {  // streamed stores do not wait for a release store: this makes them
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
 
 // Types whose registers hold the elements themselves.
 template <class T>
@@ -37,7 +60,7 @@ struct Lanes {
     std::memcpy(&v, from, sizeof v);
     return v;
   }
-  static void store(T* into, Vector v) { std::memcpy(into, &v, sizeof v); }
+  static Vector pack(Vector v) { return v; }
 };
 
 template <>
@@ -46,7 +69,7 @@ struct Lanes<boolean> {
   using Scalar = uint8_t;
   static constexpr int count = PC_VECTOR_BYTES;
   static Vector load(const boolean* from) { return Lanes<uint8_t>::load(&from->bits); }
-  static void store(boolean* into, Vector v) { Lanes<uint8_t>::store(&into->bits, v); }
+  static Vector pack(Vector v) { return v; }
 };
 
 // Types that are widened to float.
@@ -66,14 +89,13 @@ struct Lanes<bfloat16> : Widened {
     std::memcpy(&v, &word, sizeof v);
     return v;
   }
-  static void store(bfloat16* into, Vector v) {
+  static HalfwordVector pack(Vector v) {
     WordVector word;
     std::memcpy(&word, &v, sizeof word);
     const WordVector rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
     const WordVector quiet = (word >> 16) | 0x40u;
     const WordVector chosen = ((word & 0x7fffffffu) > 0x7f800000u) ? quiet : rounded;
-    const HalfwordVector half = __builtin_convertvector(chosen, HalfwordVector);
-    std::memcpy(into, &half, sizeof half);
+    return __builtin_convertvector(chosen, HalfwordVector);
   }
 };
 
@@ -83,25 +105,24 @@ struct Lanes<float16> : Widened {
   static Vector load(const float16* from) {
     return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
-  static void store(float16* into, Vector v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(into),
-                        _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  static __m256i pack(Vector v) {
+    return _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
 #elif defined(__F16C__)
   static Vector load(const float16* from) {
     return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  static void store(float16* into, Vector v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(into), _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
-  }
+  static __m128i pack(Vector v) { return _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT); }
 #else
   static Vector load(const float16* from) {
     Vector v;
     for (int i = 0; i < count; ++i) v[i] = to_float(from[i]);
     return v;
   }
-  static void store(float16* into, Vector v) {
-    for (int i = 0; i < count; ++i) from_float(v[i], into[i]);
+  static HalfwordVector pack(Vector v) {
+    HalfwordVector half;
+    for (int i = 0; i < count; ++i) half[i] = static_cast<uint16_t>(Half::encode(v[i]));
+    return half;
   }
 #endif
 };
@@ -114,8 +135,10 @@ struct TableLanes : Widened {
     for (int i = 0; i < count; ++i) v[i] = table[from[i].bits];
     return v;
   }
-  static void store(T* into, Vector v) {
-    for (int i = 0; i < count; ++i) from_float(v[i], into[i]);
+  static ByteVector pack(Vector v) {
+    ByteVector bytes;
+    for (int i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(Format::encode(v[i]));
+    return bytes;
   }
 };
 template <> struct Lanes<float8_e4m3fn> : TableLanes<float8_e4m3fn, E4M3FN> {};

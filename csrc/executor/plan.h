@@ -20,6 +20,7 @@ struct Plan {
   size_t element = 1;         // bytes
   int64_t tile_elements = 1;
   int64_t tiles = 1;
+  bool streams = false;       // the output is larger than the caches and not read again within the call
 
   bool windows() const { return fingerprint.placement != 0; }
 

@@ -1,4 +1,4 @@
-"""`pycollective doctor`: what this machine offers, and which path a call would take. Looks, changes nothing."""
+"""`pycollective doctor`: what this machine offers, and which path a call would take. Changes nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _print(findings: list[Finding]) -> None:
     Console().print(table)
 
 
-# -- the machine -------------------------------------------------------------------------------------------------------
+# -- the machine -------------------------------------------------------------------------------------------
 
 
 def _machine() -> Iterator[Finding]:
@@ -127,7 +127,11 @@ def _memory() -> Iterator[Finding]:
     pages = _read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     chosen = pages.partition("[")[2].partition("]")[0]
     usable = chosen in ("always", "within_size", "advise", "force")
-    why = "" if usable else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
+    why = (
+        ""
+        if usable
+        else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
+    )
     yield Finding("memory", "huge pages for windows", chosen or "unknown", True if usable else None, why)
     yield _try("memory", "pidfd", _pidfd, "a dead rank is noticed by looking, not by being told")
     locked = _read("/proc/self/limits").partition("Max locked memory")[2].split()
@@ -167,7 +171,7 @@ def _try(group: str, name: str, probe: Callable[[], str], without: str) -> Findi
         return Finding(group, name, "not available", None, f"{error}; {without}")
 
 
-# -- software ----------------------------------------------------------------------------------------------------------
+# -- software ----------------------------------------------------------------------------------------------
 
 
 def _core() -> Iterator[Finding]:
@@ -175,7 +179,13 @@ def _core() -> Iterator[Finding]:
     try:
         core = importlib.import_module("pycollective._core")
     except ImportError as error:
-        yield Finding("pycollective", "native core", "missing", False, f"{error}; install the package, e.g. `make install`")
+        yield Finding(
+            "pycollective",
+            "native core",
+            "missing",
+            False,
+            f"{error}; install the package, e.g. `make install`",
+        )
         return
     yield Finding("pycollective", "native core", str(getattr(core, "__file__", "built in")))
     if hasattr(core, "instruction_set"):
@@ -199,18 +209,34 @@ def _mpi() -> Iterator[Finding]:
     version = _version("mpi4py")
     mpirun = _mpirun()
     if mpirun is None:
-        yield Finding("MPI", "mpirun", "not found", None, "`pip install 'pycollective[mpi]'`; `pycollective run` needs none")
+        yield Finding(
+            "MPI",
+            "mpirun",
+            "not found",
+            None,
+            "`pip install 'pycollective[mpi]'`; `pycollective run` needs none",
+        )
     else:
         yield Finding("MPI", "mpirun", _first_line([mpirun, "--version"]), why=mpirun)
     if version is None:
-        yield Finding("MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun")
+        yield Finding(
+            "MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun"
+        )
         return
     # In a process of its own: importing mpi4py loads the MPI library, which may be broken.
-    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI as m; print(m.Get_library_version())"
+    )
     library = _first_line([sys.executable, "-c", code]).split(", package")[0]
     usable = "MPI" in library
     yield Finding("MPI", "mpi4py", version)
-    yield Finding("MPI", "library", library if usable else "cannot be loaded", True if usable else None, "" if usable else library)
+    yield Finding(
+        "MPI",
+        "library",
+        library if usable else "cannot be loaded",
+        True if usable else None,
+        "" if usable else library,
+    )
 
 
 def _mpirun() -> str | None:
@@ -226,7 +252,9 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("GPU", "nvcc", "not found", None, "GPU ranks cannot be built here")
     else:
         yield Finding("GPU", "nvcc", _first_line([nvcc, "--version"], line=-2), why=nvcc)
-    built = importlib.util.find_spec("pycollective") is not None and importlib.util.find_spec("pycollective._cuda")
+    built = importlib.util.find_spec("pycollective") is not None and importlib.util.find_spec(
+        "pycollective._cuda"
+    )
     yield Finding("GPU", "pycollective._cuda", "built" if built else "not built", True if built else None)
     yield _nccl()
 
@@ -235,7 +263,9 @@ def _cuda() -> Finding:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Finding("GPU", "CUDA driver", "not found", None, "no libcuda.so.1: no NVIDIA driver on this machine")
+        return Finding(
+            "GPU", "CUDA driver", "not found", None, "no libcuda.so.1: no NVIDIA driver on this machine"
+        )
     status = cuda.cuInit(0)
     if status != 0:
         return Finding("GPU", "CUDA driver", "does not start", None, f"cuInit returned {status}")
@@ -257,7 +287,9 @@ def _nccl() -> Finding:
         library.ncclGetVersion(ctypes.byref(version))
         major, rest = divmod(version.value, 10000)
         return Finding("GPU", "NCCL", f"{major}.{rest // 100}.{rest % 100}", why=place)
-    return Finding("GPU", "NCCL", "not found", None, "no libnccl.so.2 on the loader's path or among Python's packages")
+    return Finding(
+        "GPU", "NCCL", "not found", None, "no libnccl.so.2 on the loader's path or among Python's packages"
+    )
 
 
 def _nccl_of_pip() -> list[str]:
@@ -265,7 +297,7 @@ def _nccl_of_pip() -> list[str]:
     return [str(p) for folder in sys.path for p in Path(folder or ".").glob("nvidia/nccl/lib/libnccl.so.2")]
 
 
-# -- what a call would do ----------------------------------------------------------------------------------------------
+# -- what a call would do ----------------------------------------------------------------------------------
 
 
 def _job() -> Iterator[Finding]:
@@ -277,7 +309,7 @@ def _job() -> Iterator[Finding]:
 
 
 def _paths() -> Iterator[Finding]:
-    """What `explain` says of an allreduce among as many ranks as cores (threads, but the choice is the same)."""
+    """What `explain` says of an allreduce among as many ranks as cores (here threads)."""
     package = importlib.import_module("pycollective")
     ranks = max(2, len(os.sched_getaffinity(0)))
 
@@ -297,11 +329,11 @@ def _settings() -> Iterator[Finding]:
     name = "PYCOLLECTIVE_INIT_TIMEOUT"
     rows.append((name, DEFAULT_TIMEOUT, float(os.environ.get(name) or DEFAULT_TIMEOUT), meaning))
     for name, default, value, meaning in rows:
-        changed = "" if value == default else f", default {default:g}"
-        yield Finding("settings", name, f"{value:g}", why=meaning + changed)
+        changed = "" if value == default else f", default {default:.10g}"
+        yield Finding("settings", name, f"{value:.10g}", why=meaning + changed)
 
 
-# -- helpers -----------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------
 
 
 def _read(path: str) -> str:
@@ -322,7 +354,12 @@ def _first_line(command: list[str], line: int = 0) -> str:
     """One line of what a command says, on whichever stream; the reason if it cannot run."""
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_PROBE_SECONDS, check=False
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

@@ -1,7 +1,7 @@
 """`pycollective draw`: a compiled schedule as a picture.
 
-On the left the ranks and who reads whom (the wider, the more of the message); on the right time: one lane a rank, one
-mark a step, coloured by chunk, and a line from where the step's data came.
+On the left the ranks and who reads whom (the wider, the more of the message); on the right time: one lane a
+rank, one mark a step, coloured by chunk, and a line from where the step's data came.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def draw(where: str, out: Path, ranks: int, collective: str, root: int, small: b
     return 0
 
 
-def draw_schedule(topology: object, size: int, collective: str = "allreduce", root: int = 0, small: bool = False) -> Any:
+def draw_schedule(
+    topology: object, size: int, collective: str = "allreduce", root: int = 0, small: bool = False
+) -> Any:
     """A matplotlib Figure of one schedule, compiled for window arrays.
 
     Raises:
@@ -59,7 +61,9 @@ def draw_schedule(topology: object, size: int, collective: str = "allreduce", ro
     _draw_lanes(lanes, schedule, times, last)
     variant = " (small messages)" if small else ""
     row = info(topology)
-    figure.suptitle(f"{label(topology)} · {collective}{variant} · {size} ranks", fontweight="bold", color=_INK)
+    figure.suptitle(
+        f"{label(topology)} · {collective}{variant} · {size} ranks", fontweight="bold", color=_INK
+    )
     figure.supxlabel(f"{row.doc}   {_traffic(schedule)}", fontsize=8, color=_INK)
     return figure
 
@@ -100,8 +104,9 @@ def _traffic(schedule: Schedule) -> str:
     for (_, to, _), count in moved.items():
         into[to] += count
     most = max(into.values(), default=0) / schedule.chunks
-    steps = max(len(rank.steps) for rank in schedule.ranks)
-    return f"[{_count(schedule.chunks, "chunk")}, {_count(steps, "step")}; the busiest rank receives {most:.3g} times the message]"
+    steps = _count(max(len(rank.steps) for rank in schedule.ranks), "step")
+    chunks = _count(schedule.chunks, "chunk")
+    return f"[{chunks}, {steps}; the busiest rank receives {most:.3g} times the message]"
 
 
 def _count(number: int, noun: str) -> str:
@@ -111,11 +116,10 @@ def _count(number: int, noun: str) -> str:
 def _draw_graph(axes: Any, schedule: Schedule) -> None:
     places, moved = _places(schedule), sorted(transfers(schedule).items())
     for (source, to, reduces), count in moved:
-        x, y = places[source], places[to]
         axes.annotate(
             "",
-            xy=y,
-            xytext=x,
+            xy=places[to],
+            xytext=places[source],
             arrowprops={
                 "arrowstyle": "-|>",
                 "color": _REDUCE if reduces else _COPY,
@@ -152,10 +156,10 @@ def _places(schedule: Schedule) -> list[tuple[float, float]]:
     hubs = [rank for rank, others in enumerate(meets) if len(others) == schedule.size - 1]
     hub = hubs[0] if len(hubs) == 1 and schedule.size > 3 else None
     rim = [rank for rank in range(schedule.size) if rank != hub]
-    places = [(0.0, 0.0)] * schedule.size
+    places: list[tuple[float, float]] = [(0.0, 0.0)] * schedule.size
     for i, rank in enumerate(rim):
         angle = 2 * math.pi * i / len(rim)
-        places[rank] = (math.sin(angle), math.cos(angle)) if schedule.size > 1 else (0.0, 0.0)
+        places[rank] = (math.sin(angle), math.cos(angle))
     return places
 
 
@@ -168,7 +172,9 @@ def _draw_lanes(axes: Any, schedule: Schedule, times: list[list[int]], last: int
     axes.set_yticks(range(schedule.size), [f"rank {rank}" for rank in range(schedule.size)], fontsize=8)
     axes.set_xlim(-0.8, last + 0.8)
     axes.set_ylim(schedule.size - 0.4, -0.6)
-    axes.set_xlabel("time in steps    (filled: reduced from several, ring: copied; colour: chunk)", fontsize=8)
+    axes.set_xlabel(
+        "time in steps    (filled: reduced from several, ring: copied; colour: chunk)", fontsize=8
+    )
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", length=0)
     axes.set_xticks(range(0, last + 1, 1 + last // 20))
@@ -186,7 +192,16 @@ def _draw_step(axes: Any, rank: int, time: int, step: Step, colour: Any) -> None
             axes.plot([time + 0.2, time + 0.6], [rank, target.rank], linestyle=":", **line)
     reduces = len(step.sources) > 1
     face = colour if reduces else "white"
-    axes.plot(time, rank, "o", markersize=8, markerfacecolor=face, markeredgecolor=colour, markeredgewidth=2, zorder=3)
+    axes.plot(
+        time,
+        rank,
+        "o",
+        markersize=8,
+        markerfacecolor=face,
+        markeredgecolor=colour,
+        markeredgewidth=2,
+        zorder=3,
+    )
 
 
 def _colours(count: int) -> list[Any]:

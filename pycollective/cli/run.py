@@ -1,7 +1,7 @@
 """`pycollective run`: n copies of a command on this host, as one job that starts and ends together.
 
-Each rank leads a session of its own, so its whole process group can be signalled; a small guardian process kills
-the groups should this launcher itself die by SIGKILL. Nothing here needs more than the standard library.
+Each rank leads a session of its own, so its whole process group can be signalled; a small guardian process
+kills the groups should this launcher itself die by SIGKILL. Standard library only.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def run(
             (SIGKILL follows KILL_AFTER seconds later).
         env: the environment of the ranks, `os.environ` by default.
 
-    A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all ranks;
-    a second one kills them. 127 means that the command could not be started.
+    A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all
+    ranks; a second one kills them. 127 means that the command could not be started.
     """
     words = list(command)
     if words and words[0].endswith(".py"):
@@ -156,7 +156,9 @@ class _Job:
         self._events(max(0.0, min([*timers, self.pause])))
         for rank in self.ranks:
             if rank.code is None and os.waitid(os.P_PID, rank.process.pid, _LOOK) is not None:
-                rank.signal(signal.SIGKILL)  # what it leaves behind in its group, while its pid is still its own
+                rank.signal(
+                    signal.SIGKILL
+                )  # what it leaves behind in its group, while its pid is still its own
                 self._ended(rank, rank.process.wait())
         self._timers()
 
@@ -238,8 +240,8 @@ class _Job:
 def _guardian() -> Iterator[int]:
     """A process that outlives a SIGKILL of the launcher and then kills the ranks' groups.
 
-    Yields the descriptor to which the launcher writes each rank's process group. The guardian acts when the pipe
-    closes without the final word, which the kernel does for a launcher that is gone.
+    Yields the descriptor to which the launcher writes each rank's process group. The guardian acts when the
+    pipe closes without the final word, which the kernel does for a launcher that is gone.
     """
     reader, writer = os.pipe()
     guardian = os.fork()

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from pycollective.errors import Error, TopologyError
-from pycollective.schedule import COLLECTIVES, Report, describe, get, info, label, load, names, verify_topology
+from pycollective.schedule import (
+    COLLECTIVES,
+    Report,
+    describe,
+    get,
+    info,
+    label,
+    load,
+    names,
+    verify_topology,
+)
 
 
 @dataclass
@@ -68,11 +78,16 @@ def verify(where: str, ranks: str, collectives: str = "") -> int:
     wrong = [row for row in rows if row.error is not None]
     for row in wrong:
         assert row.error is not None
-        errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
+        errors.print(
+            f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False
+        )
         errors.print(f"  {row.error}", markup=False, highlight=False, soft_wrap=True)
     total = sum(row.schedules for row in rows)
     seconds = sum(row.seconds for row in rows)
-    console.print(f"{total} schedules proved in {seconds:.1f} s" + (f", {len(wrong)} collectives wrong" if wrong else ""))
+    console.print(
+        f"{total} schedules proved in {seconds:.1f} s"
+        + (f", {len(wrong)} collectives wrong" if wrong else "")
+    )
     return int(bool(wrong))
 
 

@@ -30,8 +30,8 @@ TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun, and anybody who follows torch's `env://` convention, sets."""
 
 _ONE_HOST = (
-    "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT itself); "
-    "start a job of several hosts with mpirun"
+    "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
+    "itself); start a job of several hosts with mpirun"
 )
 
 
@@ -139,9 +139,9 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
     if told > 1 and world.Get_size() == 1:
         library = mpi.Get_library_version().split("\n")[0].split(",")[0]
         raise BootstrapError(
-            f"mpirun started {told} ranks, but mpi4py's MPI library ({library}) sees only this one: mpirun and mpi4py "
-            "belong to different MPI installations; use the mpirun of that library, or reinstall mpi4py against "
-            "yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
+            f"mpirun started {told} ranks, but mpi4py's MPI library ({library}) sees only this one: "
+            "mpirun and mpi4py belong to different MPI installations; use the mpirun of that library, or "
+            "reinstall mpi4py against yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
         )
     return MpiBootstrap(world, timeout)
 
@@ -158,13 +158,17 @@ def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> Non
     missing = [name for name in names if name not in env]
     if missing:
         found = ", ".join(name for name in names if name in env)
-        raise BootstrapError(f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}")
+        raise BootstrapError(
+            f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}"
+        )
 
 
 def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
     rank, size = _integer(env, rank_name, 0), _integer(env, size_name, 1)
     if size < 1 or not 0 <= rank < size:
-        raise BootstrapError(f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size")
+        raise BootstrapError(
+            f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size"
+        )
     return rank, size
 
 

@@ -59,7 +59,7 @@ class MpiBootstrap:
         self._closed = False
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        """Every rank's `data`, in rank order; returns only when all ranks have called it (so it is a barrier)."""
+        """Every rank's `data`, in rank order; returns when all ranks have called it: it is a barrier."""
         if self._closed:
             raise BootstrapError("this bootstrap is closed")
         return _star(self.comm, data, self._timeout if timeout is None else timeout)
@@ -137,7 +137,7 @@ def _take(message: Any, status: Any) -> bytes:
 
 
 def _poll(done: Callable[[], bool], deadline: float) -> bool:
-    """Call `done` until it says yes: eagerly at first, then with growing pauses so that late ranks get the core."""
+    """Call `done` until it says yes: eagerly at first, then with pauses that leave the core to late ranks."""
     tries = 0
     while not done():
         if time.monotonic() >= deadline:

@@ -1,8 +1,9 @@
 """The rail of communicators that span hosts: every collective over MPI's own, on contiguous NumPy arrays.
 
 Results are those of the shared-memory path: NaN wins in min and max, sums of booleans are "or", averages of
-integers round toward zero, and the 16- and 8-bit floats, which MPI lacks, are reduced in float32 and rounded once.
-The order of reduction is MPI's. Calls block; deadlines and fingerprints do not reach across hosts yet.
+integers round toward zero, and the 16- and 8-bit floats, which MPI lacks, are reduced in float32 and
+rounded once. The order of reduction is MPI's. Calls block; deadlines and fingerprints do not reach across
+hosts yet.
 """
 
 from __future__ import annotations
@@ -20,11 +21,23 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Operator = str | Callable[[Any, Any], Any]
 
-_AS_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_AS_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
+    1: np.uint8,
+    2: np.uint16,
+    4: np.uint32,
+    8: np.uint64,
+}
 # MPI's names of our operators, by what they work on.
 _ON_BOOL = {
-    **{"sum": "LOR", "max": "LOR", "lor": "LOR", "bor": "LOR", "bxor": "LXOR"},
-    **{"prod": "LAND", "min": "LAND", "land": "LAND", "band": "LAND"},
+    "sum": "LOR",
+    "max": "LOR",
+    "lor": "LOR",
+    "bor": "LOR",
+    "bxor": "LXOR",
+    "prod": "LAND",
+    "min": "LAND",
+    "land": "LAND",
+    "band": "LAND",
 }
 _ON_REALS = {"sum": "SUM", "avg": "SUM", "prod": "PROD"}
 _ON_INTEGERS = {**_ON_REALS, "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
@@ -47,8 +60,8 @@ class _Call:
 class MpiRail:
     """Collectives over an mpi4py communicator, which the rail owns from then on.
 
-    Not thread-safe: MPI orders collectives of one communicator by their calls, so all must come from one thread
-    at a time, in the same order on every rank.
+    Not thread-safe: MPI orders collectives of one communicator by their calls, so all must come from one
+    thread at a time, in the same order on every rank.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
@@ -77,13 +90,16 @@ class MpiRail:
         Args:
             collective: allreduce, reduce, broadcast, reduce_scatter, allgather, allgatherv, gather, scatter,
                 alltoall, alltoallv, barrier, send or recv.
-            x: what this rank contributes, C-contiguous; None where it has no part (scatter or broadcast off the root,
+            x: what this rank contributes, C-contiguous; None where it has no part (scatter or broadcast off
+            the root,
                 recv, barrier).
-            out: where the result goes, C-contiguous, the same dtype; may be `x` itself. None where there is none.
+            out: where the result goes, C-contiguous, the same dtype; may be `x` itself. None where there is
+            none.
             op: a name (sum avg prod min max band bor bxor land lor) or a function of two arrays or scalars;
                 functions are taken to be associative, not commutative: MPI then keeps rank order.
             root: the root; for send the destination, for recv the source.
-            counts: elements of each rank (reduce_scatter, allgatherv, gather, scatter; for alltoallv what goes to
+            counts: elements of each rank (reduce_scatter, allgatherv, gather, scatter; for alltoallv what
+            goes to
                 each); equal shares by default.
             recv_counts: for alltoallv, elements that come from each rank.
             prescale, postscale: factors on each contribution and on the result, as in the communicator.
@@ -96,7 +112,7 @@ class MpiRail:
         return out
 
     def split(self, color: int | None, key: int = 0) -> MpiRail | None:
-        """A rail for the ranks of the same `color`, ordered by `key`; None for a `color` of None. Collective."""
+        """Collective: a rail for the ranks of the same `color`, by `key`; None for a `color` of None."""
         part = self._comm.Split(self._mpi.UNDEFINED if color is None else color, key)
         return None if part == self._mpi.COMM_NULL else MpiRail(part)
 
@@ -112,7 +128,7 @@ class MpiRail:
             self._comm.Free()
         self._own_ops, self._comm = {}, None
 
-    # -- moving data -----------------------------------------------------------------------------------------------
+    # -- moving data ---------------------------------------------------------------------------------------
 
     def _barrier(self, call: _Call) -> None:
         self._comm.Barrier()
@@ -162,7 +178,7 @@ class MpiRail:
         """MPI takes counts alone for blocks that lie one after the other."""
         return [whole.size // self.size] * self.size if counts is None else list(counts)
 
-    # -- reducing --------------------------------------------------------------------------------------------------
+    # -- reducing ------------------------------------------------------------------------------------------
 
     def _allreduce(self, call: _Call) -> None:
         contribution, op = self._enter(call, call.out)
@@ -253,7 +269,7 @@ def _flat(array: Array | None) -> Array:
 
 
 def _raw(array: Array | None) -> Array:
-    """The elements as unsigned integers of their width: MPI only moves them, and has no 8- or 16-bit floats."""
+    """The elements as unsigned integers of their width: MPI only moves them, and lacks small floats."""
     flat = _flat(array)
     return flat.view(_AS_UNSIGNED[flat.dtype.itemsize])
 
@@ -276,11 +292,12 @@ def _work_dtype(dtype: np.dtype[Any], op: Operator, scale: tuple[float, float]) 
 def _truncated(total: Array, divisor: int) -> Array:
     """Integer division that rounds toward zero, as C++ does."""
     quotient = np.abs(total) // total.dtype.type(divisor)
-    return np.where(total < 0, -quotient, quotient) if total.dtype.kind == "i" else quotient
+    signed: Array = np.where(total < 0, -quotient, quotient) if total.dtype.kind == "i" else quotient
+    return signed
 
 
 def _over_arrays(function: Callable[[Any, Any], Any], work: np.dtype[Any]) -> Callable[[Any, Any], Any]:
-    """A user's function as one of whole arrays; a function that only takes scalars is called for each element."""
+    """A user's function as one of whole arrays; one that only takes scalars is called for each element."""
     probe = np.ones(2, work)
     try:
         if np.shape(function(probe, probe)) == (2,):

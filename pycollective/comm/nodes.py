@@ -62,7 +62,7 @@ class Nodes:
 
 
 def node_key() -> bytes:
-    """What two processes have in common exactly when they can share memory: host name, boot id, PID namespace."""
+    """What processes that can share memory have in common: host name, boot id and PID namespace."""
     parts = [socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")]
     return "\0".join(parts).encode()
 

@@ -83,7 +83,11 @@ class Planner:
         instance, small = choose(collective, topology, nbytes)
         program = "allreduce" if collective == "barrier" else collective
         rooted = root if program in ROOTED else None
-        key = (instance, program, self.size, rooted, PLACEMENTS[placement], small)
+        where = PLACEMENTS[placement]
+        if small and where.inplace:
+            # Where everybody overwrites what everybody reads, one-shot takes a detour through scratch; two-shot not.
+            small = schedule_for(instance, program, self.size, rooted, where, True).cells == 0
+        key = (instance, program, self.size, rooted, where, small)
         operator = resolve(op, dtype)
         return (_loaded(key, self.rank), registry.label(instance), *operator)
 

@@ -13,7 +13,7 @@ from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.calls import KIND
 from pycollective.comm.mpi_rail import MpiRail
 from pycollective.comm.operators import NAMES, Op
-from pycollective.errors import TimeoutError
+from pycollective.errors import CommunicatorError, TimeoutError
 
 _NAMES = {number: name for name, number in KIND.items()}
 
@@ -45,6 +45,7 @@ class RailCalls:
         self.rail = rail
         self.rank, self.size = rail.rank, rail.size
         self._thread: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def call(
         self,
@@ -64,6 +65,8 @@ class RailCalls:
             return NotImplemented
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
             return NotImplemented
+        if self._closed:
+            raise CommunicatorError("the communicator was freed")
         name = _NAMES[kind]
         source, target = _as_numpy(x), _as_numpy(out)
         if out is None and name in ("allreduce", "broadcast") and source is not None:
@@ -132,8 +135,9 @@ class RailCalls:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="pycollective-rail")
         return self._thread
 
-    def free(self) -> None:
-        """Collective; may be called twice."""
+    def close(self) -> None:
+        """Collective; may be called twice. Later calls raise."""
+        self._closed = True
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None

@@ -1,13 +1,14 @@
 """Single-host rendezvous: ranks meet at an abstract UNIX socket and exchange bytes through rank 0.
 
-An abstract socket lives in the kernel alone, so no file is left behind whatever signal ends a rank. Every frame is
-`!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: no thread, nothing to
-forget across a fork. Both ends check the other's uid (SO_PEERCRED), because anybody on the host may bind or
-connect to an abstract name.
+An abstract socket lives in the kernel alone, so no file is left behind whatever signal ends a rank. Every
+frame is `!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: no thread,
+nothing to forget across a fork. Both ends check the other's uid (SO_PEERCRED), because anybody on the host
+may bind or connect to an abstract name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -26,7 +27,9 @@ _HELLO = struct.Struct("!III")  # version, rank, size
 _LENGTH = struct.Struct("!Q")
 _HELLO_KIND, _DATA, _ERROR = 1, 2, 3
 _MAX_FRAME = 1 << 32
-_GRACE = 2.0  # a rank waits this much longer than rank 0, so that it hears rank 0's verdict with the names in it
+_GRACE = (
+    2.0  # a rank waits this much longer than rank 0, so that it hears rank 0's verdict with the names in it
+)
 
 
 def pack(blobs: Sequence[bytes]) -> bytes:
@@ -86,7 +89,7 @@ class SocketBootstrap:
                 raise
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        """Every rank's `data`, in rank order; returns only when all ranks have called it (so it is a barrier)."""
+        """Every rank's `data`, in rank order; returns when all ranks have called it: it is a barrier."""
         if self._failure is not None:
             raise BootstrapError(self._failure)
         if self._closed:
@@ -107,7 +110,7 @@ class SocketBootstrap:
             peer.close()
         self._peers.clear()
 
-    # -- meeting ---------------------------------------------------------------------------------------------------
+    # -- meeting -------------------------------------------------------------------------------------------
 
     def _meet(self) -> None:
         deadline = time.monotonic() + self._timeout
@@ -136,7 +139,9 @@ class SocketBootstrap:
             pause = min(pause * 1.5, 0.01)
         if _peer_uid(peer) != os.getuid():
             peer.close()
-            raise BootstrapError(f"the rendezvous socket of this job is held by another user (uid {_peer_uid(peer)})")
+            raise BootstrapError(
+                f"the rendezvous socket of this job is held by another user (uid {_peer_uid(peer)})"
+            )
         _send(peer, _HELLO_KIND, _HELLO.pack(_VERSION, self.rank, self.size), deadline)
         return peer
 
@@ -147,8 +152,8 @@ class SocketBootstrap:
                 listener.bind(self._address)
             except OSError as error:
                 raise BootstrapError(
-                    f"rank 0 cannot open the rendezvous socket: {error.strerror}; is another job with the same name, "
-                    "or a second process that calls itself rank 0, running on this host?"
+                    f"rank 0 cannot open the rendezvous socket: {error.strerror}; is another job with "
+                    "the same name, or a second process that calls itself rank 0, running on this host?"
                 ) from error
             listener.listen(self.size + 16)
             while len(self._peers) < self.size - 1:
@@ -173,7 +178,9 @@ class SocketBootstrap:
             return
         trouble = ""
         if kind != _HELLO_KIND or version != _VERSION:
-            trouble = f"a rank speaks rendezvous version {version}, rank 0 speaks {_VERSION}: mixed installations"
+            trouble = (
+                f"a rank speaks rendezvous version {version}, rank 0 speaks {_VERSION}: mixed installations"
+            )
         elif size != self.size:
             trouble = f"rank {rank} was told that there are {size} ranks, rank 0 that there are {self.size}"
         elif not 0 < rank < self.size or rank in self._peers:
@@ -184,7 +191,7 @@ class SocketBootstrap:
             raise BootstrapError(self._refuse_all(trouble))
         self._peers[rank] = peer
 
-    # -- rounds ----------------------------------------------------------------------------------------------------
+    # -- rounds --------------------------------------------------------------------------------------------
 
     def _serve(self, data: bytes, deadline: float) -> list[bytes]:
         """Rank 0: collect from everyone, in the order of arrival, then answer everyone."""
@@ -217,7 +224,9 @@ class SocketBootstrap:
         """Any other rank: hand in, wait for rank 0's answer or verdict."""
         peer = self._peers[0]
         try:
-            _quietly(lambda: _send(peer, _DATA, data, deadline))  # a verdict may already lie in the socket: read on
+            _quietly(
+                lambda: _send(peer, _DATA, data, deadline)
+            )  # a verdict may already lie in the socket: read on
             kind, payload = _receive(peer, deadline + _GRACE)
         except TimeoutError:
             raise BootstrapError(self._missing_text([0])) from None
@@ -235,7 +244,9 @@ class SocketBootstrap:
 
     def _missing_text(self, missing: Sequence[int]) -> str:
         have = "has" if len(missing) == 1 else "have"
-        text = f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
+        text = (
+            f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
+        )
         return text + (f"; {self._hint}" if self._hint else "")
 
 
@@ -244,14 +255,14 @@ def _gone(rank: int) -> str:
 
 
 def _quietly(action: Callable[[], None]) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the receiver is gone; the error that is about to be raised says more
         action()
-    except OSError:
-        pass  # the receiver is gone; the error that is about to be raised says more
 
 
 def _peer_uid(peer: socket.socket) -> int:
-    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    _, uid, _ = struct.unpack(
+        "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
     return int(uid)
 
 

@@ -2,12 +2,12 @@
 
 from pycollective.schedule import KiB, Program, topology
 
-Tree = list[tuple[int, list[int]]]
+Edges = list[tuple[int, list[int]]]
 """(parent, children) for every rank, children before parents: read forwards it reduces, backwards it hands down."""
 
 
 @topology("tree", small=64 * KiB, order="chunk")
-class DoubleTree:
+class Tree:
     """A double binary tree: each tree carries half the data, and no rank is inner in both.
 
     Costs for n ranks and S bytes in k chunks a tree, with latency a a hop, time b a byte and h = log2 n:
@@ -63,17 +63,17 @@ class DoubleTree:
                 p[child, c] = p[parent, c]
 
 
-def reduce_up(p: Program, c: int, tree: Tree) -> None:
+def reduce_up(p: Program, c: int, tree: Edges) -> None:
     for parent, children in tree:
         p[parent, c] = p.sum(p[r, c] for r in (parent, *children))
 
 
-def hand_down(p: Program, c: int, tree: Tree) -> None:
+def hand_down(p: Program, c: int, tree: Edges) -> None:
     for parent, children in reversed(tree):
         p[children, c] = p[parent, c]
 
 
-def binary_tree(ranks: list[int]) -> Tree:
+def binary_tree(ranks: list[int]) -> Edges:
     """A binary search tree: the leaves are at positions 0, 2, 4, ... and the inner ranks between them.
 
     For seven ranks:        3
@@ -87,19 +87,19 @@ def binary_tree(ranks: list[int]) -> Tree:
     return [*left, *right, (ranks[top], [below[-1][0] for below in (left, right) if below])]
 
 
-def two_trees(ranks: list[int]) -> tuple[Tree, Tree]:
+def two_trees(ranks: list[int]) -> tuple[Edges, Edges]:
     """Two binary trees, the second over the ranks in an order that exchanges odd and even positions."""
     twin = ranks[::-1] if len(ranks) % 2 == 0 else ranks[1:] + ranks[:1]
     return binary_tree(ranks), binary_tree(twin)
 
 
-def two_trees_below(root: int, size: int) -> tuple[Tree, Tree]:
+def two_trees_below(root: int, size: int) -> tuple[Edges, Edges]:
     """Two trees over the other ranks, each with the root on top."""
     first, second = two_trees([(root + r) % size for r in range(1, size)])
     return [*first, (root, [r for r, _ in first[-1:]])], [*second, (root, [r for r, _ in second[-1:]])]
 
 
-def binomial_tree(size: int, root: int = 0) -> Tree:
+def binomial_tree(size: int, root: int = 0) -> Edges:
     """Counted from the root, the parent of r is r without its lowest bit."""
     tree = []
     for r in reversed(range(size)):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from launch import CLI
+
 USER_FILE = '''
 from pycollective.schedule import topology
 
@@ -35,9 +37,13 @@ class Deaf:
 '''
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+
+
 def pycollective(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pycollective.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=None)
+    return subprocess.run([*CLI, *words], capture_output=True, text=True, timeout=100)
 
 
 @pytest.fixture
@@ -124,7 +130,18 @@ def test_draw(tmp_path: Path, user_file: str) -> None:
 def test_doctor_for_people() -> None:
     done = pycollective("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("cores", "/dev/shm", "memfd", "huge pages", "pidfd", "mpi4py", "CUDA driver", "NCCL", "numba", "torch"):
+    for word in (
+        "cores",
+        "/dev/shm",
+        "memfd",
+        "huge pages",
+        "pidfd",
+        "mpi4py",
+        "CUDA driver",
+        "NCCL",
+        "numba",
+        "torch",
+    ):
         assert word in done.stdout, word
     assert "check failed" not in done.stdout
 

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-RUN = [sys.executable, "-m", "pycollective.cli.main", "run"]
+from launch import CLI
+
+RUN = [*CLI, "run"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path.parent)
 
 
 def run(*words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
@@ -20,7 +27,11 @@ def run(*words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
 
 
 def python(code: str) -> list[str]:
-    return [sys.executable, "-c", "import os, sys, time, signal\nrank = int(os.environ['PYCOLLECTIVE_RANK'])\n" + code]
+    return [
+        sys.executable,
+        "-c",
+        "import os, sys, time, signal\nrank = int(os.environ['PYCOLLECTIVE_RANK'])\n" + code,
+    ]
 
 
 def alive(pid: int) -> bool:
@@ -45,7 +56,7 @@ def pids_in(folder: Path, count: int) -> list[int]:
 
 
 def test_variables_and_success() -> None:
-    names = "RANK SIZE LOCAL_RANK LOCAL_SIZE".split()
+    names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"]
     done = run("-np", "3", *python(f"print(*(os.environ['PYCOLLECTIVE_' + n] for n in {names}), flush=True)"))
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["0 3 0 3", "1 3 1 3", "2 3 2 3"]
@@ -109,12 +120,19 @@ def test_command_that_is_not_there() -> None:
 
 
 def test_tags_keep_lines_whole() -> None:
-    code = "\nfor i in range(200):\n    os.write(1, b'abc'); os.write(1, b'def %d\\n' % i)\nos.write(2, b'last, unended')"
+    code = """
+for i in range(200):
+    os.write(1, b'abc')
+    os.write(1, b'def %d\\n' % i)
+os.write(2, b'last, unended')
+"""
     done = run("-np", "3", "--tag", *python(code))
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     for rank in range(3):
-        assert [x for x in lines if x.startswith(f"[{rank}] ")] == [f"[{rank}] abcdef {i}" for i in range(200)]
+        assert [x for x in lines if x.startswith(f"[{rank}] ")] == [
+            f"[{rank}] abcdef {i}" for i in range(200)
+        ]
     assert len(lines) == 600
     assert sorted(done.stderr.splitlines()) == [f"[{rank}] last, unended" for rank in range(3)]
 
@@ -194,7 +212,14 @@ def test_no_orphans(how: str, tmp_path: Path) -> None:
 
 
 def test_a_stray_process_that_holds_a_pipe_does_not_hold_the_job() -> None:
-    code = "if os.fork() == 0:\n    os.setsid(); time.sleep(20); os._exit(0)\nprint('said', flush=True); os._exit(0)"
+    code = """
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(20)
+    os._exit(0)
+print('said', flush=True)
+os._exit(0)
+"""
     started = time.monotonic()
     done = subprocess.Popen([*RUN, "-np", "1", "--tag", *python(code)], stdout=subprocess.PIPE, text=True)
     assert done.wait(15) == 0

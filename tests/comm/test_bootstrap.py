@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch import find_mpirun, launch
 
+from launch import find_mpirun, launch
 from pycollective.comm import rendezvous
 from pycollective.comm.bootstrap import Alone, Bootstrap, detect, launcher
 from pycollective.comm.nodes import discover, node_key, place
@@ -76,7 +76,7 @@ def fresh_name() -> str:
     return f"test/{os.getpid()}-{time.monotonic_ns()}"
 
 
-# -- which launcher ----------------------------------------------------------------------------------------------------
+# -- which launcher ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,18 @@ def test_alone() -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"PYCOLLECTIVE_RANK": "0", "PYCOLLECTIVE_SIZE": "2"}, ["PYCOLLECTIVE_RENDEZVOUS not", "pycollective run"]),
+        (
+            {"PYCOLLECTIVE_RANK": "0", "PYCOLLECTIVE_SIZE": "2"},
+            ["PYCOLLECTIVE_RENDEZVOUS not", "pycollective run"],
+        ),
         ({"RANK": "0", "WORLD_SIZE": "2"}, ["MASTER_ADDR, MASTER_PORT not", "torchrun"]),
         (own_variables(2, 2, "x"), ["PYCOLLECTIVE_RANK=2", "do not fit"]),
         (own_variables(-1, 2, "x"), ["PYCOLLECTIVE_RANK=-1"]),
         (own_variables(0, 0, "x"), ["PYCOLLECTIVE_SIZE=0"]),
-        (own_variables(0, 2, "x") | {"PYCOLLECTIVE_SIZE": "two"}, ["PYCOLLECTIVE_SIZE='two'", "not an integer"]),
+        (
+            own_variables(0, 2, "x") | {"PYCOLLECTIVE_SIZE": "two"},
+            ["PYCOLLECTIVE_SIZE='two'", "not an integer"],
+        ),
         ({"PYCOLLECTIVE_INIT_TIMEOUT": "soon"}, ["PYCOLLECTIVE_INIT_TIMEOUT='soon'"]),
         ({"PYCOLLECTIVE_INIT_TIMEOUT": "nan"}, ["PYCOLLECTIVE_INIT_TIMEOUT='nan'"]),
         (torchrun_variables(0, 4, LOCAL_WORLD_SIZE="2"), ["4 ranks, of which 2 on this host", "mpirun"]),
@@ -150,7 +156,7 @@ def test_mpirun_of_another_mpi_is_not_a_silent_world_of_one() -> None:
     assert "mpirun started 4 ranks" in launch(1, script, launcher="mpirun", check=True)[0]
 
 
-# -- the socket --------------------------------------------------------------------------------------------------------
+# -- the socket --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16])
@@ -310,7 +316,7 @@ def test_pack_is_undone_by_unpack() -> None:
         assert unpack(pack(blobs)) == blobs
 
 
-# -- launchers, as processes -------------------------------------------------------------------------------------------
+# -- launchers, as processes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -372,11 +378,11 @@ def test_torchrun_variables_meet_and_restarts_do_not_mix() -> None:
 
 
 def test_torchrun_of_two_hosts_is_told_about_mpirun() -> None:
-    with pytest.raises(BootstrapError, match="one host only.*mpirun"):
+    with pytest.raises(BootstrapError, match=r"one host only.*mpirun"):
         detect(torchrun_variables(1, 2), timeout=0.2)
 
 
-# -- nodes -------------------------------------------------------------------------------------------------------------
+# -- nodes -------------------------------------------------------------------------------------------------
 
 
 def test_nodes_of_two_hosts_interleaved_and_uneven() -> None:

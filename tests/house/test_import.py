@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 
 HEAVY = ["numpy", "ml_dtypes", "mpi4py", "matplotlib", "numba", "rich", "typer", "torch", "sklearn", "scipy"]
 
@@ -17,7 +18,9 @@ start = time.perf_counter()
 {code}
 print(json.dumps({{"seconds": time.perf_counter() - start, "modules": sorted(sys.modules)}}))
 """
-    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, timeout=60)
+    with tempfile.TemporaryDirectory() as elsewhere:  # not the source tree
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -42,7 +45,9 @@ def test_the_compiler_needs_no_numpy() -> None:
 
 
 def test_bootstrap_and_launcher_need_nothing_heavy() -> None:
-    assert heavy_in("import pycollective.comm.bootstrap, pycollective.comm.nodes, pycollective.cli.run") == set()
+    assert (
+        heavy_in("import pycollective.comm.bootstrap, pycollective.comm.nodes, pycollective.cli.run") == set()
+    )
 
 
 def test_import_is_quick() -> None:

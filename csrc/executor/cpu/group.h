@@ -86,7 +86,7 @@ class CpuGroup {
     if (mine > 0) combine_share(step, begin, skip, mine, slot);
   }
 
-  Status failure() const { return op_.blocking || team_.poisoned() ? Status::failed : Status::pending; }
+  Status failure() const { return op_.waiting == Waiting::blocks || team_.poisoned() ? Status::failed : Status::pending; }
 
  private:
   static constexpr int kMost = 1024;  // most sources or targets of a step; Team refuses wider schedules
@@ -114,6 +114,7 @@ class CpuGroup {
     const void* sources[kMost];
     bool initial[kMost];
     void* targets[kMost];
+    bool streamed[kMost];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
     for (int32_t i = 0; i < k; ++i) {
       const Source s = step.source(i);
@@ -123,9 +124,10 @@ class CpuGroup {
     for (int32_t i = 0; i < m; ++i) {
       const Target t = step.target(i);
       targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
+      streamed[i] = t.place == kPlaceOutput;
     }
     plan_.combine({sources, initial, targets, k, m, static_cast<size_t>(mine), step.complete(), &plan_.scaling,
-                   plan_.custom});
+                   plan_.custom, plan_.streams ? streamed : nullptr});
   }
 
   Team& team_;

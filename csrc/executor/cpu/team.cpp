@@ -151,14 +151,18 @@ bool Team::meet(const Operation& op, int32_t peer) {
   return true;
 }
 
-Status Team::advance(Operation& op) { return proceed(op, false); }
+Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
 
-void Team::run(Operation& op) { proceed(op, true); }
+void Team::run(Operation& op) { proceed(op, Waiting::blocks); }
 
-Status Team::proceed(Operation& op, bool blocking) {
+Status Team::attempt(Operation& op) {
+  return threads_ ? Status::pending : proceed(op, Waiting::hopes);
+}
+
+Status Team::proceed(Operation& op, Waiting waiting) {
   require_sound();
   if (!op.begun) begin(op);
-  op.blocking = blocking;
+  op.waiting = waiting;
   CpuGroup<SingleLane> group(*this, op);
   const Status status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
   if (status == Status::failed) control_.raise();

@@ -31,6 +31,13 @@ struct WindowView {
   int64_t stride;
 };
 
+// What a call does where it has to wait.
+enum class Waiting : uint8_t {
+  blocks,    // until the peer comes or the deadline
+  hopes,     // a microsecond or so, then reports `pending`
+  declines,  // reports `pending` at once
+};
+
 // One call in flight.
 struct Operation {
   std::shared_ptr<const Plan> plan;
@@ -40,10 +47,10 @@ struct Operation {
   uint64_t sequence = 0;
   Span span{};
   Cursor cursor{};
-  Clock::time_point deadline{};
+  Clock::time_point deadline{};  // set by the first wait that is not over at once
   std::chrono::duration<double> timeout{};
   bool begun = false;
-  bool blocking = true;
+  Waiting waiting = Waiting::blocks;
   Clock::time_point waiting_since{};  // of the wait that is under way
   Clock::time_point checked{};        // when the peers were last looked after
 };
@@ -62,6 +69,9 @@ class Team {
 
   // Blocks until the call is through.  Throws CommunicatorFault.
   void run(Operation& op);
+  // Runs a call if its peers are just about here; else leaves it pending, for run().  Declines at once where the
+  // ranks are threads, which need the caller's interpreter lock.  Throws CommunicatorFault.
+  Status attempt(Operation& op);
   // Goes on with a call as far as it can without blocking.  Throws CommunicatorFault.
   Status advance(Operation& op);
 
@@ -93,7 +103,7 @@ class Team {
 
  private:
   template <class Lanes> friend class CpuGroup;
-  Status proceed(Operation& op, bool blocking);
+  Status proceed(Operation& op, Waiting waiting);
   void begin(Operation& op);
   void announce(const Operation& op);
   bool meet(const Operation& op, int32_t peer);

@@ -16,6 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kCheckEvery = milliseconds(5);     // how often a waiting rank looks after its peers
+constexpr int kHopefulSpins = 64;                    // about a microsecond
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is no loss
 
 void pause() {
@@ -52,12 +53,23 @@ void Team::publish(uint64_t value) {
 bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   RankBlock& theirs = control_.blocks[peer];
   const auto reached = [&] { return theirs.counter.load(std::memory_order_acquire) >= target; };
-  if (!op.blocking) {
-    if (op.waiting_since == Clock::time_point{}) op.waiting_since = Clock::now();
+  if (op.waiting == Waiting::hopes) {
+    if (patience.spin.count() == 0) return false;  // the peer may want this very core
+    for (int i = 0; i < kHopefulSpins; ++i) {
+      if (reached()) return true;
+      pause();
+    }
+    return false;
+  }
+  const auto start = Clock::now();
+  if (op.deadline == Clock::time_point{})
+    op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
+  if (op.waiting == Waiting::declines) {
+    if (op.waiting_since == Clock::time_point{}) op.waiting_since = start;
     healthy(op, peer, target);
     return false;
   }
-  const auto start = op.waiting_since = Clock::now();
+  op.waiting_since = start;
   while (Clock::now() - start < patience.spin) {
     for (int i = 0; i < 32; ++i) {
       if (reached()) return true;
@@ -90,7 +102,7 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
     report_timeout(op, peer);
     return false;
   }
-  if (op.blocking && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
+  if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
     poison(Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + op.plan->fingerprint.describe());
     return false;
   }

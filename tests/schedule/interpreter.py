@@ -1,0 +1,196 @@
+"""A reference interpreter: it executes compiled schedules and programs over Python integers.
+
+It shares nothing with the compiler and the verifier but the data classes, and it is as unfriendly as an executor can be:
+ranks advance one memory access at a time in a random order, unpublished steps are not seen by anybody, memory
+starts as garbage, and a rank that leaves a call finds its buffers overwritten by its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from pycollective.schedule import COLLECTIVES, IN, OUT, Placement, Program, Schedule, Wait
+
+Combine = Callable[[int, int], int]
+Scale = Callable[[int], int]
+Inputs = dict[tuple[int, int, int], int]
+"""By (rank, chunk, tile)."""
+
+GARBAGE = -(10**9)
+
+
+class Stuck(Exception):
+    """No rank can move."""
+
+
+def hashed(left: int, right: int) -> int:
+    """An operator that tells every order and grouping of its operands apart."""
+    return hash((left, right))
+
+
+def unchanged(value: int) -> int:
+    return value
+
+
+def inputs_for(schedule: Schedule | Program, tiles: int, call: int = 0) -> Inputs:
+    """A different number for everything that a rank holds at the start."""
+    chunks = schedule.chunks if isinstance(schedule, Schedule) else schedule.chunk_count
+    starts, root = COLLECTIVES[schedule.collective].starts, schedule.root or 0
+    return {
+        (rank, chunk, tile): 1 + rank + 100 * chunk + 100_000 * tile + 10_000_000 * call
+        for rank in range(schedule.size)
+        for chunk in range(chunks)
+        if starts(rank, chunk, schedule.size, root)
+        for tile in range(tiles)
+    }
+
+
+def run_program(program: Program, inputs: Inputs, tiles: int, combine: Combine = hashed) -> Inputs:
+    """What sequential execution of the program leaves at the places that hold a result, and have one."""
+    memory = dict(inputs)
+    for tile in range(tiles):
+        for statement in program.statements:
+            values = [memory[source, statement.chunk, tile] for source in statement.sources]
+            result = values[0]
+            for value in values[1:]:
+                result = combine(result, value)
+            for rank in statement.destinations:
+                memory[rank, statement.chunk, tile] = result
+    ends, root = COLLECTIVES[program.collective].ends, program.root or 0
+    return {place: value for place, value in memory.items() if ends(place[0], place[1], program.size, root)}
+
+
+@dataclass
+class Call:
+    """One call: its inputs, and the outputs that each rank saw on leaving."""
+
+    inputs: Inputs
+    outputs: Inputs
+
+
+class Interpreter:
+    """Runs calls of one schedule back to back under a random interleaving of single memory accesses."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        tiles: int,
+        seed: int,
+        *,
+        combine: Combine = hashed,
+        prescale: Scale = unchanged,
+        postscale: Scale = unchanged,
+        same_array: bool = False,
+    ) -> None:
+        self.schedule = schedule
+        self.tiles = tiles
+        self.random = Random(seed)
+        self.combine = combine
+        self.prescale = prescale
+        self.postscale = postscale
+        self.same_array = same_array or schedule.placement is Placement.INPLACE
+        self.collective = COLLECTIVES[schedule.collective]
+        self.buffers: dict[tuple[int, int, int, int], int] = {}  # (rank, place, chunk, tile)
+        self.scratch: dict[tuple[int, int, int], int] = {}  # (rank, slot, cell)
+        self.progress = [-1] * schedule.size
+        self.slots_used = [0] * schedule.size
+        self.last_use: dict[tuple[int, int], int] = {}  # (rank, slot): base of the tile that used it last
+
+    def run(self, calls: list[Inputs]) -> list[Inputs]:
+        """The outputs of each call, by (rank, chunk, tile)."""
+        self.calls = [Call(inputs, {}) for inputs in calls]
+        waiting = {rank: self.play(rank) for rank in range(self.schedule.size)}
+        conditions: dict[int, tuple[int, int] | None] = dict.fromkeys(waiting)
+        weights = [self.random.choice((1, 1, 8, 100)) for _ in range(self.schedule.size)]  # some ranks are slow
+        while waiting:
+            able = [rank for rank in waiting if self.is_met(conditions[rank])]
+            if not able:
+                raise Stuck(str(conditions))
+            rank = self.random.choices(able, [weights[rank] for rank in able])[0]
+            try:
+                conditions[rank] = next(waiting[rank])
+            except StopIteration:
+                del waiting[rank]
+        return [call.outputs for call in self.calls]
+
+    def is_met(self, condition: tuple[int, int] | None) -> bool:
+        return condition is None or self.progress[condition[0]] >= condition[1]
+
+    def play(self, rank: int) -> Iterator[tuple[int, int] | None]:
+        """One rank, access by access. Yields the (peer, counter) that it waits for, or None."""
+        mine, stride = self.schedule.ranks[rank], self.schedule.stride
+        for number in range(len(self.calls)):
+            base = number * (self.tiles * stride + 1)
+            self.enter(rank, number)
+            self.progress[rank] = base
+            for tile in range(self.tiles):
+                tile_base = base + tile * stride
+                slot = self.slots_used[rank] % 2
+                self.slots_used[rank] += 1
+                if (rank, slot) in self.last_use:
+                    yield from (self.condition(wait, 0, self.last_use[rank, slot]) for wait in mine.readers)
+                self.last_use[rank, slot] = tile_base
+                for index, step in enumerate(mine.steps):
+                    yield from (self.condition(wait, base, tile_base) for wait in step.waits)
+                    yield from self.execute(rank, index, tile, slot)
+                    if step.consumed:
+                        self.progress[rank] = tile_base + index + 1
+                    yield None
+            yield from (self.condition(wait, base, tile_base) for wait in mine.exit_waits)
+            self.leave(rank, number)
+            yield None
+
+    @staticmethod
+    def condition(wait: Wait, base: int, tile_base: int) -> tuple[int, int]:
+        return wait.peer, tile_base + wait.count if wait.count else base
+
+    def execute(self, rank: int, index: int, tile: int, slot: int) -> Iterator[None]:
+        step = self.schedule.ranks[rank].steps[index]
+        scales = self.collective.reduces and (len(step.sources) > 1 or step.complete)
+        values = []
+        for source in step.sources:
+            value = self.read(source.rank, source.place, step.chunk, tile, slot)
+            values.append(self.prescale(value) if scales and source.initial else value)
+            yield None
+        result = values[0]
+        for value in values[1:]:
+            result = self.combine(result, value)
+        if step.complete:
+            result = self.postscale(result)
+        for target in step.targets:
+            self.write(target.rank, target.place, step.chunk, tile, slot, result)
+            yield None
+
+    def read(self, rank: int, place: int, chunk: int, tile: int, slot: int) -> int:
+        if place >= 0:
+            return self.scratch.get((rank, slot, place), GARBAGE)
+        return self.buffers.get(self.address(rank, place, chunk, tile), GARBAGE)
+
+    def write(self, rank: int, place: int, chunk: int, tile: int, slot: int, value: int) -> None:
+        assert place != IN, "inputs are never written"
+        if place >= 0:
+            self.scratch[rank, slot, place] = value
+        else:
+            self.buffers[self.address(rank, place, chunk, tile)] = value
+
+    def address(self, rank: int, place: int, chunk: int, tile: int) -> tuple[int, int, int, int]:
+        return rank, OUT if self.same_array else place, chunk, tile
+
+    def enter(self, rank: int, call: int) -> None:
+        """The caller prepares its buffers."""
+        for (owner, chunk, tile), value in self.calls[call].inputs.items():
+            if owner == rank:
+                self.buffers[self.address(rank, IN, chunk, tile)] = value
+
+    def leave(self, rank: int, call: int) -> None:
+        """The caller takes the result, and uses its buffers for something else."""
+        ends, root = self.collective.ends, self.schedule.root or 0
+        for chunk in range(self.schedule.chunks):
+            for tile in range(self.tiles):
+                if ends(rank, chunk, self.schedule.size, root):
+                    place = self.address(rank, OUT, chunk, tile)
+                    self.calls[call].outputs[rank, chunk, tile] = self.buffers.get(place, GARBAGE)
+                for place in (IN, OUT):
+                    self.buffers[self.address(rank, place, chunk, tile)] = GARBAGE * 2

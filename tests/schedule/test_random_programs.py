@@ -1,0 +1,117 @@
+"""Random programs: the compiled schedule does what sequential execution does, however the ranks interleave."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from pycollective.errors import VerificationError
+from pycollective.schedule import Placement, Program, Schedule, compile_program
+from pycollective.schedule.interleaving import check_interleavings
+from pycollective.schedule.schedule import describe_step
+from pycollective.schedule.verifier import check_structure
+
+from .interpreter import Interpreter, Stuck, inputs_for, run_program
+from .random_programs import programs
+
+TILES = 3
+CALLS = 2
+
+
+def text(schedule: Schedule) -> str:
+    """The schedule for a failing example's report."""
+    return "\n".join(
+        f"rank {rank} step {index}: {[(w.peer, w.count) for w in step.waits]} {describe_step(step)}"
+        for rank, mine in enumerate(schedule.ranks)
+        for index, step in enumerate(mine.steps)
+    )
+
+
+def disagreements(program: Program, schedule: Schedule, seed: int, same_array: bool = False) -> list[object]:
+    """The results, over all calls, in which the interpreted schedule differs from the program."""
+    calls = [inputs_for(program, TILES, call) for call in range(CALLS)]
+    outputs = Interpreter(schedule, TILES, seed, same_array=same_array).run(calls)
+    wrong: list[object] = []
+    for inputs, output in zip(calls, outputs, strict=True):
+        expected = run_program(program, inputs, TILES)
+        wrong += [(place, value, output.get(place)) for place, value in expected.items() if output[place] != value]
+    return wrong
+
+
+@pytest.mark.parametrize("placement", Placement)
+@settings(max_examples=60, deadline=None)
+@given(program=programs(), seed=st.integers(0, 2**32), same_array=st.booleans())
+def test_any_interleaving_gives_what_the_program_says(
+    placement: Placement, program: Program, seed: int, same_array: bool
+) -> None:
+    schedule = compile_program(program, placement)
+    note(text(schedule))
+    aliased = same_array and placement is Placement.STAGED
+    assert disagreements(program, schedule, seed, aliased) == []
+
+
+@pytest.mark.parametrize("placement", Placement)
+@settings(max_examples=60, deadline=None)
+@given(program=programs())
+def test_the_verifier_finds_no_race_in_what_the_compiler_makes(placement: Placement, program: Program) -> None:
+    schedule = compile_program(program, placement)
+    note(text(schedule))
+    check_structure(schedule)
+    check_interleavings(schedule)
+
+
+@settings(max_examples=120, deadline=None)
+@given(program=programs(), placement=st.sampled_from(Placement), data=st.data())
+def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Placement, data: st.DataObject) -> None:
+    """Drop some waits: where the verifier still finds no fault, no interleaving may give a wrong result."""
+    schedule = compile_program(program, placement)
+    waits = [(r, i, w) for r, mine in enumerate(schedule.ranks) for i, s in enumerate(mine.steps) for w in s.waits]
+    dropped = data.draw(st.lists(st.sampled_from(waits), max_size=2)) if waits else []
+    ranks = [
+        dataclasses.replace(
+            mine,
+            steps=tuple(
+                dataclasses.replace(step, waits=tuple(w for w in step.waits if (r, i, w) not in dropped))
+                for i, step in enumerate(mine.steps)
+            ),
+        )
+        for r, mine in enumerate(schedule.ranks)
+    ]
+    weakened = dataclasses.replace(schedule, ranks=tuple(ranks))
+    note(text(weakened))
+    try:
+        check_interleavings(weakened)
+    except VerificationError:
+        assert dropped
+        return
+    assert not dropped, "every wait of a compiled schedule is needed"
+    for seed in range(3):
+        assert disagreements(program, weakened, seed) == []
+
+
+def test_the_interpreter_sees_a_missing_wait() -> None:
+    """The reference is only worth something if it goes wrong where waits are missing."""
+    p = Program("broadcast", 3, 0)
+    for c in p.chunks(1):
+        p[1, c] = p[0, c]
+        p[2, c] = p[1, c]
+    schedule = compile_program(p, Placement.STAGED)
+    assert schedule.ranks[2].steps[0].waits
+    last = dataclasses.replace(schedule.ranks[2].steps[0], waits=())
+    ranks = (*schedule.ranks[:2], dataclasses.replace(schedule.ranks[2], steps=(last,)))
+    weakened = dataclasses.replace(schedule, ranks=ranks)
+    assert any(disagreements(p, weakened, seed) for seed in range(20))
+    assert not any(disagreements(p, schedule, seed) for seed in range(20))
+
+
+def test_the_interpreter_gets_stuck_where_a_schedule_does() -> None:
+    p = Program("allreduce", 2)
+    for c in p.chunks(1):
+        p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
+    schedule = compile_program(p, Placement.STAGED)
+    turned = tuple(dataclasses.replace(mine, steps=mine.steps[::-1]) for mine in schedule.ranks)
+    with pytest.raises(Stuck):
+        disagreements(p, dataclasses.replace(schedule, ranks=turned), 0)
