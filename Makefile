@@ -20,7 +20,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc pycollective bench -t
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed ## the package with all that tests need, in $(VENV)
+install: $(VENV)/.installed ## the package with all that tests need, in .venv
 
 demo: $(VENV)/.installed $(VENV)/.torch ## data-parallel training under mpirun, then the topologies against Open MPI and Gloo
 	$(PY) -m pycollective.bench.demo $(ARGS)
@@ -38,7 +38,7 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, clang-format, and the laye
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python tools/layers.py
 
-docs: $(VENV)/.installed ## the generated parts of docs/: the table and the drawings of the topologies
+docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
 	$(PY) tools/docs.py docs
 
 clean: ## build products and caches

@@ -27,6 +27,7 @@ from pycollective.errors import (
 )
 
 if TYPE_CHECKING:
+    # ruff: noqa: F401
     from pycollective.comm.communicator import Communicator
     from pycollective.comm.explain import Explanation
     from pycollective.comm.handle import Handle
@@ -52,11 +53,11 @@ _HOMES = {
 }
 """Public names that are loaded when they are first used."""
 
-_ON_WORLD = frozenset(
-    "allreduce reduce reduce_scatter broadcast allgather allgatherv gather scatter alltoall alltoallv barrier send recv "
-    "iallreduce ireduce ireduce_scatter ibroadcast iallgather iallgatherv igather iscatter ialltoall ialltoallv "
-    "ibarrier isend irecv empty split dup group explain".split()
+_BLOCKING = (
+    *("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "allgatherv", "gather", "scatter"),
+    *("alltoall", "alltoallv", "barrier", "send", "recv"),
 )
+_ON_WORLD = frozenset((*_BLOCKING, *(f"i{name}" for name in _BLOCKING), "empty", "split", "dup", "group", "explain"))
 """Methods of the default communicator that are functions of this module too."""
 
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")

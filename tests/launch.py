@@ -24,7 +24,7 @@ CLI = [sys.executable, "-m", "pycollective.cli.main"]
 """The `pycollective` command of the package under test; start it outside the source tree."""
 # exec keeps the pid: signals and exit codes reach the launcher as if the shell had not been there.
 _WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}.out"'
-_OPEN_MPI = {
+OPEN_MPI_SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_btl": "^ofi",  # that component sleeps for a second in MPI_Init
@@ -101,19 +101,11 @@ def launch(
         out.mkdir()
         program = ["sh", "-c", _WRAPPER, str(out), sys.executable, str(file), *map(str, args)]
         command = [*_launcher(launcher, n, grace), *program]
-        full = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))
-        }
-        full |= _OPEN_MPI if launcher == "mpirun" else {}
+        full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
+        full |= OPEN_MPI_SETTINGS if launcher == "mpirun" else {}
         full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
         returncode, stderr = _run(command, full, folder, timeout)
-        outputs = (
-            [_text(out / f"{rank}.out") for rank in range(n)]
-            if launcher != "alone"
-            else [_text(out / ".out")]
-        )
+        outputs = [_text(out / f"{rank}.out") for rank in range(n)] if launcher != "alone" else [_text(out / ".out")]
     result = Launched(outputs, returncode, stderr, command)
     if returncode == _TIMED_OUT:
         raise AssertionError(f"not done after {timeout} s\n{result.report()}")

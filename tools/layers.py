@@ -113,7 +113,8 @@ def _absolute(name: str) -> tuple[str, ...]:
 
 
 def _is_part(package: Path, name: str) -> bool:
-    return name in set().union(IMPORTS, *IMPORTS.values()) or (package / name).is_dir() or (package / f"{name}.py").is_file()
+    known = set().union(IMPORTS, *IMPORTS.values())
+    return name in known or (package / name).is_dir() or (package / f"{name}.py").is_file()
 
 
 # -- C++ ---------------------------------------------------------------------------------------------------

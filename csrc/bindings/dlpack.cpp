@@ -97,7 +97,7 @@ Buffer::~Buffer() {
 }
 
 void bind_dlpack(py::module_& m) {
-  py::class_<Buffer, std::shared_ptr<Buffer>>(m, "Buffer", "CPU memory of an array that speaks DLPack; not copied.")
+  py::class_<Buffer, std::shared_ptr<Buffer>>(m, "HostBuffer", "CPU memory of an array that speaks DLPack; not copied.")
       .def(py::init<py::object>(), py::arg("array"))
       .def_property_readonly("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.view.data); })
       .def_property_readonly("count", [](const Buffer& b) { return b.view.count; })

@@ -20,18 +20,18 @@ std::vector<std::string> collectives() {
   return names;
 }
 
-py::dict operators() {
-  py::dict table;
-#define PC_ROW(name, functor, kinds, meaning) table[#name] = meaning;
+// (name, meaning), in the order of their numbers.
+std::vector<std::pair<std::string, std::string>> operators() {
+  std::vector<std::pair<std::string, std::string>> table;
+#define PC_ROW(name, functor, kinds, meaning) table.emplace_back(#name, meaning);
   PC_OPERATORS(PC_ROW)
 #undef PC_ROW
   return table;
 }
 
-py::list settings() {
-  py::list rows;
-#define PC_ROW(field, name, fallback, meaning) \
-  rows.append(py::make_tuple(name, fallback, environment().field, meaning));
+std::vector<std::tuple<std::string, double, double, std::string>> settings() {
+  std::vector<std::tuple<std::string, double, double, std::string>> rows;
+#define PC_ROW(field, name, fallback, meaning) rows.emplace_back(name, fallback, environment().field, meaning);
   PC_ENVIRONMENT(PC_ROW)
 #undef PC_ROW
   return rows;
@@ -39,11 +39,11 @@ py::list settings() {
 
 // Reduces arrays of this process into `out` with the executor's own vector code: the ceiling of any
 // collective, and a test of the kernels alone.
-void combine(const std::string& op, const py::list& sources, const py::object& out) {
+void combine(const std::string& op, const std::vector<py::object>& sources, const py::object& out) {
   const ArrayView target = view_of(out, "out");
   if (!target.writable) throw py::value_error("out is read-only");
   std::vector<const void*> from;
-  for (const py::handle source : sources) {
+  for (const py::object& source : sources) {
     const ArrayView view = view_of(source, "source");
     if (view.dtype != target.dtype || view.count != target.count)
       throw py::value_error("sources and out differ in dtype or size");
@@ -76,7 +76,7 @@ bool takes_name(const std::string& op, const std::string& dtype) {
 
 void bind_tables(py::module_& m) {
   m.def("dtypes", &dtypes, "Names of the element types.");
-  m.def("operators", &operators, "Name -> meaning of the reduction operators.");
+  m.def("operators", &operators, "(name, meaning) of the reduction operators, in the order of their numbers.");
   m.def("collectives", &collectives, "Names of the collectives, in the order of their numbers.");
   m.def("takes", &takes_name, py::arg("op"), py::arg("dtype"), "Whether the operator takes the element type.");
   m.def("settings", &settings, "(variable, default, value, meaning) of every environment variable.");

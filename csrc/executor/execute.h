@@ -31,9 +31,11 @@ struct Span {
   uint32_t slot;     // slot of the first tile
 };
 
+// Count 0 means "has entered the call", whatever the tile: a step that nobody waits for is not published.
 template <class Group>
-PC_FN bool await(Group& g, int32_t peer, uint64_t target) {
-  return g.all(g.lane() != 0 || g.await(peer, target));
+PC_FN bool await(Group& g, const Span& span, uint64_t tile_base, Wait wait) {
+  const uint64_t target = wait.count == 0 ? span.base : tile_base + static_cast<uint64_t>(wait.count);
+  return g.all(g.lane() != 0 || g.await(wait.peer, target));
 }
 
 template <class Group>
@@ -53,7 +55,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
     for (; at.index < s.steps(); ++at.index, at.step = at.step.next()) {
       const Step step = at.step;
       for (int32_t w = 0; w < step.waits(); ++w)
-        if (!await(g, step.wait(w).peer, base + step.wait(w).count)) return g.failure();
+        if (!await(g, span, base, step.wait(w))) return g.failure();
       g.combine(step, at.tile, slot);
       if (step.consumed() && g.all(true) && g.lane() == 0) g.publish(base + at.index + 1);
     }
@@ -62,7 +64,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
   }
   const uint64_t last = span.base + static_cast<uint64_t>(span.tiles - 1) * s.stride();
   for (int32_t w = 0; w < s.exit_waits(); ++w)
-    if (!await(g, s.exit_wait(w).peer, last + s.exit_wait(w).count)) return g.failure();
+    if (!await(g, span, last, s.exit_wait(w))) return g.failure();
   return g.all(true) ? Status::done : g.failure();  // no lane leaves before all are through
 }
 

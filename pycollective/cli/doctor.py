@@ -128,9 +128,7 @@ def _memory() -> Iterator[Finding]:
     chosen = pages.partition("[")[2].partition("]")[0]
     usable = chosen in ("always", "within_size", "advise", "force")
     why = (
-        ""
-        if usable
-        else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
+        "" if usable else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
     )
     yield Finding("memory", "huge pages for windows", chosen or "unknown", True if usable else None, why)
     yield _try("memory", "pidfd", _pidfd, "a dead rank is noticed by looking, not by being told")
@@ -219,14 +217,10 @@ def _mpi() -> Iterator[Finding]:
     else:
         yield Finding("MPI", "mpirun", _first_line([mpirun, "--version"]), why=mpirun)
     if version is None:
-        yield Finding(
-            "MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun"
-        )
+        yield Finding("MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun")
         return
     # In a process of its own: importing mpi4py loads the MPI library, which may be broken.
-    code = (
-        "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI as m; print(m.Get_library_version())"
-    )
+    code = "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI as m; print(m.Get_library_version())"
     library = _first_line([sys.executable, "-c", code]).split(", package")[0]
     usable = "MPI" in library
     yield Finding("MPI", "mpi4py", version)
@@ -252,9 +246,7 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("GPU", "nvcc", "not found", None, "GPU ranks cannot be built here")
     else:
         yield Finding("GPU", "nvcc", _first_line([nvcc, "--version"], line=-2), why=nvcc)
-    built = importlib.util.find_spec("pycollective") is not None and importlib.util.find_spec(
-        "pycollective._cuda"
-    )
+    built = importlib.util.find_spec("pycollective") is not None and importlib.util.find_spec("pycollective._cuda")
     yield Finding("GPU", "pycollective._cuda", "built" if built else "not built", True if built else None)
     yield _nccl()
 
@@ -263,9 +255,7 @@ def _cuda() -> Finding:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Finding(
-            "GPU", "CUDA driver", "not found", None, "no libcuda.so.1: no NVIDIA driver on this machine"
-        )
+        return Finding("GPU", "CUDA driver", "not found", None, "no libcuda.so.1: no NVIDIA driver on this machine")
     status = cuda.cuInit(0)
     if status != 0:
         return Finding("GPU", "CUDA driver", "does not start", None, f"cuInit returned {status}")
@@ -287,9 +277,7 @@ def _nccl() -> Finding:
         library.ncclGetVersion(ctypes.byref(version))
         major, rest = divmod(version.value, 10000)
         return Finding("GPU", "NCCL", f"{major}.{rest // 100}.{rest % 100}", why=place)
-    return Finding(
-        "GPU", "NCCL", "not found", None, "no libnccl.so.2 on the loader's path or among Python's packages"
-    )
+    return Finding("GPU", "NCCL", "not found", None, "no libnccl.so.2 on the loader's path or among Python's packages")
 
 
 def _nccl_of_pip() -> list[str]:

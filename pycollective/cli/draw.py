@@ -61,9 +61,7 @@ def draw_schedule(
     _draw_lanes(lanes, schedule, times, last)
     variant = " (small messages)" if small else ""
     row = info(topology)
-    figure.suptitle(
-        f"{label(topology)} · {collective}{variant} · {size} ranks", fontweight="bold", color=_INK
-    )
+    figure.suptitle(f"{label(topology)} · {collective}{variant} · {size} ranks", fontweight="bold", color=_INK)
     figure.supxlabel(f"{row.doc}   {_traffic(schedule)}", fontsize=8, color=_INK)
     return figure
 
@@ -172,9 +170,7 @@ def _draw_lanes(axes: Any, schedule: Schedule, times: list[list[int]], last: int
     axes.set_yticks(range(schedule.size), [f"rank {rank}" for rank in range(schedule.size)], fontsize=8)
     axes.set_xlim(-0.8, last + 0.8)
     axes.set_ylim(schedule.size - 0.4, -0.6)
-    axes.set_xlabel(
-        "time in steps    (filled: reduced from several, ring: copied; colour: chunk)", fontsize=8
-    )
+    axes.set_xlabel("time in steps    (filled: reduced from several, ring: copied; colour: chunk)", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     axes.tick_params(axis="y", length=0)
     axes.set_xticks(range(0, last + 1, 1 + last // 20))

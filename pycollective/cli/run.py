@@ -156,9 +156,7 @@ class _Job:
         self._events(max(0.0, min([*timers, self.pause])))
         for rank in self.ranks:
             if rank.code is None and os.waitid(os.P_PID, rank.process.pid, _LOOK) is not None:
-                rank.signal(
-                    signal.SIGKILL
-                )  # what it leaves behind in its group, while its pid is still its own
+                rank.signal(signal.SIGKILL)  # what it leaves behind in its group, while its pid is still its own
                 self._ended(rank, rank.process.wait())
         self._timers()
 

@@ -78,15 +78,12 @@ def verify(where: str, ranks: str, collectives: str = "") -> int:
     wrong = [row for row in rows if row.error is not None]
     for row in wrong:
         assert row.error is not None
-        errors.print(
-            f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False
-        )
+        errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
         errors.print(f"  {row.error}", markup=False, highlight=False, soft_wrap=True)
     total = sum(row.schedules for row in rows)
     seconds = sum(row.seconds for row in rows)
     console.print(
-        f"{total} schedules proved in {seconds:.1f} s"
-        + (f", {len(wrong)} collectives wrong" if wrong else "")
+        f"{total} schedules proved in {seconds:.1f} s" + (f", {len(wrong)} collectives wrong" if wrong else "")
     )
     return int(bool(wrong))
 

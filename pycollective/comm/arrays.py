@@ -17,22 +17,22 @@ def readable(x: Any, what: str = "x") -> Any:
         x: NumPy array, a Python or NumPy scalar or sequence of numbers, or anything with __dlpack__ on the CPU.
 
     Returns:
-        a C-contiguous numpy.ndarray, or a `_core.Buffer` over x's own memory.
+        a C-contiguous numpy.ndarray, or a `_core.HostBuffer` over x's own memory.
 
     Raises:
         TypeError: no array, memory of another device, or an element type that no collective takes.
     """
     if isinstance(x, np.ndarray):
         return x if x.flags.c_contiguous else np.ascontiguousarray(x)
-    if isinstance(x, _core.Buffer):
+    if isinstance(x, _core.HostBuffer):
         return x
     if hasattr(x, "__dlpack__"):
         try:
-            return _core.Buffer(x)
+            return _core.HostBuffer(x)
         except ValueError as error:
             if "contiguous" not in str(error):
                 raise
-            return _core.Buffer(_contiguous(x))  # only read, so a copy does no harm
+            return _core.HostBuffer(_contiguous(x))  # only read, so a copy does no harm
     array = np.asarray(x)
     if _core.dtype_name(array.dtype) is None:
         raise TypeError(f"{what} is no array: {type(x).__name__}")
@@ -49,8 +49,8 @@ def writable(out: Any, what: str = "out") -> Any:
     if isinstance(out, np.ndarray):
         buffer: Any = out
         contiguous, may_write = out.flags.c_contiguous, out.flags.writeable
-    elif isinstance(out, _core.Buffer) or hasattr(out, "__dlpack__"):
-        buffer = out if isinstance(out, _core.Buffer) else _core.Buffer(out)
+    elif isinstance(out, _core.HostBuffer) or hasattr(out, "__dlpack__"):
+        buffer = out if isinstance(out, _core.HostBuffer) else _core.HostBuffer(out)
         contiguous, may_write = True, buffer.writable
     else:
         raise TypeError(f"{what} is no array: {type(out).__name__}")
@@ -80,10 +80,10 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
     namespace = getattr(x, "__array_namespace__", None)
     if namespace is not None:
         made = namespace().empty(shape, dtype=x.dtype)
-        if not hasattr(made, "__dlpack__") or _core.Buffer(made).writable:
+        if not hasattr(made, "__dlpack__") or _core.HostBuffer(made).writable:
             return made
     if hasattr(x, "__dlpack__"):
-        return np.empty(shape, numpy_dtype(_core.Buffer(x).dtype))
+        return np.empty(shape, numpy_dtype(_core.HostBuffer(x).dtype))
     return np.empty(shape, np.asarray(x).dtype)
 
 
@@ -97,8 +97,9 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
-    found = np.dtype(name if type(dtype).__module__ == "torch" else dtype)
+        small: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return small
+    found: np.dtype[Any] = np.dtype(name if type(dtype).__module__ == "torch" else dtype)
     if _core.dtype_name(found) is None:
         raise TypeError(f"no collective takes element type {found}")
     return found

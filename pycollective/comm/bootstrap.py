@@ -158,17 +158,13 @@ def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> Non
     missing = [name for name in names if name not in env]
     if missing:
         found = ", ".join(name for name in names if name in env)
-        raise BootstrapError(
-            f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}"
-        )
+        raise BootstrapError(f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}")
 
 
 def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
     rank, size = _integer(env, rank_name, 0), _integer(env, size_name, 1)
     if size < 1 or not 0 <= rank < size:
-        raise BootstrapError(
-            f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size"
-        )
+        raise BootstrapError(f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size")
     return rank, size
 
 

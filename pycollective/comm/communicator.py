@@ -414,8 +414,10 @@ class Communicator:
             raise ValueError(f"{peer} is not another rank of this communicator of {self.size}")
         if isinstance(self._backend, RailCalls):
             action = self._backend.send if out is None else self._backend.receive
-            return self._backend.background(action, x if out is None else out, peer) if nonblocking else action(
-                x if out is None else out, peer
+            return (
+                self._backend.background(action, x if out is None else out, peer)
+                if nonblocking
+                else action(x if out is None else out, peer)
             )
         if self._backend.closed:
             raise CommunicatorError("the communicator was freed")
@@ -446,7 +448,13 @@ def _options(
     name: str | None, stream: None,
 ) -> Options:  # fmt: skip
     return Options(
-        op=op, topology=topology, prescale=prescale, postscale=postscale, timeout=timeout, name=name, stream=stream
+        op=op,
+        topology=topology,
+        prescale=prescale,
+        postscale=postscale,
+        timeout=timeout,
+        name=name,
+        stream=stream,
     )
 
 

@@ -64,7 +64,10 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
     elif collective in ("gather", "scatter", "barrier"):
         window, why = staged, f"{collective} is always staged"
     else:
-        window, why = f"zero-copy in {memory}", "peers can reach window arrays directly, and others only through scratch"
+        window, why = (
+            f"zero-copy in {memory}",
+            "peers can reach window arrays directly, and others only through scratch",
+        )
     chosen = "it is the default within a host" if topology is None else "it was asked for"
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(

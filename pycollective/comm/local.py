@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from pycollective import _core
 from pycollective.comm.communicator import Communicator
@@ -33,7 +33,7 @@ class LocalWorld:
             the first exception that a rank raised, with a note naming the rank (and its attribute `failed_rank`); the
             other ranks get PeerLostError from the call they are in.
         """
-        world = _World(self.size)
+        world: _World[_Result] = _World(self.size)
         threads = [
             threading.Thread(target=world.serve, args=(rank, function), name=f"rank-{rank}")
             for rank in range(self.size)
@@ -47,7 +47,7 @@ class LocalWorld:
         return [world.results[rank] for rank in range(self.size)]
 
 
-class _World:
+class _World(Generic[_Result]):
     """One run: its communicators, results and failures (in the order in which they happened)."""
 
     def __init__(self, size: int) -> None:
@@ -61,10 +61,10 @@ class _World:
             set_patience(team, size)
             nodes = Nodes(rank, (0,) * size)
             self.comms.append(Communicator(team, nodes=nodes, world_ranks=ranks, name="local", threads=True))
-        self.results: dict[int, object] = {}
+        self.results: dict[int, _Result] = {}
         self.failures: list[BaseException] = []
 
-    def serve(self, rank: int, function: Callable[[Communicator], object]) -> None:
+    def serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
         try:
             self.results[rank] = function(self.comms[rank])
             self.comms[rank].free()

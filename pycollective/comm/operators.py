@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from pycollective import _core
 from pycollective.errors import Error
 
-NAMES: tuple[str, ...] = tuple(_core.operators())
+NAMES = tuple(name for name, _ in _core.operators())
 """sum, avg, prod, ...: read from the core's one table."""
 CUSTOM = len(NAMES)
 """The number by which the core knows a user's operator."""
 
 _NUMBA_TYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
+    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 )  # what numba computes with on CPUs
 
 
@@ -37,7 +37,7 @@ class Op:
 
     def __init__(self, function: Callable[[Any, Any], Any], name: str | None = None) -> None:
         self.function = function
-        self.name = name or getattr(function, "__name__", "op")
+        self.name: str = name or str(getattr(function, "__name__", "op"))
         code = getattr(function, "__code__", None)
         if code is None:
             raise TypeError("an operator is a Python function of two elements")

@@ -77,7 +77,14 @@ class Planner:
         self.size = size
 
     def __call__(
-        self, collective: str, topology: object, nbytes: int, root: int, placement: int, op: str | Op, dtype: str
+        self,
+        collective: str,
+        topology: object,
+        nbytes: int,
+        root: int,
+        placement: int,
+        op: str | Op,
+        dtype: str,
     ) -> tuple[_core.Schedule, str, int, int, int]:
         """(schedule, topology's label, operator's number, custom function's address, custom function's hash)."""
         instance, small = choose(collective, topology, nbytes)
@@ -101,7 +108,14 @@ class SendPlanner:
         self.rank = rank
 
     def __call__(
-        self, collective: str, topology: object, nbytes: int, root: int, placement: int, op: str | Op, dtype: str
+        self,
+        collective: str,
+        topology: object,
+        nbytes: int,
+        root: int,
+        placement: int,
+        op: str | Op,
+        dtype: str,
     ) -> tuple[_core.Schedule, str, int, int, int]:
         """See Planner."""
         table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)

@@ -61,7 +61,7 @@ class RailCalls:
         nonblocking: bool,
     ) -> Any:
         """Run a collective over MPI. `topology` and `timeout` are MPI's business here and not used."""
-        if not all(a is None or isinstance(a, (np.ndarray, _core.Buffer)) for a in (x, out)):
+        if not all(a is None or isinstance(a, (np.ndarray, _core.HostBuffer)) for a in (x, out)):
             return NotImplemented
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
             return NotImplemented
@@ -98,14 +98,26 @@ class RailCalls:
             raise TypeError(f"operator {op} does not take {x.dtype}")
 
     def _arguments(
-        self, name: str, x: Any, out: Any, op: str | Op, root: int, counts: Any, scale: tuple[float, float] | None
+        self,
+        name: str,
+        x: Any,
+        out: Any,
+        op: str | Op,
+        root: int,
+        counts: Any,
+        scale: tuple[float, float] | None,
     ) -> tuple[str, Any, Any, dict[str, Any]]:
         more: dict[str, Any] = {"op": op.function if isinstance(op, Op) else op, "root": root}
         if scale is not None:
             more["prescale"], more["postscale"] = scale
         if name == "alltoall" and counts is not None:
             mine = slice(self.rank * self.size, (self.rank + 1) * self.size)
-            return "alltoallv", x, out, more | {"counts": counts[mine], "recv_counts": counts[self.rank :: self.size]}
+            return (
+                "alltoallv",
+                x,
+                out,
+                more | {"counts": counts[mine], "recv_counts": counts[self.rank :: self.size]},
+            )
         if name == "allgather":
             name = "allgatherv"
         if counts is not None:
@@ -145,6 +157,6 @@ class RailCalls:
 
 
 def _as_numpy(array: Any) -> Any:
-    if isinstance(array, _core.Buffer):
+    if isinstance(array, _core.HostBuffer):
         return array.array(numpy_dtype(array.dtype))
     return array

@@ -27,9 +27,7 @@ _HELLO = struct.Struct("!III")  # version, rank, size
 _LENGTH = struct.Struct("!Q")
 _HELLO_KIND, _DATA, _ERROR = 1, 2, 3
 _MAX_FRAME = 1 << 32
-_GRACE = (
-    2.0  # a rank waits this much longer than rank 0, so that it hears rank 0's verdict with the names in it
-)
+_GRACE = 2.0  # a rank waits this much longer than rank 0, so that it hears rank 0's verdict with the names in it
 
 
 def pack(blobs: Sequence[bytes]) -> bytes:
@@ -139,9 +137,7 @@ class SocketBootstrap:
             pause = min(pause * 1.5, 0.01)
         if _peer_uid(peer) != os.getuid():
             peer.close()
-            raise BootstrapError(
-                f"the rendezvous socket of this job is held by another user (uid {_peer_uid(peer)})"
-            )
+            raise BootstrapError(f"the rendezvous socket of this job is held by another user (uid {_peer_uid(peer)})")
         _send(peer, _HELLO_KIND, _HELLO.pack(_VERSION, self.rank, self.size), deadline)
         return peer
 
@@ -178,9 +174,7 @@ class SocketBootstrap:
             return
         trouble = ""
         if kind != _HELLO_KIND or version != _VERSION:
-            trouble = (
-                f"a rank speaks rendezvous version {version}, rank 0 speaks {_VERSION}: mixed installations"
-            )
+            trouble = f"a rank speaks rendezvous version {version}, rank 0 speaks {_VERSION}: mixed installations"
         elif size != self.size:
             trouble = f"rank {rank} was told that there are {size} ranks, rank 0 that there are {self.size}"
         elif not 0 < rank < self.size or rank in self._peers:
@@ -224,9 +218,7 @@ class SocketBootstrap:
         """Any other rank: hand in, wait for rank 0's answer or verdict."""
         peer = self._peers[0]
         try:
-            _quietly(
-                lambda: _send(peer, _DATA, data, deadline)
-            )  # a verdict may already lie in the socket: read on
+            _quietly(lambda: _send(peer, _DATA, data, deadline))  # a verdict may already lie in the socket: read on
             kind, payload = _receive(peer, deadline + _GRACE)
         except TimeoutError:
             raise BootstrapError(self._missing_text([0])) from None
@@ -244,9 +236,7 @@ class SocketBootstrap:
 
     def _missing_text(self, missing: Sequence[int]) -> str:
         have = "has" if len(missing) == 1 else "have"
-        text = (
-            f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
-        )
+        text = f"{name_ranks(missing)} of {self.size} {have} not arrived at the rendezvous within the deadline"
         return text + (f"; {self._hint}" if self._hint else "")
 
 
@@ -260,9 +250,7 @@ def _quietly(action: Callable[[], None]) -> None:
 
 
 def _peer_uid(peer: socket.socket) -> int:
-    _, uid, _ = struct.unpack(
-        "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    )
+    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)
 
 

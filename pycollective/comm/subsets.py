@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from pycollective import _core
 from pycollective.comm.communicator import Communicator
@@ -23,7 +22,9 @@ def split(comm: Communicator, color: int | None, key: int, name: str | None) -> 
     said = [text.decode() for text in comm._exchange(told.encode())]
     mine = []
     if color is not None:
-        chosen = [(int(text.split()[1]), rank) for rank, text in enumerate(said) if text.split()[:1] == [str(int(color))]]
+        chosen = [
+            (int(text.split()[1]), rank) for rank, text in enumerate(said) if text.split()[:1] == [str(int(color))]
+        ]
         mine = [rank for _, rank in sorted(chosen)]
     name = name or f"{comm.name}/split{number}:{color}"
     world = [comm.world_ranks[rank] for rank in mine]
@@ -37,7 +38,13 @@ def split(comm: Communicator, color: int | None, key: int, name: str | None) -> 
 
 
 def _split_rail(
-    comm: Communicator, backend: RailCalls, color: int | None, key: int, mine: list[int], world: list[int], name: str
+    comm: Communicator,
+    backend: RailCalls,
+    color: int | None,
+    key: int,
+    mine: list[int],
+    world: list[int],
+    name: str,
 ) -> Communicator | None:
     """Part of a communicator that spans hosts: shared memory if the part is on one host, else MPI again."""
     here = {comm._nodes.of[rank] for rank in mine}
@@ -114,5 +121,3 @@ def _join(comm: Communicator, segment: _core.Segment, members: list[int], scratc
     team.watch_peers()
     segment.seal()
     return made
-
-

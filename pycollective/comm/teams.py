@@ -17,7 +17,7 @@ KINDS = ("memfd", "posix_shm")
 
 
 def _setting(name: str) -> float:
-    return next(value for variable, _, value, _ in _core.settings() if variable == name)
+    return {variable: value for variable, _, value, _ in _core.settings()}[name]
 
 
 def scratch_bytes() -> int:

@@ -18,7 +18,6 @@ from pycollective.schedule.registry import (
 from pycollective.schedule.schedule import IN, OUT, Placement, RankSchedule, Schedule, Source, Step, Target, Wait
 from pycollective.schedule.verifier import Report, verify, verify_topology
 
-
 __all__ = [
     "COLLECTIVES",
     "IN",

@@ -118,12 +118,7 @@ class _Lowering:
         if self._out_shared:
             return self._targets_as_written(value)
         rank = value.rank
-        if rank in value.finals:
-            outputs = [rank]
-        elif self._is_passing_through(value):
-            outputs = [rank]
-        else:
-            outputs = []
+        outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
         needed_elsewhere = any(final != rank for final in value.finals) or any(
@@ -191,8 +186,8 @@ class _Lowering:
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.
 
-        Where they wait for each other in a circle (everybody overwrites what everybody reads), each computes into a cell
-        of its own first, and copies after all have read.
+        Where they wait for each other in a circle (everybody overwrites what everybody reads), each computes into a
+        cell of its own first, and copies after all have read.
         """
         if not self._out_shared:  # peers read cells, which are written once
             for value in group:
@@ -233,9 +228,7 @@ class _Lowering:
     def _sources(self, value: Value) -> list[Source]:
         return [self._locate(source, name, value.rank) for source, name in value.sources]
 
-    def _emit(
-        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool
-    ) -> LoweredStep:
+    def _emit(self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool) -> LoweredStep:
         step = LoweredStep(rank, chunk, sources, targets, complete)
         depends = step.depends
         for source in sources:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
 from types import FrameType
-from typing import SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import collective_named
@@ -28,34 +28,26 @@ from pycollective.schedule.collectives import collective_named
 Ranks = SupportsIndex | Iterable[SupportsIndex]
 
 
-class Place:
-    """Chunk `chunk` of rank `rank`, by name: a statement reads whatever the place holds when it is executed."""
+class Expression:
+    """The right side of a statement: ranks whose `chunk` is combined, left to right, and who executes it.
 
-    __slots__ = ("chunk", "rank")
+    `p[r, c]` alone is an expression of one rank. It is a name: the statement reads what the place holds then.
+    """
 
-    def __init__(self, rank: int, chunk: int) -> None:
-        self.rank = rank
+    __slots__ = ("at", "chunk", "sources")
+
+    def __init__(self, chunk: int, sources: tuple[int, ...], at: int | None = None) -> None:
         self.chunk = chunk
+        self.sources = sources
+        self.at = at
 
-    def __iadd__(self, other: Place | Expression) -> Expression:
-        if isinstance(other, Place):
-            return Expression((self, other), None)
-        if isinstance(other, Expression):
-            return Expression((self, *other.places), other.at)
-        raise ProgramError(f"{_caller(1)}: += takes p[r, c] or p.sum(...), not {type(other).__name__}")
+    def __iadd__(self, other: Expression) -> Expression:
+        if not isinstance(other, Expression) or other.chunk != self.chunk:
+            raise ProgramError(f"{_caller()}: {self!r} += {other!r}: += takes p[r, {self.chunk}] or a p.sum of such")
+        return Expression(self.chunk, self.sources + other.sources, other.at)
 
     def __repr__(self) -> str:
-        return f"p[{self.rank}, {self.chunk}]"
-
-
-class Expression:
-    """The right side of a statement: the places to combine, left to right, and who executes it."""
-
-    __slots__ = ("at", "places")
-
-    def __init__(self, places: tuple[Place, ...], at: int | None) -> None:
-        self.places = places
-        self.at = at
+        return " + ".join(f"p[{rank}, {self.chunk}]" for rank in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,55 +111,51 @@ class Program:
         """The chunk of an alltoall that goes from `sender` to `receiver`, with p.chunks(p.size ** 2)."""
         return sender % self.size * self.size + receiver % self.size
 
-    def sum(self, places: Iterable[Place], *, at: int | None = None) -> Expression:
+    def sum(self, places: Iterable[Expression], *, at: int | None = None) -> Expression:
         """The places combined by the call's operator, left to right; executed by rank `at`, where given."""
         operands = tuple(places)
         if not operands:
             raise ProgramError(f"{_caller()}: p.sum() of nothing")
-        return Expression(operands, at)
+        chunk = operands[0].chunk
+        for place in operands:
+            if place.chunk != chunk or len(place.sources) != 1:
+                raise ProgramError(f"{_caller()}: p.sum: {place!r} beside {operands[0]!r}: places of one chunk only")
+        return Expression(chunk, tuple(place.sources[0] for place in operands), at)
 
-    def copy(self, place: Place, *, at: int | None = None) -> Expression:
+    def copy(self, place: Expression, *, at: int | None = None) -> Expression:
         """The place as it is; executed by rank `at`, where given."""
-        return Expression((place,), at)
+        return Expression(place.chunk, place.sources, at)
 
-    def __getitem__(self, key: tuple[Ranks, int]) -> Place:
-        ranks, chunk = key
-        try:
-            rank = ranks.__index__()  # type: ignore[union-attr]
-        except AttributeError:
-            hint = "one rank is read at a time; with several destinations write p[ranks, c] = p.sum(...)"
-            raise ProgramError(f"{_caller()}: p[{ranks!r}, {chunk}]: {hint}") from None
+    def __getitem__(self, key: tuple[SupportsIndex, int]) -> Expression:
+        rank, chunk = key
         if self._chunks is None or not 0 <= chunk < self._chunks:
             self._refuse_chunk(chunk, sys._getframe(1))
-        return Place(rank % self.size, chunk)
+        try:
+            return Expression(chunk, (index(rank) % self.size,))
+        except TypeError:
+            hint = "one rank is read at a time; for several destinations write p[ranks, c] = p.sum(...)"
+            raise ProgramError(f"{_caller()}: p[{rank!r}, {chunk}]: {hint}") from None
 
-    def __setitem__(self, key: tuple[Ranks, int], value: Place | Expression) -> None:
+    def __setitem__(self, key: tuple[Ranks, int], value: Expression) -> None:
         ranks, chunk = key
         frame = sys._getframe(1)
         if self._chunks is None or not 0 <= chunk < self._chunks:
             self._refuse_chunk(chunk, frame)
-        destinations: tuple[int, ...]
-        if hasattr(ranks, "__index__"):
-            destinations = (index(ranks) % self.size,)
+        if not isinstance(value, Expression):
+            what = f"p[{ranks!r}, {chunk}] = {value!r}"
+            raise ProgramError(f"{_line(frame)}: {what}: a statement assigns p[r, c], p.sum(...) or p.copy(...)")
+        if value.chunk != chunk:
+            what = f"p[{ranks!r}, {chunk}] = {value!r}"
+            raise ProgramError(f"{_line(frame)}: {what}: a statement works on one chunk")
+        if isinstance(ranks, SupportsIndex):
+            destinations: tuple[int, ...] = (index(ranks) % self.size,)
         else:
             destinations = tuple(dict.fromkeys(index(rank) % self.size for rank in ranks))
-        if isinstance(value, Place):
-            places, at = (value,), None
-        elif isinstance(value, Expression):
-            places, at = value.places, value.at
-        else:
-            what = f"p[..., {chunk}] = {type(value).__name__}"
-            raise ProgramError(f"{_line(frame)}: {what}: a statement assigns p[r, c], p.sum(...) or p.copy(...)")
-        for place in places:
-            if not isinstance(place, Place) or place.chunk != chunk:
-                raise ProgramError(f"{_line(frame)}: {place!r} in a statement on chunk {chunk}: one chunk only")
-        if not destinations:  # as below a leaf of a tree
-            return
-        sources = tuple(place.rank for place in places)
-        executor = None if at is None else at % self.size
-        self.statements.append(Statement(chunk, destinations, sources, executor, _line(frame)))
+        if destinations:  # none as below a leaf of a tree
+            at = None if value.at is None else value.at % self.size
+            self.statements.append(Statement(chunk, destinations, value.sources, at, _line(frame)))
 
-    def _refuse_chunk(self, chunk: int, frame: FrameType) -> None:
+    def _refuse_chunk(self, chunk: int, frame: FrameType) -> NoReturn:
         if self._chunks is None:
             raise ProgramError(f"{_line(frame)}: chunk {chunk} before p.chunks(k) has said how many there are")
         raise ProgramError(f"{_line(frame)}: chunk {chunk} of {self._chunks}")
@@ -177,5 +165,6 @@ def _line(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _caller(depth: int = 1) -> str:
-    return _line(sys._getframe(depth + 1))
+def _caller() -> str:
+    """The line that called the function that asks."""
+    return _line(sys._getframe(2))

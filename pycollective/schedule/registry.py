@@ -11,18 +11,10 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import COLLECTIVES
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:  # typing has it from Python 3.11 on; only type checkers need it
-
-    def dataclass_transform(**_: object) -> Callable[[Any], Any]:
-        return lambda function: function
-
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -30,7 +22,7 @@ MiB = 1024 * KiB
 Order = Literal["rank", "fixed", "chunk"]
 ORDERS: tuple[Order, ...] = ("rank", "fixed", "chunk")
 
-_Class = TypeVar("_Class", bound=type)
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,12 +51,12 @@ _registered: dict[str, TopologyInfo] = {}
 _loaded = False
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[_Class], _Class]:
+def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[type[_T]], type[_T]]:
     """Register a class as the topology `name`.
 
-    Its methods are named as collectives and take a `Program`, and `root` where the collective has one. Annotated class
-    attributes become parameters, as in a frozen dataclass: `hub: int = 0` makes `Wheel(hub=3)` and `"wheel(hub=3)"`.
+    Its methods are named as collectives and take a `Program`, and `root` where the collective has one. The class
+    becomes a frozen dataclass, if it is none: the field `hub: int = 0` makes `Wheel(hub=3)` and "wheel(hub=3)". (Write
+    `@dataclass(frozen=True)` yourself for type checkers to know these arguments.)
 
     Args:
         name: how the topology is asked for.
@@ -77,8 +69,8 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
     if order not in ORDERS:
         raise TopologyError(f"topology {name!r}: order {order!r} is none of {', '.join(ORDERS)}")
 
-    def register(cls: _Class) -> _Class:
-        made: _Class = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    def register(cls: type[_T]) -> type[_T]:
+        made = _as_dataclass(cls)
         collectives = tuple(collective for collective in COLLECTIVES if callable(getattr(cls, collective, None)))
         if not collectives:
             raise TopologyError(f"topology {name!r} has none of the collectives {', '.join(COLLECTIVES)}")
@@ -90,6 +82,16 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         return made
 
     return register
+
+
+def _as_dataclass(cls: type[_T]) -> type[_T]:
+    """Parameters compare and hash, since schedules are remembered by them."""
+    parameters = cls.__dict__.get("__dataclass_params__")
+    if parameters is None:
+        return dataclasses.dataclass(frozen=True)(cls)
+    if not parameters.frozen:
+        raise TopologyError(f"{cls.__qualname__}: a topology is a frozen dataclass")
+    return cls
 
 
 def _home(cls: type) -> str:

@@ -56,7 +56,7 @@ class Value:
         self.chunk = chunk
         self.sources = sources
         self.destinations = destinations
-        self.raw = not sources or (len(sources) == 1 and sources[0][0].raw)
+        self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw)
         self.origin: Value = sources[0][0].origin if len(sources) == 1 else self
         self.full = full
         self.complete = complete

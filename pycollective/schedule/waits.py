@@ -71,9 +71,7 @@ def synchronize(lists: list[list[LoweredStep]]) -> tuple[RankSchedule, ...]:
     return _finish(done, exits, readers)
 
 
-def _fewest(
-    wanted: Iterable[tuple[int, int]], clock: Clock, done: list[list[_Done]]
-) -> tuple[tuple[Wait, ...], Clock]:
+def _fewest(wanted: Iterable[tuple[int, int]], clock: Clock, done: list[list[_Done]]) -> tuple[tuple[Wait, ...], Clock]:
     """Of the wanted (peer, count), those that neither the clock nor the others imply; and the clock after them.
 
     Of two steps where one implies the other, the one that implies lies deeper: so the deepest are taken first.

@@ -1,9 +1,12 @@
 """Star: everything goes through a hub, as with a parameter server."""
 
+from dataclasses import dataclass
+
 from pycollective.schedule import Program, topology
 
 
 @topology("star", order="rank")
+@dataclass(frozen=True)
 class Star:
     """The hub collects, reduces in rank order, and hands out: the centralised parameter server.
 

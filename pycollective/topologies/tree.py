@@ -1,5 +1,7 @@
 """Tree: two binary trees at once for large messages, one binomial tree for small ones."""
 
+from dataclasses import dataclass
+
 from pycollective.schedule import KiB, Program, topology
 
 Edges = list[tuple[int, list[int]]]
@@ -7,6 +9,7 @@ Edges = list[tuple[int, list[int]]]
 
 
 @topology("tree", small=64 * KiB, order="chunk")
+@dataclass(frozen=True)
 class Tree:
     """A double binary tree: each tree carries half the data, and no rank is inner in both.
 

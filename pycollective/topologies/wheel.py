@@ -1,11 +1,13 @@
 """Wheel: a ring of all ranks but one, the rim, and a spoke from each of them to that one, the hub."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from pycollective.schedule import KiB, Program, topology
 
 
 @topology("wheel", small=64 * KiB, order="chunk")
+@dataclass(frozen=True)
 class Wheel:
     """Reduce-scatter round the rim, fold in the hub over the spokes and write back, allgather round the rim.
 

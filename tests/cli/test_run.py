@@ -130,9 +130,7 @@ os.write(2, b'last, unended')
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     for rank in range(3):
-        assert [x for x in lines if x.startswith(f"[{rank}] ")] == [
-            f"[{rank}] abcdef {i}" for i in range(200)
-        ]
+        assert [x for x in lines if x.startswith(f"[{rank}] ")] == [f"[{rank}] abcdef {i}" for i in range(200)]
     assert len(lines) == 600
     assert sorted(done.stderr.splitlines()) == [f"[{rank}] last, unended" for rank in range(3)]
 

@@ -1,7 +1,7 @@
 """A reference interpreter: it executes compiled schedules and programs over Python integers.
 
-It shares nothing with the compiler and the verifier but the data classes, and it is as unfriendly as an executor can be:
-ranks advance one memory access at a time in a random order, unpublished steps are not seen by anybody, memory
+It shares nothing with the compiler and the verifier but the data classes, and it is as unfriendly as an executor can
+be: ranks advance one memory access at a time in a random order, unpublished steps are not seen by anybody, memory
 starts as garbage, and a rank that leaves a call finds its buffers overwritten by its caller.
 """
 
@@ -190,7 +190,7 @@ class Interpreter:
         for chunk in range(self.schedule.chunks):
             for tile in range(self.tiles):
                 if ends(rank, chunk, self.schedule.size, root):
-                    place = self.address(rank, OUT, chunk, tile)
-                    self.calls[call].outputs[rank, chunk, tile] = self.buffers.get(place, GARBAGE)
+                    result = self.buffers.get(self.address(rank, OUT, chunk, tile), GARBAGE)
+                    self.calls[call].outputs[rank, chunk, tile] = result
                 for place in (IN, OUT):
                     self.buffers[self.address(rank, place, chunk, tile)] = GARBAGE * 2

@@ -1,0 +1,200 @@
+"""
+The native core of pycollective: executor, windows and element types. Private; use pycollective.
+"""
+from __future__ import annotations
+import collections.abc
+import numpy
+import typing
+import typing_extensions
+__all__: list[str] = ['Handle', 'HostBuffer', 'Schedule', 'Segment', 'Team', 'Window', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'settings', 'takes']
+class Schedule:
+    """
+    One rank's compiled schedule, checked.
+    """
+    def __init__(self, table: typing_extensions.Buffer) -> None:
+        ...
+    @property
+    def cells(self) -> int:
+        ...
+    @property
+    def chunks(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def size(self) -> int:
+        ...
+    @property
+    def steps(self) -> int:
+        ...
+class Segment:
+    """
+    Shared memory that all ranks of a communicator have mapped.
+    """
+    @staticmethod
+    def attach(token: str) -> Segment:
+        ...
+    @staticmethod
+    def create(kind: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> Segment:
+        ...
+    def reserve(self, offset: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def seal(self) -> None:
+        ...
+    def token(self) -> str:
+        ...
+    @property
+    def bytes(self) -> int:
+        ...
+class HostBuffer:
+    """
+    CPU memory of an array that speaks DLPack; not copied.
+    """
+    def __init__(self, array: typing.Any) -> None:
+        ...
+    def array(self, dtype: numpy.dtype[typing.Any]) -> numpy.ndarray:
+        """
+        The elements as a flat NumPy array, not copied.
+        """
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def count(self) -> int:
+        ...
+    @property
+    def dtype(self) -> str:
+        ...
+    @property
+    def writable(self) -> bool:
+        ...
+class Handle:
+    """
+    A nonblocking call in flight.
+    """
+    def result(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
+        """
+        wait(), then the call's result.
+        """
+    def test(self) -> bool:
+        """
+        Whether the call is through (also when it failed).
+        """
+    def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Block until the call is through, `timeout` seconds at most. Raises what the call raised, or TimeoutError.
+        """
+class Window:
+    """
+    A symmetric allocation.
+    """
+    def array(self, dtype: numpy.dtype[typing.Any], shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> numpy.ndarray:
+        """
+        This rank's part as a NumPy array.
+        """
+class Team:
+    """
+    One rank's end of a communicator on one host.
+    """
+    @staticmethod
+    def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any) -> None:
+        ...
+    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool) -> typing.Any:
+        """
+        Run one collective; returns its result, or a Handle.
+        """
+    def channel(self, sender: typing.SupportsInt | typing.SupportsIndex, receiver: typing.SupportsInt | typing.SupportsIndex, planner: typing.Any) -> Team:
+        """
+        The team of two over which `sender` sends to `receiver`.
+        """
+    def close(self) -> None:
+        """
+        Say goodbye to the peers; later calls raise.
+        """
+    def departed(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    def give_up(self, text: str) -> None:
+        ...
+    def gone(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        ...
+    def in_window(self, x: typing.Any) -> bool:
+        ...
+    def mail(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
+        ...
+    def path(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The placement bits that a call with these arrays would have.
+        """
+    def report_lost(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
+        ...
+    def require_sound(self) -> None:
+        """
+        Raise what poisoned the communicator, if anything did.
+        """
+    def set_mail(self, text: str) -> None:
+        ...
+    def set_patience(self, spin_us: typing.SupportsFloat | typing.SupportsIndex, yield_us: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    def set_survivor(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def survivor(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def watch_peers(self) -> None:
+        ...
+    def window(self, segment: Segment, id: typing.SupportsInt | typing.SupportsIndex, stride: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> Window:
+        ...
+    @property
+    def closed(self) -> bool:
+        ...
+    @property
+    def poisoned(self) -> bool:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def size(self) -> int:
+        ...
+def collectives() -> list[str]:
+    """
+    Names of the collectives, in the order of their numbers.
+    """
+def combine(op: str, sources: collections.abc.Sequence[typing.Any], out: typing.Any) -> None:
+    """
+    Reduce local arrays with the executor's vector code.
+    """
+def dtype_name(dtype: typing.Any) -> str | None:
+    """
+    Our name of a numpy.dtype, or None.
+    """
+def dtypes() -> list[str]:
+    """
+    Names of the element types.
+    """
+def fast_allreduce(owner: type, method: typing.Any, signature: str) -> typing.Any:
+    """
+    A descriptor for the class `owner` that runs plain allreduces at once and others through `method`.
+    """
+def instruction_set() -> str:
+    """
+    Vector code in use: baseline, avx2 or avx512.
+    """
+def is_numpy(array: typing.Any) -> bool:
+    """
+    Whether the argument is a numpy.ndarray.
+    """
+def operators() -> list[tuple[str, str]]:
+    """
+    (name, meaning) of the reduction operators, in the order of their numbers.
+    """
+def settings() -> list[tuple[str, float, float, str]]:
+    """
+    (variable, default, value, meaning) of every environment variable.
+    """
+def takes(op: str, dtype: str) -> bool:
+    """
+    Whether the operator takes the element type.
+    """

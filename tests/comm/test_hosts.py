@@ -1,0 +1,78 @@
+"""A communicator that spans hosts: half of the ranks believe that they live on another machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launch import OPEN_MPI_SETTINGS, find_mpirun
+
+CASE = """
+import numpy as np, ml_dtypes, pycollective as pc
+comm = pc.init()
+n, me = comm.size, comm.rank
+assert (comm.local_size, comm.cross_size, comm.cross_rank) == (2, 2, me // 2), comm
+x = np.arange(6, dtype="f4") + me
+total = sum(np.arange(6) + r for r in range(n))
+assert np.array_equal(comm.allreduce(x), total)
+assert np.array_equal(comm.allreduce(x, op="avg"), total / n)
+assert np.array_equal(comm.iallreduce(x).result(), total)
+assert np.array_equal(comm.allreduce(x.astype(ml_dtypes.bfloat16)), total)
+assert np.array_equal(comm.allreduce(x, op=pc.op(lambda a, b: a * b)), np.prod([np.arange(6) + r for r in range(n)], 0))
+reduced = comm.reduce(x, root=1)
+assert np.array_equal(reduced, total) if me == 1 else reduced is None
+assert np.array_equal(comm.broadcast(x, root=2), np.arange(6) + 2)
+assert comm.allgather(x).shape == (24,)
+assert comm.allgatherv(np.full(me + 1, me)).tolist() == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+assert np.array_equal(comm.reduce_scatter(x), np.array_split(total, n)[me])
+assert comm.alltoall(np.arange(8) + 10 * me).tolist() == [v + 10 * r for r in range(n) for v in (2 * me, 2 * me + 1)]
+rows = comm.alltoallv(np.full(n * (me + 1), me), [me + 1] * n)
+assert rows.tolist() == [r for r in range(n) for _ in range(r + 1)]
+gathered = comm.gather(x, root=3)
+assert gathered.shape == (24,) if me == 3 else gathered is None
+assert np.array_equal(comm.scatter(np.arange(8) if me == 0 else np.empty(8, int)), [2 * me, 2 * me + 1])
+if me == 0: comm.send(x, 3)
+if me == 3: assert np.array_equal(comm.recv(np.empty(6, "f4"), 0), np.arange(6))
+comm.barrier()
+assert "MPI's own collectives" in str(comm.explain("allreduce", 1 << 20)) and "2 hosts" in str(comm.explain("allreduce", 4))
+node = comm.split(comm.cross_rank)
+assert (node.size, node.rank) == (2, comm.local_rank)
+assert "shared memory" in node.explain("allreduce", 1 << 20).window
+assert np.array_equal(node.allreduce(np.ones(10)), np.full(10, 2.0))
+across = comm.split(comm.local_rank)
+assert across.allreduce(np.ones(1))[0] == 2 and across.explain("allreduce", 4).topology == "mpi"
+for wrong, error in ((dict(root=n), ValueError), (dict(out=np.empty(6)), TypeError)):
+    try:
+        comm.broadcast(x, **wrong)
+    except error:
+        continue
+    raise AssertionError(wrong)
+comm.barrier()
+comm.free()
+try:
+    comm.allreduce(x)
+except pc.CommunicatorError:
+    print("fine", flush=True)
+"""
+
+
+@pytest.mark.mpi
+def test_two_hosts(tmp_path: Path) -> None:
+    """`unshare -u` gives two of four ranks a host name of their own."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
+        pytest.skip("needs unshare -u (root, or user namespaces)")
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    script = tmp_path / "case.py"
+    script.write_text(CASE)
+    here = ["-np", "2", sys.executable, str(script)]
+    there = ["-np", "2", "unshare", "-u", "sh", "-c", f"hostname elsewhere && exec {sys.executable} {script}"]
+    command = [mpirun, "--bind-to", "none", *here, ":", *there]
+    environment = {**os.environ, **OPEN_MPI_SETTINGS}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 4

@@ -1,0 +1,23 @@
+"""The generated documentation in the repository is what the tables say today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import docs
+from pycollective import schedule
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", ["topologies", "reference"])
+def test_generated_page_is_up_to_date(name: str) -> None:
+    page = DOCS / f"{name}.md"
+    assert page.read_text() == getattr(docs, name)(), f"run `make docs` and commit docs/{name}.md"
+
+
+def test_every_topology_has_its_drawing() -> None:
+    drawn = {file.stem for file in (DOCS / "images").glob("*.png")}
+    assert {row.name for row in schedule.describe() if "allreduce" in row.collectives} <= drawn
