@@ -10,15 +10,6 @@
 namespace pc {
 namespace {
 
-// Whether a step reads what an earlier one has written to an output.
-bool rereads_output(const ScheduleView s) {
-  Step step = s.first();
-  for (int32_t i = 0; i < s.steps(); ++i, step = step.next())
-    for (int32_t k = 0; k < step.sources(); ++k)
-      if (step.source(k).place == kPlaceOutput) return true;
-  return false;
-}
-
 int64_t shared_cache_bytes() {
   const long found = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return found > 0 ? found : int64_t{32} << 20;
@@ -37,7 +28,7 @@ void Plan::finish(int64_t capacity) {
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");
   tiles = std::max<int64_t>(1, (layout.longest + tile_elements - 1) / tile_elements);
   const int64_t touched = 2 * fingerprint.count * bytes * s.size();  // inputs and outputs of all ranks
-  streams = touched > shared_cache_bytes() && !rereads_output(s);
+  streams = touched > shared_cache_bytes() && s.outputs_final();
   digest = fingerprint.digest();
 }
 

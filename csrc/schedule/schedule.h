@@ -56,6 +56,7 @@ struct ScheduleView {
   PC_FN int32_t steps() const { return words[6]; }
   PC_FN int32_t exit_waits() const { return words[7]; }
   PC_FN int32_t readers() const { return words[8]; }
+  PC_FN bool outputs_final() const { return (words[9] & 1) != 0; }  // not read again within the call
   PC_FN Wait exit_wait(int32_t i) const { return {words[10 + 2 * i], words[11 + 2 * i]}; }
   PC_FN Wait reader(int32_t i) const {
     const int32_t* w = words + 10 + 2 * exit_waits() + 2 * i;

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pycollective.comm.planner import choose
 from pycollective.comm.rail_calls import RailCalls
-from pycollective.schedule import registry
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -55,6 +54,8 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
         hosts = comm._nodes.count
         path = "through MPI's own collectives"
         return Explanation(collective, nbytes, "mpi", "any", "mpi", path, path, f"the ranks live on {hosts} hosts")
+    from pycollective.schedule import registry
+
     instance, small = choose(collective, topology, nbytes)
     row = registry.info(instance)
     memory = "memory of this process" if comm._threads else "shared memory of this host"

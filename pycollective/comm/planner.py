@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycollective import _core
 from pycollective.comm.operators import Op, resolve
 from pycollective.errors import TopologyError
-from pycollective.schedule import registry
-from pycollective.schedule.compiler import compile as compile_schedule
-from pycollective.schedule.p2p import compile_send
-from pycollective.schedule.schedule import Placement, Schedule
-from pycollective.schedule.verifier import verify
+
+if TYPE_CHECKING:  # the compiler is loaded by the first call, not by init()
+    from pycollective.schedule.schedule import Placement, Schedule
 
 DEFAULT_TOPOLOGY = "direct"
 """Within a host: reduces in rank order and moves the fewest bytes."""
 
-PLACEMENTS = {
-    0: Placement.STAGED,
-    1: Placement.WINDOW_IN,
-    2: Placement.WINDOW_OUT,
-    3: Placement.WINDOW,
-    7: Placement.INPLACE,
-}
+PLACEMENTS = {0: "STAGED", 1: "WINDOW_IN", 2: "WINDOW_OUT", 3: "WINDOW", 7: "INPLACE"}
 """By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
 
 ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
@@ -40,6 +32,8 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     Raises:
         TopologyError: no such topology, or it lacks the collective.
     """
+    from pycollective.schedule import registry
+
     instance = registry.get(DEFAULT_TOPOLOGY if topology is None else topology)
     row = registry.info(instance)
     program = "allreduce" if collective == "barrier" else collective
@@ -58,6 +52,9 @@ def schedule_for(
     Raises:
         ProgramError, VerificationError: the topology's program is wrong.
     """
+    from pycollective.schedule.compiler import compile as compile_schedule
+    from pycollective.schedule.verifier import verify
+
     schedule = compile_schedule(topology, collective, size, root, placement, small)
     if not type(topology).__module__.startswith("pycollective.topologies"):
         verify(schedule)
@@ -87,10 +84,13 @@ class Planner:
         dtype: str,
     ) -> tuple[_core.Schedule, str, int, int, int]:
         """(schedule, topology's label, operator's number, custom function's address, custom function's hash)."""
+        from pycollective.schedule import registry
+        from pycollective.schedule.schedule import Placement
+
         instance, small = choose(collective, topology, nbytes)
         program = "allreduce" if collective == "barrier" else collective
         rooted = root if program in ROOTED else None
-        where = PLACEMENTS[placement]
+        where = Placement[PLACEMENTS[placement]]
         if small and where.inplace:
             # Where everybody overwrites what everybody reads, one-shot takes a detour through scratch; two-shot not.
             small = schedule_for(instance, program, self.size, rooted, where, True).cells == 0
@@ -118,5 +118,7 @@ class SendPlanner:
         dtype: str,
     ) -> tuple[_core.Schedule, str, int, int, int]:
         """See Planner."""
+        from pycollective.schedule.p2p import compile_send
+
         table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
         return (_core.Schedule(table), "direct", 0, 0, 0)

@@ -87,7 +87,7 @@ def compile_program(
     """
     if program.size < 1:
         raise ProgramError(f"a program for {program.size} ranks")
-    steps = lower(program, build_values(program), placement)
+    steps = lower(program, build_values(program, pull_copies=not placement.out_shared), placement)
     ranks = synchronize(order_steps(steps, program.size))
     cells = [target.place + 1 for step in steps for target in step.targets]
     return Schedule(

@@ -72,7 +72,7 @@ class _Lowering:
         self._cells = [0] * program.size  # cells in use, by rank
         self._cell_of: dict[Value, int] = {}
         self._output_at: dict[Value, list[int]] = {}  # the ranks in whose output a value lies
-        self._fetch: dict[tuple[Value, int], LoweredStep] = {}  # copies into a rank's private output
+        self._copied: dict[tuple[Value, int], LoweredStep] = {}  # the step by which a rank copies a value anyhow
         self._written: dict[Location, LoweredStep] = {}
         self._read: dict[Location, list[LoweredStep]] = {}
 
@@ -95,10 +95,10 @@ class _Lowering:
             else:
                 targets.append(self._new_cell(value))
         if targets:
-            self._emit(rank, value.chunk, [self._initial(value)], targets, self._reduces and value.full)
-
-    def _initial(self, value: Value) -> Source:
-        return Source(value.rank, IN, self._reduces)
+            scales = self._reduces and value.full
+            step = self._emit(rank, value.chunk, [Source(rank, IN, self._reduces)], targets, scales)
+            if not scales:
+                self._copied[value, rank] = step
 
     def _locate(self, value: Value, name: int, reader: int) -> Source:
         """Where `reader` finds a value that the program reads as p[name, chunk]."""
@@ -168,9 +168,9 @@ class _Lowering:
         """One execution: the step itself, and the copies to private outputs elsewhere."""
         sources = self._sources(value)
         targets = self._targets(value)
-        fetched = self._fetch.get((value.sources[0][0], value.rank)) if len(sources) == 1 else None
-        if fetched is not None and all(target.place >= 0 for target in targets):
-            self._add_targets(fetched, targets)  # the rank copies this value anyhow: once is enough
+        copy = self._copied.get((value.sources[0][0], value.rank)) if len(sources) == 1 else None
+        if copy is not None and all(target.place >= 0 for target in targets):
+            self._add_targets(copy, targets)
         else:
             self._emit(value.rank, value.chunk, sources, targets, value.complete)
         self._copy_to_results(value)
@@ -181,7 +181,7 @@ class _Lowering:
         for rank in value.finals:
             if rank != value.rank:
                 source = self._locate(value, rank, rank)
-                self._fetch[value, rank] = self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False)
+                self._copied[value, rank] = self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False)
 
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.

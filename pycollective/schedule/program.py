@@ -141,12 +141,9 @@ class Program:
         frame = sys._getframe(1)
         if self._chunks is None or not 0 <= chunk < self._chunks:
             self._refuse_chunk(chunk, frame)
-        if not isinstance(value, Expression):
-            what = f"p[{ranks!r}, {chunk}] = {value!r}"
-            raise ProgramError(f"{_line(frame)}: {what}: a statement assigns p[r, c], p.sum(...) or p.copy(...)")
-        if value.chunk != chunk:
-            what = f"p[{ranks!r}, {chunk}] = {value!r}"
-            raise ProgramError(f"{_line(frame)}: {what}: a statement works on one chunk")
+        if not isinstance(value, Expression) or value.chunk != chunk:
+            rule = f"a statement on chunk {chunk} assigns p[r, {chunk}], p.sum(...) or p.copy(...) of such"
+            raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}] = {value!r}: {rule}")
         if isinstance(ranks, SupportsIndex):
             destinations: tuple[int, ...] = (index(ranks) % self.size,)
         else:

@@ -129,16 +129,27 @@ class Schedule:
         root = "" if self.root is None else f", root {self.root}"
         return f"{name}, {ranks}{root}, {self.placement.name}"
 
+    def _rereads_outputs(self) -> bool:
+        """Whether some chunk of an output is both written and read: then it had better stay in the caches."""
+        written, read = set(), set()
+        for rank in self.ranks:
+            for step in rank.steps:
+                written.update((target.rank, step.chunk) for target in step.targets if target.place == OUT)
+                read.update((source.rank, step.chunk) for source in step.sources if source.place == OUT)
+        return not written.isdisjoint(read)
+
     def table(self, rank: int) -> array[int]:
         """The schedule of one rank as flat int32, the form that the executor reads.
 
-        Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, 0; then the exit waits and
+        Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
+        in the call after it was written); then the exit waits and
         the readers as (peer, count); then for each step chunk, flags (1 complete, 2 consumed), the numbers of waits,
         sources and targets, and these as (peer, count), (rank, place, initial) and (rank, place).
         """
         mine = self.ranks[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
-        words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts, 0]
+        words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts]
+        words.append(int(not self._rereads_outputs()))
         for wait in mine.exit_waits + mine.readers:
             words += (wait.peer, wait.count)
         for step in mine.steps:

@@ -83,8 +83,13 @@ class ValueGraph:
     groups: list[list[Value]]
 
 
-def build_values(program: Program) -> ValueGraph:
+def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
     """Run the program over values and keep what is needed for the results.
+
+    Args:
+        program: a traced program.
+        pull_copies: outputs are private, so that nobody can push: a copy that the program has pushed by `at` is made
+            by each destination straight from where the source lies, instead of being stored again on the way.
 
     Raises:
         ProgramError: a statement reads a place that holds nothing.
@@ -103,7 +108,7 @@ def build_values(program: Program) -> ValueGraph:
     holds = {value: 1 << value.rank for value in initial.values()}  # whose contributions are in a value
     groups: list[list[Value]] = []
     for statement in program.statements:
-        group = _execute(statement, program, current, holds, masks[statement.chunk], collective.reduces)
+        group = _execute(statement, program, current, holds, masks[statement.chunk], collective.reduces, pull_copies)
         for value in group:
             for rank in value.destinations:
                 current[rank, value.chunk] = value
@@ -123,6 +128,7 @@ def _execute(
     holds: dict[Value, int],
     everyone: int,
     reduces: bool,
+    pull_copies: bool,
 ) -> list[Value]:
     """The executions of one statement: one for each destination, or one altogether where it says `at`."""
     chunk = statement.chunk
@@ -145,7 +151,7 @@ def _execute(
         any_full = any_full or value.full
     full = mask == everyone
     complete = reduces and full and not any_full
-    if statement.at is None:
+    if statement.at is None or (pull_copies and len(sources) == 1):
         group = [Value(rank, chunk, sources, (rank,), full, complete) for rank in destinations]
     else:
         group = [Value(statement.at, chunk, sources, destinations, full, complete)]

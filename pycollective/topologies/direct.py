@@ -25,6 +25,12 @@ class Direct:
             p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
 
     def broadcast(self, p: Program, root: int) -> None:
+        others = [r for r in p.ranks if r != root]
+        for c in p.chunks(p.size):  # the work is shared: rank c hands chunk c to everybody
+            if others:
+                p[others, c] = p.copy(p[root, c], at=c)
+
+    def broadcast_small(self, p: Program, root: int) -> None:
         for c in p.chunks(1):
             p[p.ranks, c] = p[root, c]
 

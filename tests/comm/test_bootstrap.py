@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -32,7 +35,8 @@ MEET = """
     big = b.allgather(bytes([b.rank]) * 1_000_000)
     assert all(big[r] == bytes([r]) * 1_000_000 for r in range(b.size))
     n = discover(b)
-    print(b.kind, b.rank, b.size, n.local_rank, n.local_size, n.cross_rank, n.cross_size, n.count)
+    words = (b.kind, b.rank, b.size, n.local_rank, n.local_size, n.cross_rank, n.cross_size, n.count)
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")  # at once: torchrun's ranks share a pipe
     b.close()
     b.close()
 """
@@ -375,6 +379,18 @@ def test_torchrun_variables_meet_and_restarts_do_not_mix() -> None:
     actions = [lambda r=r, k=k: rank(r, k) for k in "01" for r in (1, 0)]  # type: ignore[misc]
     zero, one = [b"0.0", b"0.1"], [b"1.0", b"1.1"]
     assert on_threads(actions) == [zero, zero, one, one]
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_processes_meet_under_torchrun(tmp_path: Path) -> None:
+    """The real agent, which itself listens on MASTER_PORT."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(MEET))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"torchrun {r} 2 {r} 2 0 1 1" for r in range(2)]
 
 
 def test_torchrun_of_two_hosts_is_told_about_mpirun() -> None:

@@ -1,0 +1,19 @@
+"""Data-parallel SGD: every rank computes gradients on its share of the data, all ranks take the same step.
+
+    sgd = DistributedSGD(params, lr=0.1, momentum=0.9)      # params: a dict or list of arrays
+    sgd.broadcast_parameters()                              # everyone starts from rank 0's
+    for epoch in range(epochs):
+        rows = partition(len(x), seed=0, epoch=epoch, drop_last=True)
+        for start in range(0, len(rows), batch):
+            sgd.step(gradients(params, x[rows[start : start + batch]]))
+        save_checkpoint("digits.npz", sgd, epoch=epoch)     # rank 0 writes
+
+The arrays are NumPy's or those of any library that follows the Python array API standard.
+"""
+
+from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
+from pycollective.optim.objects import broadcast_object
+from pycollective.optim.partition import partition
+from pycollective.optim.sgd import DistributedSGD
+
+__all__ = ["DistributedSGD", "broadcast_object", "load_checkpoint", "partition", "save_checkpoint"]

@@ -1,0 +1,197 @@
+"""Stochastic gradient descent on all ranks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pycollective.comm.world import world
+from pycollective.optim.fusion import Fused, copy_into, namespace
+from pycollective.optim.objects import broadcast_object
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+Arrays = Mapping[Any, Any] | Sequence[Any]
+"""Arrays by name, or in a list; their names are then 0, 1, ..."""
+
+
+class DistributedSGD:
+    """SGD with momentum and weight decay on gradients averaged over all ranks.
+
+    Each rank computes the gradients g of its own part of the data; `step` averages them and then moves the
+    parameters p on every rank alike, with the velocity v, which starts at zero:
+
+        g = mean of g over the ranks + weight_decay * p
+        v = momentum * v + g
+        p = p - lr * v                        nesterov: p - lr * (g + momentum * v); without momentum: p - lr * g
+
+    These are the formulas of torch.optim.SGD with dampening=0, see
+    https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html; everything is computed in the
+    parameters' own dtype. The gradients cross in one collective for each element type, in a window that all ranks
+    share. The result does not depend on how they are fused: with a topology that reduces in rank order (`direct`,
+    the default, and `star`) the parameters have the same bits.
+
+    The rank's parts must be equally large for the mean over the ranks to be the mean over all data; `partition`
+    sees to that.
+
+    Attributes:
+        params: as given; `step` writes into these arrays.
+        gradients: arrays in the shape and dtype of the parameters, in the same kind of container: room in the shared
+            window. Gradients that are computed straight into it need no copy: `numpy.matmul(..., out=...)`.
+        lr, momentum, weight_decay, nesterov: may be set between steps, to the same value on all ranks.
+    """
+
+    def __init__(
+        self,
+        params: Arrays,
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        comm: Communicator | None = None,
+        topology: Any = None,
+        *,
+        nesterov: bool = False,
+    ) -> None:
+        """Collective.
+
+        Args:
+            params: dict or list of writable floating-point arrays, of any shapes and of one or several dtypes: NumPy's
+                or those of another library that follows the array API standard; the same on all ranks.
+            lr: step size, at least 0.
+            momentum: share of the velocity that is kept, at least 0.
+            weight_decay: factor of the L2 penalty, at least 0.
+            comm: whose ranks take part; by default that of `pycollective.init`.
+            topology: for averaging the gradients, as for `Communicator.allreduce`.
+            nesterov: look ahead; needs momentum.
+
+        Raises:
+            ValueError: a negative number, nesterov without momentum, an array given twice.
+            TypeError: something that is no writable floating-point array in CPU memory.
+            MismatchError: names, shapes or dtypes differ between ranks.
+            TopologyError: no such topology, or it has no allreduce.
+        """
+        self._comm = comm or world()
+        self._topology = topology
+        self.params = params
+        self._params = _named(params)
+        self._set(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+        if len({id(p) for p in self._params.values()}) < len(self._params):
+            raise ValueError("the same array is given as two parameters: it would take every step twice")
+        self._comm.explain("allreduce", 0, topology)  # an unknown topology is refused here, not in the first step
+        self._fused = Fused(self._params, self._comm)
+        for p in self._params.values():
+            p[...] = p  # so is an array that cannot be written
+        self.gradients = _like(params, self._fused.views)
+        self._velocity: dict[Hashable, Any] = {}
+
+    def step(self, grads: Arrays | None = None) -> None:
+        """Collective: average the gradients and move the parameters.
+
+        Args:
+            grads: this rank's gradients, in the container, shapes and dtypes of the parameters; None if they have been
+                written into `gradients`, which holds the averages afterwards.
+
+        Raises:
+            ValueError: names or shapes that are not those of the parameters. TypeError: a dtype that is not.
+        """
+        if grads is not None:
+            copy_into(self._fused.views, _named(grads))
+        self._fused.average(self._topology)
+        lr, momentum, weight_decay = float(self.lr), float(self.momentum), float(self.weight_decay)
+        if momentum:
+            self._start_velocity()
+        for name, p in self._params.items():
+            g = self._fused.views[name]
+            if weight_decay:
+                g = g + weight_decay * p
+            if momentum:
+                v = self._velocity[name]
+                v *= momentum
+                v += g
+                g = g + momentum * v if self.nesterov else v
+            p -= lr * g
+
+    def zero_grad(self) -> None:
+        """Set `gradients` to zero, for code that adds to them."""
+        for flat in self._fused.buffers:
+            flat[...] = namespace(flat).zeros_like(flat)
+
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Collective: overwrite the parameters on every rank by the root's. Uses up `gradients` on the way."""
+        self._fused.broadcast(self._params, root)
+
+    def broadcast_optimizer_state(self, root: int = 0) -> None:
+        """Collective: lr, momentum, weight_decay, nesterov and the velocity become the root's on every rank.
+
+        Uses up `gradients` on the way.
+        """
+        numbers, moving = broadcast_object((self._numbers(), bool(self._velocity)), root, self._comm)
+        self._set(**numbers)
+        if moving:
+            self._start_velocity()
+            self._fused.broadcast(self._velocity, root)
+        else:
+            self._velocity = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the parameters, as copies.
+
+        Returns:
+            lr, momentum, weight_decay: float; nesterov: bool; velocity: arrays in the container of the parameters,
+            or None before the first step with momentum.
+        """
+        copies = _zeros(self._velocity)
+        copy_into(copies, self._velocity)
+        return {**self._numbers(), "velocity": _like(self.params, copies) if copies else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
+
+        Raises:
+            ValueError, TypeError: it does not fit these parameters; nothing has changed then.
+            KeyError: something is missing.
+        """
+        numbers = {name: state[name] for name in self._numbers()}
+        velocity = _zeros(self._params) if state["velocity"] is not None else {}
+        if velocity:
+            copy_into(velocity, _named(state["velocity"]))
+        self._set(**numbers)
+        self._velocity = velocity
+
+    def _numbers(self) -> dict[str, Any]:
+        return {
+            "lr": float(self.lr),
+            "momentum": float(self.momentum),
+            "weight_decay": float(self.weight_decay),
+            "nesterov": bool(self.nesterov),
+        }
+
+    def _set(self, lr: float, momentum: float, weight_decay: float, nesterov: bool) -> None:
+        for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
+            if not value >= 0:
+                raise ValueError(f"{what} is at least 0, not {value}")
+        if nesterov and not momentum:
+            raise ValueError("nesterov needs momentum")
+        self.lr, self.momentum, self.weight_decay, self.nesterov = lr, momentum, weight_decay, nesterov
+
+    def _start_velocity(self) -> None:
+        if not self._velocity:
+            self._velocity = _zeros(self._params)
+
+
+def _named(arrays: Arrays) -> dict[Hashable, Any]:
+    if isinstance(arrays, Mapping):
+        return dict(arrays)
+    if isinstance(arrays, Sequence):
+        return dict(enumerate(arrays))
+    raise TypeError(f"parameters and gradients are a dict or a list of arrays, not {type(arrays).__name__}")
+
+
+def _like(container: Arrays, values: dict[Hashable, Any]) -> Any:
+    """The values in the kind of container that the user gave: dict or list."""
+    return dict(values) if isinstance(container, Mapping) else list(values.values())
+
+
+def _zeros(like: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    return {name: namespace(array).zeros_like(array) for name, array in like.items()}

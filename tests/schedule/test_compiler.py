@@ -1,0 +1,216 @@
+"""What the compiler makes: how little is copied and waited for, where things live, and the flat table."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+
+from pycollective.schedule import (
+    IN,
+    OUT,
+    Placement,
+    Program,
+    Schedule,
+    Source,
+    Target,
+    Wait,
+    compile,
+    compile_program,
+    compiler,
+    names,
+    verify,
+)
+
+
+def touched(schedule: Schedule, rank: int) -> int:
+    """Chunks read and written by a rank in a tile."""
+    return sum(len(step.sources) + len(step.targets) for step in schedule.ranks[rank].steps)
+
+
+def test_direct_staged_copies_in_only_what_others_need() -> None:
+    n = 5
+    schedule = compile("direct", "allreduce", n)
+    for rank, mine in enumerate(schedule.ranks):
+        copies_in, (reduction,), copies_out = mine.steps[: n - 1], mine.steps[n - 1 : n], mine.steps[n:]
+        assert {step.chunk for step in copies_in} == set(range(n)) - {rank}
+        assert all(step.sources == (Source(rank, IN, True),) and not step.complete for step in copies_in)
+        assert reduction.complete and reduction.chunk == rank
+        assert [source.rank for source in reduction.sources] == list(range(n))
+        assert reduction.sources[rank] == Source(rank, IN, True)  # straight from the private input
+        assert [target.place for target in reduction.targets] == [OUT, n - 1]
+        # every rank starts with the copy from its neighbour
+        assert [step.sources[0].rank for step in copies_out] == [(rank + 1 + i) % n for i in range(n - 1)]
+        assert all(step.targets == (Target(rank, OUT),) and not step.sources[0].initial for step in copies_out)
+
+
+def test_direct_on_windows_is_one_step() -> None:
+    for placement in (Placement.WINDOW, Placement.INPLACE):
+        schedule = compile("direct", "allreduce", 4, placement=placement)
+        place = OUT if placement.inplace else IN
+        for rank, mine in enumerate(schedule.ranks):
+            (step,) = mine.steps
+            assert step.sources == tuple(Source(q, place, True) for q in range(4))
+            assert step.targets == tuple(Target(q, OUT) for q in range(4))
+            assert set(step.waits) == {Wait(q, 0) for q in range(4) if q != rank}
+            assert set(mine.exit_waits) == {Wait(q, 1) for q in range(4) if q != rank}
+        assert schedule.cells == 0
+
+
+def test_one_shot_in_place_computes_before_it_overwrites() -> None:
+    schedule = compile("direct", "allreduce", 3, placement=Placement.INPLACE, small=True)
+    for rank, mine in enumerate(schedule.ranks):
+        compute, copy = mine.steps
+        assert compute.complete and compute.targets == (Target(rank, 0),)
+        assert copy.sources == (Source(rank, 0),) and copy.targets == (Target(rank, OUT),) and not copy.complete
+        assert set(copy.waits) == {Wait(q, 1) for q in range(3) if q != rank}
+
+
+def test_a_value_for_many_is_stored_once_and_pushes_become_pulls() -> None:
+    p = Program("broadcast", 4, 1)
+    p.chunks(1)
+    p[p.ranks, 0] = p.copy(p[1, 0], at=1)
+    schedule = compile_program(p, Placement.STAGED)
+    assert [len(mine.steps) for mine in schedule.ranks] == [1, 1, 1, 1]
+    assert schedule.ranks[1].steps[0].targets == (Target(1, OUT), Target(1, 0))
+    shared = compile_program(p, Placement.WINDOW_OUT)
+    assert shared.ranks[1].steps[-1].targets == tuple(Target(r, OUT) for r in (0, 2, 3))
+    assert [len(mine.steps) for mine in shared.ranks] == [0, 2, 0, 0]
+
+
+def test_a_pushed_chain_copies_each_chunk_once_a_rank() -> None:
+    """What a rank fetches for itself it hands on in the same step."""
+    p = Program("broadcast", 4, 0)
+    p.chunks(1)
+    for hop in range(1, 4):
+        p[hop, 0] = p.copy(p[hop - 1, 0], at=hop - 1)
+    schedule = compile_program(p, Placement.STAGED)
+    verify(schedule)
+    assert [len(mine.steps) for mine in schedule.ranks[1:]] == [1, 1, 1]
+
+
+def test_what_nobody_needs_is_left_out() -> None:
+    p = Program("reduce", 3, 0)
+    p.chunks(1)
+    p[2, 0] += p[1, 0]  # overwritten before anybody reads it
+    p[2, 0] = p[1, 0]
+    p[1, 0] = p.sum(p[q, 0] for q in p.ranks)  # nobody reads that
+    p[0, 0] = p[0, 0]  # nothing changes
+    p[0, 0] += p[2, 0]
+    for placement in Placement:
+        schedule = compile_program(p, placement)
+        assert len(schedule.ranks[0].steps) == 1
+        assert all(len(step.sources) == 1 for mine in schedule.ranks[1:] for step in mine.steps)
+
+
+def test_a_copy_of_what_is_there_already_is_left_out() -> None:
+    p = Program("broadcast", 3, 2)
+    p.chunks(1)
+    p[0, 0] = p[2, 0]
+    p[p.ranks, 0] = p[0, 0]
+    schedule = compile_program(p, Placement.INPLACE)
+    assert [len(mine.steps) for mine in schedule.ranks] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "reduce"])
+def test_one_rank_keeps_the_step_that_scales(placement: Placement, collective: str) -> None:
+    (mine,) = compile("direct", collective, 1, placement=placement).ranks
+    (step,) = mine.steps
+    assert step.complete and step.sources == (Source(0, OUT if placement.inplace else IN, True),)
+    assert step.targets == (Target(0, OUT),)
+
+
+def test_one_rank_copies_what_needs_no_scaling() -> None:
+    assert compile("direct", "broadcast", 1, placement=Placement.INPLACE).ranks[0].steps == ()
+    (step,) = compile("direct", "broadcast", 1, placement=Placement.WINDOW).ranks[0].steps
+    assert not step.complete and not step.sources[0].initial
+
+
+def test_programs_written_chunk_by_chunk_run_step_by_step() -> None:
+    """A ring of n ranks takes 2(n-1) steps a rank, each after the one of its neighbour."""
+    n = 6
+    schedule = compile("ring", "allreduce", n, placement=Placement.WINDOW)
+    for rank, mine in enumerate(schedule.ranks):
+        assert len(mine.steps) == 2 * (n - 1)
+        assert [step.chunk for step in mine.steps] == [(rank - 1 - i) % n for i in range(2 * (n - 1))]
+        assert all(wait.peer == (rank - 1) % n for step in mine.steps[1 : n - 1] for wait in step.waits)
+
+
+def test_implied_waits_are_dropped() -> None:
+    """In a ring each step waits for one neighbour; what that one has waited for is known."""
+    schedule = compile("ring", "allreduce", 8)
+    assert all(len(step.waits) <= 1 for mine in schedule.ranks for step in mine.steps)
+    assert all(mine.exit_waits == () for mine in schedule.ranks)
+
+
+def test_only_awaited_steps_are_published() -> None:
+    schedule = compile("direct", "allgather", 4)
+    awaited = {
+        (wait.peer, wait.count)
+        for mine in schedule.ranks
+        for waits in (mine.exit_waits, mine.readers, *(step.waits for step in mine.steps))
+        for wait in waits
+    }
+    for rank, mine in enumerate(schedule.ranks):
+        for index, step in enumerate(mine.steps):
+            assert step.consumed == ((rank, index + 1) in awaited)
+
+
+def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tuple[object, ...]]]:
+    """The flat table, read word by word as the executor does."""
+    words = iter(table)
+
+    def take(count: int) -> tuple[int, ...]:
+        return tuple(next(words) for _ in range(count))
+
+    header = list(take(10))
+    exits = [Wait(*take(2)) for _ in range(header[7])]
+    readers = [Wait(*take(2)) for _ in range(header[8])]
+    steps: list[tuple[object, ...]] = []
+    for _ in range(header[6]):
+        chunk, flags, n_waits, n_sources, n_targets = take(5)
+        waits = tuple(Wait(*take(2)) for _ in range(n_waits))
+        sources = tuple(Source(rank, place, bool(initial)) for rank, place, initial in (take(3) for _ in range(n_sources)))
+        targets = tuple(Target(*take(2)) for _ in range(n_targets))
+        steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2)))
+    assert next(words, None) is None
+    return header, exits, readers, steps
+
+
+@pytest.mark.parametrize("placement", Placement)
+def test_the_table_says_all_that_the_schedule_says(placement: Placement) -> None:
+    schedule = compile("wheel", "allreduce", 5, placement=placement)
+    for rank, mine in enumerate(schedule.ranks):
+        table = schedule.table(rank)
+        assert table.typecode == "i" and table.itemsize == 4
+        header, exits, readers, steps = parse(table.tolist())
+        assert header[:6] == [1, 5, rank, schedule.chunks, schedule.stride, schedule.cells] and header[9] == 0
+        assert (tuple(exits), tuple(readers)) == (mine.exit_waits, mine.readers)
+        assert steps == [(s.chunk, s.sources, s.targets, s.waits, s.complete, s.consumed) for s in mine.steps]
+
+
+def test_stride_and_cells_are_the_most_of_any_rank() -> None:
+    schedule = compile("star", "allreduce", 5)
+    assert schedule.stride == max(len(mine.steps) for mine in schedule.ranks)
+    places = [target.place for mine in schedule.ranks for step in mine.steps for target in step.targets]
+    assert schedule.cells == max(places) + 1
+    assert compile("ring", "broadcast", 1, placement=Placement.INPLACE).stride == 1
+
+
+def test_schedules_are_remembered() -> None:
+    assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, root=None)
+    assert compile("ring", "allreduce", 3) is not compile("ring", "allreduce", 3, placement=Placement.WINDOW)
+
+
+def test_a_compile_for_8_ranks_takes_less_than_20_ms() -> None:
+    for name in names():
+        for placement in Placement:
+            seconds = []
+            for _ in range(7):
+                compiler._compile.cache_clear()
+                start = time.perf_counter()
+                compile(name, "allreduce", 8, placement=placement)
+                seconds.append(time.perf_counter() - start)
+            assert statistics.median(seconds) < 0.020, (name, placement)

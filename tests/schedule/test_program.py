@@ -1,0 +1,99 @@
+"""The language: what statements record, and what it refuses with which words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pycollective.errors import ProgramError
+from pycollective.schedule import Program, compile_program
+
+
+def recorded(p: Program) -> list[tuple[int, tuple[int, ...], tuple[int, ...], int | None]]:
+    return [(s.chunk, s.destinations, s.sources, s.at) for s in p.statements]
+
+
+def test_statements_are_recorded_with_ranks_modulo_size() -> None:
+    p = Program("allreduce", 4)
+    for c in p.chunks(2):
+        p[5, c] += p[-1, c]
+        p[2, c] = p[6, c]
+    p[p.ranks, 0] = p.sum((p[q, 0] for q in reversed(p.ranks)), at=9)
+    p[(1, 5, 3), 1] = p.copy(p[0, 1], at=0)
+    p[1, 0] += p.sum(p[q, 0] for q in (2, 3))
+    assert recorded(p) == [
+        (0, (1,), (1, 3), None),
+        (0, (2,), (2,), None),
+        (1, (1,), (1, 3), None),
+        (1, (2,), (2,), None),
+        (0, (0, 1, 2, 3), (3, 2, 1, 0), 1),
+        (1, (1, 3), (0,), 0),
+        (0, (1,), (1, 2, 3), None),
+    ]
+
+
+def test_no_destination_is_no_statement() -> None:
+    p = Program("broadcast", 2, 0)
+    p.chunks(1)
+    p[[], 0] = p[0, 0]
+    assert recorded(p) == []
+
+
+def test_blocks_number_the_pairs() -> None:
+    p = Program("alltoall", 3)
+    assert sorted(p.block(s, d) for s in p.ranks for d in p.ranks) == list(p.chunks(9))
+    assert p.block(2, 1) == 7
+
+
+@pytest.mark.parametrize(
+    ("collective", "chunks"),
+    [(name, 4) for name in ("reduce_scatter", "allgather", "gather", "scatter")] + [("alltoall", 16)],
+)
+def test_split_collectives_prescribe_their_chunks(collective: str, chunks: int) -> None:
+    assert Program(collective, 4, 0).chunks(chunks) == range(chunks)
+    with pytest.raises(ProgramError, match=f"{collective} on 4 ranks has {chunks} chunks"):
+        Program(collective, 4, 0).chunks(chunks + 1)
+
+
+WRONG: list[tuple[str, Callable[[Program], object]]] = [
+    ("before p.chunks", lambda p: p[0, 0]),
+    ("at least one chunk", lambda p: p.chunks(0)),
+    ("already cut in 2", lambda p: (p.chunks(2), p.chunks(3))),
+    ("chunk 2 of 2", lambda p: (p.chunks(2), p[0, 2])),
+    ("chunk -1 of 2", lambda p: (p.chunks(2), p.__setitem__((0, -1), p[0, 0]))),
+    ("on chunk 1 assigns", lambda p: (p.chunks(2), p.__setitem__((0, 1), p[1, 0]))),
+    ("places of one chunk only", lambda p: (p.chunks(2), p.sum([p[0, 0], p[1, 1]]))),
+    ("places of one chunk only", lambda p: (p.chunks(1), p.sum([p.sum([p[0, 0], p[1, 0]])]))),
+    ("of nothing", lambda p: (p.chunks(2), p.sum(p[q, 0] for q in ()))),
+    ("takes p[r, 0]", lambda p: (p.chunks(2), p[0, 0].__iadd__(p[0, 1]))),
+    ("one rank is read at a time", lambda p: (p.chunks(1), p[(0, 1), 0])),  # type: ignore[index]
+    ("p.copy", lambda p: (p.chunks(1), p.__setitem__((0, 0), 3))),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("words", "statement"), WRONG, ids=[words for words, _ in WRONG])
+def test_a_broken_rule_names_the_line(words: str, statement: Callable[[Program], object]) -> None:
+    with pytest.raises(ProgramError) as caught:
+        statement(Program("allreduce", 2))
+    assert words in str(caught.value)
+    file, line = re.match(r"(.*?):(\d+): ", str(caught.value)).groups()  # type: ignore[union-attr]
+    assert Path(file).name == Path(__file__).name
+    assert words.split("p[")[0] in Path(__file__).read_text().splitlines()[int(line) - 1]
+
+
+def test_reading_what_holds_nothing_names_statement_and_line() -> None:
+    p = Program("broadcast", 3, 1)
+    p.chunks(1)
+    p[2, 0] = p[0, 0]  # the mistake
+    with pytest.raises(ProgramError, match=r"p\[0, 0\] is read but holds nothing yet .*root 1") as caught:
+        compile_program(p)
+    line = int(str(caught.value).split(":")[1])
+    assert Path(__file__).read_text().splitlines()[line - 1].endswith("# the mistake")
+
+
+def test_unknown_collective() -> None:
+    with pytest.raises(ProgramError, match="no collective is called 'allredcue'"):
+        Program("allredcue", 2)
