@@ -156,9 +156,7 @@ def format_size(nbytes: int) -> str:
     raise AssertionError("unreachable")
 
 
-def sweep_cases(
-    collective: str, dtype: str, op: str, sizes: Iterable[int], ranks: int, root: int = 0
-) -> list[Case]:
+def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], ranks: int, root: int = 0) -> list[Case]:
     """The cases nearest to the sizes: at least one element a rank, equal ones once, sizes ascending."""
     kind = COLLECTIVES.get(collective)
     if kind is None:

@@ -62,9 +62,20 @@ def bench(
     )
     try:
         options.check()
+        _check_topologies(options.topologies)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     _run(options, json, csv, plot)
+
+
+def _check_topologies(topologies: tuple[str, ...]) -> None:
+    """Find every topology that is named, before any rank is started; ValueError (a TopologyError) where one is not."""
+    if topologies == ("none",):
+        return
+    from .peers.pycollective import find_topology
+
+    for topology in topologies:
+        find_topology(topology)
 
 
 def _list(text: str) -> tuple[str, ...]:

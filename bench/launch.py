@@ -20,7 +20,7 @@ from .events import EventReader
 from .plan import Plan
 from .result import available_cores
 
-__all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "find_launcher", "launch"]
+__all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "find_launcher", "launch", "same_path"]
 
 YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 _SILENCE_S = 600.0
@@ -52,7 +52,7 @@ class Launcher:
             return [self.program, *root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *words]
         if self.kind == "mpich":
             return [self.program, "-bind-to", "none", "-np", str(ranks), *words]
-        run = f"{_same_path()}from pycollective.cli.main import app; app()"
+        run = f"{same_path()}from pycollective.cli.main import app; app()"
         return [sys.executable, "-c", run, "run", "-np", str(ranks), *words]
 
     def environment(self, ranks: int) -> dict[str, str]:
@@ -61,6 +61,7 @@ class Launcher:
         if self.kind == "openmpi" and ranks > available_cores():
             environment[YIELD_VARIABLE] = "1"
         environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it
+        environment.setdefault("PYCOLLECTIVE_TIMEOUT", "120")  # a deadlock of somebody's topology shall be an error
         return environment
 
 
@@ -100,7 +101,7 @@ def launch(plan: Plan, ranks: int, first_group: int = 0) -> Iterator[dict[str, A
         start_file = Path(folder) / "start.py"
         plan_file.write_text(plan.to_json())
         start_file.write_text(
-            f"{_same_path()}from {__package__}.worker import main\n"
+            f"{same_path()}from {__package__}.worker import main\n"
             f"main({[str(plan_file), str(events_file), str(first_group)]!r})\n"
         )
         command = launcher.command(ranks, [sys.executable, str(start_file)])
@@ -108,16 +109,14 @@ def launch(plan: Plan, ranks: int, first_group: int = 0) -> Iterator[dict[str, A
             yield from _follow(process, EventReader(events_file), log_file, ranks)
 
 
-def _same_path() -> str:
+def same_path() -> str:
     """A line of Python that makes another process import exactly what this one imports."""
     return f"import sys; sys.path[:] = {[os.path.abspath(folder) for folder in sys.path]!r}\n"
 
 
 @contextlib.contextmanager
 def _process(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-    )
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:

@@ -24,6 +24,8 @@ from .world import World
 
 __all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "measure"]
 
+_MOST_REPETITIONS = 1_000_000
+
 Allocate = Callable[[int], Array]
 """Bytes -> a flat uint8 array; collective."""
 
@@ -187,10 +189,7 @@ def _rounds(world: World, runs: Sequence[_Run], budget: Budget) -> list[list[flo
             taken[turn, index] = runs[turn].block()
     everywhere: list[Any] = world.share(taken)
     return [
-        [
-            nanoseconds / 1e9 / run.repetitions
-            for nanoseconds in slowest([ranks[turn] for ranks in everywhere])
-        ]
+        [nanoseconds / 1e9 / run.repetitions for nanoseconds in slowest([ranks[turn] for ranks in everywhere])]
         for turn, run in enumerate(runs)
     ]
 
@@ -199,14 +198,27 @@ def _calibrate(world: World, run: _Run, block_s: float) -> float:
     """Set the repetitions that fill a block; the block's seconds.  Warms the call up on the way."""
     while True:
         seconds = _block_everywhere(world, run)
-        if seconds < 10 * block_s:  # a block may have sat out another rank's time slice: take the best
+        if seconds < 10 * block_s:
             seconds = min(seconds, _block_everywhere(world, run), _block_everywhere(world, run))
-        if seconds >= block_s / 2 or run.repetitions >= 1_000_000:
+        if seconds >= block_s / 2 and not _stalled(world, run, seconds, block_s):
             break
-        run.repetitions = int(run.repetitions * min(10.0, block_s / max(seconds, 1e-7)) + 1)
-    repetitions = run.repetitions
-    run.repetitions = max(1, round(repetitions * block_s / seconds)) if seconds > block_s else repetitions
-    return seconds * run.repetitions / repetitions
+        if run.repetitions > _MOST_REPETITIONS:
+            break
+        run.repetitions = int(run.repetitions * min(10.0, max(2.0, block_s / max(seconds, 1e-7))))
+    call_s = seconds / run.repetitions
+    # three at least where that is not much more, so that who leaves the barrier last hardly matters
+    run.repetitions = max(round(block_s / call_s), 3 if call_s < block_s else 1)
+    return call_s * run.repetitions
+
+
+def _stalled(world: World, run: _Run, seconds: float, block_s: float) -> bool:
+    """Whether a block took its time because a rank waited for its core: twice the calls then take hardly longer."""
+    if seconds > 5 * block_s:
+        return False
+    run.repetitions *= 2
+    longer = _block_everywhere(world, run)
+    run.repetitions //= 2
+    return longer < 1.4 * seconds
 
 
 def _block_everywhere(world: World, run: _Run) -> float:

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 OURS = "pycollective"
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}  # as people write them
 PATHS = ("windows", "plain")
 
 
@@ -108,8 +109,7 @@ class Plan:
     def from_json(text: str) -> Plan:
         data = json.loads(text)
         groups = tuple(
-            tuple(Candidate(**{**one, "case": Case(**one["case"])}) for one in group)
-            for group in data["groups"]
+            tuple(Candidate(**{**one, "case": Case(**one["case"])}) for one in group) for group in data["groups"]
         )
         sweep = None if data["sweep"] is None else _options(data["sweep"])
         return Plan(groups, sweep, tuple(data["peers"]), Budget(**data["budget"]))
@@ -152,4 +152,5 @@ def short_name(topology: str) -> str:
 
 def short_options(options: Options) -> dict[str, Any]:
     """The options as they go into a result: plain data, without paths."""
-    return {**asdict(options), "topologies": [short_name(topology) for topology in options.topologies]}
+    data = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
+    return {**data, "topologies": [short_name(topology) for topology in options.topologies]}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cases import format_size
-from .plan import OURS
+from .plan import NAMES, OURS
 from .result import Row
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _THEIRS = {
     "mpi": ("#222222", "s"),
     "gloo": ("#888888", "^"),
 }
-_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
 _STYLE = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -90,9 +89,7 @@ def _figure(rows: Sequence[Row], title: str, path: Path) -> None:
     figure.suptitle(title, x=0.012, ha="left", fontweight="bold", fontsize=13)
     figure.tight_layout(rect=(0, 0, 1, 0.99))
     figure.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(
-        path, bbox_inches="tight", dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None
-    )
+    figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
@@ -121,7 +118,7 @@ def _styles(rows: Iterable[Row]) -> dict[Line, dict[str, Any]]:
             if several and path != "windows":
                 style |= {"linestyle": (0, (1.2, 1.2)), "marker": "", "alpha": 0.75}
         else:
-            label = _NAMES.get(library, library)
+            label = NAMES.get(library, library)
             colour, marker = _THEIRS.get(library, ("#555555", "D"))
             style = {
                 "color": colour,
@@ -141,7 +138,5 @@ def _scale(axis: Axes, sizes: Sequence[int]) -> None:
     low, high = min(sizes), max(sizes)
     ticks = [4**k for k in range(20) if low <= 4**k <= high] or [low]
     ticks = ticks[:: 1 + len(ticks) // 7]
-    axis.set_xticks(
-        ticks, [format_size(tick).replace(" ", "\u2009") for tick in ticks], rotation=40, ha="right"
-    )
+    axis.set_xticks(ticks, [format_size(tick).replace(" ", "\u2009") for tick in ticks], rotation=40, ha="right")
     axis.minorticks_off()

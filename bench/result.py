@@ -83,6 +83,7 @@ class Provenance:
     # rank count -> Open MPI's mpi_yield_when_idle: "1", "0", or "default"; "-" without Open MPI
     yield_when_idle: dict[str, str] = field(default_factory=dict)
     launcher: str = ""
+    load: float = 0.0  # load average over the minute before the run: work that was not ours
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _digits(value: float) -> float:
 
 
 def collect_provenance(
-    libraries: Mapping[str, str], yield_when_idle: Mapping[str, str], launcher: str
+    libraries: Mapping[str, str], yield_when_idle: Mapping[str, str], launcher: str, load: float
 ) -> Provenance:
     """What there is to know about this machine, without its name or paths."""
     return Provenance(
@@ -141,6 +142,7 @@ def collect_provenance(
         libraries=dict(libraries),
         yield_when_idle=dict(yield_when_idle),
         launcher=launcher,
+        load=round(load, 2),
     )
 
 

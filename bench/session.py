@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .events import Emit
 from .launch import find_launcher, launch
 from .plan import Plan
-from .result import Result, Row, collect_provenance
+from .result import Result, Row, available_cores, collect_provenance
 from .worker import work
 from .world import open_world, ranks_started
 
@@ -27,6 +28,7 @@ class Session:
         self._libraries: dict[str, str] = {}
         self._yields: dict[str, str] = {}
         self._launcher = ""
+        self._load = os.getloadavg()[0]
 
     def take(self, event: dict[str, Any]) -> None:
         """One event of a world; passed on to the watcher."""
@@ -45,6 +47,8 @@ class Session:
     def run(self, plan: Plan, ranks: int) -> None:
         """Start a world on a plan and hear it out.  Raises LaunchError."""
         launcher = find_launcher()
+        if not self._launcher and self._load > available_cores() / 2:
+            self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
         self._launcher = launcher.kind
         if launcher.note and launcher.note not in self.notes:
             self.take({"kind": "note", "text": launcher.note})
@@ -54,7 +58,7 @@ class Session:
 
     def result(self, options: dict[str, Any]) -> Result:
         """The rows with their provenance."""
-        provenance = collect_provenance(self._libraries, self._yields, self._launcher or "user")
+        provenance = collect_provenance(self._libraries, self._yields, self._launcher or "user", self._load)
         return Result(provenance, options, self.notes, self.rows)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .cases import format_size
-from .plan import OURS
+from .plan import NAMES, OURS
 from .result import Row
+from .stats import paired_ratio
 
-__all__ = ["LiveTable", "format_number", "row_table"]
+__all__ = ["LiveTable", "format_number", "format_time", "pivot_table", "row_table"]
 
 _COLUMNS: tuple[str, ...] = (
     "collective",
@@ -31,8 +33,8 @@ _COLUMNS: tuple[str, ...] = (
     "path",
 )
 _COLUMNS += ("time", "algbw", "busbw", "#wrong")
-_DROPPED = ("collective", "type", "op", "root", "ranks")
-_FULL = 125
+_SAME = ("collective", "type", "op", "root", "ranks")
+_TITLES = {"collective": "{}", "type": "{}", "op": "{}", "root": "", "ranks": "{} ranks"}
 _RIGHT = {"ranks", "size", "count", "root", "time", "algbw", "busbw", "#wrong"}
 _UNITS = {"size": "(B)", "count": "(elements)", "time": "(us)", "algbw": "(GB/s)", "busbw": "(GB/s)"}
 
@@ -47,22 +49,29 @@ def format_number(value: float) -> str:
     return f"{value:.3f}"
 
 
-def row_table(rows: Iterable[Row], width: int = _FULL) -> Table:
+def format_time(seconds: float) -> str:
+    """Three significant digits with the unit that fits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def row_table(rows: Iterable[Row], width: int) -> Table:
     """Rows as nccl-tests shows them, a rule between groups, the fastest of each group in bold.
 
-    On less than the full width, columns that say the same in every row move into the title.
+    Where the width does not suffice, columns that say the same in every row move into the title, then others go.
     """
     rows = list(rows)
     fastest: dict[int, float] = {}
     for row in rows:
         fastest[row.group] = min(row.time_us, fastest.get(row.group, row.time_us))
     cells = [_cells(row) for row in rows]
-    same = [name for name in _DROPPED if len({str(one[name]) for one in cells}) == 1]
-    headings = [name for name in _COLUMNS if name not in (same if width < _FULL else same[:1])]
-    title = ", ".join(
-        f"{name} {cells[0][name]}" for name in same if str(cells[0][name]) not in ("none", "-1")
-    )
-    table = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False)
+    same = [name for name in _SAME if len({str(one[name]) for one in cells}) == 1]
+    headings = _fitting(cells, same, width)
+    said = [_TITLES[name].format(cells[0][name]) for name in same if name not in headings]
+    title = ", ".join(text for text in said if text and "none" not in text)
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         unit = f"\n[dim]{_UNITS[heading]}[/]" if heading in _UNITS else ""
         table.add_column(heading + unit, justify="right" if heading in _RIGHT else "left", no_wrap=True)
@@ -71,6 +80,17 @@ def row_table(rows: Iterable[Row], width: int = _FULL) -> Table:
         style = "bold" if row.time_us == fastest[row.group] else "" if row.library == OURS else "dim"
         table.add_row(*(cells[at][heading] for heading in headings), style=style, end_section=last)
     return table
+
+
+def _fitting(cells: Sequence[dict[str, RenderableType]], same: Sequence[str], width: int) -> list[str]:
+    """The columns that fit into the width."""
+    headings = [name for name in _COLUMNS if name != "collective" or name not in same]
+    for dropped in (*same, "count", "algbw", "path"):
+        widths = (max(len(name), len(_UNITS.get(name, "")), *(len(str(c[name])) for c in cells)) for name in headings)
+        if sum(widths) + 3 * len(headings) + 1 <= width:
+            break
+        headings = [name for name in headings if name != dropped]
+    return headings
 
 
 def _cells(row: Row) -> dict[str, RenderableType]:
@@ -90,6 +110,41 @@ def _cells(row: Row) -> dict[str, RenderableType]:
         "busbw": format_number(row.busbw),
         "#wrong": Text(str(row.wrong), style="bold red" if row.wrong else ""),
     }
+
+
+def pivot_table(rows: Sequence[Row], reference: str, width: int) -> Table:
+    """Libraries down, as many sizes as fit across: times, and how many times faster than the reference library.
+
+    The rows must be of one collective, type, operator and rank count.
+    """
+    sizes = sorted({row.size for row in rows})
+    fitting = max(1, (width - 34) // 18)
+    sizes = sizes[:: -(-len(sizes) // fitting)]
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("library", no_wrap=True)
+    table.add_column("topology", no_wrap=True)
+    for size in sizes:
+        table.add_column(format_size(size), justify="right", no_wrap=True)
+    references = {row.size: row for row in rows if row.library == reference}
+    fastest = {size: min(row.time_us for row in rows if row.size == size) for size in sizes}
+    for library, topology in dict.fromkeys((row.library, row.topology) for row in rows):
+        here = {row.size: row for row in rows if (row.library, row.topology) == (library, topology)}
+        cells = [_against(here.get(size), references.get(size), fastest[size]) for size in sizes]
+        table.add_row(NAMES.get(library, library), topology or "-", *cells)
+    return table
+
+
+def _against(row: Row | None, reference: Row | None, fastest: float) -> Text:
+    if row is None:
+        return Text("-")
+    text = Text(format_time(row.time_us / 1e6), style="bold" if row.time_us == fastest else "")
+    if row.wrong:
+        return text.append("  WRONG", style="bold red")
+    if reference is not None and reference is not row:
+        ratio = paired_ratio(row.rounds_us, reference.rounds_us).median
+        shown = f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 0.1 else f"{ratio:.2f}x"
+        text.append(f" {shown:>5}", style="green" if ratio >= 1 else "dim")
+    return text
 
 
 class LiveTable:
@@ -114,9 +169,7 @@ class LiveTable:
             self._draw()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._console.is_terminal:
             self._live.stop()
 
@@ -142,9 +195,7 @@ class LiveTable:
         if not self._console.is_terminal:
             return
         room = max(3, (self._console.height - 10) // 2)
-        shown: list[RenderableType] = (
-            [row_table(self._rows[-room:], self._console.width)] if self._rows else []
-        )
+        shown: list[RenderableType] = [row_table(self._rows[-room:], self._console.width)] if self._rows else []
         self._live.update(Group(*shown, self._progress), refresh=True)
 
     def summary(self) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from .launch import YIELD_VARIABLE
 from .measure import Buffers, Measured, NotMeasured, measure
 from .peers import Array, Peer, PeerUnavailable, open_peer
 from .peers.ceiling import CEILING, CeilingPeer
-from .peers.pycollective import PycollectivePeer, topologies_of
+from .peers.pycollective import PycollectivePeer, find_topology, has, topologies_of
 from .plan import OURS, Candidate, Options, Plan, short_name, sweep_groups
 from .result import make_row
 from .world import World, open_world
@@ -42,7 +43,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     ours = _Ours(plan)
     groups: list[Group] = list(plan.groups)
     if plan.sweep:
-        groups += sweep_groups(plan.sweep, world.size, list(names), ours.topologies(plan.sweep))
+        groups += sweep_groups(plan.sweep, world.size, list(names), ours.topologies(plan.sweep, emit))
     present = {OURS, CEILING, *names}
     groups = [[one for one in group if one.library in present] for group in groups]
     if any(one.library in (OURS, CEILING) for group in groups for one in group):
@@ -69,12 +70,8 @@ def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], em
     if outcome.supported:
         label += f", {one.path}, {case.ranks} ranks, {format_size(case.nbytes)}"
     operator = f" {case.op}" if case.kind.reduces else ""
-    emit(
-        {
-            "kind": "note",
-            "text": f"without {label}: {case.collective} {case.dtype}{operator}: {outcome.reason}",
-        }
-    )
+    text = f"without {label}: {case.collective} {case.dtype}{operator}: {outcome.reason}"
+    emit({"kind": "note", "text": text})
 
 
 def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[str, str], Peer]:
@@ -102,17 +99,19 @@ class _Ours:
         self._comm: Any = None
         self.version = ""
 
-    def topologies(self, options: Options) -> dict[str, list[str]]:
-        """For each collective of a sweep the topologies asked for, or all that have it."""
+    def topologies(self, options: Options, emit: Emit) -> dict[str, list[str]]:
+        """For each collective of a sweep those of the topologies asked for, or of all, that have it."""
         if options.topologies == ("none",) or not options.paths:
             return {name: [] for name in options.collectives}
-        if options.topologies:
-            return {name: list(options.topologies) for name in options.collectives}
-        return {name: topologies_of(name) for name in options.collectives}
+        if not options.topologies:
+            return {name: topologies_of(name) for name in options.collectives}
+        for name, text in product(options.collectives, options.topologies):
+            if not has(text, name):
+                emit({"kind": "note", "text": f"without {short_name(text)}: it has no {name}"})
+        return {name: [text for text in options.topologies if has(text, name)] for name in options.collectives}
 
     def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
         """A peer for each topology named in the groups."""
-        registry = importlib.import_module("pycollective.schedule.registry")
         package = importlib.import_module("pycollective")
         self._comm, self.version = package.init(), str(package.__version__)
         peers: dict[tuple[str, str], Peer] = {}
@@ -120,9 +119,7 @@ class _Ours:
             if one.library == CEILING:
                 peers[one.library, one.topology] = CeilingPeer(self._comm.size)
             elif one.library == OURS and (OURS, one.topology) not in peers:
-                text = one.topology
-                topology = registry.load(text) if ".py" in text else None if text in ("", "default") else text
-                peers[OURS, text] = PycollectivePeer(self._comm, topology)
+                peers[OURS, one.topology] = PycollectivePeer(self._comm, find_topology(one.topology))
         return peers
 
     def window(self, nbytes: int) -> Array:

@@ -27,14 +27,17 @@ from pycollective.errors import (
 )
 
 if TYPE_CHECKING:
-    # ruff: noqa: F401
-    from pycollective.comm.communicator import Communicator
-    from pycollective.comm.explain import Explanation
-    from pycollective.comm.handle import Handle
-    from pycollective.comm.local import local_world
-    from pycollective.comm.operators import Op, op
-    from pycollective.comm.world import init, is_initialized, shutdown, world
-    from pycollective.schedule.registry import topology
+    from pycollective.comm.communicator import Communicator as Communicator
+    from pycollective.comm.explain import Explanation as Explanation
+    from pycollective.comm.handle import Handle as Handle
+    from pycollective.comm.local import local_world as local_world
+    from pycollective.comm.operators import Op as Op
+    from pycollective.comm.operators import op as op
+    from pycollective.comm.world import init as init
+    from pycollective.comm.world import is_initialized as is_initialized
+    from pycollective.comm.world import shutdown as shutdown
+    from pycollective.comm.world import world as world
+    from pycollective.schedule.registry import topology as topology
 
 __version__ = "0.1.0"
 

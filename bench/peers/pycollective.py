@@ -10,7 +10,7 @@ from . import Array, Call
 if TYPE_CHECKING:
     from ..cases import Case
 
-__all__ = ["PycollectivePeer", "topologies_of"]
+__all__ = ["PycollectivePeer", "find_topology", "has", "topologies_of"]
 
 
 class PycollectivePeer:
@@ -30,11 +30,7 @@ class PycollectivePeer:
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         call, topology = self._comm.allreduce, self._topology
         if op == "sum":  # as one would write it: what is not named is not paid for
-            return (
-                (lambda: call(send, recv))
-                if topology is None
-                else (lambda: call(send, recv, topology=topology))
-            )
+            return (lambda: call(send, recv)) if topology is None else (lambda: call(send, recv, topology=topology))
         return lambda: call(send, recv, op=op, topology=topology)
 
     def broadcast(self, buffer: Array, root: int) -> Call:
@@ -69,7 +65,25 @@ class PycollectivePeer:
         return lambda: call(send, recv, topology=topology)
 
 
+def find_topology(text: str) -> Any | None:
+    """The topology that a name or FILE.py:NAME stands for; None for "default", the library's own choice.
+
+    Raises pycollective.TopologyError (a ValueError) where there is none.
+    """
+    if text in ("", "default"):
+        return None
+    registry = importlib.import_module("pycollective.schedule.registry")
+    return registry.load(text) if ".py" in text else registry.get(text)
+
+
 def topologies_of(collective: str) -> list[str]:
     """The registered topologies that have a collective, by name."""
     registry = importlib.import_module("pycollective.schedule.registry")
     return [row.name for row in registry.describe() if collective in row.collectives]
+
+
+def has(text: str, collective: str) -> bool:
+    """Whether the topology that a text stands for has a collective (the default always has)."""
+    topology = find_topology(text)
+    registry = importlib.import_module("pycollective.schedule.registry")
+    return topology is None or collective in registry.info(topology).collectives

@@ -12,7 +12,7 @@ namespace pc {
   X(yield_us, "PYCOLLECTIVE_YIELD_US", 50.0, "microseconds a wait yields before it sleeps")        \
   X(scratch_bytes, "PYCOLLECTIVE_SCRATCH", 4194304.0, "bytes of shared scratch of each rank")      \
   X(tile_bytes, "PYCOLLECTIVE_TILE", 131072.0, "bytes of a tile on window arrays")                 \
-  X(staged_tile_bytes, "PYCOLLECTIVE_STAGED_TILE", 65536.0, "bytes of a tile on staged arrays")    \
+  X(staged_tile_bytes, "PYCOLLECTIVE_STAGED_TILE", 131072.0, "bytes of a tile on staged arrays")    \
   X(isa, "PYCOLLECTIVE_ISA", 3.0, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512")
 
 struct Environment {

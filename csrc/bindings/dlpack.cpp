@@ -29,9 +29,10 @@ Dtype element_type(DataType type) {
 
 bool contiguous(const Tensor& t) {
   if (t.strides == nullptr) return true;
+  for (int32_t d = 0; d < t.ndim; ++d)
+    if (t.shape[d] == 0) return true;
   int64_t expected = 1;
   for (int32_t d = t.ndim - 1; d >= 0; --d) {
-    if (t.shape[d] == 0) return true;
     if (t.shape[d] != 1 && t.strides[d] != expected) return false;
     expected *= t.shape[d];
   }

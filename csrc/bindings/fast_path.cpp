@@ -48,6 +48,19 @@ TeamCall* team_of(PyObject* communicator) {
   return static_cast<TeamCall*>(reinterpret_cast<py::detail::instance*>(backend)->get_value_and_holder().value_ptr());
 }
 
+// What pybind11 does for functions that it dispatches.
+void set_error(std::exception_ptr pointer) {
+  try {
+    translate(pointer);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
 PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   Arguments a;
   TeamCall* team = parse(a, args, count, names) ? team_of(self) : nullptr;
@@ -56,11 +69,8 @@ PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     try {
       py::object result = team->allreduce(borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout));
       if (result.ptr() != Py_NotImplemented) return result.release().ptr();
-    } catch (py::error_already_set& error) {
-      error.restore();
-      return nullptr;
     } catch (...) {
-      translate(std::current_exception());
+      set_error(std::current_exception());
       return nullptr;
     }
   }

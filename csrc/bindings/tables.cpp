@@ -37,31 +37,39 @@ std::vector<std::tuple<std::string, double, double, std::string>> settings() {
   return rows;
 }
 
-// Reduces arrays of this process into `out` with the executor's own vector code: the ceiling of any
-// collective, and a test of the kernels alone.
-void combine(const std::string& op, const std::vector<py::object>& sources, const py::object& out) {
-  const ArrayView target = view_of(out, "out");
-  if (!target.writable) throw py::value_error("out is read-only");
+// Reduces arrays of this process into all of `outs` in one pass with the executor's own vector code: the ceiling of
+// any collective, and a test of the kernels alone.
+void combine(const std::string& op, const std::vector<py::object>& sources, const std::vector<py::object>& outs,
+             bool streamed) {
+  if (sources.empty() || outs.empty()) throw py::value_error("nothing to combine");
+  const ArrayView first = view_of(sources[0], "source");
   std::vector<const void*> from;
+  std::vector<void*> into;
+  const auto check = [&](const ArrayView& view) {
+    if (view.dtype != first.dtype || view.count != first.count) throw py::value_error("arrays differ in dtype or size");
+  };
   for (const py::object& source : sources) {
-    const ArrayView view = view_of(source, "source");
-    if (view.dtype != target.dtype || view.count != target.count)
-      throw py::value_error("sources and out differ in dtype or size");
-    from.push_back(view.data);
+    check(view_of(source, "source"));
+    from.push_back(view_of(source, "source").data);
   }
-  if (from.empty()) throw py::value_error("nothing to combine");
+  for (const py::object& out : outs) {
+    check(view_of(out, "out"));
+    if (!view_of(out, "out").writable) throw py::value_error("out is read-only");
+    into.push_back(view_of(out, "out").data);
+  }
   Kernel kernel;
 #define PC_ROW(name, functor, kinds, meaning) \
-  if (op == #name) kernel = kernel_for(target.dtype, Operator::name);
+  if (op == #name) kernel = kernel_for(first.dtype, Operator::name);
   PC_OPERATORS(PC_ROW)
 #undef PC_ROW
   if (kernel.plain == nullptr) throw py::value_error("no such operator for this type: " + op);
   const auto initial = std::make_unique<bool[]>(from.size());
-  void* into = target.data;
+  const auto stream = std::make_unique<bool[]>(into.size());
+  std::fill_n(stream.get(), into.size(), true);
   const Scaling scaling;
   const py::gil_scoped_release release;
-  kernel.plain({from.data(), initial.get(), &into, static_cast<int>(from.size()), 1,
-                static_cast<size_t>(target.count), true, &scaling, nullptr});
+  kernel.plain({from.data(), initial.get(), into.data(), static_cast<int>(from.size()), static_cast<int>(into.size()),
+                static_cast<size_t>(first.count), true, &scaling, nullptr, streamed ? stream.get() : nullptr});
 }
 
 bool takes_name(const std::string& op, const std::string& dtype) {
@@ -81,8 +89,8 @@ void bind_tables(py::module_& m) {
   m.def("takes", &takes_name, py::arg("op"), py::arg("dtype"), "Whether the operator takes the element type.");
   m.def("settings", &settings, "(variable, default, value, meaning) of every environment variable.");
   m.def("instruction_set", &instruction_set, "Vector code in use: baseline, avx2 or avx512.");
-  m.def("combine", &combine, py::arg("op"), py::arg("sources"), py::arg("out"),
-        "Reduce local arrays with the executor's vector code.");
+  m.def("combine", &combine, py::arg("op"), py::arg("sources"), py::arg("outs"), py::arg("streamed") = false,
+        "Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches.");
 }
 
 }  // namespace pc

@@ -61,8 +61,6 @@ void bind_team(py::module_& m) {
       .def("call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
            py::arg("topology"), py::arg("root"), py::arg("counts"), py::arg("scale"), py::arg("timeout"),
            py::arg("nonblocking"), "Run one collective; returns its result, or a Handle.")
-      .def("path", &TeamCall::path, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("bytes"),
-           "The placement bits that a call with these arrays would have.")
       .def("channel", &TeamCall::channel, py::arg("sender"), py::arg("receiver"), py::arg("planner"),
            "The team of two over which `sender` sends to `receiver`.")
       .def("window",

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
+#include <utility>
 
 #include "base/environment.h"
 #include "bindings/handle.h"
@@ -54,6 +56,14 @@ py::object new_like(py::handle x) {
   return py::reinterpret_steal<py::object>(made);
 }
 
+double read_timeout(const py::object& timeout) {
+  if (timeout.is_none()) return environment().timeout;
+  const double seconds = PyFloat_AsDouble(timeout.ptr());
+  if (seconds == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (!(seconds >= 0.0 && seconds < 1e9)) throw InvalidArgument("timeout is a number of seconds, not negative");
+  return seconds;
+}
+
 uint64_t hash_counts(const std::vector<int64_t>& counts) {
   uint64_t hash = 0;
   for (const int64_t c : counts) hash = (hash ^ static_cast<uint64_t>(c)) * 0x9E3779B97F4A7C15ull + 1;
@@ -75,11 +85,20 @@ bool takes(const py::object& array) {
   return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
 }
 
+// From Python's shutdown on another thread must not ask for the interpreter lock: it would never get it.
+bool interpreter_ending() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return !Py_IsInitialized() || Py_IsFinalizing();
+#else
+  return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
 std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
   auto* pair = new std::pair<py::object, py::object>(x, out);
   return {pair, [](void* held) {
-            if (!Py_IsInitialized()) return;  // too late to give anything back
+            if (interpreter_ending()) return;  // too late to give anything back
             const py::gil_scoped_acquire gil;
             delete static_cast<std::pair<py::object, py::object>*>(held);
           }};
@@ -170,11 +189,15 @@ void TeamCall::check(Collective collective, const Arrays& a, int32_t root, const
   if (a.has_output) expect("out", a.output, output);
 }
 
+// The same on all ranks, whatever their arrays.
+bool TeamCall::may_use_windows(Collective collective, const Arrays& a) {
+  return a.count * static_cast<int64_t>(size_of(a.dtype)) > kAlwaysStaged && collective != Collective::gather &&
+         collective != Collective::scatter && collective != Collective::send && collective != Collective::barrier;
+}
+
 uint8_t TeamCall::place(Collective collective, Arrays& a, int32_t root) const {
   const auto element = static_cast<int64_t>(size_of(a.dtype));
-  if (a.count * element <= kAlwaysStaged || collective == Collective::gather || collective == Collective::scatter ||
-      collective == Collective::send || collective == Collective::barrier)
-    return 0;
+  if (!team_->has_windows() || !may_use_windows(collective, a)) return 0;
   if (collective == Collective::broadcast) {  // one buffer: out; the root's x is copied into it first
     a.output_at = team_->locate(a.output.data, a.output.count * element);
     if (a.output_at.window < 0) return 0;
@@ -211,17 +234,6 @@ void TeamCall::check_overlap(const Arrays& a, const Plan& plan) const {
     throw py::value_error("x and out overlap without being in place");
 }
 
-int TeamCall::path(int collective, const py::object& x, const py::object& out, int64_t bytes) const {
-  if (bytes <= kAlwaysStaged) return 0;
-  Arrays a;
-  a.input = view_of(x, "x");
-  a.output = view_of(out, "out");
-  a.has_input = a.has_output = true;
-  a.dtype = a.input.dtype;
-  a.count = std::max(a.input.count, a.output.count);
-  return place(static_cast<Collective>(collective), a, -1);
-}
-
 Layout TeamCall::layout_for(const PlanKey& key, const Schedule& schedule) const {
   const int32_t chunks = schedule.view().chunks();
   if (!in_blocks(key.collective)) {
@@ -255,7 +267,10 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   print.dtype = key.dtype;
   print.placement = key.placement;
   made[1].cast<std::string>().copy(print.topology, sizeof print.topology - 1);
-  print.detail = hash_counts(key.counts) ^ hash_scaling(key.scaling) ^ made[4].cast<uint64_t>();
+  print.detail = hash_counts(key.counts) ^ made[4].cast<uint64_t>();
+  print.prescale = key.scaling.prescale;
+  print.postscale = key.scaling.postscale;
+  made[5].cast<std::string>().copy(print.operation, sizeof print.operation - 1);
   plan->scaling = key.scaling;
   plan->element = size_of(key.dtype);
   if (reduces(key.collective)) {
@@ -265,7 +280,7 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
     if (plan->custom == nullptr && plan->kernel.plain == nullptr)
       throw WrongType(std::string("operator ") + name_of(print.op) + " does not take " + name_of(key.dtype));
     if (plan->scaling.active() && plan->kernel.scaled == nullptr)
-      throw WrongType(std::string("operator ") + name_of(print.op) + " on " + name_of(key.dtype) +
+      throw WrongType(std::string("operator ") + print.operation + " on " + name_of(key.dtype) +
                       " takes no prescale or postscale");
   }
   plan->layout = layout_for(key, *plan->schedule);
@@ -298,11 +313,20 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
   Operation operation;
   operation.plan = plan_for(key);
   check_overlap(a, *operation.plan);
+  if ((a.input.data == nullptr && operation.plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
+      (a.output.data == nullptr && operation.plan->schedule->uses_output() && a.count > 0 && !a.has_output))
+    throw InvalidArgument("the schedule touches an array that this rank does not have");
+  operation.negotiates = team_->has_windows() && may_use_windows(collective, a);
+  if (placement != 0) {
+    PlanKey staged = key;
+    staged.placement = 0;
+    operation.fallback = plan_for(staged);
+  }
   operation.input = a.input.data;
   operation.output = a.output.data;
   operation.input_at = a.input_at;
   operation.output_at = a.output_at;
-  operation.timeout = std::chrono::duration<double>(timeout.is_none() ? environment().timeout : timeout.cast<double>());
+  operation.timeout = std::chrono::duration<double>(read_timeout(timeout));
   return operation;
 }
 
@@ -353,7 +377,11 @@ py::object TeamCall::allreduce(const py::object& x, py::object out, const py::ob
 }
 
 void TeamCall::close() {
-  closed_ = true;
+  if (std::exchange(closed_, true)) return;
+  const py::gil_scoped_release release;
+  // Peers need the calls that are still in flight; their deadlines bound the wait.
+  while (team_->queued.load(std::memory_order_acquire) > 0 && !team_->poisoned())
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
   team_->depart();
 }
 

@@ -35,7 +35,7 @@ struct PlanKeyHash {
 class TeamCall {
  public:
   // planner(collective, topology, bytes, root, placement, op, dtype) ->
-  //   (Schedule, topology's label, operator number, custom function's address, custom function's hash)
+  //   (Schedule, topology's label, operator number, custom function's address, its hash, the operator's name)
   TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner);
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
@@ -50,7 +50,6 @@ class TeamCall {
                        const py::object& timeout);
   void close();  // the rank makes no further calls; later ones raise
   bool closed() const { return closed_; }
-  int path(int collective, const py::object& x, const py::object& out, int64_t bytes) const;
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
   const std::shared_ptr<Team>& team() const { return team_; }
 
@@ -72,6 +71,7 @@ class TeamCall {
               const std::vector<int64_t>& counts) const;
   void check(Collective collective, const Arrays& arrays, int32_t root, const std::vector<int64_t>& counts) const;
   void check_overlap(const Arrays& arrays, const Plan& plan) const;
+  static bool may_use_windows(Collective collective, const Arrays& arrays);
   uint8_t place(Collective collective, Arrays& arrays, int32_t root) const;
   std::shared_ptr<const Plan> plan_for(const PlanKey& key);
   std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;

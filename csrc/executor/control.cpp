@@ -32,8 +32,9 @@ uint32_t Fingerprint::digest() const {
   mix(&count, sizeof count);
   mix(&detail, sizeof detail);
   mix(&root, sizeof root);
-  const uint8_t small[] = {static_cast<uint8_t>(collective), static_cast<uint8_t>(op), static_cast<uint8_t>(dtype),
-                           placement};
+  mix(&prescale, sizeof prescale);
+  mix(&postscale, sizeof postscale);
+  const uint8_t small[] = {static_cast<uint8_t>(collective), static_cast<uint8_t>(op), static_cast<uint8_t>(dtype)};
   mix(small, sizeof small);
   mix(topology, strnlen(topology, sizeof topology));
   return hash;
@@ -43,9 +44,17 @@ std::string Fingerprint::describe() const {
   std::string text = std::string(name_of(collective)) + "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
   const bool reduces = collective == Collective::allreduce || collective == Collective::reduce ||
                        collective == Collective::reduce_scatter;
-  if (reduces) text += std::string(", op=") + name_of(op);
+  const auto cut = [](const char* from, size_t size) { return std::string(from, strnlen(from, size)); };
+  if (reduces) text += ", op=" + cut(operation, sizeof operation);
+  const auto factor = [&text](const char* name, double value) {
+    char number[48];
+    std::snprintf(number, sizeof number, ", %s=%g", name, value);
+    if (value != 1.0) text += number;
+  };
+  factor("prescale", prescale);
+  factor("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);
-  text += ", topology=" + std::string(topology, strnlen(topology, sizeof topology));
+  text += ", topology=" + cut(topology, sizeof topology);
   text += std::string(", ") + describe_placement(placement);
   if (detail != 0) {
     char hex[24];

@@ -16,18 +16,21 @@ enum class Collective : uint8_t {
 };
 const char* name_of(Collective collective);
 
-constexpr uint32_t kRing = 4;  // calls whose fingerprints are kept: a peer is at most two calls ahead
+constexpr uint32_t kRing = 16;  // calls whose fingerprints are kept
 
 // What a rank says about the call it makes.  Ranks whose fingerprints differ raise MismatchError.
 struct Fingerprint {
   int64_t count;         // elements of the call's logical buffer
-  uint64_t detail;       // hash of what the text below does not show (block counts, scaling, custom operator)
+  uint64_t detail;       // hash of what describe() does not spell out: block counts, a custom operator's code
+  double prescale;
+  double postscale;
   int32_t root;          // -1: the collective has none
   Collective collective;
   Operator op;
   Dtype dtype;
-  uint8_t placement;     // Placement bits
+  uint8_t placement;     // Placement bits; ranks may differ, see Team::greet
   char topology[40];     // name and parameters, cut to fit
+  char operation[24];    // the operator's name
 
   uint32_t digest() const;
   std::string describe() const;
@@ -47,12 +50,19 @@ struct Entry {
   Location output;
 };
 
+// How a counter is read before what it announces.  A test weakens it, to show that the thread sanitizer would notice.
+#if defined(PC_TEST_WEAK_ACQUIRE)
+constexpr auto kAcquire = std::memory_order_relaxed;
+#else
+constexpr auto kAcquire = std::memory_order_acquire;
+#endif
+
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 
 // One rank's part.  The first line is written by its rank alone and polled by its peers.
 struct alignas(64) RankBlock {
   std::atomic<uint64_t> counter;         // release-stored; only grows
-  std::atomic<uint32_t> waiters;         // someone sleeps on the counter's low half
+  std::atomic<uint32_t> waiters;         // how many sleep on the counter's low half
   std::atomic<uint64_t> digest[kRing];   // (sequence << 32 | fingerprint digest), by sequence
 
   alignas(64) Entry entry[kRing];
@@ -78,7 +88,8 @@ struct Control {
   bool poisoned() const { return header->abort.load(std::memory_order_relaxed) != 0; }
   // The first fault wins; sleepers are woken.  `size` blocks are told.
   void poison(int32_t size, Fault fault, int32_t culprit, const std::string& text);
-  [[noreturn]] void raise() const;
+  // `told_before`: some earlier call has raised this already.
+  [[noreturn]] void raise(bool told_before) const;
 };
 
 }  // namespace pc

@@ -17,7 +17,7 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
   require(total >= 10 && table_[0] == kTableVersion);
   const ScheduleView v = view();
   const auto is_rank = [&](int32_t r) { return r >= 0 && r < v.size(); };
-  require(v.size() >= 1 && is_rank(v.rank()) && v.chunks() >= 1 && v.cells() >= 0 && v.stride() >= 1);
+  require(v.size() >= 1 && v.size() < (1 << 20) && is_rank(v.rank()) && v.chunks() >= 1 && v.cells() >= 0 && v.stride() >= 1);
   require(v.steps() >= 0 && v.steps() <= v.stride() && v.exit_waits() >= 0 && v.readers() >= 0);
   require(10 + 2 * (int64_t{v.exit_waits()} + v.readers()) <= total);
   const auto check_wait = [&](Wait w) { require(is_rank(w.peer) && w.count >= 0 && w.count <= v.stride()); };
@@ -27,7 +27,9 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
   Step step = v.first();
   for (int32_t i = 0; i < v.steps(); ++i) {
     require(step.words + 5 <= table_.data() + total);
-    require(step.waits() >= 0 && step.sources() >= 1 && step.targets() >= 1);
+    require(step.waits() >= 0 && step.waits() <= v.size());
+    require(step.sources() >= 1 && step.sources() <= kMostOperands);
+    require(step.targets() >= 1 && step.targets() <= kMostOperands);
     require(step.next().words <= table_.data() + total);
     require(step.chunk() >= 0 && step.chunk() < v.chunks());
     for (int32_t w = 0; w < step.waits(); ++w) check_wait(step.wait(w));
@@ -35,7 +37,12 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
       require(is_rank(step.source(s).rank) && is_place(step.source(s).place));
     for (int32_t t = 0; t < step.targets(); ++t)
       require(is_rank(step.target(t).rank) && is_place(step.target(t).place));
-    widest_ = std::max({widest_, step.sources(), step.targets()});
+    const auto use = [&](int32_t rank, int32_t place) {
+      uses_input_ |= rank == v.rank() && place == kPlaceInput;
+      uses_output_ |= rank == v.rank() && place == kPlaceOutput;
+    };
+    for (int32_t s = 0; s < step.sources(); ++s) use(step.source(s).rank, step.source(s).place);
+    for (int32_t t = 0; t < step.targets(); ++t) use(step.target(t).rank, step.target(t).place);
     step = step.next();
   }
   require(step.words == table_.data() + total);

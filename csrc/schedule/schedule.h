@@ -18,6 +18,8 @@ constexpr int32_t kTableVersion = 1;
 constexpr int32_t kPlaceInput = -1;   // the rank's input array
 constexpr int32_t kPlaceOutput = -2;  // the rank's output array; places >= 0 are scratch cells
 
+constexpr int32_t kMostOperands = 1024;  // most sources, and most targets, of a step
+
 struct Wait { int32_t peer; int32_t count; };  // the peer has done `count` steps of this tile; 0: has entered
 struct Source { int32_t rank; int32_t place; int32_t initial; };
 struct Target { int32_t rank; int32_t place; };
@@ -70,11 +72,12 @@ class Schedule {
  public:
   explicit Schedule(std::vector<int32_t> table);
   ScheduleView view() const { return {table_.data()}; }
-  int32_t widest() const { return widest_; }  // most sources or targets of a step
+  bool uses_input() const { return uses_input_; }    // of its own rank
+  bool uses_output() const { return uses_output_; }
 
  private:
   std::vector<int32_t> table_;
-  int32_t widest_ = 1;
+  bool uses_input_ = false, uses_output_ = false;
 };
 
 // Where each chunk lies, in elements: one triple a chunk is enough, since a rank holds a chunk at one

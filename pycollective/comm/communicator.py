@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _ALLREDUCE, _BROADCAST, _BARRIER, _SEND = (KIND[name] for name in ("allreduce", "broadcast", "barrier", "send"))
+_REDUCING = frozenset(KIND[name] for name in ("allreduce", "reduce", "reduce_scatter"))
 _NOTHING = np.empty(0, np.uint8)
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -296,7 +298,8 @@ class Communicator:
         """
         from pycollective.comm.windows import empty
 
-        return empty(self, (shape,) if isinstance(shape, int) else tuple(shape), arrays.numpy_dtype(dtype))
+        extents = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
+        return empty(self, extents, arrays.numpy_dtype(dtype))
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
         """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
@@ -341,6 +344,8 @@ class Communicator:
     def free(self) -> None:
         """Say goodbye: this rank calls nothing on this communicator any more. May be called twice."""
         _live.discard(self)
+        for channel in self._channels.values():
+            channel.close()
         self._backend.close()
 
     def explain(self, collective: str, nbytes: int, topology: Any = None) -> Explanation:
@@ -372,6 +377,8 @@ class Communicator:
             raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
         if options.get("stream") is not None:
             raise ValueError("stream is for GPU arrays; these are in CPU memory")
+        if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
+            raise TypeError("op, prescale and postscale are for collectives that reduce")
         out = call.out
         if out is None and call.shape is not None:
             out = arrays.new_like(call.x, call.shape)
@@ -383,7 +390,7 @@ class Communicator:
             scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
         try:
             flight = self._call(
-                call.kind, source, target, options.get("op", "sum"), options.get("topology"), call.root, call.counts,
+                call.kind, source, target, options.get("op", "sum"), options.get("topology"), index(call.root), call.counts,
                 scale, options.get("timeout"), nonblocking,
             )  # fmt: skip
         except Exception as error:
@@ -437,10 +444,10 @@ class Communicator:
 
 
 def depart_all() -> None:
-    """At exit: tell the peers that this rank has ended as it should."""
+    """At exit: finish what is in flight, and tell the peers that this rank has ended as it should."""
     for communicator in list(_live):
         if not isinstance(communicator._backend, RailCalls):
-            communicator._backend.close()
+            communicator.free()
 
 
 def _options(

@@ -74,6 +74,7 @@ class _World(Generic[_Result]):
             if hasattr(error, "add_note"):
                 error.add_note(f"raised on rank {rank}")
             self.teams[rank].report_lost(rank, f"rank {rank} has failed: {type(error).__name__}: {error}")
+            self.comms[rank].free()
 
 
 def local_world(size: int) -> LocalWorld:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, NamedTuple
 
 from pycollective import _core
@@ -20,11 +21,12 @@ _NUMBA_TYPES = frozenset(
 
 
 class Resolved(NamedTuple):
-    """An operator as the core takes it: its number and, for a user's own, a C function's address and a hash."""
+    """An operator as the core takes it: its number; for a user's own a C function's address and a hash; its name."""
 
     number: int
-    address: int = 0
-    identity: int = 0
+    address: int
+    identity: int
+    name: str
 
 
 class Op:
@@ -43,8 +45,7 @@ class Op:
             raise TypeError("an operator is a Python function of two elements")
         if code.co_argcount != 2:
             raise TypeError(f"an operator takes two elements; {self.name} takes {code.co_argcount}")
-        # The same function on every rank has the same code; an address would differ.
-        self.identity = zlib.crc32(code.co_code + repr(code.co_consts).encode()) | 1
+        self.identity = zlib.crc32(repr(_content(function)).encode()) | 1
         self._compiled: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -83,12 +84,23 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
         TypeError: neither a name nor an `Op`, or an `Op` that cannot be compiled for `dtype`.
     """
     if isinstance(operator, Op):
-        return Resolved(CUSTOM, operator.address(dtype), operator.identity)
+        return Resolved(CUSTOM, operator.address(dtype), operator.identity, operator.name)
     if not isinstance(operator, str):
         raise TypeError(f"op is a name or pycollective.op(function), not {type(operator).__name__}")
     if operator not in NAMES:
         raise ValueError(f"no operator is called {operator!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
-    return Resolved(NAMES.index(operator))
+    return Resolved(NAMES.index(operator), 0, 0, operator)
+
+
+def _content(function: Callable[[Any, Any], Any]) -> tuple[object, ...]:
+    """What a function does, without any address: the same for the same source on every rank."""
+    cells = tuple(repr(cell.cell_contents) for cell in getattr(function, "__closure__", None) or ())
+    return _code_content(function.__code__), cells, repr(getattr(function, "__defaults__", None))
+
+
+def _code_content(code: CodeType) -> tuple[object, ...]:
+    constants = tuple(_code_content(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
+    return code.co_code, code.co_names, constants
 
 
 def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:

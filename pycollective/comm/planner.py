@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +34,17 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         TopologyError: no such topology, or it lacks the collective.
     """
     from pycollective.schedule import registry
+    from pycollective.schedule.collectives import COLLECTIVES
 
     instance = registry.get(DEFAULT_TOPOLOGY if topology is None else topology)
     row = registry.info(instance)
     program = "allreduce" if collective == "barrier" else collective
+    if program not in COLLECTIVES:
+        near = difflib.get_close_matches(program, COLLECTIVES, n=1) or [", ".join(COLLECTIVES)]
+        raise ValueError(f"no collective is called {collective!r}; did you mean {near[0]}?")
     if program not in row.collectives:
         able = [other.name for other in registry.describe() if program in other.collectives]
-        raise TopologyError(f"topology {row.name!r} has no {program}; {', '.join(able)} have")
+        raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")
     return instance, nbytes <= row.small and hasattr(instance, program + "_small")
 
 
@@ -82,8 +87,8 @@ class Planner:
         placement: int,
         op: str | Op,
         dtype: str,
-    ) -> tuple[_core.Schedule, str, int, int, int]:
-        """(schedule, topology's label, operator's number, custom function's address, custom function's hash)."""
+    ) -> tuple[_core.Schedule, str, int, int, int, str]:
+        """(schedule, topology's label, operator's number, custom function's address, its hash, operator's name)."""
         from pycollective.schedule import registry
         from pycollective.schedule.schedule import Placement
 
@@ -116,9 +121,9 @@ class SendPlanner:
         placement: int,
         op: str | Op,
         dtype: str,
-    ) -> tuple[_core.Schedule, str, int, int, int]:
+    ) -> tuple[_core.Schedule, str, int, int, int, str]:
         """See Planner."""
         from pycollective.schedule.p2p import compile_send
 
         table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
-        return (_core.Schedule(table), "direct", 0, 0, 0)
+        return (_core.Schedule(table), "direct", 0, 0, 0, "sum")

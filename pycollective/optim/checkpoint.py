@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Mapping
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pycollective.comm import arrays
-from pycollective.optim.fusion import copy_into, namespace
-from pycollective.optim.objects import on_rank_0
+from pycollective.optim.containers import check_fit, contained, copy_into, named, namespace
+from pycollective.optim.objects import on_root
 from pycollective.optim.sgd import DistributedSGD
 
 FORMAT = 1
@@ -32,7 +32,7 @@ def save_checkpoint(path: str | os.PathLike[str], sgd: DistributedSGD, **extra: 
         OSError: the file cannot be written. TypeError: `extra` is not JSON, or a dtype that .npz cannot hold.
         Raised on every rank.
     """
-    on_rank_0(lambda: _write(Path(path), sgd, extra), sgd.comm)
+    on_root(lambda: _write(Path(path), sgd, extra), 0, sgd.comm)
 
 
 def load_checkpoint(path: str | os.PathLike[str], sgd: DistributedSGD) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def load_checkpoint(path: str | os.PathLike[str], sgd: DistributedSGD) -> dict[s
         `extra` of the save, as JSON gives it back.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError, TypeError, KeyError, zipfile.BadZipFile: it is damaged,
-        or of other parameters. Raised on every rank; nothing has changed then.
+        FileNotFoundError: there is no such file. ValueError: it is damaged, or of other names or shapes.
+        TypeError: of another dtype. Raised on every rank; nothing has changed then.
     """
-    extra: dict[str, Any] = on_rank_0(lambda: _read(Path(path), sgd), sgd.comm)
+    extra: dict[str, Any] = on_root(lambda: _restore(Path(path), sgd), 0, sgd.comm)
     sgd.broadcast_parameters()
     sgd.broadcast_optimizer_state()
     return extra
@@ -56,18 +56,72 @@ def load_checkpoint(path: str | os.PathLike[str], sgd: DistributedSGD) -> dict[s
 def _write(path: Path, sgd: DistributedSGD, extra: dict[str, Any]) -> None:
     state = sgd.state_dict()
     velocity = state.pop("velocity")
-    about = json.dumps({"format": FORMAT, "state": state, "moving": velocity is not None, "extra": extra})
     content = {
-        "about": np.frombuffer(about.encode(), np.uint8),
-        **{f"parameters/{name}": _to_numpy(array) for name, array in sgd.named(sgd.params).items()},
-        **{f"velocity/{name}": _to_numpy(array) for name, array in sgd.named(velocity or {}).items()},
+        **{f"parameters/{name}": _to_numpy(name, array) for name, array in named(sgd.params).items()},
+        **{f"velocity/{name}": _to_numpy(name, array) for name, array in named(velocity or {}).items()},
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # the same folder: renaming is atomic there
+    # The format knows NumPy's own dtypes only: bfloat16 and float8 are stored as integers.
+    foreign = {name: array.dtype.name for name, array in content.items() if array.dtype.isbuiltin != 1}
+    for name in foreign:
+        content[name] = content[name].view(f"u{content[name].itemsize}")
+    about = {"format": FORMAT, "state": state, "dtypes": foreign, "moving": velocity is not None, "extra": extra}
+    content["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # in the same folder, where renaming is atomic
     try:
         with open(partial, "wb") as file:
-            np.savez(file, **content)  # type: ignore[arg-type]
+            np.savez(file, **content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What stands in the file: (about, arrays by name)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+        about: dict[str, Any] = json.loads(stored.pop("about").tobytes())
+    except (EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no checkpoint, or a damaged one: {error}") from error
+    if about["format"] != FORMAT:
+        raise ValueError(f"{path} has format {about['format']}; this version reads {FORMAT}")
+    for name, dtype in about["dtypes"].items():
+        stored[name] = stored[name].view(arrays.numpy_dtype(dtype))
+    return about, stored
+
+
+def _restore(path: Path, sgd: DistributedSGD) -> Any:
+    """Put the file's content into this rank's optimizer; returns `extra`."""
+    about, stored = _read(path)
+    params = named(sgd.params)
+    found = {name: _from_numpy(stored, f"parameters/{name}", p) for name, p in params.items()}
+    check_fit(found, params)
+    velocity = None
+    if about["moving"]:
+        moving = {name: _from_numpy(stored, f"velocity/{name}", p) for name, p in params.items()}
+        velocity = contained(moving, sgd.params)
+    if stored:
+        raise ValueError(f"{path} has more than these parameters: {', '.join(sorted(stored))}")
+    sgd.load_state_dict({**about["state"], "velocity": velocity})
+    copy_into(params, found)
+    return about["extra"]
+
+
+def _to_numpy(name: str, array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        return array
+    try:
+        return np.from_dlpack(array)
+    except BufferError:
+        raise TypeError(f"{name!r}: a .npz file cannot hold {array.dtype}") from None
+
+
+def _from_numpy(stored: dict[str, Any], name: str, like: Any) -> Any:
+    """Take an array out of `stored`, as one of like's library."""
+    if name not in stored:
+        raise ValueError(f"the file has no {name}")
+    array = stored.pop(name)
+    xp = namespace(like)
+    return array if namespace(array) is xp else xp.from_dlpack(array)

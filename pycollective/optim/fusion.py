@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective.comm import arrays
+from pycollective.optim.containers import copy_into, namespace
 from pycollective.optim.objects import require_same
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
-_NEEDED = ("empty", "from_dlpack", "reshape", "zeros_like")
-"""All that is asked of a namespace here and in `sgd`."""
-
-
-def namespace(x: Any) -> Any:
-    """The functions that go with an array: its own array-API namespace, else the package that it comes from.
-
-    The second serves libraries from before the standard (NumPy 1) or beside it (torch), which have the few
-    functions used here under the same names.
-
-    Raises:
-        TypeError: not an array.
-    """
-    own = getattr(x, "__array_namespace__", None)
-    xp = own() if own else sys.modules.get(type(x).__module__.partition(".")[0])
-    if not hasattr(x, "dtype") or not all(hasattr(xp, name) for name in _NEEDED):
-        raise TypeError(f"{type(x).__name__} is no array of a library that follows the array API standard")
-    return xp
-
 
 class Fused:
     """Room for arrays like the given ones, in one flat window for each element type.
 
-    A collective on the windows serves all arrays at once and copies nothing. With a topology that reduces in
-    rank order fusion changes no bits: each element is reduced by itself, wherever in a buffer it lies.
+    A collective on the windows serves all arrays at once and copies nothing. With a topology that reduces in rank
+    order fusion changes no bits: each element is reduced by itself, wherever in a buffer it lies.
 
     Attributes:
-        views: the arrays' room under their names, in their shapes and dtypes; part of the buffers.
         buffers: the flat arrays, 1-d, one for each element type.
+        views: name -> its part of a buffer, in the shape and dtype of the array given for it.
     """
 
-    def __init__(self, like: Mapping[Hashable, Any], comm: Communicator) -> None:
+    def __init__(self, like: Mapping[str, Any], comm: Communicator) -> None:
         """Collective.
 
         Args:
-            like: name -> array of any shape with real floating-point elements, the same on all ranks.
+            like: name -> array of any shape with floating-point elements, the same on all ranks.
             comm: the communicator of all calls.
 
         Raises:
@@ -56,37 +37,37 @@ class Fused:
             MismatchError: names, shapes or dtypes differ between ranks.
         """
         self._comm = comm
-        groups: dict[Any, list[Hashable]] = {}
-        lines = []
-        for name, array in like.items():
-            element = _element_type(name, array)
-            groups.setdefault((namespace(array), element), []).append(name)
-            lines.append(f"{name!r}: {element} {tuple(array.shape)}")
+        elements = {name: _element_type(name, array) for name, array in like.items()}
+        lines = (f"{name!r} of shape {tuple(like[name].shape)}, {elements[name]}" for name in like)
         require_same("\n".join(lines), "parameters", comm)
+        groups: dict[Any, list[str]] = {}
+        for name, array in like.items():
+            groups.setdefault((namespace(array), elements[name]), []).append(name)
         self.buffers: list[Any] = []
-        self.views: dict[Hashable, Any] = dict.fromkeys(like)  # in the order of `like`
+        self.views: dict[str, Any] = dict.fromkeys(like)  # now, for the order of the names
         for (xp, element), names in groups.items():
             self._lay_out(xp, element, {name: like[name] for name in names})
 
-    def _lay_out(self, xp: Any, element: str, like: dict[Hashable, Any]) -> None:
+    def _lay_out(self, xp: Any, element: str, like: dict[str, Any]) -> None:
         """Make one buffer and cut it into views."""
-        sizes = [math.prod(array.shape) for array in like.values()]
-        flat = self._window(xp, sum(sizes), element, next(iter(like.values())).dtype)
+        sizes = {name: math.prod(array.shape) for name, array in like.items()}
+        dtype = next(iter(like.values())).dtype
+        flat = self._window(xp, sum(sizes.values()), element, dtype)
         self.buffers.append(flat)
         start = 0
-        for (name, array), size in zip(like.items(), sizes, strict=True):
-            # Of a contiguous slice, hence a view and no copy.
-            self.views[name] = xp.reshape(flat[start : start + size], tuple(array.shape))
+        for name, size in sizes.items():
+            # A contiguous slice: reshape makes a view of it and no copy.
+            self.views[name] = xp.reshape(flat[start : start + size], tuple(like[name].shape))
             start += size
 
     def _window(self, xp: Any, count: int, element: str, dtype: Any) -> Any:
-        """A flat array of library xp over a window, or beside one where it cannot look into NumPy's memory."""
+        """A flat array of the library xp over a window; over its own memory where it cannot look into a window."""
         window = self._comm.empty(count, element)
         if namespace(window) is xp:
             return window
         try:
             return xp.from_dlpack(window)
-        except BufferError:  # NumPy exports no bfloat16 and no float8; the collectives stage this one
+        except BufferError:  # NumPy exports no bfloat16 and no float8; the collectives stage such a buffer
             return xp.empty(count, dtype=dtype)
 
     def average(self, topology: Any) -> None:
@@ -94,7 +75,7 @@ class Fused:
         for flat in self.buffers:
             self._comm.allreduce(flat, out=flat, op="avg", topology=topology)
 
-    def broadcast(self, values: Mapping[Hashable, Any], root: int) -> None:
+    def broadcast(self, values: Mapping[str, Any], root: int) -> None:
         """Collective: overwrite `values` on every rank by the root's, by way of the buffers."""
         if self._comm.rank == root:
             copy_into(self.views, values)
@@ -104,31 +85,7 @@ class Fused:
             copy_into(values, self.views)
 
 
-def copy_into(target: Mapping[Hashable, Any], source: Mapping[Hashable, Any]) -> None:
-    """Overwrite the arrays of `target` by those of the same names in `source`.
-
-    Raises:
-        ValueError: names or shapes differ. TypeError: dtypes differ. Nothing has been written then.
-    """
-    if target.keys() != source.keys():
-        odd = ", ".join(sorted(map(repr, target.keys() ^ source.keys())))
-        raise ValueError(f"not the names of the parameters: {odd}")
-    for name, array in target.items():
-        _check(name, source[name], array)
-    for name, array in target.items():
-        if source[name] is not array:
-            array[...] = source[name]
-
-
-def _check(name: Hashable, value: Any, wanted: Any) -> None:
-    if tuple(value.shape) != tuple(wanted.shape):
-        raise ValueError(f"{name!r} has shape {tuple(value.shape)}, its parameter {tuple(wanted.shape)}")
-    if value.dtype != wanted.dtype:
-        raise TypeError(f"{name!r} has dtype {value.dtype}, its parameter {wanted.dtype}")
-
-
-def _element_type(name: Hashable, array: Any) -> str:
-    namespace(array)
+def _element_type(name: str, array: Any) -> str:
     element = str(arrays.readable(array, repr(name)).dtype)
     if "float" not in element:
         raise TypeError(f"{name!r} has dtype {element}; only floating-point parameters can be trained")

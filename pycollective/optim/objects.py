@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective.comm.world import world
-from pycollective.errors import MismatchError
+from pycollective.errors import Error, MismatchError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 
 def broadcast_object(value: Any, root: int = 0, comm: Communicator | None = None) -> Any:
-    """Collective: every rank gets the root's `value`, pickled and unpickled; the root gets its own back.
+    """Collective: every rank gets the root's `value` by way of pickle; the root gets `value` itself.
 
     Args:
         value: any object that pickle takes; on the other ranks it is not looked at.
@@ -24,31 +24,43 @@ def broadcast_object(value: Any, root: int = 0, comm: Communicator | None = None
         comm: the communicator, by default that of `pycollective.init`.
 
     Raises:
-        Whatever pickle says about the value, on every rank.
+        What pickle raises for the root's value, on every rank.
     """
-    comm = comm or world()
-    answer = _from_root(lambda: value, root, comm)
-    return value if comm.rank == root else answer
+    return on_root(lambda: value, root, comm or world())
 
 
-def on_rank_0(work: Callable[[], Any], comm: Communicator) -> Any:
-    """Collective: rank 0 works, and every rank returns its result or raises its exception."""
-    return _from_root(work, 0, comm)
+def on_root(work: Callable[[], Any], root: int, comm: Communicator) -> Any:
+    """Collective: the root does the work, and every rank returns its result or raises its exception."""
+    if comm.rank != root:
+        result, failure = pickle.loads(_broadcast_bytes(b"", root, comm))
+        if failure is not None:
+            raise failure
+        return result
+    try:
+        result = work()
+        message = pickle.dumps((result, None))
+    except Exception as error:
+        _broadcast_bytes(_pickled(error), root, comm)
+        raise
+    _broadcast_bytes(message, root, comm)
+    return result
 
 
-def _from_root(work: Callable[[], Any], root: int, comm: Communicator) -> Any:
-    message = b""
-    if comm.rank == root:
-        try:
-            message = pickle.dumps((work(), None))
-        except Exception as error:
-            message = pickle.dumps((None, error))
+def _pickled(failure: Exception) -> bytes:
+    """(None, failure); a failure that does not survive pickle is told in an Error."""
+    try:
+        message = pickle.dumps((None, failure))
+        pickle.loads(message)
+    except Exception:
+        message = pickle.dumps((None, Error(f"{type(failure).__name__}: {failure}")))
+    return message
+
+
+def _broadcast_bytes(message: bytes, root: int, comm: Communicator) -> bytes:
     count = int(comm.broadcast(np.array([len(message)], np.int64), root)[0])
     content = np.frombuffer(message, np.uint8) if comm.rank == root else np.empty(count, np.uint8)
-    result, error = pickle.loads(comm.broadcast(content, root).tobytes())
-    if error is not None:
-        raise error
-    return result
+    sent: np.ndarray[Any, Any] = comm.broadcast(content, root)
+    return sent.tobytes()
 
 
 def require_same(text: str, what: str, comm: Communicator) -> None:

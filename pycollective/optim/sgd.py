@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.world import world
-from pycollective.optim.fusion import Fused, copy_into, namespace
+from pycollective.optim.containers import Arrays, contained, copy_into, named, namespace, zeros
+from pycollective.optim.fusion import Fused
 from pycollective.optim.objects import broadcast_object
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
-
-Arrays = Mapping[Any, Any] | Sequence[Any]
-"""Arrays by name, or in a list; their names are then 0, 1, ..."""
 
 
 class DistributedSGD:
@@ -27,15 +25,15 @@ class DistributedSGD:
         p = p - lr * v                        nesterov: p - lr * (g + momentum * v); without momentum: p - lr * g
 
     These are the formulas of torch.optim.SGD with dampening=0, see
-    https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html; everything is computed in the
-    parameters' own dtype. The gradients cross in one collective for each element type, in a window that all ranks
-    share. The result does not depend on how they are fused: with a topology that reduces in rank order (`direct`,
-    the default, and `star`) the parameters have the same bits.
+    https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html; all is computed in the parameters' own dtype.
+    The gradients cross in one collective for each element type, in a window that the ranks share. With a topology that
+    reduces in rank order (`direct`, the default, and `star`) the result has the same bits however they are fused.
 
-    The rank's parts must be equally large for the mean over the ranks to be the mean over all data; `partition`
-    sees to that.
+    The mean over the ranks is the mean over all data if every rank computes on equally many rows, as it does with
+    `partition(..., drop_last=True)`.
 
     Attributes:
+        comm: whose ranks take part.
         params: as given; `step` writes into these arrays.
         gradients: arrays in the shape and dtype of the parameters, in the same kind of container: room in the shared
             window. Gradients that are computed straight into it need no copy: `numpy.matmul(..., out=...)`.
@@ -71,19 +69,19 @@ class DistributedSGD:
             MismatchError: names, shapes or dtypes differ between ranks.
             TopologyError: no such topology, or it has no allreduce.
         """
-        self._comm = comm or world()
+        self.comm = comm or world()
         self._topology = topology
         self.params = params
-        self._params = _named(params)
+        self._params = named(params)
         self._set(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
         if len({id(p) for p in self._params.values()}) < len(self._params):
             raise ValueError("the same array is given as two parameters: it would take every step twice")
-        self._comm.explain("allreduce", 0, topology)  # an unknown topology is refused here, not in the first step
-        self._fused = Fused(self._params, self._comm)
-        for p in self._params.values():
-            p[...] = p  # so is an array that cannot be written
-        self.gradients = _like(params, self._fused.views)
-        self._velocity: dict[Hashable, Any] = {}
+        for name, p in self._params.items():
+            _check_writable(name, p)
+        self.comm.explain("allreduce", 0, topology)  # an unknown topology is refused here, not in the first step
+        self._fused = Fused(self._params, self.comm)
+        self.gradients = contained(self._fused.views, params)
+        self._velocity: dict[str, Any] = {}
 
     def step(self, grads: Arrays | None = None) -> None:
         """Collective: average the gradients and move the parameters.
@@ -96,7 +94,7 @@ class DistributedSGD:
             ValueError: names or shapes that are not those of the parameters. TypeError: a dtype that is not.
         """
         if grads is not None:
-            copy_into(self._fused.views, _named(grads))
+            copy_into(self._fused.views, named(grads))
         self._fused.average(self._topology)
         lr, momentum, weight_decay = float(self.lr), float(self.momentum), float(self.weight_decay)
         if momentum:
@@ -126,7 +124,7 @@ class DistributedSGD:
 
         Uses up `gradients` on the way.
         """
-        numbers, moving = broadcast_object((self._numbers(), bool(self._velocity)), root, self._comm)
+        numbers, moving = broadcast_object((self._numbers(), bool(self._velocity)), root, self.comm)
         self._set(**numbers)
         if moving:
             self._start_velocity()
@@ -141,9 +139,9 @@ class DistributedSGD:
             lr, momentum, weight_decay: float; nesterov: bool; velocity: arrays in the container of the parameters,
             or None before the first step with momentum.
         """
-        copies = _zeros(self._velocity)
+        copies = zeros(self._velocity)
         copy_into(copies, self._velocity)
-        return {**self._numbers(), "velocity": _like(self.params, copies) if copies else None}
+        return {**self._numbers(), "velocity": contained(copies, self.params) if copies else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
@@ -153,9 +151,9 @@ class DistributedSGD:
             KeyError: something is missing.
         """
         numbers = {name: state[name] for name in self._numbers()}
-        velocity = _zeros(self._params) if state["velocity"] is not None else {}
+        velocity = zeros(self._params) if state["velocity"] is not None else {}
         if velocity:
-            copy_into(velocity, _named(state["velocity"]))
+            copy_into(velocity, named(state["velocity"]))
         self._set(**numbers)
         self._velocity = velocity
 
@@ -177,21 +175,13 @@ class DistributedSGD:
 
     def _start_velocity(self) -> None:
         if not self._velocity:
-            self._velocity = _zeros(self._params)
+            self._velocity = zeros(self._params)
 
 
-def _named(arrays: Arrays) -> dict[Hashable, Any]:
-    if isinstance(arrays, Mapping):
-        return dict(arrays)
-    if isinstance(arrays, Sequence):
-        return dict(enumerate(arrays))
-    raise TypeError(f"parameters and gradients are a dict or a list of arrays, not {type(arrays).__name__}")
-
-
-def _like(container: Arrays, values: dict[Hashable, Any]) -> Any:
-    """The values in the kind of container that the user gave: dict or list."""
-    return dict(values) if isinstance(container, Mapping) else list(values.values())
-
-
-def _zeros(like: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    return {name: namespace(array).zeros_like(array) for name, array in like.items()}
+def _check_writable(name: str, p: Any) -> None:
+    """Write an array into itself: libraries refuse in many ways, and better now than in the first step."""
+    namespace(p)
+    try:
+        p[...] = p
+    except Exception as error:
+        raise TypeError(f"{name!r} cannot be written: {error}") from error

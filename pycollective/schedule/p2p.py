@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from pycollective.schedule.compiler import compile as compile_schedule
-from pycollective.schedule.schedule import Placement, Schedule
+from pycollective.schedule.compiler import compile_program
+from pycollective.schedule.program import Program
+from pycollective.schedule.schedule import Schedule
 
 
 def compile_send(eager: bool) -> Schedule:
@@ -15,8 +16,15 @@ def compile_send(eager: bool) -> Schedule:
         eager: the sender may leave when its message is in scratch, before the receiver has come. Right for messages
             of one tile only; the slot rule keeps the scratch until it has been read.
     """
-    schedule = compile_schedule("direct", "broadcast", 2, 0, Placement.STAGED)
-    if not eager:
-        return schedule
+    program = Program("broadcast", 2, 0)
+    for c in program.chunks(1):
+        program[1, c] = program[0, c]
+    schedule = compile_program(program)
     sender, receiver = schedule.ranks
-    return dataclasses.replace(schedule, ranks=(dataclasses.replace(sender, exit_waits=()), receiver))
+    # A broadcast's root has a result of its own; a sender has none.
+    steps = tuple(
+        dataclasses.replace(step, targets=tuple(target for target in step.targets if target.place >= 0))
+        for step in sender.steps
+    )
+    sender = dataclasses.replace(sender, steps=steps, exit_waits=() if eager else sender.exit_waits)
+    return dataclasses.replace(schedule, ranks=(sender, receiver))

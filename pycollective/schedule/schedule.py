@@ -131,7 +131,8 @@ class Schedule:
 
     def _rereads_outputs(self) -> bool:
         """Whether some chunk of an output is both written and read: then it had better stay in the caches."""
-        written, read = set(), set()
+        written: set[tuple[int, int]] = set()
+        read: set[tuple[int, int]] = set()
         for rank in self.ranks:
             for step in rank.steps:
                 written.update((target.rank, step.chunk) for target in step.targets if target.place == OUT)
@@ -142,9 +143,9 @@ class Schedule:
         """The schedule of one rank as flat int32, the form that the executor reads.
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
-        in the call after it was written); then the exit waits and
-        the readers as (peer, count); then for each step chunk, flags (1 complete, 2 consumed), the numbers of waits,
-        sources and targets, and these as (peer, count), (rank, place, initial) and (rank, place).
+        in the call after it was written); then the exit waits and the readers as (peer, count); then for each step
+        chunk, flags (1 complete, 2 consumed), the numbers of waits, sources and targets, and these as (peer, count),
+        (rank, place, initial) and (rank, place).
         """
         mine = self.ranks[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))

@@ -7,9 +7,10 @@ from pycollective.schedule import KiB, Program, topology
 class Direct:
     """Every rank reads its peers directly and reduces in rank order: the default within a node.
 
-    Costs for n ranks and S bytes, with latency a a round and time b a byte:
-      one-shot allreduce   1 a +  (n-1) S b           every rank reduces everything for itself
-      two-shot allreduce   2 a + 2(n-1)/n S b         rank c reduces chunk c and writes it to all
+    Costs for n ranks and S bytes, with latency α a round and time β a byte:
+      allreduce, one-shot   1α +  (n-1) S β      every rank reduces everything for itself
+      allreduce, two-shot   2α + 2(n-1)/n S β    rank c reduces chunk c and writes it to all
+      all others            1α +  S β to n S β   one round, whatever has to go through one rank
 
     Every element is reduced as ((x0 + x1) + x2) + ... in rank order, whatever the size of the message.
     The two-shot form is the reduce-scatter and allgather of Rabenseifner, "Optimization of Collective Reduction
@@ -25,10 +26,8 @@ class Direct:
             p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
 
     def broadcast(self, p: Program, root: int) -> None:
-        others = [r for r in p.ranks if r != root]
         for c in p.chunks(p.size):  # the work is shared: rank c hands chunk c to everybody
-            if others:
-                p[others, c] = p.copy(p[root, c], at=c)
+            p[p.ranks, c] = p.copy(p[root, c], at=c)
 
     def broadcast_small(self, p: Program, root: int) -> None:
         for c in p.chunks(1):

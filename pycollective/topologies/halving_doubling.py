@@ -9,11 +9,11 @@ Ranks = list[int]
 class HalvingDoubling:
     """Reduce-scatter by recursive halving, allgather by recursive doubling, on any number of ranks.
 
-    Costs for n ranks and S bytes, with latency a a round, time b a byte and h = log2 n rounded up:
-      allreduce                  2h a + 2(n-1)/n S b     a little more b where n is no power of two
-      allreduce, small            h a + h S b            recursive doubling of the whole message
-      reduce_scatter, allgather   h a + (n-1)/n S b
-      broadcast, reduce          2h a + 2(n-1)/n S b     scatter + doubling, halving + gather
+    Costs for n ranks and S bytes, with latency α a round, time β a byte and h = log2 n rounded up:
+      allreduce                  2hα + 2(n-1)/n S β    a little more β where n is no power of two
+      allreduce, small            hα + h S β           recursive doubling of the whole message
+      reduce_scatter, allgather   hα + (n-1)/n S β     so have gather and scatter, over a binomial tree
+      broadcast, reduce          2hα + 2(n-1)/n S β    scatter and doubling, halving and gather
 
     Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
     Where a group is odd its halves differ by one rank; the last of the smaller half then serves two.

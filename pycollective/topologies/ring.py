@@ -7,10 +7,10 @@ from pycollective.schedule import Program, topology
 class Ring:
     """Reduce-scatter round the ring, then allgather round it: bandwidth-optimal with neighbours only.
 
-    Costs for n ranks and S bytes, with latency a a hop and time b a byte:
-      allreduce                  2(n-1) a + 2(n-1)/n S b
-      reduce_scatter, allgather   (n-1) a +  (n-1)/n S b
-      broadcast, reduce           (n-1) a + S b            a chain, which the tiles pipeline
+    Costs for n ranks and S bytes, with latency α a hop and time β a byte:
+      allreduce                  2(n-1)α + 2(n-1)/n S β
+      reduce_scatter, allgather   (n-1)α +  (n-1)/n S β
+      broadcast, reduce           (n-1)α +  S β           a chain, which the tiles pipeline
 
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (JPDC 2009).
     """

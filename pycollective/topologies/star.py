@@ -10,10 +10,11 @@ from pycollective.schedule import Program, topology
 class Star:
     """The hub collects, reduces in rank order, and hands out: the centralised parameter server.
 
-    Costs for n ranks and S bytes, with latency a a hop and time b a byte; the hub's link carries everything:
-      allreduce           2 a + 2(n-1) S b
-      broadcast, reduce   2 a +   n S b          a hop and a copy less where the hub is the root
-      gather, scatter     2 a + 2(n-1)/n S b
+    Costs for n ranks and S bytes, with latency α a hop and time β a byte; the hub's link carries everything:
+      allreduce                   2α + 2(n-1) S β
+      broadcast, reduce           2α +  n S β         a hop and a copy less where the hub is the root
+      reduce_scatter, allgather   2α +  n S β
+      gather, scatter             2α + 2(n-1)/n S β
 
     Li et al., "Scaling distributed machine learning with the parameter server" (OSDI 2014), with one server.
     """

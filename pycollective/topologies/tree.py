@@ -13,13 +13,13 @@ Edges = list[tuple[int, list[int]]]
 class Tree:
     """A double binary tree: each tree carries half the data, and no rank is inner in both.
 
-    Costs for n ranks and S bytes in k chunks a tree, with latency a a hop, time b a byte and h = log2 n:
-      allreduce            2 h a + 2 S b + 2 h S/(2k) b        large, k chunks in flight
-      broadcast, reduce    h a + S b + h S/(2k) b
-      small messages       as many hops over one binomial tree, S b each
-      gather, scatter      h a + (n-1)/n S b                   binomial
+    Costs for n ranks and S bytes, with latency α a hop, time β a byte and h = log2 n:
+      allreduce                    2hα + 2 S β            pipelined in chunks, once they fill the trees
+      broadcast, reduce             hα +  S β
+      allreduce, small             2hα + 2h S β           one binomial tree; broadcast and reduce the half of it
+      gather, scatter               hα + (n-1)/n S β      binomial
 
-    Sanders, Speck and Traff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (Parallel
+    Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (Parallel
     Computing 2009). The tiles pipeline what flows in one direction; an allreduce turns round at the top, so it is
     cut in `segments` chunks a tree that follow each other up and down.
     """

@@ -11,11 +11,11 @@ from pycollective.schedule import KiB, Program, topology
 class Wheel:
     """Reduce-scatter round the rim, fold in the hub over the spokes and write back, allgather round the rim.
 
-    Costs for n = m + 1 ranks and S bytes, with latency a a hop and time b a byte:
-      allreduce, rim and spokes   2m a + 2 S b             large messages
-      allreduce, spokes alone     2 a + 2m S b             small messages
-      broadcast, rim and spokes   (m + 1) a + (2 - 1/m) S b
-      broadcast, spokes alone     2 a + (m + 1) S b
+    Costs for n = m + 1 ranks and S bytes, with latency α a hop and time β a byte:
+      allreduce, rim and spokes   2mα + 2 S β
+      allreduce, spokes alone     2α + 2m S β           small messages
+      broadcast, rim and spokes   (m+1)α + 2 S β        S over the spokes, then S round the rim
+      broadcast, spokes alone     2α + (m+1) S β        small messages
 
     The hub's part crosses its link once in and once out, S bytes each way. The hub is therefore best the rank that owns
     the way out of the node. The rim is the ring of Patarasuk and Yuan (JPDC 2009) on m ranks, the spokes are the

@@ -151,7 +151,9 @@ def test_doctor_for_machines() -> None:
     assert found["pycollective"]["native core"]["ok"] is True
     assert found["this process"]["started by"]["value"] == "alone"
     path = next(group for name, group in found.items() if name.startswith("an allreduce"))
+    assert path["tried"]["value"] == "right"
     assert "direct" in path["64 MiB"]["value"]
+    assert "zero-copy" in path["64 MiB"]["value"]
     for group in found.values():
         for finding in group.values():
             assert set(finding) == {"value", "ok", "why"}
@@ -168,6 +170,15 @@ def test_doctor_says_when_the_core_is_missing(monkeypatch: pytest.MonkeyPatch) -
     core = next(f for f in doctor.examine() if f.name == "native core")
     assert core.ok is False
     assert "install" in core.why
+
+
+def test_doctor_tries_and_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycollective.cli import doctor
+
+    monkeypatch.setattr(doctor, "_TRIAL", "raise SystemExit('no luck today')")
+    tried = next(f for f in doctor.examine() if f.name == "tried")
+    assert tried.ok is False
+    assert "no luck today" in tried.why
 
 
 def test_doctor_knows_an_mpirun_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,9 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
     for _ in range(header[6]):
         chunk, flags, n_waits, n_sources, n_targets = take(5)
         waits = tuple(Wait(*take(2)) for _ in range(n_waits))
-        sources = tuple(Source(rank, place, bool(initial)) for rank, place, initial in (take(3) for _ in range(n_sources)))
+        sources = tuple(
+            Source(rank, place, bool(initial)) for rank, place, initial in (take(3) for _ in range(n_sources))
+        )
         targets = tuple(Target(*take(2)) for _ in range(n_targets))
         steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2)))
     assert next(words, None) is None
@@ -186,9 +188,16 @@ def test_the_table_says_all_that_the_schedule_says(placement: Placement) -> None
         table = schedule.table(rank)
         assert table.typecode == "i" and table.itemsize == 4
         header, exits, readers, steps = parse(table.tolist())
-        assert header[:6] == [1, 5, rank, schedule.chunks, schedule.stride, schedule.cells] and header[9] == 0
+        assert header[:6] == [1, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
         assert (tuple(exits), tuple(readers)) == (mine.exit_waits, mine.readers)
         assert steps == [(s.chunk, s.sources, s.targets, s.waits, s.complete, s.consumed) for s in mine.steps]
+
+
+def test_the_table_tells_whether_outputs_are_read_again() -> None:
+    """Where they are not, the executor may write them past the caches."""
+    assert compile("direct", "allreduce", 4, placement=Placement.WINDOW).table(0)[9] == 1
+    assert compile("ring", "allreduce", 4, placement=Placement.STAGED).table(0)[9] == 1
+    assert compile("ring", "allreduce", 4, placement=Placement.WINDOW).table(0)[9] == 0
 
 
 def test_stride_and_cells_are_the_most_of_any_rank() -> None:

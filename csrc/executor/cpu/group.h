@@ -89,10 +89,8 @@ class CpuGroup {
   Status failure() const { return op_.waiting == Waiting::blocks || team_.poisoned() ? Status::failed : Status::pending; }
 
  private:
-  static constexpr int kMost = 1024;  // most sources or targets of a step; Team refuses wider schedules
-
   bool reached(int32_t peer, uint64_t target) {
-    if (team_.control_.blocks[peer].counter.load(std::memory_order_acquire) >= target) return true;
+    if (team_.control_.blocks[peer].counter.load(kAcquire) >= target) return true;
     return team_.await_slow(op_, peer, target);
   }
 
@@ -111,10 +109,10 @@ class CpuGroup {
   }
 
   void combine_share(const Step& step, int64_t begin, int64_t skip, int64_t mine, uint32_t slot) {
-    const void* sources[kMost];
-    bool initial[kMost];
-    void* targets[kMost];
-    bool streamed[kMost];
+    const void* sources[kMostOperands];
+    bool initial[kMostOperands];
+    void* targets[kMostOperands];
+    bool streamed[kMostOperands];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
     for (int32_t i = 0; i < k; ++i) {
       const Source s = step.source(i);

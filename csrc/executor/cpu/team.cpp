@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "executor/cpu/group.h"
 
@@ -42,7 +43,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   control_ = {reinterpret_cast<ControlHeader*>(base), reinterpret_cast<RankBlock*>(base + map.blocks)};
   scratch_ = base + map.scratch;
   for (auto& guard : guard_) guard.assign(size, 0);
-  met_.assign(size, ~uint64_t{0});
+  met_.assign(size, 0);
   peer_input_.assign(size, nullptr);
   peer_output_.assign(size, nullptr);
   for (int32_t r = 0; r < size; ++r) members_.push_back(r);
@@ -61,7 +62,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
   control_ = {parent.control_.header, reinterpret_cast<RankBlock*>(base)};
   scratch_ = base + round_up(2 * sizeof(RankBlock), 64);
   for (auto& guard : guard_) guard.assign(2, 0);
-  met_.assign(2, ~uint64_t{0});
+  met_.assign(2, 0);
   peer_input_.assign(2, nullptr);
   peer_output_.assign(2, nullptr);
   parent_blocks_ = parent.control_.blocks;
@@ -86,6 +87,7 @@ void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
 
 void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
   const std::lock_guard lock(windows_mutex_);
+  has_windows_ = true;
   windows_[id] = {view, bytes};
   window_at_[view.base + rank_ * view.stride] = id;
 }
@@ -115,40 +117,97 @@ char* Team::peer_address(int32_t peer, Location at) const {
   return found->second.view.base + peer * found->second.view.stride + at.offset;
 }
 
-void Team::begin(Operation& op) {
-  const ScheduleView s = op.plan->schedule->view();
-  op.sequence = sequence_++;
-  op.span = {base_, op.plan->tiles, slot_ & 1u};
-  base_ += static_cast<uint64_t>(op.plan->tiles) * static_cast<uint64_t>(s.stride()) + 1;
-  if (s.cells() > 0) slot_ += static_cast<uint32_t>(op.plan->tiles);
-  op.begun = true;
+bool Team::begin(Operation& op) {
+  if (!op.begun) {
+    op.sequence = sequence_++;
+    op.span.base = base_;
+    op.begun = true;
+  }
+  if (!op.agreed) {
+    if ((op.negotiates || op.plan->windows()) && !greet(op)) return false;
+    op.span.tiles = op.plan->tiles;
+    op.span.slot = slot_ & 1u;
+    const ScheduleView s = op.plan->schedule->view();
+    base_ += static_cast<uint64_t>(op.plan->tiles) * static_cast<uint64_t>(s.stride()) + 1;
+    if (s.cells() > 0) slot_ += static_cast<uint32_t>(op.plan->tiles);
+    op.agreed = true;
+  }
+  return true;
 }
 
 void Team::announce(const Operation& op) {
   RankBlock& mine = control_.blocks[rank_];
   const uint32_t at = op.sequence % kRing;
   mine.entry[at] = {op.plan->fingerprint, op.input_at, op.output_at};
-  mine.digest[at].store(op.sequence << 32 | op.plan->digest, std::memory_order_relaxed);
+  mine.digest[at].store(op.sequence << 32 | op.plan->digest, std::memory_order_release);
 }
 
-// Reads what a peer said on entering: once a call and peer, and always before its memory is touched.
+// Enters the call and waits until all have.  If somebody's arrays do not lie where this rank's do, all stage.
+bool Team::greet(Operation& op) {
+  CpuGroup<SingleLane> group(*this, op);
+  if (!op.cursor.entered) group.enter(op.span.base);
+  op.cursor.entered = true;
+  const uint8_t placement = op.plan->fingerprint.placement;
+  bool alike = true;
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    if (!group.await(peer, op.span.base)) return false;
+    alike = alike && control_.blocks[peer].entry[op.sequence % kRing].fingerprint.placement == placement;
+  }
+  if (!alike && op.fallback) {
+    op.plan = op.fallback;
+  } else if (op.plan->windows()) {
+    for (int32_t peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !read_locations(op, peer)) return false;
+  }
+  return true;
+}
+
+// Reads what a peer said on entering: once a call and peer.
 bool Team::meet(const Operation& op, int32_t peer) {
-  const RankBlock& theirs = control_.blocks[peer];
-  const uint64_t said = theirs.digest[op.sequence % kRing].load(std::memory_order_relaxed);
+  const uint64_t said = control_.blocks[peer].digest[op.sequence % kRing].load(std::memory_order_acquire);
   const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(said >> 32) - static_cast<uint32_t>(op.sequence));
   if (ahead < 0 || (ahead == 0 && static_cast<uint32_t>(said) != op.plan->digest)) {
-    report_mismatch(op, peer);
+    report_mismatch(op, peer, op.sequence);
     return false;
   }
-  if (op.plan->windows() && peer != rank_) {
-    const Entry& entry = theirs.entry[op.sequence % kRing];
-    if ((op.plan->fingerprint.placement & input_shared) != 0)
-      peer_input_[peer] = peer_address(peer, entry.input);
-    if ((op.plan->fingerprint.placement & output_shared) != 0)
-      peer_output_[peer] = peer_address(peer, entry.output);
-  }
+  if (met_[peer] + 1 != op.sequence && !same_past(op, peer)) return false;
   met_[peer] = op.sequence;
   return true;
+}
+
+// Whether the calls since the last meeting were the same, as far back as they are kept: a root may leave a call
+// without having looked at anybody.
+bool Team::same_past(const Operation& op, int32_t peer) {
+  const uint64_t oldest = op.sequence >= kRing ? op.sequence - kRing + 1 : 0;
+  for (uint64_t q = std::max(met_[peer] + 1, oldest); q < op.sequence; ++q) {
+    const uint64_t mine = control_.blocks[rank_].digest[q % kRing].load(std::memory_order_relaxed);
+    const uint64_t theirs = control_.blocks[peer].digest[q % kRing].load(std::memory_order_acquire);
+    if (mine >> 32 == theirs >> 32 && mine != theirs) {
+      report_mismatch(op, peer, q);
+      return false;
+    }
+  }
+  return true;
+}
+
+// Where a peer's arrays lie in the windows.
+bool Team::read_locations(const Operation& op, int32_t peer) {
+  const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
+  const uint8_t placement = op.plan->fingerprint.placement;
+  bool known = true;
+  if ((placement & input_shared) != 0) known = (peer_input_[peer] = peer_address(peer, entry.input)) != nullptr;
+  if ((placement & output_shared) != 0)
+    known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
+  if (!known)
+    poison(Fault::mismatch, members_[peer],
+           label(peer) + " uses a window in " + op.plan->fingerprint.describe() + " whose array " + label(rank_) +
+               " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
+  return known;
+}
+
+void Team::raise() {
+  const bool before = std::exchange(told_, true);
+  control_.raise(before);
 }
 
 Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
@@ -161,11 +220,15 @@ Status Team::attempt(Operation& op) {
 
 Status Team::proceed(Operation& op, Waiting waiting) {
   require_sound();
-  if (!op.begun) begin(op);
   op.waiting = waiting;
-  CpuGroup<SingleLane> group(*this, op);
-  const Status status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
-  if (status == Status::failed) control_.raise();
+  Status status = Status::done;
+  if (!begin(op)) {
+    status = CpuGroup<SingleLane>(*this, op).failure();
+  } else {
+    CpuGroup<SingleLane> group(*this, op);
+    status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
+  }
+  if (status == Status::failed) raise();
   return status;
 }
 

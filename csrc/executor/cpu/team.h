@@ -1,6 +1,7 @@
 // One rank's end of a communicator on one host: the state that calls share, and how a call is run.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -41,6 +42,8 @@ enum class Waiting : uint8_t {
 // One call in flight.
 struct Operation {
   std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Plan> fallback;  // staged; taken if some rank's arrays do not lie where this one's do
+  bool negotiates = false;               // the communicator has windows: agree with the peers which plan it is
   const void* input = nullptr;
   void* output = nullptr;
   Location input_at, output_at;
@@ -50,6 +53,7 @@ struct Operation {
   Clock::time_point deadline{};  // set by the first wait that is not over at once
   std::chrono::duration<double> timeout{};
   bool begun = false;
+  bool agreed = false;
   Waiting waiting = Waiting::blocks;
   Clock::time_point waiting_since{};  // of the wait that is under way
   Clock::time_point checked{};        // when the peers were last looked after
@@ -74,17 +78,23 @@ class Team {
   Status attempt(Operation& op);
   // Goes on with a call as far as it can without blocking.  Throws CommunicatorFault.
   Status advance(Operation& op);
+  // Gives the call its place among this rank's calls; with windows, enters it, meets all peers and agrees with them
+  // which plan it is.  The three above do so by themselves; who runs execute() with lanes of its own does it first.
+  // False: pending or failed.
+  bool begin(Operation& op);
 
   // Every rank has attached: watch the peers' processes from now on.
   void watch_peers();
   void depart();                      // says goodbye: the rank makes no further calls
   void poison(Fault fault, int32_t culprit, const std::string& text);
   bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
-  void require_sound() const { if (control_.poisoned()) control_.raise(); }
+  void require_sound() { if (control_.poisoned()) raise(); }
+  [[noreturn]] void raise();
   bool poisoned() const { return control_.poisoned(); }
 
   void add_window(int64_t id, WindowView view, int64_t bytes);
   void remove_window(int64_t id);
+  bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: alike on all ranks
   // Where an address range lies in a window of this communicator; window -1 if in none.
   Location locate(const void* address, int64_t bytes) const;
 
@@ -104,15 +114,18 @@ class Team {
  private:
   template <class Lanes> friend class CpuGroup;
   Status proceed(Operation& op, Waiting waiting);
-  void begin(Operation& op);
   void announce(const Operation& op);
+  bool greet(Operation& op);
   bool meet(const Operation& op, int32_t peer);
+  bool same_past(const Operation& op, int32_t peer);
+  bool read_locations(const Operation& op, int32_t peer);
   void publish(uint64_t value);
   bool await_slow(Operation& op, int32_t peer, uint64_t target);
   bool healthy(Operation& op, int32_t peer, uint64_t target);
   bool check_peers(const Operation& op, int32_t peer, uint64_t target);
   void report_timeout(const Operation& op, int32_t peer);
-  void report_mismatch(const Operation& op, int32_t peer);
+  bool check_fingerprints(const Operation& op);
+  void report_mismatch(const Operation& op, int32_t peer, uint64_t sequence);
   void report_lost(const Operation& op, int32_t peer);
   std::string label(int32_t rank) const;
   // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
@@ -130,7 +143,8 @@ class Team {
   std::vector<int32_t> members_;  // each rank of this team as the communicator numbers it (pairs: two of them)
   RankBlock* parent_blocks_ = nullptr;  // a pair channel: where its communicator's ranks say that they are here
 
-  uint64_t sequence_ = 0;
+  bool told_ = false;  // a call of this rank has raised what poisoned the communicator
+  uint64_t sequence_ = 1;  // of the next call; 0 is what untouched memory says
   uint64_t base_ = 1;
   uint32_t slot_ = 0;
   std::vector<uint64_t> guard_[2];         // counters that must be reached before a slot is written again
@@ -140,6 +154,7 @@ class Team {
   struct Mapped { WindowView view; int64_t bytes; };
   std::map<int64_t, Mapped> windows_;           // by id, the same on all ranks
   std::map<const char*, int64_t> window_at_;    // by where this rank's part begins
+  std::atomic<bool> has_windows_{false};
   mutable std::mutex windows_mutex_;
   std::mutex mutex_;
 };

@@ -44,15 +44,12 @@ void futex_wake(RankBlock& block) {
 void Team::publish(uint64_t value) {
   RankBlock& mine = control_.blocks[rank_];
   mine.counter.store(value, std::memory_order_seq_cst);
-  if (mine.waiters.load(std::memory_order_seq_cst) != 0) {
-    mine.waiters.store(0, std::memory_order_relaxed);
-    futex_wake(mine);
-  }
+  if (mine.waiters.load(std::memory_order_seq_cst) != 0) futex_wake(mine);
 }
 
 bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   RankBlock& theirs = control_.blocks[peer];
-  const auto reached = [&] { return theirs.counter.load(std::memory_order_acquire) >= target; };
+  const auto reached = [&] { return theirs.counter.load(kAcquire) >= target; };
   if (op.waiting == Waiting::hopes) {
     if (patience.spin.count() == 0) return false;  // the peer may want this very core
     for (int i = 0; i < kHopefulSpins; ++i) {
@@ -84,11 +81,13 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
 
   milliseconds nap(1);
   for (;; nap = std::min(2 * nap, kCheckEvery)) {
-    theirs.waiters.store(1, std::memory_order_seq_cst);
+    theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
     const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
-    if (seen >= target) return true;
-    if (!healthy(op, peer, target)) return reached() && !control_.poisoned();
-    futex_wait(theirs, seen, nap);
+    const bool sleeps = seen < target && healthy(op, peer, target);
+    if (sleeps) futex_wait(theirs, seen, nap);
+    theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
+    if (reached()) return !control_.poisoned();
+    if (!sleeps) return false;
   }
 }
 
@@ -97,7 +96,7 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
   const auto now = Clock::now();
   if (now - op.checked < kCheckEvery) return true;
   op.checked = now;
-  if (!check_peers(op, peer, target)) return false;
+  if (!check_fingerprints(op) || !check_peers(op, peer, target)) return false;
   if (now > op.deadline) {
     report_timeout(op, peer);
     return false;
@@ -145,13 +144,27 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
     poison(Fault::timeout, members_[first], call + ": not entered within " + seconds + " s by " + missing);
 }
 
-void Team::report_mismatch(const Operation& op, int32_t peer) {
-  const RankBlock& theirs = control_.blocks[peer];
-  const Entry& entry = theirs.entry[op.sequence % kRing];
+// Ranks in different calls may wait for steps that the other never does: look at what the peers say meanwhile.
+bool Team::check_fingerprints(const Operation& op) {
+  for (int32_t r = 0; r < size_; ++r) {
+    const uint64_t said = control_.blocks[r].digest[op.sequence % kRing].load(std::memory_order_acquire);
+    if (said >> 32 != (op.sequence & 0xffffffffu) || static_cast<uint32_t>(said) == op.plan->digest) continue;
+    if (r == rank_) continue;  // not announced yet
+    report_mismatch(op, r, op.sequence);
+    return false;
+  }
+  return true;
+}
+
+void Team::report_mismatch(const Operation& op, int32_t peer, uint64_t sequence) {
+  const auto what = [&](int32_t rank) {
+    const Entry& entry = control_.blocks[rank].entry[sequence % kRing];
+    return label(rank) + " calls " + (rank == rank_ && sequence == op.sequence ? op.plan->fingerprint.describe()
+                                                                               : entry.fingerprint.describe());
+  };
   poison(Fault::mismatch, members_[peer],
-         "call " + std::to_string(op.sequence) + " of communicator '" + name_ + "' differs between ranks: " +
-             label(rank_) + " calls " + op.plan->fingerprint.describe() + "; " + label(peer) + " calls " +
-             entry.fingerprint.describe());
+         "call " + std::to_string(sequence) + " of communicator '" + name_ + "' differs between ranks: " +
+             what(rank_) + "; " + what(peer));
 }
 
 void Team::report_lost(const Operation& op, int32_t peer) {
@@ -172,13 +185,14 @@ void Control::poison(int32_t size, Fault fault, int32_t culprit, const std::stri
   for (int32_t r = 0; r < size; ++r) futex_wake(blocks[r]);
 }
 
-void Control::raise() const {
+void Control::raise(bool told_before) const {
   // The writer is a few instructions away from done, unless it died there.
   for (int i = 0; i < 1000 && header->abort.load(std::memory_order_acquire) == 1; ++i)
     std::this_thread::sleep_for(milliseconds(1));
   if (header->abort.load(std::memory_order_acquire) != 2)
     throw CommunicatorFault(Fault::aborted, -1, "the communicator was given up by a rank that then ended");
-  throw CommunicatorFault(header->fault, header->culprit, header->text);
+  const std::string text = header->text;
+  throw CommunicatorFault(header->fault, header->culprit, told_before ? "the communicator was given up: " + text : text);
 }
 
 }  // namespace pc

@@ -1,0 +1,162 @@
+"""``python -m bench.demo``, what ``make demo`` runs: training on four ranks, then our topologies against the others."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from .launch import LaunchError, find_launcher
+from .plan import NAMES, Budget, Options, Plan, short_options
+from .plot import plot_rows
+from .result import to_json
+from .session import Session
+from .table import LiveTable, pivot_table
+
+__all__ = ["demo"]
+
+RANKS = 4
+TOPOLOGIES = ("direct", "ring", "tree", "wheel", "star", "halving_doubling")
+LEAST_ACCURACY = 0.96
+_LAST_LINE = re.compile(r"accuracy\s+([\d.]+)\s+digest\s+([0-9a-f]+)")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run of examples/digits.py said."""
+
+    topology: str
+    accuracy: float
+    digest: str
+    seconds: float
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="folder for the plot and the figures")] = Path("build/demo"),
+    epochs: Annotated[int, typer.Option(help="of each training")] = 30,
+    example: Annotated[Path | None, typer.Option(help="the training program [default: examples/digits.py]")] = None,
+) -> None:
+    """Train a network on four ranks with every topology, then compare the topologies with Open MPI and Gloo."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    start = perf_counter()
+    try:
+        sound = _train_all(console, example or _find_example(), epochs)
+        sound = _sweep(console, out) and sound
+    except LaunchError as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"{perf_counter() - start:.0f} s in all", style="dim", highlight=False)
+    if not sound:
+        raise typer.Exit(1)
+
+
+def _find_example() -> Path:
+    places = [Path("examples/digits.py"), Path(__file__).resolve().parents[1] / "examples" / "digits.py"]
+    for place in places:
+        if place.is_file():
+            return place
+    raise LaunchError("examples/digits.py is not here: run this in the repository, or say --example PATH")
+
+
+def _train_all(console: Console, example: Path, epochs: int) -> bool:
+    """Train with every topology; whether all are accurate and those that keep rank order agree bit for bit."""
+    launcher = find_launcher()
+    by = "mpirun" if launcher.program else "pycollective run"
+    console.print(f"\n[bold]Data-parallel SGD on handwritten digits, {by} -np {RANKS}[/]")
+    if launcher.note:
+        console.print(launcher.note, style="yellow", markup=False, highlight=False)
+    done: list[Training] = []
+    with Live(console=console, auto_refresh=False) as live:
+        for topology in TOPOLOGIES:
+            live.update(_training_table(done, topology), refresh=console.is_terminal)
+            done.append(_train(example, topology, epochs))
+        live.update(_training_table(done, None), refresh=True)
+    orders = _rank_ordered()
+    same = all(one.digest == done[0].digest for one in done if one.topology in orders)
+    return same and all(one.accuracy >= LEAST_ACCURACY for one in done)
+
+
+def _train(example: Path, topology: str, epochs: int) -> Training:
+    launcher = find_launcher()
+    words = [sys.executable, str(example), "--topology", topology, "--epochs", str(epochs), "--quiet"]
+    start = perf_counter()
+    done = subprocess.run(
+        launcher.command(RANKS, words),
+        env=launcher.environment(RANKS),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    seconds = perf_counter() - start
+    found = _LAST_LINE.search(done.stdout)
+    if done.returncode or not found:
+        raise LaunchError(f"{example} with {topology}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return Training(topology, float(found[1]), found[2], seconds)
+
+
+def _rank_ordered() -> set[str]:
+    registry = importlib.import_module("pycollective.schedule.registry")
+    return {topology for topology in TOPOLOGIES if registry.info(topology).order == "rank"}
+
+
+def _training_table(done: list[Training], running: str | None) -> Table:
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in ("topology", "accuracy", "weights", "same as direct", "time with start"):
+        table.add_column(heading, justify="left" if heading in ("topology", "weights", "same as direct") else "right")
+    orders = _rank_ordered()
+    for one in done:
+        same = one.digest == done[0].digest
+        verdict = "[green]yes, bit for bit[/]" if same else "no: sums in another order"
+        if not same and one.topology in orders:
+            verdict = "[bold red]no, and it should be[/]"
+        accuracy = f"{one.accuracy:.2%}"
+        if one.accuracy < LEAST_ACCURACY:
+            accuracy = f"[bold red]{accuracy}[/]"
+        table.add_row(one.topology, accuracy, one.digest[:12], verdict, f"{one.seconds:.1f} s")
+    if running:
+        table.add_row(running, "...", "", "", "", style="dim")
+    return table
+
+
+def _sweep(console: Console, out: Path) -> bool:
+    """A small sweep, its table and its plot; whether every result was right."""
+    console.print()
+    console.print(f"[bold]allreduce of float32, {RANKS} ranks[/], ours on windows")
+    options = Options(
+        topologies=TOPOLOGIES,
+        sizes="1K:16M:x4",
+        ranks=(RANKS,),
+        paths=("windows",),
+        budget=Budget(block_s=0.01, rounds=9, least_rounds=3, group_s=1.5),
+    )
+    with LiveTable(console, 1) as live:
+        session = Session(live)
+        session.run(Plan(sweep=options, budget=options.budget), RANKS)
+    theirs = next((row.library for row in session.rows if row.library in ("openmpi", "mpich")), "gloo")
+    console.print(pivot_table(session.rows, theirs, console.width))
+    console.print(f"time, and how many times faster than {NAMES[theirs]}", style="dim")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "sweep.json").write_text(to_json(session.result(short_options(options))))
+    for path in plot_rows(session.rows, out, "png"):
+        console.print(f"plot: {path}", highlight=False)
+    return bool(session.rows) and not any(row.wrong for row in session.rows)
+
+
+if __name__ == "__main__":
+    app(prog_name=f"python -m {__package__}.demo")

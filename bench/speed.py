@@ -1,0 +1,168 @@
+"""``python -m bench.speed``: the speed table, measured.
+
+Every figure is a ratio against a peer in the same rounds (median of paired ratios), each library in the faster of its
+two forms (in place, or input and output apart).  A row of several sizes, rank counts or memories shows its worst case.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .goals import GOALS, LIMITS, Comparison, groups_for, outcome_of
+from .plan import Budget, Plan
+from .result import Provenance, Result, Row, to_json
+from .table import format_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["SCHEMA", "Line", "markdown", "speed"]
+
+SCHEMA = "pycollective-speed/1"
+_RANKS = (2, 4, 8)
+_FOLDER = Path(__file__).resolve().parent / "results"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of the table."""
+
+    row: str
+    against: str  # "Open MPI", "Gloo", "the ceiling", "float32", or "" for a plain time
+    goal: str
+    measured: str
+    met: bool | None  # None: not measured
+    worst: str  # the case that the figure is from, with both times
+    cases: dict[str, float]  # every case's median ratio, or the time in seconds
+
+
+@app.command()
+def speed(
+    out: Annotated[Path, typer.Option(help="folder for cpu-speed.json and cpu-speed.md")] = _FOLDER,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
+    ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4,8",
+    overheads: Annotated[bool, typer.Option(help="also compile, call, import and init times")] = True,
+) -> None:
+    """Measure the rows of the speed table against Open MPI and Gloo; write JSON and a piece of Markdown."""
+    from rich.console import Console
+
+    from .launch import LaunchError
+    from .session import Session
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    lines: list[Line] = _overheads(console) if overheads else []
+    session = Session(lambda event: _show(event, console))
+    budget = Budget.quick() if quick else Budget(block_s=0.02, rounds=41, least_rounds=9, group_s=6.0)
+    for count in (int(word) for word in ranks.split(",")):
+        plan = Plan(tuple(groups_for(count)), peers=("mpi", "gloo"), budget=budget)
+        try:
+            session.run(plan, count)
+        except LaunchError as error:
+            console.print(str(error), style="red", markup=False, highlight=False)
+    lines = [line for goal in GOALS for one in goal.comparisons if (line := _line(one, session.rows))] + lines
+    result = session.result({"quick": quick, "ranks": ranks})
+    console.print(_table(lines))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "cpu-speed.json").write_text(_json(lines, result))
+    (out / "cpu-speed.md").write_text(markdown(lines, result.provenance))
+    console.print(f"written: {out / 'cpu-speed.json'}, {out / 'cpu-speed.md'}", highlight=False)
+
+
+def _show(event: dict[str, Any], console: Console) -> None:
+    if event["kind"] == "begin":
+        console.print(f"{event['ranks']} ranks, {event['groups']} groups of rivals", style="dim", highlight=False)
+    elif event["kind"] == "note":
+        console.print(event["text"], style="yellow", markup=False, highlight=False)
+
+
+def _overheads(console: Console) -> list[Line]:
+    from .overheads import OVERHEADS
+
+    lines = []
+    for limit in LIMITS:
+        try:
+            seconds = OVERHEADS[limit.key]()
+        except (RuntimeError, ImportError, AttributeError, TypeError) as error:
+            console.print(f"{limit.name}: not measured: {error}", style="yellow", markup=False, highlight=False)
+            lines.append(Line(limit.name, "", f"< {format_time(limit.most)}", "-", None, "", {}))
+            continue
+        met = seconds < limit.most
+        lines.append(
+            Line(limit.name, "", f"< {format_time(limit.most)}", format_time(seconds), met, "", {limit.key: seconds})
+        )
+    return lines
+
+
+def _line(one: Comparison, rows: Sequence[Row]) -> Line:
+    goal = _ratio(one.least, one.against)
+    outcome = outcome_of(one, rows)
+    if outcome is None:
+        return Line(one.name, one.against, goal, "-", None, "", {})
+    ratio = outcome.ratio.median
+    where = f"{outcome.case}: {format_time(outcome.ours_us / 1e6)} against {format_time(outcome.theirs_us / 1e6)}"
+    cases = {label: float(f"{value:.4g}") for label, value in outcome.cases.items()}
+    met = ratio >= one.least
+    return Line(one.name, one.against, goal, _ratio(ratio, one.against, goal=False), met, where, cases)
+
+
+def _ratio(value: float, against: str, goal: bool = True) -> str:
+    """A ratio in the words of its goal: 2x, 90% of the ceiling, at most 1.2x the time; rounded against us."""
+    if against == "float32":
+        return f"<= {1 / value:.3g}x" if goal else f"{math.ceil(100 / value) / 100:.2f}x"
+    if against == "the ceiling":
+        return f">= {value:.0%}" if goal else f"{math.floor(100 * value)}%"
+    return f">= {value:g}x" if goal else f"{math.floor(100 * value) / 100:.{2 if value < 10 else 1}f}x"
+
+
+def _table(lines: Sequence[Line]) -> Any:
+    from rich.table import Table
+
+    table = Table(header_style="bold", pad_edge=False)
+    for heading in ("", "against", "goal", "measured", "met", "where it is worst"):
+        table.add_column(heading, justify="right" if heading in ("goal", "measured") else "left")
+    for line in lines:
+        met = {True: "[green]yes[/]", False: "[bold red]no[/]", None: "[yellow]-[/]"}[line.met]
+        table.add_row(line.row, line.against, line.goal, line.measured, met, line.worst)
+    return table
+
+
+def _json(lines: Sequence[Line], result: Result) -> str:
+    head = json.dumps({"schema": SCHEMA, "lines": [asdict(line) for line in lines]}, indent=1)
+    return f'{head[:-2]},\n "result": {to_json(result).strip()}\n}}\n'
+
+
+def markdown(lines: Sequence[Line], provenance: Provenance) -> str:
+    """The table for docs/performance.md, with the command that made it and where it ran."""
+    libraries = ", ".join(version for version in provenance.libraries.values() if version)
+    yields = "; ".join(
+        f"{ranks} ranks: mpi_yield_when_idle={flag}" for ranks, flag in provenance.yield_when_idle.items()
+    )
+    text = [
+        "| | against | goal | measured | met | where it is worst |",
+        "|---|---|--:|--:|---|---|",
+        *(
+            f"| {line.row} | {line.against} | {line.goal} | {line.measured} | "
+            f"{ {True: 'yes', False: '**no**', None: '-'}[line.met] } | {line.worst} |"
+            for line in lines
+        ),
+        "",
+        f"`python -I -m pycollective.bench.speed` on {provenance.date[:10]}: {provenance.cpu}, "
+        f"{provenance.cores} cores, Python {provenance.python}, NumPy {provenance.numpy}; {libraries}. "
+        f"Open MPI with {yields}. Ratios are medians over paired rounds.",
+    ]
+    return "\n".join(text) + "\n"
+
+
+if __name__ == "__main__":
+    app(prog_name=f"python -m {__package__}.speed")

@@ -1,0 +1,85 @@
+"""Arrays by name: of NumPy, or of any library that follows the Python array API standard."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Arrays = Mapping[str, Any] | Sequence[Any]
+"""A dict of arrays by name, or a list; in a list their names are "0", "1", ..."""
+
+_NEEDED = ("empty", "from_dlpack", "reshape", "zeros_like")
+"""All functions that this package asks of a namespace; the rest are operators and indexing."""
+
+
+def namespace(x: Any) -> Any:
+    """The functions that go with an array: its own array-API namespace, else the package that it comes from.
+
+    The second serves libraries from before the standard (NumPy 1) or beside it (torch), which have the few functions
+    that are needed here under the same names. Source: https://data-apis.org/array-api/latest
+
+    Raises:
+        TypeError: not an array.
+    """
+    own = getattr(x, "__array_namespace__", None)
+    xp = own() if own else sys.modules.get(type(x).__module__.partition(".")[0])
+    if not hasattr(x, "dtype") or not all(hasattr(xp, name) for name in _NEEDED):
+        raise TypeError(f"{type(x).__name__} is no array of a library that follows the array API standard")
+    return xp
+
+
+def named(arrays: Arrays) -> dict[str, Any]:
+    """The arrays of a dict or list, by name.
+
+    Raises:
+        TypeError: another container, or a name that is no string.
+    """
+    if isinstance(arrays, Mapping):
+        if not all(isinstance(name, str) for name in arrays):
+            raise TypeError(f"parameters have strings for names, not {list(arrays)}")
+        return dict(arrays)
+    if isinstance(arrays, Sequence):
+        return {str(i): array for i, array in enumerate(arrays)}
+    raise TypeError(f"arrays come in a dict or a list, not in a {type(arrays).__name__}")
+
+
+def contained(values: dict[str, Any], container: Arrays) -> Any:
+    """The reverse of `named`: a dict or list as `container` is."""
+    return dict(values) if isinstance(container, Mapping) else list(values.values())
+
+
+def zeros(like: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays of zeros with the shapes and dtypes of the given ones."""
+    return {name: namespace(array).zeros_like(array) for name, array in like.items()}
+
+
+def check_fit(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Compare arrays with the parameters that they are meant for.
+
+    Raises:
+        ValueError: other names or shapes. TypeError: other dtypes, or something that is no array.
+    """
+    if values.keys() != parameters.keys():
+        odd = ", ".join(sorted(map(repr, values.keys() ^ parameters.keys())))
+        raise ValueError(f"these names are either missing or no parameters': {odd}")
+    for name, wanted in parameters.items():
+        value = values[name]
+        if not hasattr(value, "dtype"):
+            raise TypeError(f"{name!r} is no array but {type(value).__name__}")
+        if tuple(value.shape) != tuple(wanted.shape):
+            raise ValueError(f"{name!r} has shape {tuple(value.shape)}, its parameter {tuple(wanted.shape)}")
+        if value.dtype != wanted.dtype:
+            raise TypeError(f"{name!r} has dtype {value.dtype}, its parameter {wanted.dtype}")
+
+
+def copy_into(target: Mapping[str, Any], source: Mapping[str, Any]) -> None:
+    """Overwrite the arrays of `target` by their namesakes in `source`; what is the same array is left alone.
+
+    Raises:
+        ValueError, TypeError: as `check_fit`. Nothing has been written then.
+    """
+    check_fit(source, target)
+    for name, array in target.items():
+        if source[name] is not array:
+            array[...] = source[name]

@@ -1,0 +1,140 @@
+"""What a run leaves behind: JSON that comes back as it was, and is refused where it departs from the schema."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pycollective.bench.cases import Case
+from pycollective.bench.measure import Measured
+from pycollective.bench.plan import Budget, Candidate, Options, Plan, short_options, sweep_groups
+from pycollective.bench.plot import plot_rows
+from pycollective.bench.result import Result, Row, collect_provenance, make_row, read_json, to_csv, to_json
+from pycollective.bench.table import format_number, format_time, pivot_table, row_table
+
+CASE = Case("allreduce", "float32", "sum", 1024, 4)
+
+
+def rows() -> list[Row]:
+    made = []
+    for group, count in enumerate((1024, 65536)):
+        case = replace(CASE, count=count)
+        for library, topology, seconds in (("mpi", "", 4e-5), ("pycollective", "my/file.py:star2", 1e-5)):
+            candidate = Candidate(case, library, topology, "windows" if topology else "plain")
+            measured = Measured(candidate, [seconds, 2 * seconds, 3 * seconds], 7, 0)
+            made.append(make_row(measured, group, {"mpi": "openmpi"}))
+    return made
+
+
+def result() -> Result:
+    provenance = collect_provenance({"openmpi": "Open MPI 5.0.11"}, {"4": "1"}, "openmpi", 0.1)
+    return Result(provenance, short_options(Options(topologies=("my/file.py:star2",))), ["without gloo"], rows())
+
+
+def test_row() -> None:
+    row = rows()[1]
+    assert (row.size, row.count, row.time_us, row.wrong) == (4096, 1024, 20.0, 0)
+    assert (row.algbw, row.busbw) == (0.2048, 0.3072)
+    assert (row.library, row.topology, row.rounds_us) == ("pycollective", "star2", [10.0, 20.0, 30.0])
+    assert rows()[0].library == "openmpi"
+
+
+def test_json_comes_back() -> None:
+    assert read_json(to_json(result())) == result()
+
+
+def test_nothing_in_it_says_where_files_lie() -> None:
+    text = to_json(result())
+    assert "my/file" not in text
+    assert str(Path.home()) not in text
+    assert str(Path.cwd()) not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda d: d.update(schema="pycollective-bench/0"), "schema"),
+        (lambda d: d.pop("rows"), "rows"),
+        (lambda d: d["provenance"].pop("cpu"), "cpu"),
+        (lambda d: d["rows"][0].update(extra=1), "extra"),
+        (lambda d: d["rows"][0].update(time_us="fast"), "time_us"),
+        (lambda d: d["rows"][0].update(ranks=4.5), "ranks"),
+        (lambda d: d["rows"][0].update(wrong=True), "wrong"),
+    ],
+)
+def test_json_that_departs_from_the_schema_is_refused(change, named: str) -> None:
+    data = json.loads(to_json(result()))
+    change(data)
+    with pytest.raises(ValueError, match=named):
+        read_json(json.dumps(data))
+
+
+def test_csv() -> None:
+    read = list(csv.DictReader(io.StringIO(to_csv(rows()))))
+    assert len(read) == 4
+    assert read[1]["topology"] == "star2"
+    assert "rounds_us" not in read[0]
+
+
+def test_plan_travels() -> None:
+    plan = Plan(((Candidate(CASE, "mpi"),),), Options(dtypes=("int8",), budget=Budget.quick()), ("mpi",), Budget(1))
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_sweep_pits_everything_against_everything() -> None:
+    options = Options(sizes="4,64", paths=("windows", "plain"), ops=("sum", "max"))
+    groups = sweep_groups(options, 4, ["mpi", "gloo"], {"allreduce": ["ring", "tree"]})
+    assert len(groups) == 4  # sizes x operators
+    assert [(one.library, one.topology, one.path) for one in groups[0]] == [
+        ("mpi", "", "plain"),
+        ("gloo", "", "plain"),
+        ("pycollective", "ring", "windows"),
+        ("pycollective", "tree", "windows"),
+        ("pycollective", "ring", "plain"),
+        ("pycollective", "tree", "plain"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (Options(collectives=("alreduce",)), "alreduce"),
+        (Options(paths=("gpu",)), "gpu"),
+        (Options(ranks=(0,)), "rank count"),
+        (Options(root=2), "root 2"),
+        (Options(sizes="4:1"), "ends before"),
+        (Options(dtypes=("float33",)), "float33"),
+    ],
+)
+def test_options_are_checked_before_anything_starts(options: Options, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        options.check()
+
+
+def test_tables() -> None:
+    from rich.console import Console
+
+    console = Console(width=160, file=io.StringIO())
+    console.print(row_table(rows(), 160))
+    console.print(pivot_table(rows(), "openmpi", 160))
+    text = console.file.getvalue()
+    assert "star2" in text
+    assert "4.0x" in text
+    assert [format_number(n) for n in (0.12345, 1.2345, 12.345, 123.45, 12345.6)] == [
+        "0.123",
+        "1.234",
+        "12.35",
+        "123.5",
+        "12346",
+    ]
+    assert [format_time(s) for s in (2.5, 0.0123, 4.56e-6, 1e-7)] == ["2.5 s", "12.3 ms", "4.56 us", "100 ns"]
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    written = plot_rows(rows(), tmp_path)
+    assert [path.name for path in written] == ["allreduce-float32.svg"]
+    assert "star2" in written[0].read_text() or written[0].stat().st_size > 10_000

@@ -1,0 +1,128 @@
+"""A real sweep, started as people start it."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pycollective.bench.launch import Launcher, find_launcher
+from pycollective.bench.peers.mpi import identify
+from pycollective.bench.result import read_json
+from pycollective.bench.world import first_rank, ranks_started
+
+STAR = '''
+from pycollective import topology
+
+@topology("star_of_a_test", order="rank")
+class StarOfATest:
+    """Everything through rank 0."""
+
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            p[0, c] = p.sum(p[q, c] for q in p.ranks)
+            for r in range(1, p.size):
+                p[r, c] = p[0, c]
+'''
+QUICK = ["--quick", "--sizes", "4,64K", "--topology", "star.py:star_of_a_test", "--topology", "direct"]
+
+
+def bench(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "star.py").write_text(STAR)
+    command = [sys.executable, "-m", "pycollective.bench", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.mark.parametrize("peers", ["none", pytest.param("mpi", marks=pytest.mark.mpi)])
+def test_sweep_with_a_topology_from_a_file(tmp_path: Path, peers: str) -> None:
+    if peers == "mpi" and not find_launcher().program:
+        pytest.skip("no mpirun")
+    done = bench(tmp_path, *QUICK, "--ranks", "2", "--peers", peers, "--json", "-", "--csv", "rows.csv")
+    assert done.returncode == 0, done.stderr
+    result = read_json(done.stdout)  # nothing else is on stdout
+    ours = {(row.topology, row.path, row.size) for row in result.rows if row.library == "pycollective"}
+    assert ours == {
+        (topology, path, size)
+        for topology in ("star_of_a_test", "direct")
+        for path in ("windows", "plain")
+        for size in (4, 65536)
+    }
+    assert {row.library for row in result.rows} - {"pycollective"} == (
+        set() if peers == "none" else {find_launcher().kind}
+    )
+    assert all(row.wrong == 0 and row.time_us > 0 and row.ranks == 2 for row in result.rows)
+    assert len({len(row.rounds_us) for row in result.rows if row.group == 0}) == 1  # they are pairs
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + len(result.rows)
+
+
+def test_on_ranks_that_somebody_else_started(tmp_path: Path) -> None:
+    (tmp_path / "star.py").write_text(STAR)
+    words = ["-m", "pycollective.bench", *QUICK, "--peers", "none", "--json", "out.json"]
+    run = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", "3", sys.executable, *words]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("no wrong elements") == 1  # one rank speaks
+    assert {row.ranks for row in read_json((tmp_path / "out.json").read_text()).rows} == {3}
+
+
+def test_a_mistake_is_said_before_anything_starts(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--collective", "alreduce")
+    assert done.returncode == 2
+    assert "alreduce" in done.stderr
+
+
+@pytest.mark.parametrize("topology", ["rng", "star.py:other", "nowhere.py:star", "ring(hub=1)"])
+def test_a_topology_that_does_not_exist_is_said_too(tmp_path: Path, topology: str) -> None:
+    done = bench(tmp_path, "--topology", topology)
+    assert done.returncode == 2
+    assert topology.partition("(")[0] in done.stderr
+
+
+def test_a_topology_without_the_collective_is_left_out_with_a_word(tmp_path: Path) -> None:
+    words = ["--collective", "allreduce,broadcast", "--ranks", "2", "--peers", "none", "--json", "out.json"]
+    done = bench(tmp_path, *QUICK, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("without star_of_a_test: it has no broadcast") == 1
+    rows = read_json((tmp_path / "out.json").read_text()).rows
+    assert {row.topology for row in rows if row.collective == "broadcast"} == {"direct"}
+
+
+def test_the_launcher_s_command_and_environment() -> None:
+    command = Launcher("openmpi", "mpirun").command(4, ["x"])
+    assert command[-3:] == ["-np", "4", "x"]
+    assert "--oversubscribe" in command
+    many = Launcher("openmpi", "mpirun").environment(10_000)
+    assert many["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "OMPI_MCA_mpi_yield_when_idle" not in Launcher("mpich", "mpirun").environment(10_000)
+    own = Launcher("pycollective").command(2, ["x"])
+    assert own[0] == sys.executable
+    assert own[-4:] == ["run", "-np", "2", "x"]
+
+
+def test_a_world_is_known_by_its_environment() -> None:
+    assert ranks_started({}) == 0
+    assert ranks_started({"OMPI_COMM_WORLD_SIZE": "4"}) == 4
+    assert ranks_started({"PMI_SIZE": "3", "PYCOLLECTIVE_SIZE": "2"}) == 2
+    assert first_rank({})
+    assert not first_rank({"PMI_RANK": "1"})
+
+
+def test_libraries_are_told_apart() -> None:
+    assert identify("Open MPI v5.0.11, package: Open MPI") == ("openmpi", "Open MPI 5.0.11")
+    assert identify("MPICH Version:      5.0.2\nMPICH Release date") == ("mpich", "MPICH 5.0.2")
+
+
+@pytest.mark.mpi
+@pytest.mark.torch
+def test_every_collective_of_every_library_is_right(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None or not find_launcher().program:
+        pytest.skip("needs torch and mpirun")
+    words = ["--collective", "allreduce,reduce,broadcast,reduce_scatter,allgather,gather,scatter,alltoall"]
+    words += ["--topology", "direct", "--sizes", "1000", "--dtype", "float32,int32", "--ranks", "3", "--root", "1"]
+    done = bench(tmp_path, *words, "--quick", "--json", "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert len({(row["collective"], row["library"], row["type"]) for row in data["rows"]}) == 8 * 3 * 2
+    assert not any(row["wrong"] for row in data["rows"])

@@ -1,0 +1,65 @@
+"""Collective calls as data: how to make one, and what each rank should get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from core.reference import Array
+
+from pycollective import Communicator, local_world
+from pycollective.schedule import registry
+
+REDUCING = ("allreduce", "reduce", "reduce_scatter")
+MOVING = ("broadcast", "allgather", "gather", "scatter", "alltoall")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+Part = Callable[[Communicator], Any]
+
+
+def has(topology: str, collective: str) -> bool:
+    """Whether the topology has a program for the collective."""
+    return collective in registry.info(topology).collectives
+
+
+def call(comm: Communicator, collective: str, x: Any, root: int = 0, out: Any = None, **options: Any) -> Any:
+    """One blocking or (`iallreduce`, ...) nonblocking call; the root goes where there is one."""
+    where = {"root": root} if collective.removeprefix("i") in ROOTED else {}
+    return getattr(comm, collective)(x, out=out, **where, **options)
+
+
+def share(values: Any, rank: int, size: int) -> slice:
+    """The rows of rank's share of an array, as numpy.array_split cuts it."""
+    each, extra = divmod(len(values), size)
+    begin = rank * each + min(rank, extra)
+    return slice(begin, begin + each + (rank < extra))
+
+
+def moved(collective: str, xs: Array, root: int, rank: int) -> Array | None:
+    """What a rank gets of the ranks' xs of shape (n, count, ...) by a collective that only moves data."""
+    n = len(xs)
+    if collective == "broadcast":
+        return np.asarray(xs[root])
+    if collective == "allgather" or (collective == "gather" and rank == root):
+        return np.concatenate(list(xs))
+    if collective == "scatter":
+        return np.asarray(xs[root][share(xs[root], rank, n)])
+    if collective == "alltoall":
+        return np.concatenate([x[share(x, rank, n)] for x in xs])
+    return None
+
+
+def reduced(collective: str, whole: Any, root: int, rank: int, n: int) -> Any:
+    """A rank's part of the whole reduction: of an array, or of a Reference."""
+    if collective == "reduce":
+        return whole if rank == root else None
+    if collective == "reduce_scatter":
+        return whole[share(getattr(whole, "value", whole), rank, n)]
+    return whole
+
+
+def on_ranks(n: int, parts: list[Part]) -> list[list[Any]]:
+    """Runs the parts one after the other on every rank of a world of threads; results[part][rank]."""
+    by_rank = local_world(n).run(lambda comm: [part(comm) for part in parts])
+    return [list(results) for results in zip(*by_rank, strict=True)]

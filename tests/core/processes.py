@@ -1,0 +1,239 @@
+"""Ranks as real processes that a test can talk to, kill and wait for.
+
+Starting Python and loading NumPy takes most of a second on a busy machine. So one server process loads everything
+once, forks each job from itself, and the job forks its ranks; the server never starts a thread or a communicator.
+A rank is a function at the top of a test's file: `body(comm, link, *arguments)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener, wait
+from pathlib import Path
+from typing import IO, Any
+
+TESTS = Path(__file__).resolve().parent.parent
+IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+"""Environment in which a child finds the tests' helpers."""
+_LOADED = ("core.calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.subsets", "pytest")
+
+
+@dataclass
+class Outcome:
+    """How a rank ended: what it returned or raised, and when (time.monotonic() is the same in all processes)."""
+
+    value: Any = None
+    error: BaseException | None = None
+    trace: str = ""
+    at: float = 0.0
+    exitcode: int | None = None
+
+
+class Job:
+    """n ranks under way. `link[r]` talks to rank r; a with statement kills what is left and checks for leaks.
+
+    Args:
+        n: number of ranks.
+        body: a function at the top of a module: body(comm, link, *arguments) on every rank.
+        arguments: passed to it, pickled.
+        env: variables to add.
+        leave: "free" says goodbye as the end of a script does; "vanish" ends without a word.
+    """
+
+    def __init__(
+        self, n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, leave: str = "free"
+    ) -> None:
+        self.n = n
+        self._before = shared_memory()
+        self._listener = Listener(family="AF_UNIX")
+        request = {"n": n, "address": self._listener.address, "env": env or {}, "leave": leave}
+        request |= {"file": body.__code__.co_filename, "name": body.__qualname__}
+        _ask_server(request)
+        self._control = self._listener.accept()
+        hello = [self._listener.accept() for _ in range(n)]
+        self.link: dict[int, Connection] = {}
+        self.pid: dict[int, int] = {}
+        for link in hello:
+            rank, pid = link.recv()
+            self.link[rank], self.pid[rank] = link, pid
+        for link in hello:
+            link.send(arguments)
+        self._outcomes: dict[int, Outcome] = {}
+        self._codes: dict[int, int] = {}
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for pid in self.pid.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._collect_codes(10)
+        for link in (*self.link.values(), self._control):
+            link.close()
+        self._listener.close()
+        if failure[0] is None:
+            assert not [pid for pid in self.pid.values() if alive(pid)], "a rank outlives its job"
+            assert shared_memory() <= self._before, "something is left in /dev/shm"
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> float:
+        """Send a signal; returns the time.monotonic() just before."""
+        at = time.monotonic()
+        os.kill(self.pid[rank], number)
+        return at
+
+    def hear(self, rank: int, seconds: float = 20) -> Any:
+        """The next message of a rank."""
+        assert self.link[rank].poll(seconds), f"rank {rank} says nothing for {seconds} s"
+        return self.link[rank].recv()
+
+    def outcomes(self, seconds: float = 30) -> dict[int, Outcome]:
+        """Waits for all ranks to end; those that were killed have neither value nor error."""
+        deadline = time.monotonic() + seconds
+        waiting = {self.link[rank]: rank for rank in range(self.n) if rank not in self._outcomes}
+        while waiting:
+            ready = wait(list(waiting), max(0, deadline - time.monotonic()))
+            assert ready, f"ranks {sorted(waiting.values())} are not done after {seconds} s"
+            for link in ready:
+                rank = waiting[link]  # type: ignore[index]
+                try:
+                    message = link.recv()  # type: ignore[union-attr]
+                except (EOFError, ConnectionResetError):
+                    message = Outcome()
+                if isinstance(message, Outcome):
+                    self._outcomes[rank] = message
+                    del waiting[link]  # type: ignore[arg-type]
+        self._collect_codes(max(1.0, deadline - time.monotonic()))
+        for rank, code in self._codes.items():
+            self._outcomes[rank].exitcode = code
+        return self._outcomes
+
+    def results(self, seconds: float = 30) -> list[Any]:
+        """What all ranks returned; fails with the traceback of one that raised, crashed or was killed."""
+        outcomes = self.outcomes(seconds)
+        for rank, outcome in sorted(outcomes.items()):
+            assert outcome.error is None, f"rank {rank} raised\n{outcome.trace}"
+            assert outcome.exitcode == 0, f"rank {rank} ended with code {outcome.exitcode}"
+        return [outcomes[rank].value for rank in range(self.n)]
+
+    def _collect_codes(self, seconds: float) -> None:
+        if not self._codes:
+            assert self._control.poll(seconds), "ranks are still running"
+            self._codes = self._control.recv()
+
+
+def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> list[Any]:
+    """body(comm, link, *arguments) on n processes; what they returned, in rank order."""
+    with Job(n, body, *arguments, env=env) as job:
+        return job.results()
+
+
+def shared_memory() -> set[str]:
+    """Our files in /dev/shm."""
+    return {path.name for path in Path("/dev/shm").glob("*pycollective*")}
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# -- the server and what it forks ----------------------------------------------------------------------------------
+
+_server: subprocess.Popen[str] | None = None
+
+
+def _ask_server(request: dict[str, Any]) -> None:
+    global _server
+    if _server is None or _server.poll() is not None:
+        command = [sys.executable, "-c", "from core.processes import serve; serve()"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | IMPORTABLE
+        _server = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment, cwd=tempfile.gettempdir())
+    pipe: IO[str] = _server.stdin  # type: ignore[assignment]
+    pipe.write(json.dumps(request) + "\n")
+    pipe.flush()
+
+
+def serve() -> None:
+    """The server: a job for each line of standard input, until that ends with the test run."""
+    for module in _LOADED:
+        __import__(module)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test run's to handle
+    while line := sys.stdin.readline():
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if os.fork() == 0:
+            _job(json.loads(line))
+
+
+def _job(request: dict[str, Any]) -> None:
+    os.setsid()
+    control = Client(request["address"])
+    ranks = {}
+    for rank in range(request["n"]):
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            _rank(rank, request)
+        ranks[pid] = rank
+    codes = {}
+    while len(codes) < len(ranks):
+        pid, status = os.wait()
+        codes[ranks[pid]] = os.waitstatus_to_exitcode(status)
+    with contextlib.suppress(OSError):
+        control.send(codes)
+    os._exit(0)
+
+
+def _rank(rank: int, request: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update({"PYCOLLECTIVE_TIMEOUT": "20"} | request["env"])
+    link = Client(request["address"])
+    link.send((rank, os.getpid()))
+    outcome, code = Outcome(), 1
+    try:
+        import pycollective
+        from pycollective.comm.rendezvous import SocketBootstrap
+
+        arguments = link.recv()
+        body = _load(request["file"], request["name"])
+        comm = pycollective.init(SocketBootstrap(str(request["address"]), rank, request["n"], kind="test", timeout=20))
+        outcome.value = body(comm, link, *arguments)
+        code = 0
+    except BaseException as error:
+        outcome.error, outcome.trace = error, traceback.format_exc()
+    outcome.at = time.monotonic()
+    with contextlib.suppress(OSError):
+        link.send(outcome)
+    if request["leave"] == "free":
+        import atexit
+
+        atexit._run_exitfuncs()
+    os._exit(code)
+
+
+def _load(file: str, name: str) -> Callable[..., Any]:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(f"core.{Path(file).stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, name)
+    return found

@@ -1,0 +1,91 @@
+"""The vector code: every value of the small types, and the same bits from every instruction set."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from core.processes import IMPORTABLE
+from core.reference import NARROW, Array, in_rank_order, numpy_type, same_bits
+from launch import launch
+
+from pycollective import local_world
+
+OPERATORS = ("sum", "prod", "min", "max", "land", "lor")
+
+
+def every_value(dtype: str) -> Array:
+    kind = numpy_type(dtype)
+    bits = np.arange(1 << 8 * kind.itemsize, dtype=np.uint32)
+    return bits.astype(f"uint{8 * kind.itemsize}").view(kind)
+
+
+def partners(dtype: str) -> Array:
+    """All values of an 8-bit type; of a 16-bit one those that halve, double, cancel, overflow and round to even."""
+    kind = numpy_type(dtype)
+    if kind.itemsize == 1:
+        return every_value(dtype)
+    limits = ml_dtypes.finfo(kind)
+    eps, largest, tiny = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
+    chosen = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, eps, eps / 2, 1 + eps, largest, -largest, tiny, 3 * tiny, 1 / 3, 1000.0]
+    return np.array([*chosen, np.inf, -np.inf, np.nan]).astype(kind)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_all_values_against_ml_dtypes(dtype: str, op: str) -> None:
+    left, right = np.meshgrid(every_value(dtype), partners(dtype))
+    xs = np.stack([left.ravel(), right.ravel()])
+    expected = in_rank_order(dtype, op, xs)
+    for got in local_world(2).run(lambda comm: comm.allreduce(xs[comm.rank], op=op)):
+        assert same_bits(got, expected)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_averages_of_all_values(dtype: str) -> None:
+    """Division lands on values that sums of the type never reach: subnormals and ties."""
+    xs = np.stack([every_value(dtype)] * 3)
+    expected = in_rank_order(dtype, "avg", xs, 0.01, 1.7)
+    for got in local_world(3).run(lambda comm: comm.allreduce(xs[comm.rank], op="avg", prescale=0.01, postscale=1.7)):
+        assert same_bits(got, expected)
+
+
+def _digests() -> None:
+    import hashlib
+
+    import numpy as np
+    from core.reference import DTYPES, OPERATORS, REALS, contributions, takes
+
+    from pycollective import _core, local_world
+
+    print(_core.instruction_set())
+    world = local_world(3)
+    for dtype in DTYPES:
+        for op in OPERATORS:
+            if not takes(op, dtype):
+                continue
+            hashed = hashlib.sha256()
+            scalable = dtype in REALS and op in ("sum", "avg", "prod", "min", "max")
+            for count in (1, 15, 64, 1000, 70001):
+                xs = contributions(dtype, op, 3, count + 3)
+                for offset in range(0, 4) if count < 10000 else [1]:
+                    views = [x[offset : offset + count] for x in xs]
+                    options = {"prescale": 0.3, "postscale": 1.7} if scalable and offset == 1 else {}
+                    got = world.run(lambda comm, v=views, o=options: comm.allreduce(v[comm.rank], op=op, **o))[0]
+                    if dtype in REALS:
+                        got = got.copy()
+                        got[np.isnan(got)] = np.nan
+                    hashed.update(got.tobytes())
+            print(dtype, op, hashed.hexdigest())
+
+
+def test_all_instruction_sets_give_the_same_bits() -> None:
+    reports = {}
+    for level in (1, 2, 3):
+        output = launch(1, _digests, launcher="alone", env=IMPORTABLE | {"PYCOLLECTIVE_ISA": str(level)}, check=True)[0]
+        name, *lines = output.splitlines()
+        reports[name] = lines
+    assert "baseline" in reports
+    assert len(reports["baseline"]) > 100
+    for name, lines in reports.items():
+        assert lines == reports["baseline"], name

@@ -1,0 +1,75 @@
+"""The example end to end, as a reader would run it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from launch import find_mpirun, launch
+from pycollective.schedule import registry
+
+pytest.importorskip("sklearn")
+DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
+ONE = 1 / 449  # what a single held-out digit counts
+needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
+OWN = ["direct", "halving_doubling", "ring", "star", "tree", "wheel"]
+
+
+@functools.cache
+def digits(n, launcher, *args):
+    """(accuracy, digest) of a run."""
+    ran = launch(n, DIGITS, *args, launcher=launcher).check()
+    assert ran.outputs[1:] == [""] * (n - 1)
+    found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  topology (\S+)\n", ran.outputs[0])
+    assert found, ran.report()
+    assert found[3] == (args[args.index("--topology") + 1] if "--topology" in args else "direct")
+    return float(found[1]), found[2]
+
+
+def test_all_topologies_of_the_package_are_tested_here():
+    home = [row.name for row in registry.describe() if row.cls.__module__.startswith("pycollective.topologies")]
+    assert sorted(home) == OWN
+
+
+@pytest.mark.parametrize("topology", [pytest.param(name, marks=needs_mpi) for name in OWN])
+def test_under_mpirun_all_topologies_learn_and_rank_order_gives_the_same_bits(topology):
+    accuracy, digest = digits(4, "mpirun", "--topology", topology, "--quiet")
+    assert accuracy >= 0.96
+    accuracy_of_direct, digest_of_direct = digits(4, "mpirun", "--topology", "direct", "--quiet")
+    assert abs(accuracy - accuracy_of_direct) <= 1.5 * ONE
+    if registry.info(topology).order == "rank":
+        assert digest == digest_of_direct
+
+
+def test_ranks_of_the_packages_own_launcher_find_the_same_bits_in_another_order_of_ranks():
+    """A hub that is another rank than 0 still reduces in rank order."""
+    _, direct = digits(3, "pycollective", "--epochs", "3", "--quiet")
+    _, star = digits(3, "pycollective", "--epochs", "3", "--quiet", "--topology", "star(hub=2)")
+    assert star == direct
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_alone_and_with_several_seeds(seed):
+    accuracy, _ = digits(1, "alone", "--seed", str(seed), "--quiet")
+    assert accuracy >= 0.96
+
+
+def test_interrupted_training_ends_with_the_same_bits(tmp_path):
+    path = str(tmp_path / "digits.npz")
+    whole = digits(2, "pycollective", "--epochs", "4", "--quiet")
+    digits(2, "pycollective", "--epochs", "2", "--quiet", "--checkpoint", path)
+    assert digits(2, "pycollective", "--epochs", "4", "--quiet", "--checkpoint", path) == whole
+
+
+def test_the_progress_bar_is_rank_0s_and_can_be_left_out():
+    loud = launch(2, DIGITS, "--epochs", "1").check()
+    assert loud.stderr.count("100%") == 1 and "direct, 2 ranks" in loud.stderr
+    assert "%" not in launch(2, DIGITS, "--epochs", "1", "--quiet").check().stderr
+
+
+def test_an_unknown_topology_is_told_before_training():
+    ran = launch(2, DIGITS, "--topology", "rimg")
+    assert ran.returncode != 0 and "did you mean ring" in ran.stderr

@@ -1,0 +1,60 @@
+"""Write compiled schedules to files that the native tests read: one file a number of ranks.
+
+    python dump_schedules.py FOLDER
+
+Every topology x collective x placement, the variants for small messages, the first and the last root. A schedule is
+a line `case NAME COLLECTIVE SIZE ROOT PLACEMENT` and then for each rank a line: the number of words, and the words.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pycollective.schedule import COLLECTIVES, Placement, Schedule, compile, describe, get
+from pycollective.schedule.p2p import compile_send
+
+SIZES = (2, 3, 5)
+BITS = {
+    Placement.STAGED: 0,
+    Placement.WINDOW_IN: 1,
+    Placement.WINDOW_OUT: 2,
+    Placement.WINDOW: 3,
+    Placement.INPLACE: 7,
+}
+
+
+def schedules(size: int) -> Iterator[Schedule]:
+    """Everything that the package can compile for so many ranks, but alltoall in place: no call makes that."""
+    for row in describe():
+        for collective in row.collectives:
+            roots = (0, size - 1) if COLLECTIVES[collective].rooted else (None,)
+            variants = (False, True) if hasattr(get(row.name), f"{collective}_small") else (False,)
+            for placement in Placement:
+                if collective == "alltoall" and placement.inplace:
+                    continue
+                for root in roots:
+                    for small in variants:
+                        yield compile(row.name, collective, size, root, placement, small)
+
+
+def text(schedule: Schedule, name: str = "", collective: str = "") -> str:
+    small = "-small" if schedule.small else ""
+    root = schedule.root or 0
+    name = name or f"{schedule.topology}-{schedule.collective}{small}-{schedule.placement.name}-{root}"
+    head = f"case {name} {collective or schedule.collective} {schedule.size} {root} {BITS[schedule.placement]}"
+    tables = [schedule.table(rank) for rank in range(schedule.size)]
+    return "\n".join([head, *(f"{len(table)} {' '.join(map(str, table))}" for table in tables)]) + "\n"
+
+
+def dump(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for size in SIZES:
+        (folder / f"ranks-{size}.txt").write_text("".join(text(schedule) for schedule in schedules(size)))
+    sends = ((compile_send(eager=True), "eager"), (compile_send(eager=False), "rendezvous"))
+    (folder / "sends.txt").write_text("".join(text(schedule, name, "send") for schedule, name in sends))
+
+
+if __name__ == "__main__":
+    dump(Path(sys.argv[1]))

@@ -1,0 +1,213 @@
+// Runs compiled schedules with ranks as threads, one call after another, and checks every result.
+//
+//   executor_test MODE SCHEDULES [ONLY [REPEATS]]
+//
+// run        Team::run, one lane a rank
+// attempt    Team::attempt and, where that leaves the call pending, Team::run
+// progress   calls handed to the progress thread, several of a rank at a time
+// lanes      four threads a rank
+// unsynced / unsynced-lanes
+//            one lane, or four, without the barrier between a step and its publication: a fault put in on purpose
+//
+// Between calls a rank overwrites its arrays at once: a peer that still reads them is a race.
+#include <sched.h>
+
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "engine/progress.h"
+#include "executor/cpu/group.h"
+#include "rank.h"
+
+namespace pc::test {
+namespace {
+
+constexpr int kLanes = 4;
+
+[[noreturn]] void give_up(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::fflush(stderr);
+  std::_Exit(1);
+}
+
+void require(const std::string& problem) {
+  if (!problem.empty()) give_up(problem);
+}
+
+struct Run {
+  std::vector<Case> cases;
+  int repeats = 1;
+  World world;
+
+  explicit Run(std::vector<Case> all, int repeats)
+      : cases(std::move(all)), repeats(repeats), world(cases[0].size, array_bytes_for(cases)) {}
+
+  // body(calls of one case), for every case and repeat, the same on all ranks.
+  template <class Body>
+  void for_each_case(const Body& body) const {
+    uint32_t number = 0;
+    for (int i = 0; i < repeats; ++i) {
+      for (const Case& c : cases) {
+        const auto calls = calls_of(c, number);
+        number += static_cast<uint32_t>(calls.size());
+        body(calls);
+      }
+    }
+  }
+};
+
+// Lets the ranks drift apart: a short sleep now and then.
+class Drift {
+ public:
+  explicit Drift(int32_t rank) : random_(static_cast<uint32_t>(rank) + 1) {}
+  void operator()() {
+    switch (random_() % 16) {
+      case 0: return std::this_thread::sleep_for(std::chrono::microseconds(random_() % 300));
+      case 1:
+      case 2: sched_yield();
+    }
+  }
+
+ private:
+  std::minstd_rand random_;
+};
+
+using CallBody = std::function<void(Rank&, Operation&)>;
+
+void run_calls(const Run& run, Rank& rank, const CallBody& body) {
+  Drift drift(rank.team.rank());
+  run.for_each_case([&](const std::vector<CallPlan>& calls) {
+    for (const CallPlan& call : calls) {
+      Operation op = rank.prepare(call);
+      drift();
+      body(rank, op);
+      require(rank.check(call));
+    }
+  });
+}
+
+void run_queued(const Run& run, std::shared_ptr<Rank> rank) {
+  run.for_each_case([&](const std::vector<CallPlan>& calls) {
+    std::vector<std::shared_ptr<Task>> tasks;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const std::shared_ptr<Team> team(rank, &rank->team);
+      tasks.push_back(std::make_shared<Task>(team, rank->prepare(calls[i]), nullptr));
+      Progress::instance().submit(tasks.back());
+    }
+    for (size_t i = 0; i < calls.size(); ++i) {
+      tasks[i]->wait(-1);
+      require(rank->check(calls[i]));
+    }
+  });
+}
+
+// The executor as it is.
+template <class Lanes>
+using SoundGroup = CpuGroup<Lanes>;
+
+// The executor with a barrier left out: lane 0 may publish a step before the other lanes have done their shares.
+template <class Lanes>
+class UnsyncedGroup : public CpuGroup<Lanes> {
+ public:
+  using CpuGroup<Lanes>::CpuGroup;
+  void combine(const Step& step, int64_t tile, uint32_t slot) {
+    CpuGroup<Lanes>::combine(step, tile, slot);
+    publishes_ = step.consumed();
+  }
+  bool all(bool ok) { return std::exchange(publishes_, false) ? ok : CpuGroup<Lanes>::all(ok); }
+
+ private:
+  bool publishes_ = false;
+};
+
+template <template <class> class Group>
+void run_one_lane(Rank& rank, Operation& op) {
+  if (!rank.team.begin(op)) rank.team.raise();
+  Group<SingleLane> group(rank.team, op);
+  if (execute(group, op.plan->schedule->view(), op.span, op.cursor) != Status::done) rank.team.raise();
+}
+
+// A rank's lanes live as long as the run; lane 0 prepares and checks.
+template <template <class> class Group>
+void run_lanes(const Run& run, Rank& rank) {
+  Operation op;
+  SharedLanes::State state(kLanes);
+  const auto lane = [&](int number) {
+    Drift drift(rank.team.rank() * kLanes + number);
+    run.for_each_case([&](const std::vector<CallPlan>& calls) {
+      for (const CallPlan& call : calls) {
+        if (number == 0) {
+          op = rank.prepare(call);
+          if (!rank.team.begin(op)) rank.team.raise();
+        }
+        state.barrier.arrive_and_wait();
+        drift();
+        Cursor cursor = op.cursor;
+        Group<SharedLanes> group(rank.team, op, {state, number});
+        if (execute(group, op.plan->schedule->view(), op.span, cursor) != Status::done) rank.team.raise();
+        state.barrier.arrive_and_wait();
+        if (number == 0) require(rank.check(call));
+      }
+    });
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < kLanes; ++i) others.emplace_back(lane, i);
+  lane(0);
+  for (std::thread& other : others) other.join();
+}
+
+void serve(const std::string& mode, const Run& run, const std::shared_ptr<Rank>& rank) {
+  if (mode == "run") return run_calls(run, *rank, [](Rank& r, Operation& op) { r.team.run(op); });
+  if (mode == "attempt")
+    return run_calls(run, *rank, [](Rank& r, Operation& op) {
+      if (r.team.attempt(op) == Status::pending) r.team.run(op);
+    });
+  if (mode == "progress") return run_queued(run, rank);
+  if (mode == "unsynced") return run_calls(run, *rank, run_one_lane<UnsyncedGroup>);
+  if (mode == "lanes") return run_lanes<SoundGroup>(run, *rank);
+  if (mode == "unsynced-lanes") return run_lanes<UnsyncedGroup>(run, *rank);
+  give_up("unknown mode " + mode);
+}
+
+void run_all(const std::string& mode, const Run& run) {
+  const bool threads = mode != "attempt";  // attempt() leaves a call to run() where ranks are threads
+  std::vector<std::shared_ptr<Rank>> ranks;
+  for (int32_t r = 0; r < run.world.size; ++r) {
+    ranks.push_back(std::make_shared<Rank>(run.world, r, threads));
+    // Every other rank goes to sleep at once, so that futexes are used too.
+    ranks.back()->team.patience = {std::chrono::microseconds(threads ? 0 : 2), std::chrono::microseconds(r % 2 == 0 ? 50 : 0)};
+  }
+  std::vector<std::thread> threads_of_ranks;
+  for (const auto& rank : ranks) {
+    threads_of_ranks.emplace_back([&, rank] {
+      try {
+        serve(mode, run, rank);
+      } catch (const std::exception& error) {
+        give_up("rank " + std::to_string(rank->team.rank()) + ": " + error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads_of_ranks) thread.join();
+}
+
+}  // namespace
+}  // namespace pc::test
+
+int main(int argc, char** argv) {
+  using namespace pc::test;
+  if (argc < 3) give_up("executor_test MODE SCHEDULES [ONLY [REPEATS]]");
+  try {
+    const Run run(read_cases(argv[2], argc > 3 ? argv[3] : ""), argc > 4 ? std::atoi(argv[4]) : 1);
+    run_all(argv[1], run);
+    std::printf("%s: %zu schedules on %d ranks\n", argv[1], run.cases.size(), run.world.size);
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  }
+  return 0;
+}

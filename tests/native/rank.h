@@ -1,0 +1,70 @@
+// One rank as a thread would drive it: its team, its arrays, and call after call with a known result.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "executor/cpu/team.h"
+
+namespace pc::test {
+
+// The arithmetic of a call.  All are exact: small integers, also as floats, scaled by powers of two.
+enum class Arithmetic { integers, scaled_floats, custom };
+
+struct CallPlan {
+  const Case* c;
+  Arithmetic arithmetic;
+  int64_t longest;  // elements of a chunk
+  bool same_array;  // staged: one private array is input and output
+  bool odd_one;     // windows: one rank uses private arrays, so that all must stage
+  uint32_t number;  // of the call: part of the data
+};
+
+// The calls that a case is put through: several tiles, one element, nothing, every arithmetic, one array,
+// ranks that do not agree where their arrays lie.
+std::vector<CallPlan> calls_of(const Case& c, uint32_t first_number);
+
+// What all ranks of a run share: a segment for the teams, one for the windows.
+struct World {
+  World(int32_t size, int64_t array_bytes);
+  int32_t size;
+  int64_t array_bytes;
+  std::shared_ptr<Segment> control, windows;
+  static constexpr int64_t kScratch = 1 << 16;
+  static constexpr int64_t kSlots = 6;  // pairs of arrays of each rank; a call uses others than the one before it
+};
+
+// Bytes that an array needs to serve every one of the cases.
+int64_t array_bytes_for(const std::vector<Case>& cases);
+
+class Rank {
+ public:
+  Rank(const World& world, int32_t rank, bool threads = true);
+
+  // Fills the arrays and returns the call.
+  Operation prepare(const CallPlan& call);
+  // Compares the output with the plain reduction, and the input with itself.  Returns what is wrong, or nothing.
+  std::string check(const CallPlan& call) const;
+
+  Team team;
+
+ private:
+  struct Buffers {
+    char* input;
+    char* output;
+  };
+  uint8_t placement(const CallPlan& call) const;  // of this rank's arrays
+  bool one_array(const CallPlan& call) const;
+  std::shared_ptr<const Plan> make_plan(const CallPlan& call, uint8_t placement) const;
+  void fill(const CallPlan& call, const Layout& layout, Buffers at) const;
+  Buffers place(const CallPlan& call, const Layout& layout) const;
+  char* window(int64_t slot, bool output) const;
+  char* private_array(int64_t slot, bool output) const;
+
+  const World& world_;
+  mutable std::vector<char> private_;
+};
+
+}  // namespace pc::test

@@ -1,0 +1,128 @@
+// Step tables: what the constructor accepts and refuses; and where the chunks of a buffer lie.
+#include "schedule/schedule.h"
+
+#include <numeric>
+
+#include "base/status.h"
+#include "check.h"
+
+namespace pc::test {
+namespace {
+
+// Rank 0 of two: copy in, then the sum of both; one exit wait and one reader.
+std::vector<int32_t> sound_table() {
+  return {kTableVersion, 2, 0, 1, 2, 1, 2, 1, 1, 0,   // version size rank chunks stride cells steps exits readers
+          1, 2,                                       // exit wait
+          1, 2,                                       // reader
+          0, 2, 0, 1, 1, 0, -1, 1, 0, 0,              // chunk flags waits sources targets; source; target
+          0, 3, 1, 2, 1, 1, 1, 0, -1, 1, 1, 0, 1, 0, -2};
+}
+
+std::vector<int32_t> with(size_t word, int32_t value) {
+  auto table = sound_table();
+  table.at(word) = value;
+  return table;
+}
+
+PC_TEST(schedule_reads_what_was_written) {
+  const Schedule schedule(sound_table());
+  const ScheduleView s = schedule.view();
+  PC_CHECK(s.size() == 2 && s.rank() == 0 && s.chunks() == 1 && s.stride() == 2 && s.cells() == 1 && s.steps() == 2, "header");
+  PC_CHECK(s.exit_waits() == 1 && s.exit_wait(0).peer == 1 && s.exit_wait(0).count == 2, "exit wait");
+  PC_CHECK(s.readers() == 1 && s.reader(0).peer == 1 && s.reader(0).count == 2, "reader");
+  const Step copy = s.first(), sum = copy.next();
+  PC_CHECK(copy.consumed() && !copy.complete() && copy.waits() == 0 && copy.source(0).initial == 1, "first step");
+  PC_CHECK(sum.consumed() && sum.complete() && sum.waits() == 1 && sum.wait(0).peer == 1 && sum.wait(0).count == 1, "second step");
+  PC_CHECK(sum.source(1).rank == 1 && sum.source(1).place == 0 && sum.target(0).place == kPlaceOutput, "second step");
+}
+
+PC_TEST(schedule_refuses_tables_of_another_length) {
+  const auto table = sound_table();
+  for (size_t length = 0; length < table.size(); ++length)
+    PC_CHECK_THROWS(InvalidArgument, Schedule(std::vector<int32_t>(table.begin(), table.begin() + static_cast<int64_t>(length))), length);
+  auto longer = table;
+  longer.push_back(0);
+  PC_CHECK_THROWS(InvalidArgument, Schedule{longer}, "one word too many");
+}
+
+PC_TEST(schedule_refuses_what_is_out_of_range) {
+  struct Row {
+    const char* what;
+    size_t word;
+    std::vector<int32_t> values;
+  };
+  const Row rows[] = {
+      {"version", 0, {0, kTableVersion + 1}}, {"size", 1, {0, -1, 1}},           {"rank", 2, {-1, 2}},
+      {"chunks", 3, {0, -1}},                 {"stride", 4, {0, -1, 1}},         {"cells", 5, {-1, 0}},
+      {"steps", 6, {-1, 1, 3}},               {"exit waits", 7, {-1, 0, 2}},     {"readers", 8, {-1, 0, 2}},
+      {"exit peer", 10, {-1, 2}},             {"exit count", 11, {-1, 3}},       {"reader's peer", 12, {-1, 2}},
+      {"reader's count", 13, {-1, 3}},        {"chunk", 14, {-1, 1}},            {"waits of a step", 16, {-1, 1}},
+      {"sources of a step", 17, {-1, 0, 2}},  {"targets of a step", 18, {-1, 0, 2}}, {"source's rank", 19, {-1, 2}},
+      {"source's place", 20, {-3, 1}},        {"target's rank", 22, {-1, 2}},    {"target's place", 23, {-3, 1}},
+      {"peer", 29, {-1, 2}},                  {"count", 30, {-1, 3}},
+  };
+  for (const Row& row : rows)
+    for (const int32_t value : row.values) PC_CHECK_THROWS(InvalidArgument, Schedule(with(row.word, value)), row.what, " ", value);
+}
+
+// A huge number anywhere is refused or harmless (flags), not an index and not an overflow.
+PC_TEST(schedule_survives_huge_numbers) {
+  const auto harmless = [](size_t word) { return word == 3 || word == 4 || word == 5 || word == 9 || word == 15 || word == 21 || word == 25 || word == 33 || word == 36; };
+  for (size_t word = 0; word < sound_table().size(); ++word) {
+    for (const int32_t huge : {INT32_MAX, INT32_MIN, 0x40000000, 0x20000000, -0x40000000}) {
+      if (harmless(word)) continue;
+      PC_CHECK_THROWS(InvalidArgument, Schedule(with(word, huge)), "word ", word, " = ", huge);
+    }
+  }
+  auto wrapping = sound_table();  // two counts whose doubles cancel in 32 bits
+  wrapping[16] = wrapping[18] = 0x40000000;
+  PC_CHECK_THROWS(InvalidArgument, Schedule{wrapping}, "waits and targets");
+}
+
+PC_TEST(layout_splits_evenly_at_aligned_cuts) {
+  for (const int64_t count : {0, 1, 7, 16, 100, 1000, 1 << 20, (1 << 20) + 3}) {
+    for (const int32_t chunks : {1, 2, 3, 5, 8, 17}) {
+      for (const int64_t align : {1, 16, 64}) {
+        const Layout layout = Layout::split(count, chunks, align);
+        int64_t covered = 0, longest = 0;
+        for (int32_t c = 0; c < chunks; ++c) {
+          PC_CHECK(layout.length[c] >= 0, "chunk ", c, " of ", count);
+          if (layout.length[c] > 0)
+            PC_CHECK(layout.input_offset[c] == covered && covered % align == 0, "chunk ", c, " of ", count, "/", chunks);
+          covered += layout.length[c];
+          longest = std::max(longest, layout.length[c]);
+        }
+        PC_CHECK(covered == count && layout.longest == longest, count, " in ", chunks, " chunks");
+        PC_CHECK(longest <= (count + chunks - 1) / chunks + align, count, " in ", chunks, ": the longest has ", longest);
+        PC_CHECK(layout.input_offset == layout.output_offset, count);
+      }
+    }
+  }
+}
+
+PC_TEST(layout_lays_blocks_in_rank_order) {
+  const std::vector<int64_t> counts{3, 0, 5, 1}, begins{0, 3, 3, 8}, none{0, 0, 0, 0};
+  const Layout gathered = Layout::blocks(counts, true, false), scattered = Layout::blocks(counts, false, true);
+  PC_CHECK(gathered.input_offset == none && gathered.output_offset == begins, "allgather");
+  PC_CHECK(scattered.input_offset == begins && scattered.output_offset == none, "reduce_scatter");
+  PC_CHECK(gathered.length == counts && gathered.longest == 5, "lengths");
+}
+
+PC_TEST(layout_of_alltoall_is_a_matrix) {
+  constexpr int32_t n = 3;
+  const std::vector<int64_t> counts{1, 2, 3, 4, 0, 6, 7, 8, 9};  // row: sender
+  const Layout layout = Layout::matrix(counts, n);
+  for (int32_t s = 0; s < n; ++s) {
+    int64_t sent = 0, received = 0;
+    for (int32_t d = 0; d < n; ++d) {
+      PC_CHECK(layout.input_offset[s * n + d] == sent, "sender ", s, " to ", d);
+      PC_CHECK(layout.output_offset[d * n + s] == received, "receiver ", s, " from ", d);
+      sent += counts[s * n + d];
+      received += counts[d * n + s];
+    }
+  }
+  PC_CHECK(layout.longest == 9, "longest");
+}
+
+}  // namespace
+}  // namespace pc::test

@@ -1,0 +1,56 @@
+"""Python objects by broadcast, and work that only the root does."""
+
+from __future__ import annotations
+
+import pytest
+
+import pycollective as pc
+from pycollective.optim import broadcast_object
+from pycollective.optim.objects import on_root
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_every_rank_gets_the_roots_object(n):
+    root = n - 1
+    value = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000}
+
+    def send(comm):
+        got = broadcast_object(value if comm.rank == root else comm.rank, root, comm)
+        return got, got is value
+
+    for rank, (got, itself) in enumerate(pc.local_world(n).run(send)):
+        assert got == value and itself == (rank == root)
+
+
+def test_an_object_that_pickle_does_not_take_is_an_error_on_every_rank():
+    def send(comm):
+        with pytest.raises(Exception, match="lambda"):
+            broadcast_object(lambda: None, comm=comm)
+        return comm.allreduce(1)
+
+    pc.local_world(2).run(send)
+
+
+class Awkward(Exception):
+    """Cannot be made again from its text."""
+
+    def __init__(self, number, colour):
+        super().__init__(f"{number} {colour} elephants")
+
+
+@pytest.mark.parametrize(("failure", "elsewhere"), [(KeyError("k"), KeyError), (Awkward(3, "pink"), pc.Error)])
+def test_only_the_root_works_and_its_failure_is_everybodys(failure, elsewhere):
+    def run(comm):
+        worked = []
+
+        def work():
+            worked.append(comm.rank)
+            raise failure
+
+        with pytest.raises(Exception) as caught:
+            on_root(work, 1, comm)
+        assert worked == [1] * (comm.rank == 1)
+        assert isinstance(caught.value, type(failure) if comm.rank == 1 else elsewhere)
+        assert str(failure) in str(caught.value)
+
+    pc.local_world(3).run(run)

@@ -1,0 +1,167 @@
+"""Every topology, collective, number of ranks and placement: proved, and a sample of them executed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from pycollective.schedule import (
+    COLLECTIVES,
+    Placement,
+    Schedule,
+    compile,
+    describe,
+    get,
+    info,
+    names,
+    verify_topology,
+)
+from pycollective.topologies import tree
+
+from .interpreter import Interpreter, inputs_for
+
+PARAMETRISED = ["wheel(hub=1)", "wheel(hub=4)", "star(hub=2)", "tree(segments=1)", "tree(segments=3)"]
+TILES = 3
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+@pytest.mark.parametrize("topology", names())
+def test_all_are_proved(topology: str, size: int) -> None:
+    reports = list(verify_topology(topology, [size]))
+    assert len(reports) >= len(info(topology).collectives) * len(Placement)
+
+
+@pytest.mark.parametrize("topology", PARAMETRISED)
+def test_parameters_are_proved_too(topology: str) -> None:
+    assert list(verify_topology(topology, range(1, 8)))
+
+
+@pytest.mark.parametrize("topology", names())
+def test_any_root_will_do(topology: str) -> None:
+    rooted = [name for name in info(topology).collectives if COLLECTIVES[name].rooted]
+    places = (Placement.STAGED, Placement.WINDOW)
+    for size in (5, 6):
+        assert list(verify_topology(topology, [size], places, rooted, range(size)))
+
+
+def test_each_collective_is_there() -> None:
+    rows = describe()
+    assert all({"allreduce", "broadcast"} <= set(row.collectives) for row in rows)
+    assert {name for row in rows for name in row.collectives} == set(COLLECTIVES)
+    assert info("direct").collectives == tuple(COLLECTIVES)
+
+
+def variants(topology: str, sizes: tuple[int, ...]) -> Iterator[Schedule]:
+    instance = get(topology)
+    for size, name in itertools.product(sizes, info(instance).collectives):
+        root = size - 1 if COLLECTIVES[name].rooted else None
+        for small in (False, True) if hasattr(instance, f"{name}_small") else (False,):
+            for placement in Placement:
+                yield compile(instance, name, size, root, placement, small)
+
+
+@pytest.mark.parametrize("topology", names())
+def test_sums_come_out_scaled_once(topology: str) -> None:
+    """Executed over numbers: 7 times the sum of 3 times the inputs where it reduces, plain copies elsewhere."""
+    for schedule in variants(topology, (1, 2, 3, 5)):
+        calls = [inputs_for(schedule, TILES, call) for call in range(2)]
+        run = Interpreter(
+            schedule,
+            TILES,
+            seed=7,
+            combine=lambda a, b: a + b,
+            prescale=lambda x: 3 * x,
+            postscale=lambda x: 7 * x,
+            same_array=schedule.placement is Placement.STAGED and schedule.size % 2 == 1,
+        )
+        for inputs, outputs in zip(calls, run.run(calls), strict=True):
+            expected: dict[tuple[int, int], int] = {}
+            for (_, chunk, tile), value in inputs.items():
+                expected[chunk, tile] = expected.get((chunk, tile), 0) + value
+            factor = 21 if COLLECTIVES[schedule.collective].reduces else 1
+            assert outputs
+            for (rank, chunk, tile), value in outputs.items():
+                assert value == factor * expected[chunk, tile], (schedule.title, rank, chunk, tile)
+
+
+# What the documentation of each topology promises
+
+
+def volume(schedule: Schedule, rank: int) -> float:
+    """What a rank reads from others, in units of the whole message."""
+    steps = schedule.ranks[rank].steps
+    return sum(source.rank != rank for step in steps for source in step.sources) / schedule.chunks
+
+
+def depth(schedule: Schedule) -> int:
+    """The most steps of different ranks that wait for each other in a chain."""
+    finished: dict[tuple[int, int], int] = {}
+    while len(finished) < sum(len(mine.steps) for mine in schedule.ranks):
+        for rank, mine in enumerate(schedule.ranks):
+            for index, step in enumerate(mine.steps):
+                needs = [(wait.peer, wait.count - 1) for wait in step.waits if wait.count]
+                if all(need in finished for need in needs):
+                    finished[rank, index] = 1 + max((finished[need] for need in needs), default=0)
+                else:
+                    break
+    return max(finished.values(), default=0)
+
+
+def window(topology: str, collective: str, size: int, small: bool = False) -> Schedule:
+    return compile(topology, collective, size, placement=Placement.WINDOW, small=small)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_ring_and_direct_move_the_least(n: int) -> None:
+    least = 2 * (n - 1) / n
+    assert all(volume(window("ring", "allreduce", n), rank) == pytest.approx(least) for rank in range(n))
+    assert depth(window("ring", "allreduce", n)) == 2 * (n - 1)
+    assert depth(window("direct", "allreduce", n)) == 1  # the second round is the writing
+    assert all(volume(window("direct", "allreduce", n), rank) == pytest.approx(least / 2) for rank in range(n))
+
+
+@pytest.mark.parametrize("n", range(2, 18))
+def test_halving_doubling_takes_logarithmic_rounds(n: int) -> None:
+    rounds = math.ceil(math.log2(n))
+    schedule = window("halving_doubling", "allreduce", n)
+    assert depth(schedule) <= 2 * rounds
+    most = max(volume(schedule, rank) for rank in range(n))
+    if n == 1 << rounds:
+        assert most == pytest.approx(2 * (n - 1) / n)
+    assert most <= 2 * (n - 1) / n + 0.75
+    staged = compile("halving_doubling", "allreduce", n, small=True)
+    assert depth(staged) == rounds + 1  # with the copy into scratch
+
+
+@pytest.mark.parametrize("n", range(1, 18))
+def test_no_rank_is_inner_in_both_trees(n: int) -> None:
+    inner = [{parent for parent, children in edges if children} for edges in tree.two_trees(list(range(n)))]
+    assert not inner[0] & inner[1]
+    for edges in tree.two_trees(list(range(n))):
+        assert sorted(parent for parent, _ in edges) == list(range(n))
+        assert sorted(child for _, children in edges for child in children) == sorted(set(range(n)) - {edges[-1][0]})
+        assert all(len(children) <= 2 for _, children in edges)
+
+
+@pytest.mark.parametrize("n", range(2, 18))
+def test_trees_are_logarithmic(n: int) -> None:
+    assert depth(window("tree", "allreduce", n)) <= 2 * math.ceil(math.log2(n + 1))
+    assert depth(window("tree", "allreduce", n, small=True)) <= 2 * math.ceil(math.log2(n))
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_the_hub_of_a_wheel_carries_its_part_once_each_way(n: int) -> None:
+    schedule = compile("wheel(hub=1)", "allreduce", n, placement=Placement.WINDOW)
+    steps = [step for mine in schedule.ranks for step in mine.steps]
+    read_from = [s for step in steps for s in step.sources if s.rank == 1]
+    written_to = [t for step in steps for t in step.targets if t.rank == 1]
+    assert len(read_from) == len(written_to) == schedule.chunks == n - 1
+    assert schedule.ranks[1].steps == ()  # the others do it for the hub
+    assert depth(window("wheel", "allreduce", n, small=True)) == 2
+
+
+def test_direct_and_star_reduce_in_rank_order() -> None:
+    assert {name for name in names() if info(name).order == "rank"} == {"direct", "star"}
