@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench lint docs clean distclean
+.PHONY: help install demo test bench lint stubs docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -31,12 +31,16 @@ test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goe
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what it takes)
 	$(BIN)/pycollective bench $(ARGS)
 
-lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, clang-format, and the layers
+lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, clang-format, the layers and the stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python tools/layers.py
+	$(PY) tools/make_stubs.py --check
+
+stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi, after a change of csrc/bindings
+	$(PY) tools/make_stubs.py
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
 	$(PY) tools/docs.py docs
@@ -56,7 +60,7 @@ $(VENV)/.made:
 
 # What the build needs lies in the environment itself: without pip's build isolation CMake keeps its cache.
 $(VENV)/.tools: $(VENV)/.made
-	$(PIP) install "scikit-build-core>=0.10" "pybind11>=2.13" cmake ninja
+	$(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" cmake ninja
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.tools $(SOURCES)

@@ -7,14 +7,19 @@ up:
 ==============  ================================================================================
 cases.py        what is measured: a collective, a type, a count; bytes, algbw and busbw
 data.py         random inputs, poison, and the float64 reference behind ``#wrong``
-stats.py        medians, rotation, paired ratios
+stats.py        rotation and paired ratios
 peers/          one interface, and one file for each library behind it
 world.py        the processes that measure together
+plan.py         which candidates a run consists of
 measure.py      rounds: every candidate once in each, in rotated order
-plan.py         which candidates a sweep consists of
 result.py       rows, provenance, JSON and CSV
-launch.py       the mpirun that belongs to this mpi4py, and its environment
-worker.py       what each rank runs;  events.py carries its rows to whoever watches
+events.py       how the ranks' rows reach whoever watches
+worker.py       what each rank runs
+launch.py       the mpirun that belongs to mpi4py, and its environment
+session.py      worlds one after another, gathered into one result
 table.py        the live table;  plot.py the plots;  cli.py the command
+goals.py        the rows of the speed table;  overheads.py what needs no peer;  speed.py measures both
+demo.py         what ``make demo`` runs
+test_*.py       pytest-benchmark cases for the compiler, the verifier and the overhead of a call
 ==============  ================================================================================
 """

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -116,7 +117,7 @@ def _rank_ordered() -> set[str]:
 
 
 def _training_table(done: list[Training], running: str | None) -> Table:
-    table = Table(header_style="bold", pad_edge=False)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("topology", "accuracy", "weights", "same as direct", "time with start"):
         table.add_column(heading, justify="left" if heading in ("topology", "weights", "same as direct") else "right")
     orders = _rank_ordered()

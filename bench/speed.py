@@ -126,9 +126,10 @@ def _ratio(value: float, against: str, goal: bool = True) -> str:
 
 
 def _table(lines: Sequence[Line]) -> Any:
+    from rich import box
     from rich.table import Table
 
-    table = Table(header_style="bold", pad_edge=False)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("", "against", "goal", "measured", "met", "where it is worst"):
         table.add_column(heading, justify="right" if heading in ("goal", "measured") else "left")
     for line in lines:

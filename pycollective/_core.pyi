@@ -124,10 +124,6 @@ class Team:
         ...
     def mail(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
         ...
-    def path(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
-        """
-        The placement bits that a call with these arrays would have.
-        """
     def report_lost(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
         ...
     def require_sound(self) -> None:
@@ -162,9 +158,9 @@ def collectives() -> list[str]:
     """
     Names of the collectives, in the order of their numbers.
     """
-def combine(op: str, sources: collections.abc.Sequence[typing.Any], out: typing.Any) -> None:
+def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False) -> None:
     """
-    Reduce local arrays with the executor's vector code.
+    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches.
     """
 def dtype_name(dtype: typing.Any) -> str | None:
     """

@@ -5,7 +5,8 @@
 
 namespace pc {
 
-// name, default, meaning
+// clang-format off
+// X(field, name, default, meaning)
 #define PC_ENVIRONMENT(X)                                                                          \
   X(timeout, "PYCOLLECTIVE_TIMEOUT", 300.0, "seconds a call waits for its peers")                  \
   X(spin_us, "PYCOLLECTIVE_SPIN_US", 2.0, "microseconds a wait spins before it yields")            \
@@ -14,6 +15,7 @@ namespace pc {
   X(tile_bytes, "PYCOLLECTIVE_TILE", 131072.0, "bytes of a tile on window arrays")                 \
   X(staged_tile_bytes, "PYCOLLECTIVE_STAGED_TILE", 131072.0, "bytes of a tile on staged arrays")    \
   X(isa, "PYCOLLECTIVE_ISA", 3.0, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512")
+// clang-format on
 
 struct Environment {
 #define PC_FIELD(field, name, fallback, meaning) double field = fallback;

@@ -18,15 +18,9 @@ enum class Status : int32_t {
 enum class Fault : uint32_t { none = 0, mismatch, timeout, peer_lost, aborted };
 
 // Raised for anything that is found before a call is entered.
-struct InvalidArgument : std::invalid_argument {
-  using std::invalid_argument::invalid_argument;
-};
-struct WrongType : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-struct SystemFailure : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+struct InvalidArgument : std::invalid_argument { using std::invalid_argument::invalid_argument; };
+struct WrongType : std::runtime_error { using std::runtime_error::runtime_error; };
+struct SystemFailure : std::runtime_error { using std::runtime_error::runtime_error; };
 
 // A poisoned communicator.  `ranks` are the culprits: the missing, the lost or the two that disagree.
 struct CommunicatorFault : std::runtime_error {

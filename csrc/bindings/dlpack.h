@@ -8,13 +8,25 @@ namespace pc::dlpack {
 
 enum DeviceType : int32_t { device_cpu = 1, device_cuda_host = 3 };
 enum TypeCode : uint8_t {
-  code_int = 0, code_uint = 1, code_float = 2, code_bfloat = 4, code_bool = 6,
-  code_float8_e4m3fn = 10, code_float8_e5m2 = 12,
+  code_int = 0,
+  code_uint = 1,
+  code_float = 2,
+  code_bfloat = 4,
+  code_bool = 6,
+  code_float8_e4m3fn = 10,
+  code_float8_e5m2 = 12,
 };
 enum Flags : uint64_t { flag_read_only = 1, flag_copied = 2 };
 
-struct DataType { uint8_t code; uint8_t bits; uint16_t lanes; };
-struct Device { int32_t type; int32_t id; };
+struct DataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct Device {
+  int32_t type;
+  int32_t id;
+};
 struct Tensor {
   void* data;
   Device device;

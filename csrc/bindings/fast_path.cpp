@@ -67,7 +67,8 @@ PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   if (team != nullptr) {
     const auto borrow = [](PyObject* o) { return py::reinterpret_borrow<py::object>(o); };
     try {
-      py::object result = team->allreduce(borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout));
+      py::object result =
+          team->allreduce(borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout));
       if (result.ptr() != Py_NotImplemented) return result.release().ptr();
     } catch (...) {
       set_error(std::current_exception());

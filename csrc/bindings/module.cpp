@@ -18,8 +18,7 @@ const char* class_of(Fault fault) {
 
 void raise_fault(const CommunicatorFault& fault) {
   const py::object type = py::module_::import("pycollective.errors").attr(class_of(fault.fault));
-  const py::object error =
-      fault.fault == Fault::peer_lost ? type(fault.what(), fault.culprit) : type(fault.what());
+  const py::object error = fault.fault == Fault::peer_lost ? type(fault.what(), fault.culprit) : type(fault.what());
   PyErr_SetObject(type.ptr(), error.ptr());
 }
 

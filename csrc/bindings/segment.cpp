@@ -13,9 +13,7 @@ void bind_segment(py::module_& m) {
       .def("seal", &Segment::seal)
       .def("reserve", &Segment::reserve, py::arg("offset"), py::arg("bytes"))
       .def_property_readonly("bytes", &Segment::bytes)
-      .def_buffer([](Segment& s) {
-        return py::buffer_info(s.data(), 1, "B", static_cast<py::ssize_t>(s.bytes()));
-      });
+      .def_buffer([](Segment& s) { return py::buffer_info(s.data(), 1, "B", static_cast<py::ssize_t>(s.bytes())); });
 }
 
 }  // namespace pc

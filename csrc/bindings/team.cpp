@@ -63,52 +63,70 @@ void bind_team(py::module_& m) {
            py::arg("nonblocking"), "Run one collective; returns its result, or a Handle.")
       .def("channel", &TeamCall::channel, py::arg("sender"), py::arg("receiver"), py::arg("planner"),
            "The team of two over which `sender` sends to `receiver`.")
-      .def("window",
-           [](const TeamCall& self, std::shared_ptr<Segment> segment, int64_t id, int64_t stride, int64_t bytes) {
-             return std::make_shared<Window>(self.team(), std::move(segment), id, stride, bytes);
-           },
-           py::arg("segment"), py::arg("id"), py::arg("stride"), py::arg("bytes"))
-      .def("in_window",
-           [](const TeamCall& self, const py::object& x) {
-             const ArrayView view = view_of(x, "x");
-             return self.team()->locate(view.data, view.count * size_of(view.dtype)).window >= 0;
-           },
-           py::arg("x"))
+      .def(
+          "window",
+          [](const TeamCall& self, std::shared_ptr<Segment> segment, int64_t id, int64_t stride, int64_t bytes) {
+            return std::make_shared<Window>(self.team(), std::move(segment), id, stride, bytes);
+          },
+          py::arg("segment"), py::arg("id"), py::arg("stride"), py::arg("bytes"))
+      .def(
+          "in_window",
+          [](const TeamCall& self, const py::object& x) {
+            const ArrayView view = view_of(x, "x");
+            return self.team()->locate(view.data, view.count * size_of(view.dtype)).window >= 0;
+          },
+          py::arg("x"))
       .def("watch_peers", [](const TeamCall& self) { self.team()->watch_peers(); })
-      .def("set_patience",
-           [](const TeamCall& self, double spin_us, double yield_us) {
-             const auto to = [](double us) { return std::chrono::nanoseconds(static_cast<int64_t>(us * 1e3)); };
-             self.team()->patience = {to(spin_us), to(yield_us)};
-           },
-           py::arg("spin_us"), py::arg("yield_us"))
-      .def("require_sound", [](const TeamCall& self) { self.team()->require_sound(); },
-           "Raise what poisoned the communicator, if anything did.")
+      .def(
+          "set_patience",
+          [](const TeamCall& self, double spin_us, double yield_us) {
+            const auto to = [](double us) { return std::chrono::nanoseconds(static_cast<int64_t>(us * 1e3)); };
+            self.team()->patience = {to(spin_us), to(yield_us)};
+          },
+          py::arg("spin_us"), py::arg("yield_us"))
+      .def(
+          "require_sound", [](const TeamCall& self) { self.team()->require_sound(); },
+          "Raise what poisoned the communicator, if anything did.")
       .def_property_readonly("poisoned", [](const TeamCall& self) { return self.team()->poisoned(); })
-      .def("report_lost",
-           [](const TeamCall& self, int32_t rank, const std::string& text) {
-             self.team()->poison(Fault::peer_lost, rank, text);
-           },
-           py::arg("rank"), py::arg("text"))
-      .def("give_up", [](const TeamCall& self, const std::string& text) {
-             self.team()->poison(Fault::aborted, self.team()->rank(), text);
-           }, py::arg("text"))
+      .def(
+          "report_lost",
+          [](const TeamCall& self, int32_t rank, const std::string& text) {
+            self.team()->poison(Fault::peer_lost, rank, text);
+          },
+          py::arg("rank"), py::arg("text"))
+      .def(
+          "give_up",
+          [](const TeamCall& self, const std::string& text) {
+            self.team()->poison(Fault::aborted, self.team()->rank(), text);
+          },
+          py::arg("text"))
       .def("close", &TeamCall::close, "Say goodbye to the peers; later calls raise.")
       .def_property_readonly("closed", &TeamCall::closed)
-      .def("gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank); }, py::arg("rank"))
-      .def("departed",
-           [](const TeamCall& self, int32_t rank) {
-             return self.team()->control().blocks[rank].presence.load() == static_cast<uint32_t>(Presence::departed);
-           },
-           py::arg("rank"))
-      .def("survivor", [](const TeamCall& self, int32_t rank) {
-             return self.team()->control().blocks[rank].survivor.load(std::memory_order_acquire);
-           }, py::arg("rank"))
-      .def("set_survivor", [](const TeamCall& self, uint32_t value) {
-             self.team()->control().blocks[self.team()->rank()].survivor.store(value, std::memory_order_release);
-           }, py::arg("value"))
-      .def("mail", [](const TeamCall& self, int32_t rank) { return mail_of(*self.team(), rank); }, py::arg("rank"))
-      .def("set_mail", [](const TeamCall& self, const std::string& text) { write_mail(*self.team(), text); },
-           py::arg("text"))
+      .def(
+          "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank); }, py::arg("rank"))
+      .def(
+          "departed",
+          [](const TeamCall& self, int32_t rank) {
+            return self.team()->control().blocks[rank].presence.load() == static_cast<uint32_t>(Presence::departed);
+          },
+          py::arg("rank"))
+      .def(
+          "survivor",
+          [](const TeamCall& self, int32_t rank) {
+            return self.team()->control().blocks[rank].survivor.load(std::memory_order_acquire);
+          },
+          py::arg("rank"))
+      .def(
+          "set_survivor",
+          [](const TeamCall& self, uint32_t value) {
+            self.team()->control().blocks[self.team()->rank()].survivor.store(value, std::memory_order_release);
+          },
+          py::arg("value"))
+      .def(
+          "mail", [](const TeamCall& self, int32_t rank) { return mail_of(*self.team(), rank); }, py::arg("rank"))
+      .def(
+          "set_mail", [](const TeamCall& self, const std::string& text) { write_mail(*self.team(), text); },
+          py::arg("text"))
       .def_property_readonly("rank", [](const TeamCall& self) { return self.team()->rank(); })
       .def_property_readonly("size", [](const TeamCall& self) { return self.team()->size(); });
 }

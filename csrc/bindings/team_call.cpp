@@ -153,11 +153,11 @@ void TeamCall::check(Collective collective, const Arrays& a, int32_t root, const
                           std::to_string(n));
   const bool at_root = me == root;
   const bool needs_input = collective == Collective::broadcast || collective == Collective::scatter ? at_root
-                           : collective == Collective::send                                        ? false
+                           : collective == Collective::send                                         ? false
                                                                                                     : true;
   const bool needs_output = collective == Collective::reduce || collective == Collective::gather ? at_root
-                            : collective == Collective::send                                      ? false
-                                                                                                  : true;
+                            : collective == Collective::send                                     ? false
+                                                                                                 : true;
   if (needs_input && !a.has_input) throw py::type_error("x is missing");
   if (needs_output && !a.has_output) throw py::type_error("out is missing");
   if (a.has_output && !a.output.writable) throw py::value_error("out is read-only");
@@ -253,8 +253,8 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   const auto op = py::reinterpret_borrow<py::object>(key.op);
   const auto topology = py::reinterpret_borrow<py::object>(key.topology);
   const auto bytes = key.count * static_cast<int64_t>(size_of(key.dtype));
-  const py::tuple made = planner_(name_of(key.collective), topology, bytes, key.root, int{key.placement}, op,
-                                  name_of(key.dtype));
+  const py::tuple made =
+      planner_(name_of(key.collective), topology, bytes, key.root, int{key.placement}, op, name_of(key.dtype));
   auto plan = std::make_shared<Plan>();
   plan->schedule = made[0].cast<std::shared_ptr<Schedule>>();
   const ScheduleView s = plan->schedule->view();
@@ -308,8 +308,8 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
   if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
   Arrays a = read(collective, x, out, root, counts);
   const uint8_t placement = place(collective, a, root);
-  const PlanKey key{collective, a.dtype, placement, root, a.count, op.ptr(), topology.ptr(), scaling,
-                    std::move(counts)};
+  const PlanKey key{collective,     a.dtype, placement,        root, a.count, op.ptr(),
+                    topology.ptr(), scaling, std::move(counts)};
   Operation operation;
   operation.plan = plan_for(key);
   check_overlap(a, *operation.plan);

@@ -28,9 +28,7 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-struct PlanKeyHash {
-  size_t operator()(const PlanKey& key) const;
-};
+struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 
 class TeamCall {
  public:

@@ -7,7 +7,10 @@
 
 namespace pc {
 
-#define PC_DECLARE(isa) namespace isa { Kernel kernel_for(Dtype dtype, Operator op); }
+#define PC_DECLARE(isa)                        \
+  namespace isa {                              \
+  Kernel kernel_for(Dtype dtype, Operator op); \
+  }
 PC_DECLARE(baseline)
 #if defined(PC_X86_KERNELS)
 PC_DECLARE(avx2)
@@ -58,7 +61,8 @@ const char* name_of(Dtype dtype) {
 
 const char* name_of(Operator op) {
   switch (op) {
-#define PC_CASE(name, functor, takes, meaning) case Operator::name: return #name;
+#define PC_CASE(name, functor, takes, meaning) \
+  case Operator::name: return #name;
     PC_OPERATORS(PC_CASE)
 #undef PC_CASE
     case Operator::custom: return "custom";
@@ -66,9 +70,7 @@ const char* name_of(Operator op) {
   }
 }
 
-bool takes(Operator op, Dtype dtype) {
-  return op == Operator::custom || kernel_for(dtype, op).plain != nullptr;
-}
+bool takes(Operator op, Dtype dtype) { return op == Operator::custom || kernel_for(dtype, op).plain != nullptr; }
 
 void copy_block(const Block& b, size_t element_size) {
   if (b.streamed != nullptr && b.m == 1 && b.streamed[0] && b.targets[0] != b.sources[0]) {

@@ -97,7 +97,8 @@ void combine_scaled_integers(const Block& b) {
     Wide acc = 0;
     for (int s = 0; s < b.k; ++s) {
       Wide v = static_cast<const T*>(b.sources[s])[i];
-      if (b.initial[s] && b.scaling->prescale != 1.0) v = static_cast<Wide>(static_cast<double>(v) * b.scaling->prescale);
+      if (b.initial[s] && b.scaling->prescale != 1.0)
+        v = static_cast<Wide>(static_cast<double>(v) * b.scaling->prescale);
       acc = s == 0 ? v : Op::apply(acc, v);
     }
     if (b.complete) {
@@ -131,19 +132,17 @@ constexpr uint8_t taken_kind(Kind kind) {
 }
 
 template <class Op>
-constexpr bool scalable = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product> ||
-                          std::is_same_v<Op, Minimum> || std::is_same_v<Op, Maximum>;
+constexpr bool scalable = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product> || std::is_same_v<Op, Minimum> ||
+                          std::is_same_v<Op, Maximum>;
 
 template <class T, Kind kind>
 Kernel kernel_of_type(Operator op) {
   switch (op) {
 #define PC_CASE(name, functor, takes, meaning) \
-  case Operator::name:                         \
-    return make_kernel<T, functor, kind, ((takes) & taken_kind(kind)) != 0, scalable<functor>>();
+  case Operator::name: return make_kernel<T, functor, kind, ((takes) & taken_kind(kind)) != 0, scalable<functor>>();
     PC_OPERATORS(PC_CASE)
 #undef PC_CASE
-    default:
-      return {};
+    default: return {};
   }
 }
 
@@ -154,12 +153,10 @@ namespace PC_ISA {
 Kernel kernel_for(Dtype dtype, Operator op) {
   switch (dtype) {
 #define PC_CASE(name, type, kind) \
-  case Dtype::name:               \
-    return kernel_of_type<type, Kind::kind>(op);
+  case Dtype::name: return kernel_of_type<type, Kind::kind>(op);
     PC_DTYPES(PC_CASE)
 #undef PC_CASE
-    default:
-      return {};
+    default: return {};
   }
 }
 

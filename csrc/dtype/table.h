@@ -16,6 +16,7 @@ struct float8_e4m3fn { uint8_t bits; };
 struct float8_e5m2 { uint8_t bits; };
 struct boolean { uint8_t bits; };
 
+// clang-format off
 // X(name, C++ type, kind)
 #define PC_DTYPES(X)                                   \
   X(bool_, ::pc::boolean, boolean)                     \
@@ -33,18 +34,20 @@ struct boolean { uint8_t bits; };
   X(float64, double, real)                             \
   X(float8_e4m3fn, ::pc::float8_e4m3fn, real)          \
   X(float8_e5m2, ::pc::float8_e5m2, real)
+// clang-format on
 
 enum class Dtype : uint8_t {
 #define PC_ENUM(name, type, kind) name,
   PC_DTYPES(PC_ENUM)
 #undef PC_ENUM
-  count
+      count
 };
 
 // Which kinds of element an operator takes.
 enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_all = 7 };
 
-// X(name, Functor in ops.h, kinds it takes, what it computes)
+// clang-format off
+// X(name, functor in operators.h, kinds it takes, what it computes)
 #define PC_OPERATORS(X)                                                                       \
   X(sum, Sum, takes_all, "a + b (logical or for bool)")                                       \
   X(avg, Sum, takes_integer | takes_real, "the sum divided by the number of ranks")           \
@@ -56,12 +59,13 @@ enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_
   X(bxor, BitXor, takes_bool | takes_integer, "bitwise exclusive or")                         \
   X(land, LogicalAnd, takes_all, "1 where both are nonzero, else 0")                          \
   X(lor, LogicalOr, takes_all, "1 where either is nonzero, else 0")
+// clang-format on
 
 enum class Operator : uint8_t {
 #define PC_ENUM(name, functor, takes, meaning) name,
   PC_OPERATORS(PC_ENUM)
 #undef PC_ENUM
-  custom,  // a user's own function, called per block
+      custom,  // a user's own function, called per block
   count
 };
 

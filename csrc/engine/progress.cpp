@@ -97,8 +97,8 @@ bool Progress::poll_heads() {
     if (!task->poll()) continue;
     any = true;
     const std::lock_guard lock(mutex_);
-    const auto queue = std::find_if(queues_.begin(), queues_.end(),
-                                    [&](const Queue& q) { return q.team == task->team_.get(); });
+    const auto queue =
+        std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.team == task->team_.get(); });
     queue->tasks.pop_front();
     if (queue->tasks.empty()) queues_.erase(queue);
   }

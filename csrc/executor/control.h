@@ -12,7 +12,17 @@
 namespace pc {
 
 enum class Collective : uint8_t {
-  allreduce, broadcast, reduce, reduce_scatter, allgather, gather, scatter, alltoall, barrier, send, count
+  allreduce,
+  broadcast,
+  reduce,
+  reduce_scatter,
+  allgather,
+  gather,
+  scatter,
+  alltoall,
+  barrier,
+  send,
+  count
 };
 const char* name_of(Collective collective);
 

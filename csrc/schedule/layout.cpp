@@ -17,7 +17,8 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
   require(total >= 10 && table_[0] == kTableVersion);
   const ScheduleView v = view();
   const auto is_rank = [&](int32_t r) { return r >= 0 && r < v.size(); };
-  require(v.size() >= 1 && v.size() < (1 << 20) && is_rank(v.rank()) && v.chunks() >= 1 && v.cells() >= 0 && v.stride() >= 1);
+  require(v.size() >= 1 && v.size() < (1 << 20) && is_rank(v.rank()) && v.chunks() >= 1 && v.cells() >= 0 &&
+          v.stride() >= 1);
   require(v.steps() >= 0 && v.steps() <= v.stride() && v.exit_waits() >= 0 && v.readers() >= 0);
   require(10 + 2 * (int64_t{v.exit_waits()} + v.readers()) <= total);
   const auto check_wait = [&](Wait w) { require(is_rank(w.peer) && w.count >= 0 && w.count <= v.stride()); };

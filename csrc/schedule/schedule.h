@@ -20,9 +20,19 @@ constexpr int32_t kPlaceOutput = -2;  // the rank's output array; places >= 0 ar
 
 constexpr int32_t kMostOperands = 1024;  // most sources, and most targets, of a step
 
-struct Wait { int32_t peer; int32_t count; };  // the peer has done `count` steps of this tile; 0: has entered
-struct Source { int32_t rank; int32_t place; int32_t initial; };
-struct Target { int32_t rank; int32_t place; };
+struct Wait {
+  int32_t peer;
+  int32_t count;
+};  // the peer has done `count` steps of this tile; 0: has entered
+struct Source {
+  int32_t rank;
+  int32_t place;
+  int32_t initial;
+};
+struct Target {
+  int32_t rank;
+  int32_t place;
+};
 
 enum StepFlag : int32_t { step_complete = 1, step_consumed = 2 };
 

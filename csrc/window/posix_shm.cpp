@@ -43,7 +43,8 @@ class PosixShm final : public Segment {
     if (bytes == 0) return;
     errno = posix_fallocate(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
     if (errno != 0)
-      fail("/dev/shm has no room for " + std::to_string(bytes) + " bytes (see `df -h /dev/shm`; in a container "
+      fail("/dev/shm has no room for " + std::to_string(bytes) +
+           " bytes (see `df -h /dev/shm`; in a container "
            "give it more with --shm-size)");
   }
 

@@ -390,8 +390,8 @@ class Communicator:
             scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
         try:
             flight = self._call(
-                call.kind, source, target, options.get("op", "sum"), options.get("topology"), index(call.root), call.counts,
-                scale, options.get("timeout"), nonblocking,
+                call.kind, source, target, options.get("op", "sum"), options.get("topology"), index(call.root),
+                call.counts, scale, options.get("timeout"), nonblocking,
             )  # fmt: skip
         except Exception as error:
             _name_call(error, options.get("name"))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from launch import OPEN_MPI_SETTINGS, find_mpirun
 
 CASE = """
@@ -38,7 +39,8 @@ assert np.array_equal(comm.scatter(np.arange(8) if me == 0 else np.empty(8, int)
 if me == 0: comm.send(x, 3)
 if me == 3: assert np.array_equal(comm.recv(np.empty(6, "f4"), 0), np.arange(6))
 comm.barrier()
-assert "MPI's own collectives" in str(comm.explain("allreduce", 1 << 20)) and "2 hosts" in str(comm.explain("allreduce", 4))
+told = str(comm.explain("allreduce", 1 << 20))
+assert "MPI's own collectives" in told and "2 hosts" in told
 node = comm.split(comm.cross_rank)
 assert (node.size, node.rank) == (2, comm.local_rank)
 assert "shared memory" in node.explain("allreduce", 1 << 20).window

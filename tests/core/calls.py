@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from core.reference import Array
+from core.reference import Array, reference
 
 from pycollective import Communicator, local_world
 from pycollective.schedule import registry
@@ -14,6 +14,7 @@ from pycollective.schedule import registry
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
 MOVING = ("broadcast", "allgather", "gather", "scatter", "alltoall")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
+PLACES = ("plain", "window", "view", "unaligned")
 
 Part = Callable[[Communicator], Any]
 
@@ -57,6 +58,30 @@ def reduced(collective: str, whole: Any, root: int, rank: int, n: int) -> Any:
     if collective == "reduce_scatter":
         return whole[share(getattr(whole, "value", whole), rank, n)]
     return whole
+
+
+def expected(collective: str, xs: Array, root: int, rank: int) -> Array | None:
+    """What a rank gets of xs of shape (n, count, ...), summed where the collective reduces; for exact types."""
+    if collective in REDUCING:
+        part: Array | None = reduced(collective, reference(str(xs.dtype), "sum", xs).value, root, rank, len(xs))
+        return part
+    return moved(collective, xs, root, rank)
+
+
+def place(comm: Communicator, values: Array, where: str) -> Array:
+    """A copy of the values in memory of the given kind; collective where it is a window."""
+    if where == "plain":
+        return values.copy()
+    if where == "unaligned":  # element addresses that are no multiple of the element
+        raw = np.empty(values.nbytes + 1, np.uint8)
+        made = raw[1:].view(values.dtype).reshape(values.shape)
+    elif where == "window":
+        made = comm.empty(values.shape, values.dtype)
+    else:
+        whole = comm.empty(len(values) + 5, values.dtype)
+        made = whole[3 : 3 + len(values)]
+    made[...] = values
+    return made
 
 
 def on_ranks(n: int, parts: list[Part]) -> list[list[Any]]:

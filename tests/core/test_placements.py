@@ -7,37 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.calls import REDUCING, call, has, moved, reduced, share
-from core.reference import TOPOLOGIES, Array, contributions, numpy_type, reference
+from core.calls import PLACES, call, expected, has, place, share
+from core.reference import TOPOLOGIES, Array, contributions, numpy_type
 
 from pycollective import Communicator, local_world
 
 COLLECTIVES = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall")
-PLACES = ("plain", "window", "view", "unaligned")
 COUNTS = (7, 3001)  # below and above what is always staged
-
-
-def place(comm: Communicator, values: Array, where: str) -> Array:
-    """A copy of the values in memory of the given kind; collective where it is a window."""
-    if where == "plain":
-        return values.copy()
-    if where == "unaligned":  # element addresses that are no multiple of the element
-        raw = np.empty(values.nbytes + 1, np.uint8)
-        made = raw[1:].view(values.dtype).reshape(values.shape)
-    elif where == "window":
-        made = comm.empty(values.shape, values.dtype)
-    else:
-        whole = comm.empty(len(values) + 5, values.dtype)
-        made = whole[3 : 3 + len(values)]
-    made[...] = values
-    return made
-
-
-def expected(collective: str, xs: Array, root: int, rank: int) -> Array | None:
-    if collective in REDUCING:
-        part: Array | None = reduced(collective, reference(str(xs.dtype), "sum", xs).value, root, rank, len(xs))
-        return part
-    return moved(collective, xs, root, rank)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

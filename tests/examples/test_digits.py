@@ -60,8 +60,30 @@ def test_alone_and_with_several_seeds(seed):
 def test_interrupted_training_ends_with_the_same_bits(tmp_path):
     path = str(tmp_path / "digits.npz")
     whole = digits(2, "pycollective", "--epochs", "4", "--quiet")
-    digits(2, "pycollective", "--epochs", "2", "--quiet", "--checkpoint", path)
+    half = digits(2, "pycollective", "--epochs", "2", "--quiet", "--checkpoint", path)
+    nothing_to_do = digits(2, "pycollective", "--epochs", "2", "--quiet", "--checkpoint", path, "--seed", "5")
+    assert nothing_to_do == half != whole
     assert digits(2, "pycollective", "--epochs", "4", "--quiet", "--checkpoint", path) == whole
+
+
+WEIGHTS = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import digits
+train = digits.train
+def show(comm, *rest):
+    weights = train(comm, *rest)
+    print(*(w.tobytes().hex() for w in weights.values()))
+    return weights
+digits.train = show
+digits.main()
+"""
+
+
+def test_all_ranks_end_with_the_same_weights():
+    ran = launch(3, WEIGHTS, DIGITS.parent, "--epochs", "1", "--quiet").check()
+    first, _accuracy = ran.outputs[0].splitlines()
+    assert len(first) > 10_000 and all(text == first + "\n" for text in ran.outputs[1:])
 
 
 def test_the_progress_bar_is_rank_0s_and_can_be_left_out():

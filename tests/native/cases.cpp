@@ -23,12 +23,13 @@ std::string without_placement(const Case& c) {
 }  // namespace
 
 bool Case::reduces() const {
-  return collective == Collective::allreduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
+  return collective == Collective::allreduce || collective == Collective::reduce ||
+         collective == Collective::reduce_scatter;
 }
 
 bool Case::in_blocks() const {
-  return !(collective == Collective::allreduce || collective == Collective::reduce || collective == Collective::broadcast ||
-           collective == Collective::send);
+  return !(collective == Collective::allreduce || collective == Collective::reduce ||
+           collective == Collective::broadcast || collective == Collective::send);
 }
 
 bool Case::starts(int32_t rank, int32_t chunk) const {
@@ -76,7 +77,9 @@ std::vector<Case> read_cases(const std::string& path, const std::string& only) {
     cases.push_back(std::move(c));
   }
   for (Case& c : cases) {
-    const auto same = [&](const Case& other) { return other.placement == 0 && without_placement(other) == without_placement(c); };
+    const auto same = [&](const Case& other) {
+      return other.placement == 0 && without_placement(other) == without_placement(c);
+    };
     const auto staged = std::find_if(cases.begin(), cases.end(), same);
     if (staged != cases.end()) c.staged = staged->ranks;
   }

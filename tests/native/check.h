@@ -6,9 +6,7 @@
 
 namespace pc::test {
 
-struct Registered {
-  Registered(const char* name, void (*body)());
-};
+struct Registered { Registered(const char* name, void (*body)()); };
 
 // Notes a failure and goes on; the process then exits with 1.  Safe to call from any thread.
 void fail(const char* file, int line, const std::string& what);
@@ -22,8 +20,8 @@ std::string text(const Parts&... parts) {
 
 }  // namespace pc::test
 
-#define PC_TEST(name)                                        \
-  static void name();                                        \
+#define PC_TEST(name)                                           \
+  static void name();                                           \
   static const ::pc::test::Registered name##_row{#name, &name}; \
   static void name()
 
@@ -32,15 +30,15 @@ std::string text(const Parts&... parts) {
   ((condition) ? void() : ::pc::test::fail(__FILE__, __LINE__, ::pc::test::text(#condition, ": ", ##__VA_ARGS__)))
 
 // The statement throws Exception and nothing else.
-#define PC_CHECK_THROWS(Exception, statement, ...)                                                            \
-  [&] {                                                                                                       \
-    try {                                                                                                     \
-      statement;                                                                                              \
-    } catch (const Exception&) {                                                                              \
-      return;                                                                                                 \
-    } catch (const std::exception& other) {                                                                   \
-      return ::pc::test::fail(__FILE__, __LINE__, ::pc::test::text(#statement, " threw ", other.what(), ": ", \
-                                                                   ##__VA_ARGS__));                           \
-    }                                                                                                         \
-    ::pc::test::fail(__FILE__, __LINE__, ::pc::test::text(#statement, " did not throw: ", ##__VA_ARGS__));     \
+#define PC_CHECK_THROWS(Exception, statement, ...)                                                         \
+  [&] {                                                                                                    \
+    try {                                                                                                  \
+      statement;                                                                                           \
+    } catch (const Exception&) {                                                                           \
+      return;                                                                                              \
+    } catch (const std::exception& other) {                                                                \
+      return ::pc::test::fail(__FILE__, __LINE__,                                                          \
+                              ::pc::test::text(#statement, " threw ", other.what(), ": ", ##__VA_ARGS__)); \
+    }                                                                                                      \
+    ::pc::test::fail(__FILE__, __LINE__, ::pc::test::text(#statement, " did not throw: ", ##__VA_ARGS__)); \
   }()

@@ -181,7 +181,8 @@ void run_all(const std::string& mode, const Run& run) {
   for (int32_t r = 0; r < run.world.size; ++r) {
     ranks.push_back(std::make_shared<Rank>(run.world, r, threads));
     // Every other rank goes to sleep at once, so that futexes are used too.
-    ranks.back()->team.patience = {std::chrono::microseconds(threads ? 0 : 2), std::chrono::microseconds(r % 2 == 0 ? 50 : 0)};
+    ranks.back()->team.patience = {std::chrono::microseconds(threads ? 0 : 2),
+                                   std::chrono::microseconds(r % 2 == 0 ? 50 : 0)};
   }
   std::vector<std::thread> threads_of_ranks;
   for (const auto& rank : ranks) {

@@ -10,10 +10,16 @@
 #include "reference.h"
 
 namespace pc {
-namespace baseline { Kernel kernel_for(Dtype dtype, Operator op); }
+namespace baseline {
+Kernel kernel_for(Dtype dtype, Operator op);
+}
 #if defined(PC_X86_KERNELS)
-namespace avx2 { Kernel kernel_for(Dtype dtype, Operator op); }
-namespace avx512 { Kernel kernel_for(Dtype dtype, Operator op); }
+namespace avx2 {
+Kernel kernel_for(Dtype dtype, Operator op);
+}
+namespace avx512 {
+Kernel kernel_for(Dtype dtype, Operator op);
+}
 #endif
 
 namespace test {
@@ -40,7 +46,9 @@ std::vector<Operator> operators() {
 }
 
 template <class T>
-struct Type { using type = T; };
+struct Type {
+  using type = T;
+};
 
 // body(Type<T>, dtype, kind) for every element type.
 template <class Body>
@@ -61,7 +69,9 @@ T any_value(std::mt19937_64& random) {
       case 1: return std::numeric_limits<T>::quiet_NaN();
       case 2: return std::numeric_limits<T>::denorm_min();
       case 3: return -T{0};
-      default: return static_cast<T>(std::ldexp(static_cast<T>(static_cast<int64_t>(random())), -63 + static_cast<int>(random() % 20)));
+      default:
+        return static_cast<T>(
+            std::ldexp(static_cast<T>(static_cast<int64_t>(random())), -63 + static_cast<int>(random() % 20)));
     }
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(random() % 4 == 0 ? random() % 7 : random());
@@ -104,8 +114,16 @@ struct Trial {
     }
   }
   Block block(const Scaling& scaling, bool complete, const bool* streamed) {
-    return {sources.data(), reinterpret_cast<const bool*>(initial.data()), targets.data(), static_cast<int>(sources.size()),
-            static_cast<int>(targets.size()), count, complete, &scaling, nullptr, streamed};
+    return {sources.data(),
+            reinterpret_cast<const bool*>(initial.data()),
+            targets.data(),
+            static_cast<int>(sources.size()),
+            static_cast<int>(targets.size()),
+            count,
+            complete,
+            &scaling,
+            nullptr,
+            streamed};
   }
   // Nothing before or after a target's elements was touched.
   bool guarded() const {
@@ -140,8 +158,9 @@ void compare(const std::string& what, const Run& run, const Expected& expected) 
         run(trial, variant);
         for (int d = 0; d < m; ++d)
           for (size_t i = 0; i < count; ++i)
-            PC_CHECK(same(trial.target(d)[i], expected(trial, i)), what, ", k=", k, " count=", count, " variant=", variant,
-                     " element ", i, ": got ", shown(trial.target(d)[i]), " for ", shown(expected(trial, i)));
+            PC_CHECK(same(trial.target(d)[i], expected(trial, i)), what, ", k=", k, " count=", count,
+                     " variant=", variant, " element ", i, ": got ", shown(trial.target(d)[i]), " for ",
+                     shown(expected(trial, i)));
         PC_CHECK(trial.guarded(), what, ", k=", k, " count=", count, ": wrote outside its targets");
       }
     }
@@ -162,7 +181,8 @@ template <class T>
 T scaled(Operator op, const Scaling& scaling, const Trial<T>& trial, size_t i) {
   using M = Meaning<T>;
   using A = typename M::Accumulator;
-  using Wide = std::conditional_t<!std::is_integral_v<A>, A, std::conditional_t<std::is_signed_v<A>, int64_t, uint64_t>>;
+  using Wide =
+      std::conditional_t<!std::is_integral_v<A>, A, std::conditional_t<std::is_signed_v<A>, int64_t, uint64_t>>;
   using Factor = std::conditional_t<std::is_integral_v<A>, double, A>;
   const auto contribution = [&](size_t s) {
     const auto raw = static_cast<Wide>(M::load(trial.given[s][i]));
@@ -184,7 +204,9 @@ PC_TEST(kernels_reduce_as_the_reference_does) {
         const Scaling none;
         compare<T>(
             text(set.name, " ", name_of(op), " ", name_of(dtype)),
-            [&](Trial<T>& trial, int variant) { kernel.plain(trial.block(none, true, variant == 1 ? streamed : nullptr)); },
+            [&](Trial<T>& trial, int variant) {
+              kernel.plain(trial.block(none, true, variant == 1 ? streamed : nullptr));
+            },
             [op](const Trial<T>& trial, size_t i) { return reduced(op, trial, i); });
       }
     });
@@ -203,7 +225,8 @@ PC_TEST(kernels_scale_as_the_reference_does) {
           if constexpr (std::is_integral_v<T>)
             for (size_t s = 0; s < trial.given.size(); ++s)
               for (size_t i = 0; i < trial.count; ++i)
-                static_cast<T*>(const_cast<void*>(trial.sources[s]))[i] = trial.given[s][i] = static_cast<T>(trial.given[s][i] % 9);
+                static_cast<T*>(const_cast<void*>(trial.sources[s]))[i] = trial.given[s][i] =
+                    static_cast<T>(trial.given[s][i] % 9);
         };
         compare<T>(
             text(set.name, " scaled ", name_of(op), " ", name_of(dtype)),
@@ -226,8 +249,8 @@ PC_TEST(kernels_take_what_the_table_says) {
         const bool logical = op == Operator::land || op == Operator::lor;
         const Kernel kernel = set.kernel_for(dtype, op);
         PC_CHECK((kernel.plain != nullptr) == taken, set.name, " ", name_of(op), " ", name_of(dtype));
-        PC_CHECK((kernel.scaled != nullptr) == (taken && !bits && !logical && kind != Kind::boolean), set.name, " scaled ",
-                 name_of(op), " ", name_of(dtype));
+        PC_CHECK((kernel.scaled != nullptr) == (taken && !bits && !logical && kind != Kind::boolean), set.name,
+                 " scaled ", name_of(op), " ", name_of(dtype));
         PC_CHECK(takes(op, dtype) == taken, name_of(op), " ", name_of(dtype));
       }
     });
@@ -249,7 +272,8 @@ PC_TEST(kernels_call_a_users_operator_block_by_block) {
       combine_custom(block, sizeof(int32_t));
       for (size_t i = 0; i < count; ++i)
         for (int d = 0; d < 2; ++d)
-          PC_CHECK(trial.target(d)[i] == reduced(Operator::sum, trial, i), "count=", count, " alias=", alias, " element ", i);
+          PC_CHECK(trial.target(d)[i] == reduced(Operator::sum, trial, i), "count=", count, " alias=", alias,
+                   " element ", i);
       PC_CHECK(trial.guarded(), "count=", count);
     }
   }
@@ -262,7 +286,8 @@ PC_TEST(kernels_copy_to_all_targets_but_the_source) {
     const Scaling none;
     copy_block(trial.block(none, false, nullptr), sizeof(int32_t));
     for (int d = 0; d < 2; ++d)
-      PC_CHECK(std::memcmp(trial.target(d), trial.given[0].data(), 100 * sizeof(int32_t)) == 0, "alias=", alias, " d=", d);
+      PC_CHECK(std::memcmp(trial.target(d), trial.given[0].data(), 100 * sizeof(int32_t)) == 0, "alias=", alias,
+               " d=", d);
   }
 }
 
@@ -278,7 +303,8 @@ void check_round_trip(const InstructionSet& set, Dtype dtype) {
   const Scaling none;
   set.kernel_for(dtype, Operator::sum).plain({&source, &initial, &target, 1, 1, from.size(), true, &none, nullptr});
   for (uint32_t i = 0; i < format.patterns(); ++i) {
-    const bool sound = format.is_nan(i) ? format.is_nan(into[i].bits) && into[i].bits / (format.patterns() / 2) == i / (format.patterns() / 2)
+    const bool sound = format.is_nan(i) ? format.is_nan(into[i].bits) &&
+                                              into[i].bits / (format.patterns() / 2) == i / (format.patterns() / 2)
                                         : into[i].bits == i;
     PC_CHECK(sound, set.name, " ", name_of(dtype), " pattern ", i, " became ", +into[i].bits);
   }
@@ -318,7 +344,8 @@ void check_rounding(const InstructionSet& set, Dtype dtype) {
   const Scaling none;
   set.kernel_for(dtype, Operator::sum).plain({sources, initial, &target, 2, 1, into.size(), true, &none, nullptr});
   for (size_t i = 0; i < into.size(); ++i)
-    PC_CHECK(into[i].bits == expected[i], set.name, " ", name_of(dtype), ": ", shown(pair[0][i]), " + ", shown(pair[1][i]));
+    PC_CHECK(into[i].bits == expected[i], set.name, " ", name_of(dtype), ": ", shown(pair[0][i]), " + ",
+             shown(pair[1][i]));
 }
 
 PC_TEST(conversions_round_to_nearest_ties_to_even) {
@@ -337,15 +364,18 @@ void check_encoding(const InstructionSet& set, Dtype dtype) {
   for (int trial = 0; trial < 400; ++trial) {
     T from[64], into[64];
     for (T& v : from) v = any_value<T>(random);
-    const Scaling scaling{std::ldexp(1.0 + static_cast<double>(random() % 1024) / 1024, static_cast<int>(random() % 40) - 20)};
+    const Scaling scaling{
+        std::ldexp(1.0 + static_cast<double>(random() % 1024) / 1024, static_cast<int>(random() % 40) - 20)};
     const void* source = from;
     void* target = into;
     const bool initial = true;
     set.kernel_for(dtype, Operator::sum).scaled({&source, &initial, &target, 1, 1, 64, false, &scaling, nullptr});
     for (int i = 0; i < 64; ++i) {
       const T wanted = Meaning<T>::store(Meaning<T>::load(from[i]) * static_cast<float>(scaling.prescale));
-      PC_CHECK(into[i].bits == wanted.bits || (same(into[i], wanted) && Meaning<T>::load(wanted) != Meaning<T>::load(wanted)), set.name,
-               " ", name_of(dtype), ": ", shown(from[i]), " * ", scaling.prescale, " is ", shown(into[i]), ", not ", shown(wanted));
+      PC_CHECK(into[i].bits == wanted.bits ||
+                   (same(into[i], wanted) && Meaning<T>::load(wanted) != Meaning<T>::load(wanted)),
+               set.name, " ", name_of(dtype), ": ", shown(from[i]), " * ", scaling.prescale, " is ", shown(into[i]),
+               ", not ", shown(wanted));
     }
   }
 }

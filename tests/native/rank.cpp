@@ -60,11 +60,12 @@ int64_t total(const Layout& layout) { return std::accumulate(layout.length.begin
 std::vector<CallPlan> calls_of(const Case& c, uint32_t first) {
   const int64_t several = several_tiles();
   const bool staged = c.placement == 0;
-  std::vector<CallPlan> calls{{&c, Arithmetic::integers, several, false, false, 0},
-                              {&c, Arithmetic::custom, 1, false, false, 0},
-                              {&c, Arithmetic::scaled_floats, several / 2, staged && c.collective != Collective::alltoall, false, 0},
-                              {&c, Arithmetic::integers, 0, false, false, 0},
-                              {&c, Arithmetic::custom, several, false, false, 0}};
+  std::vector<CallPlan> calls{
+      {&c, Arithmetic::integers, several, false, false, 0},
+      {&c, Arithmetic::custom, 1, false, false, 0},
+      {&c, Arithmetic::scaled_floats, several / 2, staged && c.collective != Collective::alltoall, false, 0},
+      {&c, Arithmetic::integers, 0, false, false, 0},
+      {&c, Arithmetic::custom, several, false, false, 0}};
   if (!staged && !c.staged.empty()) calls.push_back({&c, Arithmetic::integers, several, false, true, 0});
   for (CallPlan& call : calls) call.number = first++;
   return calls;
@@ -73,23 +74,28 @@ std::vector<CallPlan> calls_of(const Case& c, uint32_t first) {
 int64_t array_bytes_for(const std::vector<Case>& cases) {
   int32_t chunks = 1;
   for (const Case& c : cases) chunks = std::max(chunks, c.chunks());
-  const int64_t elements = 2 * (chunks * (several_tiles() + 16) + kGuard);  // in place, one array begins inside the other
+  const int64_t elements =
+      2 * (chunks * (several_tiles() + 16) + kGuard);  // in place, one array begins inside the other
   return (4 * elements + 63) / 64 * 64;
 }
 
 World::World(int32_t size, int64_t array_bytes)
-    : size(size), array_bytes(array_bytes), control(create_segment("local", Team::segment_bytes(size, kScratch))),
+    : size(size),
+      array_bytes(array_bytes),
+      control(create_segment("local", Team::segment_bytes(size, kScratch))),
       windows(create_segment("local", static_cast<size_t>(2 * kSlots * array_bytes * size))) {}
 
 Rank::Rank(const World& world, int32_t rank, bool threads)
-    : team(world.control, rank, world.size, World::kScratch,
-           [&] {
-             std::vector<int32_t> ranks(world.size);
-             std::iota(ranks.begin(), ranks.end(), 0);
-             return ranks;
-           }(),
-           "test", threads),
-      world_(world), private_(2 * World::kSlots * world.array_bytes) {
+    : team(
+          world.control, rank, world.size, World::kScratch,
+          [&] {
+            std::vector<int32_t> ranks(world.size);
+            std::iota(ranks.begin(), ranks.end(), 0);
+            return ranks;
+          }(),
+          "test", threads),
+      world_(world),
+      private_(2 * World::kSlots * world.array_bytes) {
   const int64_t part = World::kSlots * world.array_bytes;
   team.add_window(0, {world.windows->data(), part}, part);                      // inputs
   team.add_window(1, {world.windows->data() + world.size * part, part}, part);  // outputs
@@ -105,7 +111,8 @@ char* Rank::private_array(int64_t slot, bool output) const {
 }
 
 uint8_t Rank::placement(const CallPlan& call) const {
-  const bool odd = call.odd_one && static_cast<int32_t>(call.number % static_cast<uint32_t>(world_.size)) == team.rank();
+  const bool odd =
+      call.odd_one && static_cast<int32_t>(call.number % static_cast<uint32_t>(world_.size)) == team.rank();
   return odd ? 0 : call.c->placement;
 }
 
@@ -205,7 +212,8 @@ std::string Rank::check(const CallPlan& call) const {
   }
   if (!one_array(call))
     for (int64_t e = end; e < end + kGuard; ++e)
-      if (output[e] != kGarbage) return text(c.name, ", rank ", team.rank(), ": element ", e, " after the output was touched");
+      if (output[e] != kGarbage)
+        return text(c.name, ", rank ", team.rank(), ": element ", e, " after the output was touched");
   return {};
 }
 

@@ -33,8 +33,8 @@ class SmallFormat {
     const int fraction = static_cast<int>(bits) & ((1 << mantissa_) - 1);
     const int bias = (1 << (exponent_ - 1)) - 1;
     const double one = std::ldexp(1.0, mantissa_);
-    const double magnitude = exponent == 0 ? std::ldexp(fraction / one, 1 - bias)
-                                           : std::ldexp(1.0 + fraction / one, exponent - bias);
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction / one, 1 - bias) : std::ldexp(1.0 + fraction / one, exponent - bias);
     return sign * magnitude;
   }
   // To nearest, ties to the even pattern; past the largest, the value after it would be decides.
@@ -88,10 +88,22 @@ template <> struct Meaning<boolean> {
   static boolean store(bool v) { return {static_cast<uint8_t>(v ? 1 : 0)}; }
 };
 
-inline const SmallFormat& half() { static const SmallFormat format(5, 10, false); return format; }
-inline const SmallFormat& brain() { static const SmallFormat format(8, 7, false); return format; }
-inline const SmallFormat& e4m3fn() { static const SmallFormat format(4, 3, true); return format; }
-inline const SmallFormat& e5m2() { static const SmallFormat format(5, 2, false); return format; }
+inline const SmallFormat& half() {
+  static const SmallFormat format(5, 10, false);
+  return format;
+}
+inline const SmallFormat& brain() {
+  static const SmallFormat format(8, 7, false);
+  return format;
+}
+inline const SmallFormat& e4m3fn() {
+  static const SmallFormat format(4, 3, true);
+  return format;
+}
+inline const SmallFormat& e5m2() {
+  static const SmallFormat format(5, 2, false);
+  return format;
+}
 template <> inline const SmallFormat& SmallMeaning<float16>::format() { return half(); }
 template <> inline const SmallFormat& SmallMeaning<bfloat16>::format() { return brain(); }
 template <> inline const SmallFormat& SmallMeaning<float8_e4m3fn>::format() { return e4m3fn(); }
@@ -103,14 +115,16 @@ template <class A> using Wrapping = std::conditional_t<sizeof(A) == 8, uint64_t,
 template <class A>
 A add(A a, A b) {
   if constexpr (std::is_same_v<A, bool>) return a || b;
-  else if constexpr (std::is_integral_v<A>) return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
+  else if constexpr (std::is_integral_v<A>)
+    return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
   else return a + b;
 }
 
 template <class A>
 A multiply(A a, A b) {
   if constexpr (std::is_same_v<A, bool>) return a && b;
-  else if constexpr (std::is_integral_v<A>) return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
+  else if constexpr (std::is_integral_v<A>)
+    return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
   else return a * b;
 }
 

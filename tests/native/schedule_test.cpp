@@ -11,11 +11,45 @@ namespace {
 
 // Rank 0 of two: copy in, then the sum of both; one exit wait and one reader.
 std::vector<int32_t> sound_table() {
-  return {kTableVersion, 2, 0, 1, 2, 1, 2, 1, 1, 0,   // version size rank chunks stride cells steps exits readers
-          1, 2,                                       // exit wait
-          1, 2,                                       // reader
-          0, 2, 0, 1, 1, 0, -1, 1, 0, 0,              // chunk flags waits sources targets; source; target
-          0, 3, 1, 2, 1, 1, 1, 0, -1, 1, 1, 0, 1, 0, -2};
+  return {kTableVersion,
+          2,
+          0,
+          1,
+          2,
+          1,
+          2,
+          1,
+          1,
+          0,   // version size rank chunks stride cells steps exits readers
+          1,
+          2,                                       // exit wait
+          1,
+          2,                                       // reader
+          0,
+          2,
+          0,
+          1,
+          1,
+          0,
+          -1,
+          1,
+          0,
+          0,              // chunk flags waits sources targets; source; target
+          0,
+          3,
+          1,
+          2,
+          1,
+          1,
+          1,
+          0,
+          -1,
+          1,
+          1,
+          0,
+          1,
+          0,
+          -2};
 }
 
 std::vector<int32_t> with(size_t word, int32_t value) {
@@ -27,19 +61,23 @@ std::vector<int32_t> with(size_t word, int32_t value) {
 PC_TEST(schedule_reads_what_was_written) {
   const Schedule schedule(sound_table());
   const ScheduleView s = schedule.view();
-  PC_CHECK(s.size() == 2 && s.rank() == 0 && s.chunks() == 1 && s.stride() == 2 && s.cells() == 1 && s.steps() == 2, "header");
+  PC_CHECK(s.size() == 2 && s.rank() == 0 && s.chunks() == 1 && s.stride() == 2 && s.cells() == 1 && s.steps() == 2,
+           "header");
   PC_CHECK(s.exit_waits() == 1 && s.exit_wait(0).peer == 1 && s.exit_wait(0).count == 2, "exit wait");
   PC_CHECK(s.readers() == 1 && s.reader(0).peer == 1 && s.reader(0).count == 2, "reader");
   const Step copy = s.first(), sum = copy.next();
   PC_CHECK(copy.consumed() && !copy.complete() && copy.waits() == 0 && copy.source(0).initial == 1, "first step");
-  PC_CHECK(sum.consumed() && sum.complete() && sum.waits() == 1 && sum.wait(0).peer == 1 && sum.wait(0).count == 1, "second step");
+  PC_CHECK(sum.consumed() && sum.complete() && sum.waits() == 1 && sum.wait(0).peer == 1 && sum.wait(0).count == 1,
+           "second step");
   PC_CHECK(sum.source(1).rank == 1 && sum.source(1).place == 0 && sum.target(0).place == kPlaceOutput, "second step");
 }
 
 PC_TEST(schedule_refuses_tables_of_another_length) {
   const auto table = sound_table();
   for (size_t length = 0; length < table.size(); ++length)
-    PC_CHECK_THROWS(InvalidArgument, Schedule(std::vector<int32_t>(table.begin(), table.begin() + static_cast<int64_t>(length))), length);
+    PC_CHECK_THROWS(InvalidArgument,
+                    Schedule(std::vector<int32_t>(table.begin(), table.begin() + static_cast<int64_t>(length))),
+                    length);
   auto longer = table;
   longer.push_back(0);
   PC_CHECK_THROWS(InvalidArgument, Schedule{longer}, "one word too many");
@@ -52,22 +90,41 @@ PC_TEST(schedule_refuses_what_is_out_of_range) {
     std::vector<int32_t> values;
   };
   const Row rows[] = {
-      {"version", 0, {0, kTableVersion + 1}}, {"size", 1, {0, -1, 1}},           {"rank", 2, {-1, 2}},
-      {"chunks", 3, {0, -1}},                 {"stride", 4, {0, -1, 1}},         {"cells", 5, {-1, 0}},
-      {"steps", 6, {-1, 1, 3}},               {"exit waits", 7, {-1, 0, 2}},     {"readers", 8, {-1, 0, 2}},
-      {"exit peer", 10, {-1, 2}},             {"exit count", 11, {-1, 3}},       {"reader's peer", 12, {-1, 2}},
-      {"reader's count", 13, {-1, 3}},        {"chunk", 14, {-1, 1}},            {"waits of a step", 16, {-1, 1}},
-      {"sources of a step", 17, {-1, 0, 2}},  {"targets of a step", 18, {-1, 0, 2}}, {"source's rank", 19, {-1, 2}},
-      {"source's place", 20, {-3, 1}},        {"target's rank", 22, {-1, 2}},    {"target's place", 23, {-3, 1}},
-      {"peer", 29, {-1, 2}},                  {"count", 30, {-1, 3}},
+      {"version", 0, {0, kTableVersion + 1}},
+      {"size", 1, {0, -1, 1}},
+      {"rank", 2, {-1, 2}},
+      {"chunks", 3, {0, -1}},
+      {"stride", 4, {0, -1, 1}},
+      {"cells", 5, {-1, 0}},
+      {"steps", 6, {-1, 1, 3}},
+      {"exit waits", 7, {-1, 0, 2}},
+      {"readers", 8, {-1, 0, 2}},
+      {"exit peer", 10, {-1, 2}},
+      {"exit count", 11, {-1, 3}},
+      {"reader's peer", 12, {-1, 2}},
+      {"reader's count", 13, {-1, 3}},
+      {"chunk", 14, {-1, 1}},
+      {"waits of a step", 16, {-1, 1}},
+      {"sources of a step", 17, {-1, 0, 2}},
+      {"targets of a step", 18, {-1, 0, 2}},
+      {"source's rank", 19, {-1, 2}},
+      {"source's place", 20, {-3, 1}},
+      {"target's rank", 22, {-1, 2}},
+      {"target's place", 23, {-3, 1}},
+      {"peer", 29, {-1, 2}},
+      {"count", 30, {-1, 3}},
   };
   for (const Row& row : rows)
-    for (const int32_t value : row.values) PC_CHECK_THROWS(InvalidArgument, Schedule(with(row.word, value)), row.what, " ", value);
+    for (const int32_t value : row.values)
+      PC_CHECK_THROWS(InvalidArgument, Schedule(with(row.word, value)), row.what, " ", value);
 }
 
 // A huge number anywhere is refused or harmless (flags), not an index and not an overflow.
 PC_TEST(schedule_survives_huge_numbers) {
-  const auto harmless = [](size_t word) { return word == 3 || word == 4 || word == 5 || word == 9 || word == 15 || word == 21 || word == 25 || word == 33 || word == 36; };
+  const auto harmless = [](size_t word) {
+    return word == 3 || word == 4 || word == 5 || word == 9 || word == 15 || word == 21 || word == 25 || word == 33 ||
+           word == 36;
+  };
   for (size_t word = 0; word < sound_table().size(); ++word) {
     for (const int32_t huge : {INT32_MAX, INT32_MIN, 0x40000000, 0x20000000, -0x40000000}) {
       if (harmless(word)) continue;
@@ -88,12 +145,14 @@ PC_TEST(layout_splits_evenly_at_aligned_cuts) {
         for (int32_t c = 0; c < chunks; ++c) {
           PC_CHECK(layout.length[c] >= 0, "chunk ", c, " of ", count);
           if (layout.length[c] > 0)
-            PC_CHECK(layout.input_offset[c] == covered && covered % align == 0, "chunk ", c, " of ", count, "/", chunks);
+            PC_CHECK(layout.input_offset[c] == covered && covered % align == 0, "chunk ", c, " of ", count, "/",
+                     chunks);
           covered += layout.length[c];
           longest = std::max(longest, layout.length[c]);
         }
         PC_CHECK(covered == count && layout.longest == longest, count, " in ", chunks, " chunks");
-        PC_CHECK(longest <= (count + chunks - 1) / chunks + align, count, " in ", chunks, ": the longest has ", longest);
+        PC_CHECK(longest <= (count + chunks - 1) / chunks + align, count, " in ", chunks, ": the longest has ",
+                 longest);
         PC_CHECK(layout.input_offset == layout.output_offset, count);
       }
     }

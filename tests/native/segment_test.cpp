@@ -65,7 +65,8 @@ PC_TEST(segment_is_seen_by_another_process) {
       const auto mine = create_segment(kind, kBytes);
       mine->reserve(0, kBytes);
       PC_CHECK(mine->bytes() == kBytes, kind);
-      PC_CHECK(std::all_of(mine->data(), mine->data() + kBytes, [](char c) { return c == 0; }), kind, " begins as zeros");
+      PC_CHECK(std::all_of(mine->data(), mine->data() + kBytes, [](char c) { return c == 0; }), kind,
+               " begins as zeros");
       mine->data()[0] = 'a';
       const std::string token = mine->token();
       const int code = in_child([&] {
@@ -89,7 +90,9 @@ PC_TEST(segment_is_seen_by_another_process) {
 PC_TEST(segment_unsealed_leaves_nothing_either) {
   const int files = open_files();
   for (const char* kind : kShared) {
-    { const auto dropped = create_segment(kind, kBytes); }
+    {
+      const auto dropped = create_segment(kind, kBytes);
+    }
     PC_CHECK(own_names().empty(), kind);
   }
   PC_CHECK(open_files() == files, "open files");
@@ -122,7 +125,7 @@ PC_TEST(segment_too_large_is_an_error_that_leaves_nothing) {
     PC_CHECK_THROWS(SystemFailure, create_segment(kind, kTooLarge), kind);
     PC_CHECK(own_names().empty(), kind, " left a name");
   }
-  struct statvfs room {};
+  struct statvfs room{};
   if (statvfs("/dev/shm", &room) == 0 && room.f_blocks > 0) {
     const auto segment = create_segment("posix_shm", 2 * room.f_blocks * room.f_frsize);
     PC_CHECK_THROWS(SystemFailure, segment->reserve(0, segment->bytes()), "more than /dev/shm holds");

@@ -10,8 +10,8 @@ import pycollective as pc
 from pycollective.optim import DistributedSGD, load_checkpoint, save_checkpoint
 from pycollective.optim.containers import namespace
 
-SHAPES = {"w": (40, 30), "b": (30,), "scalar": ()}
-DTYPES = {"w": "float32", "b": "float64", "scalar": "float32"}
+SHAPES = {"w": (40, 30), "b": (30,), "none": (0, 2), "scalar": ()}
+DTYPES = {"w": "float32", "b": "float64", "none": "float64", "scalar": "float32"}
 
 
 def numbers(*seed):

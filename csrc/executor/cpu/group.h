@@ -43,8 +43,7 @@ class SharedLanes {
 template <class Lanes>
 class CpuGroup {
  public:
-  CpuGroup(Team& team, Operation& op, Lanes lanes = {})
-      : team_(team), op_(op), plan_(*op.plan), lanes_(lanes) {}
+  CpuGroup(Team& team, Operation& op, Lanes lanes = {}) : team_(team), op_(op), plan_(*op.plan), lanes_(lanes) {}
 
   int lane() const { return lanes_.lane(); }
   int width() const { return lanes_.width(); }
@@ -86,7 +85,9 @@ class CpuGroup {
     if (mine > 0) combine_share(step, begin, skip, mine, slot);
   }
 
-  Status failure() const { return op_.waiting == Waiting::blocks || team_.poisoned() ? Status::failed : Status::pending; }
+  Status failure() const {
+    return op_.waiting == Waiting::blocks || team_.poisoned() ? Status::failed : Status::pending;
+  }
 
  private:
   bool reached(int32_t peer, uint64_t target) {

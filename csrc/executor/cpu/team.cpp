@@ -36,8 +36,13 @@ size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
 
 Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads)
-    : segment_(std::move(segment)), rank_(rank), size_(size), scratch_stride_(scratch_bytes),
-      world_ranks_(std::move(world_ranks)), name_(std::move(name)), threads_(threads) {
+    : segment_(std::move(segment)),
+      rank_(rank),
+      size_(size),
+      scratch_stride_(scratch_bytes),
+      world_ranks_(std::move(world_ranks)),
+      name_(std::move(name)),
+      threads_(threads) {
   const Map map(size);
   char* base = segment_->data();
   control_ = {reinterpret_cast<ControlHeader*>(base), reinterpret_cast<RankBlock*>(base + map.blocks)};
@@ -53,10 +58,16 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
 }
 
 Team::Team(const Team& parent, int32_t from, int32_t to)
-    : patience(parent.patience), segment_(parent.segment_), rank_(parent.rank_ == from ? 0 : 1), size_(2),
+    : patience(parent.patience),
+      segment_(parent.segment_),
+      rank_(parent.rank_ == from ? 0 : 1),
+      size_(2),
       scratch_stride_(2 * kPairCell),
       world_ranks_{parent.world_ranks_[from], parent.world_ranks_[to]},
-      name_(parent.name_), threads_(parent.threads_), liveness_(parent.liveness_), members_{from, to} {
+      name_(parent.name_),
+      threads_(parent.threads_),
+      liveness_(parent.liveness_),
+      members_{from, to} {
   const Map map(parent.size_);
   char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(from) * parent.size_ + to);
   control_ = {parent.control_.header, reinterpret_cast<RankBlock*>(base)};
@@ -214,9 +225,7 @@ Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
 
 void Team::run(Operation& op) { proceed(op, Waiting::blocks); }
 
-Status Team::attempt(Operation& op) {
-  return threads_ ? Status::pending : proceed(op, Waiting::hopes);
-}
+Status Team::attempt(Operation& op) { return threads_ ? Status::pending : proceed(op, Waiting::hopes); }
 
 Status Team::proceed(Operation& op, Waiting waiting) {
   require_sound();

@@ -88,7 +88,9 @@ class Team {
   void depart();                      // says goodbye: the rank makes no further calls
   void poison(Fault fault, int32_t culprit, const std::string& text);
   bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
-  void require_sound() { if (control_.poisoned()) raise(); }
+  void require_sound() {
+    if (control_.poisoned()) raise();
+  }
   [[noreturn]] void raise();
   bool poisoned() const { return control_.poisoned(); }
 
@@ -129,7 +131,9 @@ class Team {
   void report_lost(const Operation& op, int32_t peer);
   std::string label(int32_t rank) const;
   // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
-  char* scratch(int32_t rank, uint32_t slot) const { return scratch_ + rank * scratch_stride_ + slot * (scratch_stride_ / 2); }
+  char* scratch(int32_t rank, uint32_t slot) const {
+    return scratch_ + rank * scratch_stride_ + slot * (scratch_stride_ / 2);
+  }
 
   std::shared_ptr<Segment> segment_;
   int32_t rank_, size_;
@@ -151,7 +155,10 @@ class Team {
   std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was read
   std::vector<char*> peer_input_, peer_output_;
   char* peer_address(int32_t peer, Location at) const;
-  struct Mapped { WindowView view; int64_t bytes; };
+  struct Mapped {
+    WindowView view;
+    int64_t bytes;
+  };
   std::map<int64_t, Mapped> windows_;           // by id, the same on all ranks
   std::map<const char*, int64_t> window_at_;    // by where this rank's part begins
   std::atomic<bool> has_windows_{false};

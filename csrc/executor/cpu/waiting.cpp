@@ -35,9 +35,7 @@ void futex_wait(RankBlock& block, uint64_t seen, milliseconds limit) {
   syscall(SYS_futex, futex_word(block), FUTEX_WAIT, static_cast<uint32_t>(seen), &timeout, nullptr, 0);
 }
 
-void futex_wake(RankBlock& block) {
-  syscall(SYS_futex, futex_word(block), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
+void futex_wake(RankBlock& block) { syscall(SYS_futex, futex_word(block), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 }  // namespace
 
@@ -59,8 +57,7 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     return false;
   }
   const auto start = Clock::now();
-  if (op.deadline == Clock::time_point{})
-    op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
+  if (op.deadline == Clock::time_point{}) op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
   if (op.waiting == Waiting::declines) {
     if (op.waiting_since == Clock::time_point{}) op.waiting_since = start;
     healthy(op, peer, target);
@@ -135,13 +132,13 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   }
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%g", op.timeout.count());
-  const std::string call = op.plan->fingerprint.describe() + ", call " + std::to_string(op.sequence) +
-                           " of communicator '" + name_ + "'";
+  const std::string call =
+      op.plan->fingerprint.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'";
   if (first < 0)
-    poison(Fault::timeout, members_[peer], call + ": " + label(peer) + " entered it but did not get on within " +
-           seconds + " s, as seen by " + label(rank_));
-  else
-    poison(Fault::timeout, members_[first], call + ": not entered within " + seconds + " s by " + missing);
+    poison(Fault::timeout, members_[peer],
+           call + ": " + label(peer) + " entered it but did not get on within " + seconds + " s, as seen by " +
+               label(rank_));
+  else poison(Fault::timeout, members_[first], call + ": not entered within " + seconds + " s by " + missing);
 }
 
 // Ranks in different calls may wait for steps that the other never does: look at what the peers say meanwhile.
@@ -159,12 +156,12 @@ bool Team::check_fingerprints(const Operation& op) {
 void Team::report_mismatch(const Operation& op, int32_t peer, uint64_t sequence) {
   const auto what = [&](int32_t rank) {
     const Entry& entry = control_.blocks[rank].entry[sequence % kRing];
-    return label(rank) + " calls " + (rank == rank_ && sequence == op.sequence ? op.plan->fingerprint.describe()
-                                                                               : entry.fingerprint.describe());
+    return label(rank) + " calls " +
+           (rank == rank_ && sequence == op.sequence ? op.plan->fingerprint.describe() : entry.fingerprint.describe());
   };
   poison(Fault::mismatch, members_[peer],
-         "call " + std::to_string(sequence) + " of communicator '" + name_ + "' differs between ranks: " +
-             what(rank_) + "; " + what(peer));
+         "call " + std::to_string(sequence) + " of communicator '" + name_ + "' differs between ranks: " + what(rank_) +
+             "; " + what(peer));
 }
 
 void Team::report_lost(const Operation& op, int32_t peer) {
@@ -192,7 +189,8 @@ void Control::raise(bool told_before) const {
   if (header->abort.load(std::memory_order_acquire) != 2)
     throw CommunicatorFault(Fault::aborted, -1, "the communicator was given up by a rank that then ended");
   const std::string text = header->text;
-  throw CommunicatorFault(header->fault, header->culprit, told_before ? "the communicator was given up: " + text : text);
+  throw CommunicatorFault(header->fault, header->culprit,
+                          told_before ? "the communicator was given up: " + text : text);
 }
 
 }  // namespace pc

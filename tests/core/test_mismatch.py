@@ -1,0 +1,216 @@
+"""Ranks that call different things: MismatchError on every rank, with both descriptions, and no waiting."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from core.calls import call, has
+from core.processes import run
+from core.reference import TOPOLOGIES
+
+from pycollective import Communicator, MismatchError, local_world
+
+Act = Callable[[Communicator], Any]
+LITTLE, MUCH = np.ones(8), np.ones(20_000)
+
+
+def next_calls(comm: Communicator) -> None:
+    """A rank that has left the call learns of the mismatch in its next; a root may be two calls ahead."""
+    for _ in range(3):
+        comm.allreduce(LITTLE)
+
+
+def messages(acts: list[Act]) -> list[str]:
+    """Each rank does its act and goes on; what MismatchError says on each."""
+
+    def body(comm: Communicator) -> str:
+        with pytest.raises(MismatchError) as caught:
+            acts[comm.rank](comm)
+            next_calls(comm)
+        started = time.monotonic()
+        for later in (comm.barrier, lambda: comm.iallreduce(LITTLE).wait(), lambda: comm.allreduce(LITTLE)):
+            with pytest.raises(MismatchError):
+                later()
+        assert time.monotonic() - started < 1
+        return str(caught.value)
+
+    return local_world(len(acts)).run(body)
+
+
+def catalogue() -> dict[str, Act]:
+    """Calls that all differ from each other."""
+    acts: dict[str, Act] = {"barrier": lambda comm: comm.barrier()}
+    for topology, (size, x) in itertools.product(TOPOLOGIES, (("little", LITTLE), ("much", MUCH))):
+        for collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall"):
+            if has(topology, collective):
+                acts[f"{collective} {topology} {size}"] = lambda comm, c=collective, t=topology, x=x: call(
+                    comm, c, x, 0, topology=t
+                )
+        for collective, root in itertools.product(("broadcast", "gather", "scatter"), (0, 1)):
+            if has(topology, collective):
+                acts[f"{collective} {topology} {size} {root}"] = (
+                    lambda comm, c=collective, t=topology, x=x, r=root: call(comm, c, x, r, topology=t)
+                )
+    return acts
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_any_two_different_calls(n: int) -> None:
+    acts = catalogue()
+    pairs = list(itertools.permutations(acts, 2))
+    choice = random.Random(n)
+    wrong = []
+    started = time.monotonic()
+    for most, one in choice.sample(pairs, 500 if n == 2 else 150):
+        odd = choice.randrange(n)
+        try:
+            told = messages([acts[one if rank == odd else most] for rank in range(n)])
+            assert all(text.count(" calls ") == 2 for text in told), told
+        except BaseException as error:
+            wrong.append(f"rank {odd} {one}, others {most}: {error!r}")
+            if len(wrong) > 10 or time.monotonic() - started > 60:
+                break
+    assert not wrong, "\n".join(wrong)
+
+
+FIELDS: dict[str, tuple[Act, Act, str, str]] = {
+    "collective": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.reduce(LITTLE), "allreduce(count=8", "reduce(count=8",
+    ),
+    "dtype": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.allreduce(np.ones(8, np.int64)),
+        "dtype=float64", "dtype=int64",
+    ),
+    "count": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.allreduce(np.ones(9)), "count=8", "count=9",
+    ),
+    "large count": (
+        lambda comm: comm.allreduce(MUCH), lambda comm: comm.allreduce(MUCH[1:]), "count=20000", "count=19999",
+    ),
+    "op": (
+        lambda comm: comm.allreduce(LITTLE), lambda comm: comm.allreduce(LITTLE, op="max"), "op=sum", "op=max",
+    ),
+    "root": (
+        lambda comm: comm.broadcast(LITTLE, 0), lambda comm: comm.broadcast(LITTLE, 1), "root=0", "root=1",
+    ),
+    "topology": (
+        lambda comm: comm.allreduce(LITTLE, topology="ring"), lambda comm: comm.allreduce(LITTLE, topology="tree"),
+        "topology=ring", "topology=tree",
+    ),
+    "topology's parameter": (
+        lambda comm: comm.allreduce(MUCH, topology="wheel(hub=1)"), lambda comm: comm.allreduce(MUCH, topology="wheel"),
+        "topology=wheel(hub=1)", "topology=wheel",
+    ),
+    "scaling": (
+        lambda comm: comm.allreduce(LITTLE, prescale=0.5), lambda comm: comm.allreduce(LITTLE, postscale=0.5),
+        "prescale=0.5", "postscale=0.5",
+    ),
+    "factor": (
+        lambda comm: comm.allreduce(LITTLE, postscale=0.25), lambda comm: comm.allreduce(LITTLE, postscale=0.5),
+        "postscale=0.25", "postscale=0.5",
+    ),
+    "rows": (
+        lambda comm: comm.allgatherv(LITTLE, [8, 8]), lambda comm: comm.allgatherv(LITTLE, [7, 8]),
+        "allgather(count=16", "allgather(count=15",
+    ),
+    "order": (
+        lambda comm: (comm.barrier(), comm.allreduce(LITTLE)), lambda comm: (comm.allreduce(LITTLE), comm.barrier()),
+        "barrier(", "allreduce(",
+    ),
+    "one more": (
+        lambda comm: (comm.allreduce(LITTLE), comm.allreduce(LITTLE), comm.broadcast(LITTLE)),
+        lambda comm: (comm.allreduce(LITTLE), comm.broadcast(LITTLE)), "allreduce(", "broadcast(",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_each_field(field: str, swapped: bool) -> None:
+    first, second, *words = FIELDS[field]
+    if swapped:
+        first, second = second, first
+    told = messages([first, second])
+    assert told[0].replace("the communicator was given up: ", "") in told[1] or told[1] in told[0] or told[0]
+    for text in told:
+        for word in (*words, "rank 0", "rank 1", "differs between ranks"):
+            assert word in text, text
+
+
+def test_custom_operators_are_told_apart() -> None:
+    pytest.importorskip("numba")
+    import pycollective
+
+    smaller, larger = pycollective.op(lambda a, b: min(a, b)), pycollective.op(lambda a, b: max(a, b))
+    seven = [pycollective.op(lambda a, b, k=k: a * b % 7) for k in range(0)]
+    assert not seven
+    told = messages([lambda comm: comm.allreduce(LITTLE, op=smaller), lambda comm: comm.allreduce(LITTLE, op=larger)])
+    assert all(text.count(" calls allreduce(") == 2 for text in told)
+
+
+def modulo(base: int) -> Any:
+    import pycollective
+
+    return pycollective.op(lambda a, b: (a + b) % base)
+
+
+def test_custom_operators_with_other_captured_values_are_told_apart() -> None:
+    pytest.importorskip("numba")
+    ops = [modulo(5), modulo(7)]
+    messages([lambda comm: comm.allreduce(np.arange(8), op=ops[0]), lambda comm: comm.allreduce(np.arange(8), op=ops[1])])
+
+
+def reduce_with_own_operators(comm: Communicator, link: Connection) -> list[Any]:
+    import pycollective
+
+    nested = pycollective.op(lambda a, b: [item for item in (a, b)][1])  # noqa: C416: nested code, on purpose
+    return [
+        comm.allreduce(np.arange(3) + comm.rank, op=nested).tolist(),
+        comm.allreduce(np.arange(3) + comm.rank, op=modulo(3)).tolist(),
+    ]
+
+
+def test_the_same_operator_in_two_processes_is_the_same() -> None:
+    pytest.importorskip("numba")
+    assert run(2, reduce_with_own_operators) == [[[1, 2, 3], [1, 0, 2]]] * 2
+
+
+@pytest.mark.parametrize("count", [3, 50_000])
+@pytest.mark.parametrize("what", ["size", "dtype"])
+def test_messages_that_do_not_fit(what: str, count: int) -> None:
+    other = np.empty(count + 1) if what == "size" else np.empty(count, np.float32)
+
+    def body(comm: Communicator) -> str:
+        with pytest.raises(MismatchError) as caught:
+            if comm.rank == 0:
+                comm.send(np.ones(count), 1)
+            else:
+                comm.recv(other, 0)
+            next_calls(comm)
+        return str(caught.value)
+
+    for text in local_world(2).run(body):
+        assert f"send(count={count}, dtype=float64" in text
+        assert f"count={other.size}, dtype={other.dtype}" in text
+
+
+def disagree(comm: Communicator, link: Connection) -> tuple[str, int]:
+    with pytest.raises(MismatchError) as caught:
+        comm.allreduce(np.ones(50_000, "f4" if comm.rank == 2 else "f8"))
+        next_calls(comm)
+    again = comm.shrink()
+    return str(caught.value), int(again.allreduce(np.ones(1))[0])
+
+
+def test_processes_and_a_fresh_start() -> None:
+    for text, total in run(4, disagree):
+        assert "rank 2 calls allreduce(count=50000, dtype=float32" in text
+        assert "calls allreduce(count=50000, dtype=float64" in text
+        assert total == 4
