@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pycollective.cli.draw import step_times
-from pycollective.schedule import Placement, Schedule, compile
+from pycollective.schedule import Placement, Schedule, Step, compile
 
 RANKS = 8
 REDUCE, COPY, INK, FAINT = "#d9480f", "#1c7ed6", "#1f2937", "#e5e7eb"
@@ -24,6 +24,8 @@ CHUNKS = ("#e03131", "#f08c00", "#2f9e44", "#0c8599", "#1971c2", "#6741d9", "#c2
 Point = tuple[float, float]
 Edge = tuple[int, int, bool]
 """(from rank, to rank, into a reduction)."""
+ENTERED = -0.95
+"""Where a rank enters the call, in the picture of the waits."""
 
 
 def write(folder: Path) -> None:
@@ -152,7 +154,6 @@ def _draw_lanes(axes: Any, schedule: Schedule, end: int) -> None:
 def waits() -> Any:
     """A ring allreduce on four ranks: the steps of each rank, and every wait that the compiler has left."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import FancyBboxPatch
 
     schedule = compile("ring", "allreduce", 4, placement=Placement.WINDOW)
     times = step_times(schedule)
@@ -160,38 +161,42 @@ def waits() -> Any:
     axes = figure.subplots()
     for rank, mine in enumerate(schedule.ranks):
         axes.text(-1.3, rank, f"rank {rank}", ha="right", va="center", fontsize=12, color=INK)
-        axes.plot([-0.95, times[rank][-1] + 0.5], [rank, rank], color=FAINT, linewidth=6, zorder=0)
-        axes.plot(-0.95, rank, "|", color=INK, markersize=22, markeredgewidth=2)
-        for index, (step, time) in enumerate(zip(mine.steps, times[rank], strict=True)):
-            colour = CHUNKS[(0, 2, 4, 1)[step.chunk]]
-            reduces = len(step.sources) > 1
-            box = FancyBboxPatch(
-                (time - 0.3, rank - 0.19), 0.6, 0.38, boxstyle="round,pad=0.02", fc=colour if reduces else "white",
-                ec=colour, lw=2, zorder=2,
-            )  # fmt: skip
-            axes.add_patch(box)
-            look = {"ha": "center", "va": "center", "fontsize": 10, "fontweight": "bold", "zorder": 3}
-            axes.text(time, rank, f"chunk {step.chunk}", color="white" if reduces else colour, **look)
+        axes.plot([ENTERED, times[rank][-1] + 0.5], [rank, rank], color=FAINT, linewidth=6, zorder=0)
+        axes.plot(ENTERED, rank, "|", color=INK, markersize=22, markeredgewidth=2)
+        for step, time in zip(mine.steps, times[rank], strict=True):
+            _draw_box(axes, time, rank, step)
             for wait in step.waits:
-                done = times[wait.peer][wait.count - 1] + 0.33 if wait.count else -0.95
-                style = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 1, "shrinkB": 1}
-                axes.annotate("", (time - 0.33, rank), (done, wait.peer), arrowprops=style, zorder=1)
-                number = {"facecolor": "white", "edgecolor": INK, "boxstyle": "circle,pad=0.15", "lw": 0.8}
-                axes.text(time - 0.3, rank - 0.24, str(wait.count), ha="center", va="center", fontsize=8.5, bbox=number, zorder=4)
-            if index == len(mine.steps) - 1:
-                _exit_waits(axes, schedule, rank, time)
+                done = times[wait.peer][wait.count - 1] + 0.33 if wait.count else ENTERED
+                _draw_wait(axes, (done, wait.peer), (time - 0.33, rank), wait.count)
+        told = ", ".join(f"rank {wait.peer} ≥ {wait.count}" for wait in mine.exit_waits)
+        text = f"leaves when {told}"
+        axes.text(times[rank][-1] + 0.55, rank, text, va="center", fontsize=9, color=INK, style="italic")
     axes.set(xlim=(-2.1, len(times[0]) + 0.4), ylim=(3.6, -0.6))
     axes.axis("off")
     return figure
 
 
-def _exit_waits(axes: Any, schedule: Schedule, rank: int, time: int) -> None:
-    told = ", ".join(f"rank {wait.peer} ≥ {wait.count}" for wait in schedule.ranks[rank].exit_waits)
-    axes.text(time + 0.55, rank, f"leaves when {told}", va="center", fontsize=9, color=INK, style="italic")
+def _draw_box(axes: Any, time: int, rank: int, step: Step) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    colour = CHUNKS[(0, 2, 4, 1)[step.chunk]]
+    face, ink = (colour, "white") if len(step.sources) > 1 else ("white", colour)
+    look = {"boxstyle": "round,pad=0.02", "fc": face, "ec": colour, "lw": 2, "zorder": 2}
+    axes.add_patch(FancyBboxPatch((time - 0.3, rank - 0.19), 0.6, 0.38, **look))
+    centred = {"ha": "center", "va": "center", "fontsize": 10, "fontweight": "bold"}
+    axes.text(time, rank, f"chunk {step.chunk}", color=ink, zorder=3, **centred)
+
+
+def _draw_wait(axes: Any, done: Point, begins: Point, count: int) -> None:
+    style = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 1, "shrinkB": 1}
+    axes.annotate("", begins, done, arrowprops=style, zorder=1)
+    circle = {"facecolor": "white", "edgecolor": INK, "boxstyle": "circle,pad=0.15", "lw": 0.8}
+    centred = {"ha": "center", "va": "center", "fontsize": 8.5}
+    axes.text(begins[0] + 0.03, begins[1] - 0.24, str(count), bbox=circle, zorder=4, **centred)
 
 
 def _draw_source(source: str, file: Path) -> None:
-    """What `pycollective draw` makes of a topology; in a process of its own, as two of one name cannot be registered."""
+    """What `pycollective draw` makes of a topology, in a process of its own: two of one name cannot be registered."""
     with tempfile.TemporaryDirectory() as folder:
         topology, drawn = Path(folder, "topology.py"), Path(folder, "drawn.png")
         topology.write_text(source)

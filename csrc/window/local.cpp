@@ -12,8 +12,9 @@ namespace pc {
 namespace {
 
 class Local;
-std::mutex registry_mutex;
-std::map<unsigned, std::weak_ptr<Segment>> registry;  // what a token's number stands for
+// Never destroyed: the progress thread may drop the last reference to a segment while the process ends.
+std::mutex& registry_mutex = *new std::mutex;
+std::map<unsigned, std::weak_ptr<Segment>>& registry = *new std::map<unsigned, std::weak_ptr<Segment>>;  // by number
 unsigned next_number = 0;
 
 class Local final : public Segment {

@@ -111,7 +111,10 @@ def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
     except ImportError as error:
         raise Error("pycollective.op needs numba: pip install 'pycollective[numba]'") from error
     element = numba.boolean if dtype == "bool" else getattr(numba, dtype)
-    scalar = numba.njit(function)
+    # As NumPy divides: an exception could not leave the C function, and would end the block half reduced.
+    scalar = numba.njit(function, error_model="numpy")
+    if _raises(numba, function):
+        raise TypeError(f"operator {name} can raise; a reduction cannot: return a value instead")
     try:
         scalar.compile((element, element))
     except numba.core.errors.NumbaError as error:
@@ -127,7 +130,15 @@ def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
             left[i] = scalar(left[i], right[i])
 
     pointer = numba.types.CPointer(element)
-    return numba.cfunc(numba.types.void(pointer, pointer, numba.int64), nopython=True)(block)
+    signature = numba.types.void(pointer, pointer, numba.int64)
+    return numba.cfunc(signature, nopython=True, error_model="numpy")(block)
+
+
+def _raises(numba: Any, function: Callable[[Any, Any], Any]) -> bool:
+    """Whether the function itself has a raise (or assert) statement."""
+    blocks = numba.core.compiler.run_frontend(function).blocks.values()
+    raising = (numba.core.ir.Raise, numba.core.ir.StaticRaise, numba.core.ir.TryRaise)
+    return any(isinstance(statement, raising) for block in blocks for statement in block.body)
 
 
 def _returns(numba: Any, element: Any, returned: Any) -> bool:

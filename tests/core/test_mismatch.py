@@ -68,7 +68,7 @@ def test_any_two_different_calls(n: int) -> None:
     choice = random.Random(n)
     wrong = []
     started = time.monotonic()
-    for most, one in choice.sample(pairs, 500 if n == 2 else 150):
+    for most, one in pairs if n == 2 else choice.sample(pairs, 500):
         odd = choice.randrange(n)
         try:
             told = messages([acts[one if rank == odd else most] for rank in range(n)])
@@ -78,6 +78,11 @@ def test_any_two_different_calls(n: int) -> None:
             if len(wrong) > 10 or time.monotonic() - started > 60:
                 break
     assert not wrong, "\n".join(wrong)
+
+
+def others(comm: Communicator) -> list[int]:
+    """1 for every other rank, 0 for this one."""
+    return [int(rank != comm.rank) for rank in range(comm.size)]
 
 
 FIELDS: dict[str, tuple[Act, Act, str, str]] = {
@@ -117,7 +122,7 @@ FIELDS: dict[str, tuple[Act, Act, str, str]] = {
         "postscale=0.25", "postscale=0.5",
     ),
     "rows": (
-        lambda comm: comm.allgatherv(LITTLE, [8, 8]), lambda comm: comm.allgatherv(LITTLE, [7, 8]),
+        lambda comm: comm.allgatherv(LITTLE, [8, 8]), lambda comm: comm.allgatherv(LITTLE, [8 - r for r in others(comm)]),
         "allgather(count=16", "allgather(count=15",
     ),
     "order": (
@@ -138,10 +143,14 @@ def test_each_field(field: str, swapped: bool) -> None:
     if swapped:
         first, second = second, first
     told = messages([first, second])
-    assert told[0].replace("the communicator was given up: ", "") in told[1] or told[1] in told[0] or told[0]
     for text in told:
         for word in (*words, "rank 0", "rank 1", "differs between ranks"):
             assert word in text, text
+
+
+def test_counts_of_the_same_sum() -> None:
+    told = messages([lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])])
+    assert all(text.count(" calls allgather(count=24") == 2 for text in told)
 
 
 def test_custom_operators_are_told_apart() -> None:
@@ -149,8 +158,6 @@ def test_custom_operators_are_told_apart() -> None:
     import pycollective
 
     smaller, larger = pycollective.op(lambda a, b: min(a, b)), pycollective.op(lambda a, b: max(a, b))
-    seven = [pycollective.op(lambda a, b, k=k: a * b % 7) for k in range(0)]
-    assert not seven
     told = messages([lambda comm: comm.allreduce(LITTLE, op=smaller), lambda comm: comm.allreduce(LITTLE, op=larger)])
     assert all(text.count(" calls allreduce(") == 2 for text in told)
 

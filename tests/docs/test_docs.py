@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from launch import CLI, OPEN_MPI_SETTINGS, find_mpirun, launch
 
+from launch import CLI, OPEN_MPI_SETTINGS, find_mpirun, launch
 from pycollective import _core, schedule
 
 ROOT = Path(__file__).resolve().parents[2]
