@@ -24,8 +24,8 @@ call = comm.allreduce
 call(x, out)
 print(median(repeat("call(x, out)", globals=globals(), number=20000, repeat=15)) / 20000)
 """
-_START = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
-_INIT = "import pycollective; pycollective.init().barrier()"
+_START = "import numpy; from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
+_INIT = "import numpy; import pycollective; pycollective.init().barrier()"
 
 
 def compile_time(ranks: int = 8) -> float:
@@ -68,7 +68,7 @@ def import_time(repeats: int = 9) -> float:
 def init_time(ranks: int = 4, repeats: int = 7) -> float:
     """What import, ``init()`` and a barrier add to an mpirun whose ranks do the same with mpi4py alone.
 
-    Paired differences of the whole commands, start to end.  Raises RuntimeError without mpirun.
+    Both import NumPy, as everybody's program does.  Paired differences of the whole commands, start to end.  Raises RuntimeError without mpirun.
     """
     if not find_launcher().program:
         raise RuntimeError("there is no mpirun")

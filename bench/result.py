@@ -138,7 +138,7 @@ def collect_provenance(
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         numpy=_version("numpy"),
-        pycollective=_version(OURS),
+        pycollective=_version(OURS) or libraries.get(OURS, "").removeprefix("pycollective "),
         libraries=dict(libraries),
         yield_when_idle=dict(yield_when_idle),
         launcher=launcher,

@@ -113,7 +113,7 @@ class _Ours:
     def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
         """A peer for each topology named in the groups."""
         package = importlib.import_module("pycollective")
-        self._comm, self.version = package.init(), str(package.__version__)
+        self._comm, self.version = package.init(), f"pycollective {package.__version__}"
         peers: dict[tuple[str, str], Peer] = {}
         for one in (one for group in groups for one in group):
             if one.library == CEILING:

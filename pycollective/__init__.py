@@ -88,6 +88,8 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _ON_WORLD:
         return getattr(importlib.import_module("pycollective.comm.world").world(), name)
+    if name == "optim":
+        return importlib.import_module("pycollective.optim")
     if name in _NUMBERS:
         return lambda: getattr(importlib.import_module("pycollective.comm.world").world(), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ class PycollectivePeer:
 
     def __init__(self, comm: Any, topology: Any | None) -> None:
         self._comm, self._topology = comm, topology
-        self.version = str(importlib.import_module("pycollective").__version__)
+        self.version = f"pycollective {importlib.import_module('pycollective').__version__}"
 
     def supports(self, case: Case) -> bool:
         return True  # whatever it lacks it says at the first call

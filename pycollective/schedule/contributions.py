@@ -159,7 +159,6 @@ class _Execution:
             for what, mask in (
                 ("lacks the contribution", expected & ~content.once),
                 ("has the contribution twice", content.more),
-                ("has the foreign contribution", content.once & ~expected),
             )
             if mask
         ]

@@ -72,7 +72,6 @@ class _Lowering:
         self._cells = [0] * program.size  # cells in use, by rank
         self._cell_of: dict[Value, int] = {}
         self._output_at: dict[Value, list[int]] = {}  # the ranks in whose output a value lies
-        self._copied: dict[tuple[Value, int], LoweredStep] = {}  # the step by which a rank copies a value anyhow
         self._written: dict[Location, LoweredStep] = {}
         self._read: dict[Location, list[LoweredStep]] = {}
 
@@ -95,10 +94,8 @@ class _Lowering:
             else:
                 targets.append(self._new_cell(value))
         if targets:
-            scales = self._reduces and value.full
-            step = self._emit(rank, value.chunk, [Source(rank, IN, self._reduces)], targets, scales)
-            if not scales:
-                self._copied[value, rank] = step
+            source = Source(rank, IN, self._reduces)
+            self._emit(rank, value.chunk, [source], targets, self._reduces and value.full)
 
     def _locate(self, value: Value, name: int, reader: int) -> Source:
         """Where `reader` finds a value that the program reads as p[name, chunk]."""
@@ -134,7 +131,7 @@ class _Lowering:
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
         names = {name for _, name in value.reads}
-        if value not in self._cell_of and not names.issubset(outputs):
+        if not names.issubset(outputs):
             targets.append(self._new_cell(value))
         return targets
 
@@ -167,12 +164,7 @@ class _Lowering:
     def execute(self, value: Value) -> None:
         """One execution: the step itself, and the copies to private outputs elsewhere."""
         sources = self._sources(value)
-        targets = self._targets(value)
-        copy = self._copied.get((value.sources[0][0], value.rank)) if len(sources) == 1 else None
-        if copy is not None and all(target.place >= 0 for target in targets):
-            self._add_targets(copy, targets)
-        else:
-            self._emit(value.rank, value.chunk, sources, targets, value.complete)
+        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete)
         self._copy_to_results(value)
 
     def _copy_to_results(self, value: Value) -> None:
@@ -181,7 +173,7 @@ class _Lowering:
         for rank in value.finals:
             if rank != value.rank:
                 source = self._locate(value, rank, rank)
-                self._copied[value, rank] = self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False)
+                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False)
 
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.
@@ -222,13 +214,13 @@ class _Lowering:
             self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete)
         for value, cell in zip(group, cells, strict=True):
             source = Source(cell.rank, cell.place, self._reduces and value.raw)
-            outputs = [target for target in self._targets(value) if target.place == OUT]
-            self._emit(value.rank, value.chunk, [source], outputs, False)
+            outputs = self._output_at[value] = self._live_outputs(value)
+            self._emit(value.rank, value.chunk, [source], [Target(rank, OUT) for rank in outputs], False)
 
     def _sources(self, value: Value) -> list[Source]:
         return [self._locate(source, name, value.rank) for source, name in value.sources]
 
-    def _emit(self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool) -> LoweredStep:
+    def _emit(self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool) -> None:
         step = LoweredStep(rank, chunk, sources, targets, complete)
         depends = step.depends
         for source in sources:
@@ -252,13 +244,6 @@ class _Lowering:
             self._written[self._location(target.rank, target.place, chunk)] = step
         step.depth = 1 + max((before.depth for before in depends), default=0)
         self.steps.append(step)
-        return step
-
-    def _add_targets(self, step: LoweredStep, cells: list[Target]) -> None:
-        """Let a copy write fresh cells as well; nothing else can depend on them yet."""
-        step.targets.extend(cells)
-        for cell in cells:
-            self._written[cell.rank, cell.place, step.chunk] = step
 
     def _location(self, rank: int, place: int, chunk: int) -> Location:
         """Where a place is in memory. Staged calls may pass one private array as input and output."""

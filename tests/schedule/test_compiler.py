@@ -79,15 +79,32 @@ def test_a_value_for_many_is_stored_once_and_pushes_become_pulls() -> None:
     assert [len(mine.steps) for mine in shared.ranks] == [0, 2, 0, 0]
 
 
-def test_a_pushed_chain_copies_each_chunk_once_a_rank() -> None:
-    """What a rank fetches for itself it hands on in the same step."""
+def test_a_pushed_chain_is_a_chain_of_pulls_where_outputs_are_private() -> None:
     p = Program("broadcast", 4, 0)
     p.chunks(1)
     for hop in range(1, 4):
         p[hop, 0] = p.copy(p[hop - 1, 0], at=hop - 1)
     schedule = compile_program(p, Placement.STAGED)
     verify(schedule)
-    assert [len(mine.steps) for mine in schedule.ranks[1:]] == [1, 1, 1]
+    assert [[step.sources[0].rank for step in mine.steps] for mine in schedule.ranks] == [[0], [0], [1], [2]]
+
+
+def test_a_private_output_may_be_the_input() -> None:
+    """Rank 1 needs its input until the end of a long chain, though its output could be written at once."""
+    p = Program("broadcast", 3, 1)
+    p.chunks(1)
+    p[0, 0] = p[1, 0]
+    p[2, 0] = p.sum((p[0, 0], p[0, 0]), at=0)
+    for _ in range(3):
+        p[2, 0] = p.sum((p[2, 0], p[2, 0]), at=2)
+    p[2, 0] = p.sum((p[1, 0], p[2, 0]), at=1)
+    p[1, 0] = p.sum((p[0, 0], p[0, 0]))
+    steps = compile_program(p, Placement.STAGED).ranks[1].steps
+    last_read = max(i for i, step in enumerate(steps) for source in step.sources if source.place == IN)
+    first_write = min(i for i, step in enumerate(steps) for target in step.targets if target.place == OUT)
+    assert last_read < first_write
+    windows = compile_program(p, Placement.WINDOW_IN).ranks[1].steps  # there they are never the same
+    assert windows[0].targets == (Target(1, OUT),)
 
 
 def test_what_nobody_needs_is_left_out() -> None:
@@ -146,7 +163,8 @@ def test_implied_waits_are_dropped() -> None:
 
 
 def test_only_awaited_steps_are_published() -> None:
-    schedule = compile("direct", "allgather", 4)
+    schedule = compile("ring", "broadcast", 4, 0, Placement.WINDOW)
+    assert {step.consumed for mine in schedule.ranks for step in mine.steps} == {False, True}
     awaited = {
         (wait.peer, wait.count)
         for mine in schedule.ranks
