@@ -27,7 +27,7 @@ def bench(
     collective: Annotated[str, typer.Option(help="collectives, separated by commas")] = "allreduce",
     topology: Annotated[
         list[str] | None,
-        typer.Option(help="a name or FILE:NAME, repeated; 'none': peers alone [default: all]"),
+        typer.Option(help="a name or FILE:NAME, repeated; 'none': peers alone (default: all)"),
     ] = None,
     sizes: Annotated[str, typer.Option(help="FROM:TO:xFACTOR, FROM:TO:+STEP, or a list")] = "4:256M:x4",
     ranks: Annotated[str, typer.Option(help="rank counts, separated by commas")] = "2,4,8",

@@ -48,7 +48,7 @@ class Training:
 def demo(
     out: Annotated[Path, typer.Option(help="folder for the plot and the figures")] = Path("build/demo"),
     epochs: Annotated[int, typer.Option(help="of each training")] = 30,
-    example: Annotated[Path | None, typer.Option(help="the training program [default: examples/digits.py]")] = None,
+    example: Annotated[Path | None, typer.Option(help="the training program (default: examples/digits.py)")] = None,
 ) -> None:
     """Train a network on four ranks with every topology, then compare the topologies with Open MPI and Gloo."""
     console = Console()

@@ -68,7 +68,8 @@ def import_time(repeats: int = 9) -> float:
 def init_time(ranks: int = 4, repeats: int = 7) -> float:
     """What import, ``init()`` and a barrier add to an mpirun whose ranks do the same with mpi4py alone.
 
-    Both import NumPy, as everybody's program does.  Paired differences of the whole commands, start to end.  Raises RuntimeError without mpirun.
+    Both import NumPy, as everybody's program does.  Paired differences of the whole commands, start to end.
+    Raises RuntimeError without mpirun.
     """
     if not find_launcher().program:
         raise RuntimeError("there is no mpirun")

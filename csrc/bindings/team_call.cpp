@@ -60,8 +60,8 @@ double read_timeout(const py::object& timeout) {
   if (timeout.is_none()) return environment().timeout;
   const double seconds = PyFloat_AsDouble(timeout.ptr());
   if (seconds == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (!(seconds >= 0.0 && seconds < 1e9)) throw InvalidArgument("timeout is a number of seconds, not negative");
-  return seconds;
+  if (!(seconds >= 0.0)) throw InvalidArgument("timeout is a number of seconds, not negative");
+  return std::min(seconds, 1e9);  // longer than anybody waits, and within the clock's range
 }
 
 uint64_t hash_counts(const std::vector<int64_t>& counts) {

@@ -79,15 +79,15 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     team.set_mail("")
     team.set_survivor(1)
     while True:
+        announced = [rank for rank in range(comm.size) if rank != comm.rank and team.survivor(rank) == 2]
+        if announced:  # also by a leader that has finished since
+            return _follow(comm, team, announced[0], deadline + timeout)
         living = [rank for rank in range(comm.size) if not team.gone(rank) and not team.departed(rank)]
         late = time.monotonic() > deadline
         ready = [rank for rank in living if team.survivor(rank) >= 1]
         leader = ready[0]
         if comm.rank == leader and (ready == living or late):
             return _lead(comm, team, ready)
-        announced = [rank for rank in ready if team.survivor(rank) == 2]
-        if announced:
-            return _follow(comm, team, announced[0], deadline + timeout)
         if time.monotonic() > deadline + timeout:
             raise CommunicatorError(f"rank {leader} should have led shrink() but did not within {timeout:g} s")
         time.sleep(POLL_SECONDS)

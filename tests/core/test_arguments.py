@@ -22,11 +22,6 @@ def read_only() -> Any:
     return array
 
 
-def overlapping() -> tuple[Any, Any]:
-    memory = np.zeros(20)
-    return memory[:12], memory[4:16]
-
-
 Attempt = Callable[[Communicator], Any]
 WRONG: dict[str, tuple[Attempt, type[Exception], str]] = {
     "read-only out": (lambda comm: comm.allreduce(X, out=read_only()), ValueError, "out is read-only"),
@@ -40,9 +35,8 @@ WRONG: dict[str, tuple[Attempt, type[Exception], str]] = {
     "out too small": (lambda comm: comm.allreduce(X, out=np.zeros(11)), ValueError, "out has 11 elements.* needs 12"),
     "out too large": (lambda comm: comm.allgather(X, out=np.zeros(99)), ValueError, "out has 99 elements.* needs 24"),
     "out no array": (lambda comm: comm.allreduce(X, out=[0.0] * 12), TypeError, "out is no array: list"),
-    "overlap": (lambda comm: comm.allreduce(overlapping()[0], out=X), None, ""),  # type: ignore[dict-item]
     "x no array": (lambda comm: comm.allreduce("text"), TypeError, "x is no array|element type"),
-    "no x": (lambda comm: comm.allreduce(None), TypeError, "x"),
+    "no x": (lambda comm: comm.allreduce(None), TypeError, "x is"),
     "objects": (lambda comm: comm.allreduce(np.array([X, 1], object)), TypeError, "element type object"),
     "complex": (lambda comm: comm.allreduce(X.astype("c16")), TypeError, "element type complex128"),
     "other byte order": (lambda comm: comm.allreduce(X.astype(">f8")), TypeError, "element type >f8"),
@@ -55,7 +49,7 @@ WRONG: dict[str, tuple[Attempt, type[Exception], str]] = {
     "topology's parameter": (
         lambda comm: comm.allreduce(X, topology="wheel(nave=1)"), TopologyError, "wheel has the parameters: hub",
     ),
-    "topology without it": (lambda comm: comm.alltoall(X, topology="ring"), TopologyError, "no alltoall; direct"),
+    "topology without it": (lambda comm: comm.alltoall(X, topology="ring"), TopologyError, "no alltoall; try direct"),
     "no topology": (lambda comm: comm.allreduce(X, topology=3), TopologyError, "int is no topology"),
     "stream": (lambda comm: comm.allreduce(X, stream=0), ValueError, "stream is for GPU arrays"),
     "keyword": (lambda comm: comm.reduce(X, tolopogy="ring"), TypeError, "tolopogy"),
@@ -77,7 +71,6 @@ WRONG: dict[str, tuple[Attempt, type[Exception], str]] = {
     "empty of no type": (lambda comm: comm.empty(3, "c16"), TypeError, "complex128"),
     "empty negative": (lambda comm: comm.empty(-3), ValueError, "-3|negative"),
 }  # fmt: skip
-del WRONG["overlap"]
 
 
 @pytest.mark.parametrize("name", WRONG)

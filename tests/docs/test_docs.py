@@ -8,6 +8,7 @@ What follows the language of a fenced block says what is to be done with it:
     ```python file=x.py    is x.py in the folder where the page's blocks run, beside a copy of examples/
     ```python from=x.py    these lines stand in x.py of the repository, in this order
     needs=torch,numba      only where these can be imported; mpi means an mpirun
+    exit=137, grace=5      the exit code of `pycollective run`, and its --grace
     numbers=any            numbers may differ, where they are measured
 """
 
@@ -99,7 +100,7 @@ def test_block_runs(block: Block, folders: dict[Path, Path]) -> None:
     launcher = "pycollective" if block.options["run"] else "alone"
     script = folders[block.page] / f"block{block.line}.py"
     script.write_text(block.text)
-    done = launch(ranks, script, launcher=launcher, timeout=SECONDS)
+    done = launch(ranks, script, launcher=launcher, timeout=SECONDS, grace=float(block.options.get("grace", 0)))
     assert done.returncode == int(block.options.get("exit", 0)), f"{block}\n{done.report()}"
     if block.output is not None:
         written = "".join(done.outputs)

@@ -1,0 +1,233 @@
+"""Communicators made of others: split, dup, group, free, nested; their windows; and that nothing of them stays."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import re
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from core.calls import MOVING, REDUCING, call, expected, has
+from core.processes import run
+from core.reference import TOPOLOGIES, contributions
+
+import pycollective
+from pycollective import Communicator, local_world
+
+
+def check_works(comm: Communicator) -> None:
+    """A round of everything among the ranks of the communicator, with values that only they have."""
+    n = comm.size
+    xs = contributions("int32", "sum", n, 1500)
+    for turn, (collective, topology) in enumerate(itertools.product((*REDUCING, *MOVING), TOPOLOGIES)):
+        if has(topology, collective):
+            root = turn % n
+            got = call(comm, collective, xs[comm.rank], root, topology=topology)
+            right = expected(collective, xs, root, comm.rank)
+            assert got is None if right is None else got.tolist() == right.tolist()
+    window = comm.empty(5000, np.int64)
+    window[:] = 1 << comm.rank
+    assert (comm.allreduce(window, out=window, op="bor") == (1 << n) - 1).all()
+    if n > 1:
+        handle = comm.isend(xs[comm.rank], (comm.rank + 1) % n)
+        assert comm.recv(np.empty(1500, np.int32), (comm.rank - 1) % n).tolist() == xs[(comm.rank - 1) % n].tolist()
+        handle.wait(20)
+    comm.barrier()
+
+
+def split_in_every_way(comm: Communicator, link: Connection | None) -> None:
+    n, me = comm.size, comm.rank
+    for divisor in (1, 2, 3, n):
+        part = comm.split(me // divisor)
+        assert part is not None
+        assert part.world_ranks == tuple(rank for rank in range(n) if rank // divisor == me // divisor)
+        assert part.rank == part.world_ranks.index(me)
+        check_works(part)
+        part.free()
+    back = comm.split(-7, -me)
+    assert back is not None
+    assert (back.rank, back.world_ranks) == (n - 1 - me, tuple(reversed(range(n))))
+    check_works(back)
+    tied = comm.split(1 << 40, me % 2)  # ties go by rank
+    assert tied is not None
+    assert tied.world_ranks == (*range(0, n, 2), *range(1, n, 2))
+    some = comm.split(None if me == 1 else 0)
+    if me == 1:
+        assert some is None
+    else:
+        assert some is not None
+        assert 1 not in some.world_ranks
+        check_works(some)
+    assert comm.split(None) is None
+    check_works(comm)
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_split(n: int) -> None:
+    local_world(n).run(lambda comm: split_in_every_way(comm, None))
+
+
+def nest(comm: Communicator, link: Connection | None) -> tuple[int, ...]:
+    half = comm.split(comm.rank % 2)
+    assert half is not None
+    pair = half.group([half.size - 1, 0])
+    if half.rank in (0, half.size - 1):
+        assert pair is not None
+        assert pair.rank == (half.rank == 0)
+        assert pair.world_ranks == (half.world_ranks[-1], half.world_ranks[0])
+        copy = pair.dup()
+        half.free()
+        check_works(copy)
+        check_works(pair)
+        return copy.world_ranks
+    assert pair is None
+    return ()
+
+
+def test_nested_communicators_outlive_what_they_were_made_of() -> None:
+    expected = [(4, 0), (5, 1), (), (), (4, 0), (5, 1)]
+    assert local_world(6).run(lambda comm: nest(comm, None)) == expected
+    assert run(6, nest) == expected
+
+
+def test_split_in_processes() -> None:
+    run(3, split_in_every_way)
+
+
+def test_calls_of_different_communicators_do_not_mix() -> None:
+    def body(comm: Communicator) -> None:
+        twin = comm.dup()
+        assert (twin.rank, twin.size, twin.world_ranks) == (comm.rank, comm.size, comm.world_ranks)
+        first, second = comm.iallreduce(np.ones(9)), twin.iallgather(np.ones(2))
+        if comm.rank % 2:
+            second.wait(20)
+        first.wait(20)
+        second.wait(20)
+        twin.free()
+        comm.barrier()
+
+    local_world(3).run(body)
+
+
+def test_names_and_numbers() -> None:
+    def body(comm: Communicator) -> None:
+        part = comm.split(0, name="gradients")
+        assert part is not None
+        assert part.name == "gradients"
+        assert repr(part) == f"<Communicator 'gradients': rank {comm.rank} of 2>"
+        assert (comm.local_rank, comm.local_size, comm.cross_rank, comm.cross_size) == (comm.rank, 2, 0, 1)
+        assert (part.local_rank, part.local_size, part.cross_rank, part.cross_size) == (comm.rank, 2, 0, 1)
+        with pytest.raises(ValueError, match="gradients|not a rank"):
+            part.broadcast(np.ones(2), 5)
+        if comm.rank == 0:
+            with pytest.raises(pycollective.TimeoutError, match="communicator 'gradients'"):
+                part.barrier(timeout=0.1)
+
+    local_world(2).run(body)
+
+
+def explain_path(comm: Communicator) -> None:
+    text = str(comm.explain("allreduce", 1 << 20))
+    for word in ("direct", "zero-copy", "staged", "memory of this process"):
+        assert word in text
+    assert comm.explain("allreduce", 8, "ring").topology == "ring"
+    with pytest.raises(pycollective.TopologyError, match="rong"):
+        comm.explain("allreduce", 8, "rong")
+    with pytest.raises((ValueError, pycollective.Error), match="allredcue"):
+        comm.explain("allredcue", 8)
+
+
+def test_explain_sends_nothing() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            explain_path(comm)
+        comm.barrier()
+
+    local_world(2).run(body)
+
+
+# -- nothing stays -------------------------------------------------------------------------------------------------
+
+
+def holdings() -> dict[str, int]:
+    """What this process holds: descriptors, mappings of ours, and resident memory in KiB."""
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text()
+    status = Path("/proc/self/status").read_text()
+    resident = re.search(r"VmRSS:\s+(\d+)", status)
+    assert resident is not None
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "mappings": sum("pycollective" in line for line in maps.splitlines()),
+        "resident": int(resident[1]),
+    }
+
+
+def make_and_drop(comm: Communicator, rounds: int) -> None:
+    for turn in range(rounds):
+        made: list[Any] = [comm.dup(), comm.split(comm.rank % 2), comm.group([0, 1])]
+        for one in made:
+            if one is not None:
+                window = one.empty(20_000)
+                window[:] = 1
+                one.allreduce(window, out=window)
+                one.iallreduce(np.ones(3)).wait(20)
+                if one.size > 1:
+                    one.sendrecv = None
+                if turn % 2:
+                    one.free()
+        comm.barrier()
+
+
+def count_holdings(comm: Communicator, link: Connection) -> tuple[dict[str, int], dict[str, int]]:
+    make_and_drop(comm, 5)
+    before = holdings()
+    make_and_drop(comm, 40)
+    return before, holdings()
+
+
+def test_communicators_and_windows_leave_nothing() -> None:
+    for before, after in run(3, count_holdings):
+        assert after["descriptors"] <= before["descriptors"]
+        assert after["mappings"] <= before["mappings"]
+        assert after["resident"] < before["resident"] + 4096
+
+
+def repeat_calls(comm: Communicator, link: Connection) -> tuple[dict[str, int], dict[str, int]]:
+    """Ever new sizes, operators' and topologies' spellings: what is remembered of calls is bounded."""
+
+    def some(begin: int, end: int) -> None:
+        for turn in range(begin, end):
+            comm.allreduce(np.ones(turn % 7000 + 1), topology="wheel(hub=" + str(turn % 2) + ")")
+            comm.iallreduce(np.ones(turn % 5000 + 1), op="".join(("m", "ax"))).wait(20)
+
+    some(0, 2500)
+    before = holdings()
+    some(2500, 7500)
+    return before, holdings()
+
+
+def test_ever_new_calls_do_not_pile_up() -> None:
+    for before, after in run(2, repeat_calls):
+        assert after["descriptors"] == before["descriptors"]
+        assert after["mappings"] == before["mappings"]
+        assert after["resident"] < before["resident"] + 16384
+
+
+def threads_come_and_go() -> dict[str, int]:
+    for _ in range(15):
+        local_world(4).run(lambda comm: (comm.dup().barrier(), comm.empty(100_000)[:] is None))
+    return holdings()
+
+
+def test_worlds_of_threads_leave_nothing() -> None:
+    before = threads_come_and_go()
+    for _ in range(4):
+        after = threads_come_and_go()
+    assert after["descriptors"] <= before["descriptors"]
+    assert after["resident"] < before["resident"] + 8192
