@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['Handle', 'HostBuffer', 'Schedule', 'Segment', 'Team', 'Window', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'Handle', 'HostBuffer', 'Schedule', 'Segment', 'Team', 'Window', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -194,3 +194,4 @@ def takes(op: str, dtype: str) -> bool:
     """
     Whether the operator takes the element type.
     """
+ALWAYS_STAGED: int = 4096

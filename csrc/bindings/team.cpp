@@ -44,6 +44,7 @@ void write_mail(const Team& team, const std::string& text) {
 }  // namespace
 
 void bind_team(py::module_& m) {
+  m.attr("ALWAYS_STAGED") = kAlwaysStaged;
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
       .def(
           "array",

@@ -15,7 +15,6 @@ namespace pc {
 namespace {
 
 constexpr size_t kMostPlans = 4096;     // a program with ever new sizes starts over rather than grow
-constexpr int64_t kAlwaysStaged = 4096; // bytes up to which copying in costs less than the windows' second wait
 
 bool reduces(Collective c) {
   return c == Collective::allreduce || c == Collective::reduce || c == Collective::reduce_scatter ||

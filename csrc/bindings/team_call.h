@@ -14,6 +14,9 @@
 
 namespace pc {
 
+// Bytes up to which copying in costs less than the windows' second wait.
+constexpr int64_t kAlwaysStaged = 4096;
+
 // What a plan depends on.  Operator and topology are told apart by identity; the cache keeps them alive.
 struct PlanKey {
   Collective collective;

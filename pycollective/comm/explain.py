@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pycollective import _core
 from pycollective.comm.planner import choose
 from pycollective.comm.rail_calls import RailCalls
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
-
-ALWAYS_STAGED = 4096
-"""Bytes up to which also window arrays are staged, as in csrc/bindings/team_call.cpp."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
     row = registry.info(instance)
     memory = "memory of this process" if comm._threads else "shared memory of this host"
     staged = f"staged through scratch in {memory}"
-    if nbytes <= ALWAYS_STAGED:
-        window, why = staged, f"up to {ALWAYS_STAGED} bytes one copy in costs less than a second wait"
+    if nbytes <= _core.ALWAYS_STAGED:
+        window, why = staged, f"up to {_core.ALWAYS_STAGED} bytes one copy in costs less than a second wait"
     elif collective in ("gather", "scatter", "barrier"):
         window, why = staged, f"{collective} is always staged"
     else:

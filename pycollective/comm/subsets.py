@@ -81,7 +81,7 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     while True:
         announced = [rank for rank in range(comm.size) if rank != comm.rank and team.survivor(rank) == 2]
         if announced:  # also by a leader that has finished since
-            return _follow(comm, team, announced[0], deadline + timeout)
+            return _follow(comm, team, announced[0])
         living = [rank for rank in range(comm.size) if not team.gone(rank) and not team.departed(rank)]
         late = time.monotonic() > deadline
         ready = [rank for rank in living if team.survivor(rank) >= 1]
@@ -102,7 +102,7 @@ def _lead(comm: Communicator, team: _core.Team, members: list[int]) -> Communica
     return _join(comm, segment, members, scratch)
 
 
-def _follow(comm: Communicator, team: _core.Team, leader: int, deadline: float) -> Communicator:
+def _follow(comm: Communicator, team: _core.Team, leader: int) -> Communicator:
     token, _, listed = team.mail(leader).partition(" ")
     members = [int(rank) for rank in listed.split(",")]
     if comm.rank not in members:

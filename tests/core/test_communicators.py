@@ -177,8 +177,9 @@ def make_and_drop(comm: Communicator, rounds: int) -> None:
                 window[:] = 1
                 one.allreduce(window, out=window)
                 one.iallreduce(np.ones(3)).wait(20)
-                if one.size > 1:
-                    one.sendrecv = None
+                if one.size > 1 and one.rank < 2:
+                    one.isend(np.ones(3), 1 - one.rank)
+                    one.recv(np.ones(3), 1 - one.rank)
                 if turn % 2:
                     one.free()
         comm.barrier()

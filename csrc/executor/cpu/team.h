@@ -106,7 +106,6 @@ class Team {
   const std::string& name() const { return name_; }
   const Control& control() const { return control_; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
-  std::mutex& mutex() { return mutex_; }
   Patience patience;
   std::atomic<int> queued{0};  // calls with the progress thread: a blocking call must go behind them
 
@@ -163,7 +162,6 @@ class Team {
   std::map<const char*, int64_t> window_at_;    // by where this rank's part begins
   std::atomic<bool> has_windows_{false};
   mutable std::mutex windows_mutex_;
-  std::mutex mutex_;
 };
 
 }  // namespace pc

@@ -1,0 +1,197 @@
+"""What may be passed as an array: NumPy in all its shapes, numbers and lists, and other libraries through DLPack."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pycollective import Communicator, local_world
+
+
+def on_two(body: Any) -> None:
+    local_world(2).run(body)
+
+
+def test_shapes_and_strides_of_inputs() -> None:
+    base = np.arange(60.0).reshape(3, 4, 5)
+    inputs = {
+        "C": base,
+        "Fortran": np.asfortranarray(base),
+        "transposed": base.T,
+        "reversed": base[::-1],
+        "every other": base[:, ::2, ::3],
+        "broadcast": np.broadcast_to(np.arange(5.0), (3, 5)),
+        "a column": base[:, :, 2],
+        "one element": base[1:2, 1:2, 1:2],
+        "0-d": base[1, 1, 1, ...],
+        "empty": base[:, 4:],
+        "of a matrix": np.matrix(base[0]),
+        "read-only": np.frombuffer(base.tobytes()),
+    }
+
+    def body(comm: Communicator) -> None:
+        for name, x in inputs.items():
+            before = x.copy()
+            got = comm.allreduce(x)
+            assert got.shape == x.shape, name
+            assert (got == 2 * before).all(), name
+            assert got.flags.c_contiguous
+            assert (x == before).all()
+            assert (comm.iallreduce(x).result(20) == 2 * before).all(), name
+            if x.ndim:
+                assert (comm.allgather(x) == np.concatenate([before, before])).all(), name
+                parts = np.array_split(before, 2)
+                assert (comm.reduce_scatter(x) == 2 * parts[comm.rank]).all(), name
+
+    on_two(body)
+
+
+def test_numbers_and_sequences() -> None:
+    def body(comm: Communicator) -> None:
+        assert comm.allreduce(3) == 6
+        assert comm.allreduce(2.5).dtype == np.float64
+        assert comm.allreduce(True, op="land").dtype == bool
+        assert comm.allreduce(np.float32(1.5)).dtype == np.float32
+        assert comm.allreduce([[1, 2], [3, 4]]).tolist() == [[2, 4], [6, 8]]
+        assert comm.allreduce((1.5, 2)).tolist() == [3, 4]
+        assert comm.allreduce(range(3)).tolist() == [0, 2, 4]
+        assert comm.allgather(comm.rank).tolist() == [0, 1]
+        assert comm.gather(np.int8(comm.rank + 5), 1) is None if comm.rank == 0 else True
+        if comm.rank == 1:
+            assert comm.gather(np.int8(6), 1).tolist() == [5, 6]
+        assert comm.broadcast(7.0 if comm.rank == 1 else 0.0, 1) == 7
+
+    local_world(2).run(lambda comm: None)
+    on_two_fixed(body)
+
+
+def on_two_fixed(body: Any) -> None:
+    local_world(2).run(body)
+
+
+def test_the_buffer_protocol() -> None:
+    def body(comm: Communicator) -> None:
+        assert comm.allreduce(array.array("d", [1, 2])).tolist() == [2, 4]
+        assert comm.allreduce(memoryview(np.arange(4))).tolist() == [0, 2, 4, 6]
+        with pytest.raises(TypeError, match="out is no array"):
+            comm.allreduce(np.ones(2), out=bytearray(16))
+        comm.barrier()
+
+    on_two(body)
+
+
+def test_out_keeps_its_shape() -> None:
+    """Only the number of elements must fit; the result is `out` itself."""
+
+    def body(comm: Communicator) -> None:
+        out = np.empty((2, 3))
+        assert comm.allreduce(np.arange(6.0), out=out) is out
+        assert out.tolist() == [[0, 2, 4], [6, 8, 10]]
+        out = np.empty(())
+        assert comm.allreduce(np.ones(1), out=out) is out
+        assert out == 2
+
+    on_two(body)
+
+
+def test_subclasses_and_unusual_dtypes() -> None:
+    def body(comm: Communicator) -> None:
+        assert comm.allreduce(np.ones(3, np.longlong)).tolist() == [2, 2, 2]
+        assert comm.allreduce(np.ones(3, "=i4")).tolist() == [2, 2, 2]
+        assert comm.allreduce(np.ma.masked_array([1.0, 2.0], [False, True])).tolist()[0] == 2
+        memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4096,))
+        assert comm.allreduce(memory).sum() == 0
+        assert comm.allreduce(np.ones(2, np.intp), out=np.ones(2, "l")).tolist() == [2, 2]
+
+    on_two(body)
+
+
+class Exporter:
+    """Speaks DLPack and nothing else, as a library that we have never heard of."""
+
+    def __init__(self, values: Any, versioned: bool = True) -> None:
+        self.values = values
+        self.shape = values.shape
+        self.versioned = versioned
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if not self.versioned and "max_version" in options:
+            raise TypeError("an old producer does not know max_version")
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.values.__dlpack_device__()
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"])
+def test_any_library_through_dlpack(dtype: str, versioned: bool) -> None:
+    def body(comm: Communicator) -> None:
+        x = np.arange(6).reshape(2, 3).astype(dtype)
+        out = np.zeros((2, 3), dtype)
+        box = Exporter(out, versioned)
+        assert comm.allreduce(Exporter(x, versioned), out=box, op="max") is box
+        assert out.tolist() == x.tolist()
+        assert np.asarray(comm.allreduce(Exporter(x, versioned), op="max")).tolist() == x.tolist()
+        assert np.asarray(comm.allgather(Exporter(x, versioned))).shape == (4, 3)
+
+    on_two(body)
+
+
+def test_what_dlpack_refuses() -> None:
+    frozen = np.zeros(6)
+    frozen.flags.writeable = False
+
+    def body(comm: Communicator) -> None:
+        with pytest.raises(ValueError, match="read-only"):
+            comm.allreduce(np.ones(6), out=Exporter(frozen))
+        assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # to read it is allowed
+        with pytest.raises(ValueError, match="contiguous"):
+            comm.allreduce(np.ones(6), out=Exporter(np.zeros((6, 2))[:, 0]))
+        with pytest.raises(TypeError, match="element type"):
+            comm.allreduce(Exporter(np.zeros(3, complex)))
+        comm.barrier()
+
+    on_two(body)
+
+
+def test_exports_are_released() -> None:
+    import sys
+
+    def body(comm: Communicator) -> None:
+        x = np.ones(100)
+        before = sys.getrefcount(x)
+        exporter = Exporter(x)
+        for _ in range(10):
+            comm.allreduce(exporter)
+            comm.iallreduce(exporter).wait(20)
+        del exporter
+        assert sys.getrefcount(x) == before
+
+    on_two(body)
+
+
+def test_array_api_strict() -> None:
+    strict = pytest.importorskip("array_api_strict")
+
+    def body(comm: Communicator) -> None:
+        x = strict.asarray([[1.0, 2.0], [3.0, 4.0]], dtype=strict.float32)
+        for got in (comm.allreduce(x), comm.iallreduce(x).result(20)):
+            assert type(got) is type(x)
+            assert got.dtype == strict.float32
+            assert got.shape == (2, 2)
+            assert bool(strict.all(got == x * 2))
+        assert comm.allgather(x).shape == (4, 2)
+        assert comm.reduce_scatter(x).shape == (1, 2)
+        assert comm.allreduce(x, out=x) is x
+        assert float(x[1, 1]) == 8
+        turned = strict.permute_dims(strict.reshape(strict.arange(6, dtype=strict.int32), (2, 3)), (1, 0))
+        assert comm.allreduce(turned)[2, 1] == 10
+        with pytest.raises(ValueError, match="contiguous"):
+            comm.allreduce(strict.zeros((3, 2), dtype=strict.int32), out=turned)
+        comm.barrier()
+
+    on_two(body)
