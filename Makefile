@@ -30,6 +30,7 @@ test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goe
 
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what it takes)
 	$(BIN)/pycollective bench $(ARGS)
+	$(BIN)/pytest bench
 
 lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, clang-format, the layers and the stubs
 	$(BIN)/ruff check .

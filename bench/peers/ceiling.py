@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CEILING", "CeilingPeer"]
 
 CEILING = "ceiling"
-_TILE = 512 * 1024  # bytes; in the second-level cache with its inputs
+_CACHE = 32 << 20  # bytes of third-level cache from which outputs are written past it
 
 
 class CeilingPeer:
@@ -41,28 +41,8 @@ class CeilingPeer:
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         combine = self._combine
         sources, targets = np.split(send, self._ranks), np.split(recv, self._ranks)
-        try:
-            combine(op, [source[:1] for source in sources], [target[:1] for target in targets])
-        except (TypeError, ValueError):  # this core writes to one array at a time
-            return self._by_tiles(op, sources, targets)
-        return lambda: combine(op, sources, targets)
-
-    def _by_tiles(self, op: str, sources: list[Array], targets: list[Array]) -> Call:
-        """Reduce into the first output, copy on to the others while a tile is in cache."""
-        combine, size = self._combine, sources[0].size
-        cuts = range(_TILE // sources[0].itemsize, size, _TILE // sources[0].itemsize)
-        tiles = [
-            (list(pieces[: self._ranks]), pieces[self._ranks], pieces[self._ranks + 1 :])
-            for pieces in zip(*(np.split(array, cuts) for array in (*sources, *targets)), strict=True)
-        ]
-
-        def call() -> None:
-            for inputs, first, others in tiles:
-                combine(op, inputs, first)
-                for other in others:
-                    np.copyto(other, first)
-
-        return call
+        streamed = send is not recv and 2 * send.nbytes * self._ranks > _CACHE  # as the executor decides
+        return lambda: combine(op, sources, targets, streamed)
 
     def _none(self, *_: object) -> Call:
         raise NotImplementedError("the ceiling knows allreduce only")

@@ -91,9 +91,8 @@ def binary_tree(ranks: list[int]) -> Edges:
 
 
 def two_trees(ranks: list[int]) -> tuple[Edges, Edges]:
-    """Two binary trees, the second over the ranks in an order that exchanges odd and even positions."""
-    twin = ranks[::-1] if len(ranks) % 2 == 0 else ranks[1:] + ranks[:1]
-    return binary_tree(ranks), binary_tree(twin)
+    """Two binary trees, the second over the ranks moved on by one, which makes leaves of the inner ranks."""
+    return binary_tree(ranks), binary_tree(ranks[1:] + ranks[:1])
 
 
 def two_trees_below(root: int, size: int) -> tuple[Edges, Edges]:

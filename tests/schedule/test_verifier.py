@@ -9,6 +9,7 @@ import pytest
 
 from pycollective.errors import VerificationError
 from pycollective.schedule import (
+    IN,
     OUT,
     Placement,
     Program,
@@ -97,6 +98,17 @@ def test_a_race_names_chunk_and_both_steps() -> None:
         " step 0 of rank 1 (chunk 1: scratch[1] cell 0 = in[1]) and"
         " step 1 of rank 2 (chunk 1: scratch[2] cell 2 = in[2] + scratch[1] cell 0)"
     )
+
+
+def test_a_staged_call_must_not_rely_on_one_array_nor_on_two() -> None:
+    schedule = compile("direct", "broadcast", 1, 0)
+    with pytest.raises(VerificationError, match="rank 0, chunk 0: nothing is written to its output"):
+        verify(with_rank(schedule, 0, steps=()))
+    schedule = compile("direct", "allreduce", 2, small=True)
+    late = Step(0, (Source(0, IN, True),), (Target(0, schedule.cells),))  # reads the input when the output is written
+    longer = with_rank(schedule, 0, steps=(*schedule.ranks[0].steps, late))
+    with pytest.raises(VerificationError, match=r"step 2 of rank 0 .* in\[0\] is marked initial, but not raw"):
+        verify(dataclasses.replace(longer, stride=3, cells=schedule.cells + 1))
 
 
 def test_leaving_too_early_is_a_race() -> None:

@@ -1,0 +1,223 @@
+// What ends a call that cannot be completed, and the ways in which ranks drift apart; ranks are threads.
+// The environment variable PC_TEST_SCHEDULES names the folder that dump_schedules.py wrote.
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "check.h"
+#include "engine/progress.h"
+#include "rank.h"
+
+namespace pc::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<Case> schedules(const std::string& file, const std::string& only) {
+  const char* folder = std::getenv("PC_TEST_SCHEDULES");
+  return read_cases(std::string(folder != nullptr ? folder : ".") + "/" + file, only);
+}
+
+// A communicator whose ranks are threads.
+struct Ranks {
+  explicit Ranks(const std::vector<Case>& cases) : world(cases[0].size, array_bytes_for(cases)) {
+    for (int32_t r = 0; r < world.size; ++r) all.push_back(std::make_shared<Rank>(world, r));
+  }
+  // body(rank) on a thread of each rank; what each of them threw.
+  std::vector<std::optional<CommunicatorFault>> run(const std::function<void(Rank&)>& body) {
+    std::vector<std::optional<CommunicatorFault>> thrown(all.size());
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < all.size(); ++r)
+      threads.emplace_back([&, r] {
+        try {
+          body(*all[r]);
+        } catch (const CommunicatorFault& fault) {
+          thrown[r] = fault;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    return thrown;
+  }
+  World world;
+  std::vector<std::shared_ptr<Rank>> all;
+};
+
+void call(Rank& rank, const CallPlan& plan, std::chrono::duration<double> timeout = std::chrono::seconds(60)) {
+  Operation op = rank.prepare(plan);
+  op.timeout = timeout;
+  rank.team.run(op);
+  const std::string problem = rank.check(plan);
+  PC_CHECK(problem.empty(), problem);
+}
+
+CallPlan plain(const Case& c, uint32_t number, int64_t longest = 100) {
+  return {&c, Arithmetic::integers, longest, false, false, number};
+}
+
+bool mentions(const CommunicatorFault& fault, const std::string& part) {
+  return std::string(fault.what()).find(part) != std::string::npos;
+}
+
+PC_TEST(faults_mismatch_is_raised_on_every_rank) {
+  const auto cases = schedules("ranks-3.txt", "-allreduce-STAGED");
+  for (const Case& c : cases) {
+    Ranks ranks(cases);
+    const auto thrown = ranks.run([&](Rank& rank) {
+      const bool odd = rank.team.rank() == 1;
+      for (uint32_t i = 0; i < 3; ++i) call(rank, plain(c, i));
+      for (uint32_t i = 3; i < 6; ++i) {  // a rank that is already through raises in a later call
+        Operation op = rank.prepare(plain(c, i, odd ? 90 : 100));
+        op.timeout = std::chrono::seconds(20);
+        rank.team.run(op);
+      }
+    });
+    const std::string counts[] = {text("count=", 100 * c.chunks() - 5), text("count=", 90 * c.chunks() - 5)};
+    for (const auto& fault : thrown) {
+      PC_CHECK(fault.has_value(), c.name, ": a rank raised nothing");
+      if (!fault) continue;
+      PC_CHECK(fault->fault == Fault::mismatch, c.name, ": ", fault->what());
+      PC_CHECK(mentions(*fault, counts[0]) && mentions(*fault, counts[1]), c.name, ": ", fault->what());
+    }
+  }
+}
+
+PC_TEST(faults_timeout_names_the_missing_rank) {
+  const auto cases = schedules("ranks-3.txt", "direct-allreduce-STAGED");
+  Ranks ranks(cases);
+  const auto thrown = ranks.run([&](Rank& rank) {
+    call(rank, plain(cases[0], 0));
+    if (rank.team.rank() != 2) call(rank, plain(cases[0], 1), milliseconds(200));
+  });
+  PC_CHECK(!thrown[2], "the rank that made no call raised");
+  for (int r = 0; r < 2; ++r) {
+    PC_CHECK(thrown[r] && thrown[r]->fault == Fault::timeout && thrown[r]->culprit == 2, "rank ", r);
+    PC_CHECK(thrown[r] && mentions(*thrown[r], "rank 2") && mentions(*thrown[r], "allreduce"), "rank ", r);
+  }
+}
+
+PC_TEST(faults_departed_peer_is_noticed_at_once) {
+  const auto cases = schedules("ranks-3.txt", "ring-allreduce-STAGED");
+  Ranks ranks(cases);
+  const auto start = Clock::now();
+  const auto thrown = ranks.run([&](Rank& rank) {
+    call(rank, plain(cases[0], 0));
+    if (rank.team.rank() == 1) rank.team.depart();
+    else call(rank, plain(cases[0], 1), std::chrono::seconds(30));
+  });
+  for (const int r : {0, 2}) PC_CHECK(thrown[r] && thrown[r]->fault == Fault::peer_lost && thrown[r]->culprit == 1, "rank ", r);
+  PC_CHECK(Clock::now() - start < std::chrono::seconds(5), "it took long");
+}
+
+PC_TEST(faults_poisoned_team_raises_in_later_calls_too) {
+  const auto cases = schedules("ranks-2.txt", "direct-allreduce-STAGED");
+  Ranks ranks(cases);
+  ranks.all[0]->team.poison(Fault::aborted, 0, "given up by the test");
+  for (int i = 0; i < 2; ++i)
+    for (const auto& fault : ranks.run([&](Rank& rank) { call(rank, plain(cases[0], 0)); }))
+      PC_CHECK(fault && fault->fault == Fault::aborted && mentions(*fault, "given up by the test"), "call ", i);
+}
+
+PC_TEST(faults_dropped_window_is_an_error_not_a_crash) {
+  const auto cases = schedules("ranks-2.txt", "direct-allreduce-WINDOW-");
+  Ranks ranks(cases);
+  ranks.all[0]->team.remove_window(1);
+  const auto thrown = ranks.run([&](Rank& rank) {
+    Operation op = rank.prepare(plain(cases[0], 0));
+    if (rank.team.rank() == 0) op.output_at = {0, 0};  // its own array lies in the window that it has kept
+    rank.team.run(op);
+  });
+  for (const auto& fault : thrown) PC_CHECK(fault && mentions(*fault, "window"), fault ? fault->what() : "nothing was raised");
+}
+
+void add_slowly(void* into, const void* from, int64_t count) {
+  std::this_thread::sleep_for(milliseconds(30));
+  for (int64_t i = 0; i < count; ++i) static_cast<int32_t*>(into)[i] += static_cast<const int32_t*>(from)[i];
+}
+
+// A chain of broadcasts lets the first rank run calls ahead of the last, which still reads what the others left there.
+PC_TEST(faults_none_when_a_rank_is_calls_ahead) {
+  const auto sums = schedules("ranks-5.txt", "direct-allreduce-small-STAGED");
+  const auto chains = schedules("ranks-5.txt", "ring-broadcast-STAGED-0");
+  std::vector<Case> both = sums;
+  both.insert(both.end(), chains.begin(), chains.end());
+  Ranks ranks(both);
+  const auto thrown = ranks.run([&](Rank& rank) {
+    for (uint32_t round = 0; round < 3; ++round) {
+      CallPlan sum{&sums[0], Arithmetic::custom, 100, false, false, 100 * round};
+      Operation op = rank.prepare(sum);
+      auto plan = std::make_shared<Plan>(*op.plan);
+      if (rank.team.rank() == 4) plan->custom = add_slowly;
+      op.plan = plan;
+      rank.team.run(op);
+      const std::string problem = rank.check(sum);
+      PC_CHECK(problem.empty(), problem);
+      for (uint32_t i = 1; i < 25; ++i) call(rank, plain(chains[0], 100 * round + i, 20));
+    }
+  });
+  for (const auto& fault : thrown) PC_CHECK(!fault, fault->what());
+}
+
+// Every ordered pair has a channel of its own; a message may wait in it for its receiver.
+PC_TEST(faults_none_in_messages_between_pairs) {
+  constexpr int32_t n = 3;
+  constexpr uint32_t kMessages = 40;
+  const auto sends = schedules("sends.txt", "");
+  const auto find = [&](const char* name) { return sends[sends[0].name == name ? 0 : 1]; };
+  const Case eager = find("eager"), rendezvous = find("rendezvous");
+  const auto table = eager.ranks[0];
+  auto cases = schedules("ranks-3.txt", "direct-allreduce-STAGED");
+  Ranks ranks(cases);
+  const auto message = [](const Case& c, Team& team, std::vector<int32_t>& data) {
+    auto plan = std::make_shared<Plan>();
+    plan->schedule = c.ranks[team.rank()];
+    plan->layout = Layout::split(static_cast<int64_t>(data.size()), c.chunks(), 16);
+    plan->fingerprint.collective = Collective::send;
+    plan->fingerprint.count = static_cast<int64_t>(data.size());
+    plan->fingerprint.dtype = Dtype::int32;
+    plan->element = 4;
+    plan->finish(team.capacity());
+    Operation op;
+    op.plan = plan;
+    op.input = op.output = data.data();
+    op.timeout = std::chrono::seconds(60);
+    team.run(op);
+  };
+  const auto thrown = ranks.run([&](Rank& rank) {
+    const int32_t me = rank.team.rank(), next = (me + 1) % n, before = (me + n - 1) % n;
+    Team out(rank.team, me, next), in(rank.team, before, me);
+    for (uint32_t i = 0; i < kMessages; ++i) {
+      const auto length = static_cast<size_t>(1 + i % 5 * 7);
+      std::vector<int32_t> sent(length, static_cast<int32_t>(1000 * i) + me), received(length);
+      message(eager, out, sent);
+      std::fill(sent.begin(), sent.end(), -1);
+      message(eager, in, received);
+      for (const int32_t v : received) PC_CHECK(v == static_cast<int32_t>(1000 * i) + before, "message ", i, " is ", v);
+    }
+    std::vector<int32_t> large(500, me == 0 ? 7 : 0);  // several tiles, handed round the ring from rank 0
+    if (me != 0) message(rendezvous, in, large);
+    message(rendezvous, out, large);
+    if (me == 0) message(rendezvous, in, large);
+    for (const int32_t v : large) PC_CHECK(v == 7, "the long message is ", v);
+  });
+  for (const auto& fault : thrown) PC_CHECK(!fault, fault->what());
+}
+
+PC_TEST(faults_reach_the_handle_of_a_queued_call) {
+  const auto cases = schedules("ranks-2.txt", "ring-allreduce-STAGED");
+  Ranks ranks(cases);
+  const auto thrown = ranks.run([&](Rank& rank) {
+    Operation op = rank.prepare(plain(cases[0], 0));
+    op.timeout = milliseconds(100);
+    const std::shared_ptr<Team> team(ranks.all[rank.team.rank()], &rank.team);
+    if (rank.team.rank() == 1) return;
+    const auto task = std::make_shared<Task>(team, op, nullptr);
+    Progress::instance().submit(task);
+    PC_CHECK(!task->wait(0.001), "it cannot be done yet");
+    task->wait(-1);
+  });
+  PC_CHECK(thrown[0] && thrown[0]->fault == Fault::timeout && thrown[0]->culprit == 1, "rank 0");
+}
+
+}  // namespace
+}  // namespace pc::test
