@@ -109,4 +109,4 @@ def _contiguous(x: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return x.contiguous()
-    return x.__array_namespace__().asarray(x, copy=True)
+    return x.__array_namespace__().reshape(x, (-1,), copy=True)  # in C order; only the elements are read

@@ -96,7 +96,7 @@ class Planner:
         program = "allreduce" if collective == "barrier" else collective
         rooted = root if program in ROOTED else None
         where = Placement[PLACEMENTS[placement]]
-        if small and where.inplace:
+        if small and where.inplace and registry.info(instance).order == "rank":  # both variants: the same bits
             # Where everybody overwrites what everybody reads, one-shot takes a detour through scratch; two-shot not.
             small = schedule_for(instance, program, self.size, rooted, where, True).cells == 0
         key = (instance, program, self.size, rooted, where, small)

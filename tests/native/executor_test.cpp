@@ -203,6 +203,7 @@ void run_all(const std::string& mode, const Run& run) {
 int main(int argc, char** argv) {
   using namespace pc::test;
   if (argc < 3) give_up("executor_test MODE SCHEDULES [ONLY [REPEATS]]");
+  use_small_tiles();
   try {
     const Run run(read_cases(argv[2], argc > 3 ? argv[3] : ""), argc > 4 ? std::atoi(argv[4]) : 1);
     run_all(argv[1], run);

@@ -15,6 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 std::vector<Case> schedules(const std::string& file, const std::string& only) {
+  use_small_tiles();
   const char* folder = std::getenv("PC_TEST_SCHEDULES");
   return read_cases(std::string(folder != nullptr ? folder : ".") + "/" + file, only);
 }
@@ -165,7 +166,6 @@ PC_TEST(faults_none_in_messages_between_pairs) {
   const auto sends = schedules("sends.txt", "");
   const auto find = [&](const char* name) { return sends[sends[0].name == name ? 0 : 1]; };
   const Case eager = find("eager"), rendezvous = find("rendezvous");
-  const auto table = eager.ranks[0];
   auto cases = schedules("ranks-3.txt", "direct-allreduce-STAGED");
   Ranks ranks(cases);
   const auto message = [](const Case& c, Team& team, std::vector<int32_t>& data) {

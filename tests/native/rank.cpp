@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -56,6 +57,11 @@ std::vector<int64_t> begins(const Layout& layout) {
 int64_t total(const Layout& layout) { return std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0}); }
 
 }  // namespace
+
+void use_small_tiles() {
+  setenv("PYCOLLECTIVE_TILE", "256", 0);
+  setenv("PYCOLLECTIVE_STAGED_TILE", "128", 0);
+}
 
 std::vector<CallPlan> calls_of(const Case& c, uint32_t first) {
   const int64_t several = several_tiles();

@@ -10,6 +10,9 @@
 
 namespace pc::test {
 
+// Tiles so small that a short array has several, unless the environment says otherwise.  Before anything else.
+void use_small_tiles();
+
 // The arithmetic of a call.  All are exact: small integers, also as floats, scaled by powers of two.
 enum class Arithmetic { integers, scaled_floats, custom };
 
