@@ -45,6 +45,7 @@ void write_mail(const Team& team, const std::string& text) {
 
 void bind_team(py::module_& m) {
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;
+  py::module_::import("atexit").attr("register")(py::cpp_function(python_ends));
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
       .def(
           "array",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -84,26 +85,38 @@ bool takes(const py::object& array) {
   return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
 }
 
-// From Python's shutdown on another thread must not ask for the interpreter lock: it would never get it.
-bool interpreter_ending() {
-#if PY_VERSION_HEX >= 0x030d0000
-  return !Py_IsInitialized() || Py_IsFinalizing();
-#else
-  return !Py_IsInitialized() || _Py_IsFinalizing();
-#endif
-}
+// Whether Python has begun to end: from then on the progress thread must not ask for the interpreter lock, since
+// Python would end the thread there.  The mutex lets a request that is under way finish first.
+struct PythonEnd {
+  std::mutex mutex;
+  bool ended = false;
+  static PythonEnd& instance() {
+    static auto* end = new PythonEnd;  // outlives the statics, as the progress thread does
+    return *end;
+  }
+};
 
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
 std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
   auto* pair = new std::pair<py::object, py::object>(x, out);
   return {pair, [](void* held) {
-            if (interpreter_ending()) return;  // too late to give anything back
+            auto* arrays = static_cast<std::pair<py::object, py::object>*>(held);
+            if (PyGILState_Check()) return delete arrays;  // a Python thread: it has the lock
+            PythonEnd& python = PythonEnd::instance();
+            const std::lock_guard lock(python.mutex);
+            if (python.ended) return;  // too late to give anything back
             const py::gil_scoped_acquire gil;
-            delete static_cast<std::pair<py::object, py::object>*>(held);
+            delete arrays;
           }};
 }
 
 }  // namespace
+
+void python_ends() {
+  const py::gil_scoped_release release;
+  const std::lock_guard lock(PythonEnd::instance().mutex);
+  PythonEnd::instance().ended = true;
+}
 
 size_t PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.collective) | static_cast<size_t>(key.dtype) << 8 |
