@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pycollective.cli.draw import step_times
 from pycollective.schedule import Placement, Schedule, Step, compile
+from pycollective.schedule.drawing import step_times
 
 RANKS = 8
 REDUCE, COPY, INK, FAINT = "#d9480f", "#1c7ed6", "#1f2937", "#e5e7eb"

@@ -1,13 +1,15 @@
 // Named POSIX shared memory, for where a peer's /proc entries cannot be opened (separate PID namespaces).
 // The name exists only between creation and seal().
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/statvfs.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <cstdio>
+#include <cstring>
+#include <ctime>
 #include <random>
 
 #include "base/status.h"
@@ -15,6 +17,14 @@
 
 namespace pc {
 namespace {
+
+constexpr const char* kPrefix = "pycollective-";
+
+// A maker takes its lock right after it has made the name; leave it the time.
+bool old_enough(int fd) {
+  struct stat status{};
+  return fstat(fd, &status) == 0 && std::time(nullptr) - status.st_mtime > 2;
+}
 
 class PosixShm final : public Segment {
  public:
@@ -54,13 +64,29 @@ class PosixShm final : public Segment {
   bool owner_;
 };
 
+// Names whose maker was killed before seal(): nobody holds the lock that it took.
+void sweep_abandoned() {
+  DIR* folder = opendir("/dev/shm");
+  if (folder == nullptr) return;
+  while (const dirent* entry = readdir(folder)) {
+    if (std::strncmp(entry->d_name, kPrefix, std::strlen(kPrefix)) != 0) continue;
+    const int fd = shm_open(entry->d_name, O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && old_enough(fd)) shm_unlink(entry->d_name);
+    close(fd);
+  }
+  closedir(folder);
+}
+
 }  // namespace
 
 std::shared_ptr<Segment> create_posix_shm(size_t bytes) {
+  sweep_abandoned();
   std::random_device random;
-  const std::string name = "/pycollective-" + std::to_string(getpid()) + "-" + std::to_string(random());
+  const std::string name = std::string("/") + kPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) fail("shm_open");
+  flock(fd, LOCK_SH);  // until seal() or death
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     close(fd);
     shm_unlink(name.c_str());

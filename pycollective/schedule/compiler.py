@@ -44,6 +44,7 @@ def compile(
     """
     instance = registry.get(topology)
     root = (root or 0) if collective_named(collective).rooted else None
+    small = small and hasattr(instance, f"{collective}_small")
     return _compile(instance, collective, size, root, placement, small)
 
 

@@ -8,8 +8,7 @@ particular publication and never by luck, one run speaks for all interleavings.
 Checked besides the steps themselves:
   - before a rank enters and after it leaves, the caller may do anything with its input and output;
   - a slot of scratch is used again only after what its owner waits for by `readers` and what it knew at the end of the
-    tile that used it last, not by luck of the tiles in between (they may belong to another collective);
-  - a staged call may have got one private array as input and output.
+    tile that used it last, not by luck of the tiles in between (they may belong to another collective).
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pycollective.errors import VerificationError
-from pycollective.schedule.schedule import IN, OUT, Placement, Schedule, Wait, describe_step, place_name
+from pycollective.schedule.schedule import IN, OUT, Schedule, Wait, describe_step, place_name
 
 CALLS = 2
 TILES = 3
 SLOTS = 2
 
 Clock = list[int]
-"""For each rank, the value that its progress counter is known to have reached."""
+"""For each rank, the value that its progress counter is known to have reached; never changed in place."""
 
 Memory = tuple[int, int, int, int]
 """(rank, place, chunk, tile) for buffers, (rank, cell, -1, slot) for scratch."""
@@ -64,75 +63,73 @@ class _Run:
         self.slot_reads: dict[tuple[int, int], dict[int, int]] = {}  # by (owner, slot): counter of each peer
         self.slot_ends: dict[tuple[int, int], tuple[int, Clock]] = {}  # by (owner, slot): base of the tile, clock
         self.order: list[tuple[int, int]] = []
+        self.moved = False
 
     def run(self) -> list[tuple[int, int]]:
         """Let every rank go as far as it can, until all are done or none can move."""
         ranks = {rank: self.play(rank) for rank in range(self.schedule.size)}
-        blocked: dict[int, str] = {}
-        moved = True
-        while ranks and moved:
-            moved = False
-            for rank, play in list(ranks.items()):
-                for waits_for in play:
-                    if waits_for is not None:
-                        blocked[rank] = waits_for
-                        break
-                    moved = True
-                else:
+        blocked: dict[int, tuple[int | None, Wait]] = {}
+        while ranks:
+            self.moved = False
+            for rank in list(ranks):
+                waiting = next(ranks[rank], None)
+                if waiting is None:
                     del ranks[rank]
-                    moved = True
-        if ranks:
-            stuck = "; ".join(f"rank {rank} at {blocked[rank]}" for rank in ranks)
-            raise VerificationError(f"{self.schedule.title}: deadlock: {stuck}")
+                else:
+                    blocked[rank] = waiting
+            if ranks and not self.moved:
+                stuck = "; ".join(self.describe_wait(rank, *blocked[rank]) for rank in ranks)
+                raise VerificationError(f"{self.schedule.title}: deadlock: {stuck}")
         return self.order
 
-    def play(self, rank: int) -> Iterator[str | None]:
-        """What one rank does in all calls. Yields None after progress and a description while it has to wait."""
+    def play(self, rank: int) -> Iterator[tuple[int | None, Wait]]:
+        """What one rank does in all calls. Yields when it cannot go on: (the step or None, what it waits for)."""
         mine = self.schedule.ranks[rank]
         for call in range(CALLS):
             base = call * self.call_span
             self.publish(rank, base)
-            yield None
             for tile in range(TILES):
                 tile_base = base + tile * self.schedule.stride
                 yield from self.reuse_slot(rank, tile % SLOTS)
                 for index, step in enumerate(mine.steps):
                     for wait in step.waits:
-                        yield from self.wait(rank, wait, base, tile_base, f"step {index} ({describe_step(step)})")
+                        while not self.learn(rank, wait, base, tile_base):
+                            yield index, wait
                     self.touch(rank, index, call, tile, tile_base + index + 1)
                     if call == tile == 0:
                         self.order.append((rank, index))
                     self.publish(rank, tile_base + index + 1)
-                    yield None
                 self.slot_ends[rank, tile % SLOTS] = tile_base, self.clocks[rank]
             for wait in mine.exit_waits:
-                yield from self.wait(rank, wait, base, tile_base, "the end of the call")
+                while not self.learn(rank, wait, base, tile_base):
+                    yield None, wait
             self.leave(rank, call)
 
     def publish(self, rank: int, counter: int) -> None:
-        self.clocks[rank] = clock = self.clocks[rank].copy()
-        clock[rank] = counter
-        self.published[rank][counter] = clock
+        self.published[rank][counter] = self.clocks[rank]
+        self.moved = True
 
-    def wait(self, rank: int, wait: Wait, base: int, tile_base: int, where: str) -> Iterator[str]:
-        """Block until the peer has published what is waited for; then know what it knew."""
+    def learn(self, rank: int, wait: Wait, base: int, tile_base: int) -> bool:
+        """If the peer has published what is waited for, know what it knew; what was known already brings no more."""
         counter = tile_base + wait.count if wait.count else base
-        published = self.published[wait.peer]
-        while counter not in published:
-            yield f"{where} waits for rank {wait.peer} to " + (
-                f"finish step {wait.count - 1}" if wait.count else "enter"
-            )
-        self.clocks[rank] = _join(self.clocks[rank], published[counter])
+        if self.clocks[rank][wait.peer] < counter:
+            theirs = self.published[wait.peer].get(counter)
+            if theirs is None:
+                return False
+            self.clocks[rank] = _join(self.clocks[rank], theirs, wait.peer, counter)
+        return True
 
-    def reuse_slot(self, rank: int, slot: int) -> Iterator[str]:
+    def reuse_slot(self, rank: int, slot: int) -> Iterator[tuple[int | None, Wait]]:
         """Wait for the readers of the slot's last use, and check that this covers everybody who read it."""
         last_use = self.slot_ends.get((rank, slot))
         if last_use is None:
             return
         tile_base, known = last_use
         for reader in self.schedule.ranks[rank].readers:
-            yield from self.wait(rank, reader, tile_base, tile_base, "the reuse of a scratch slot")
-            known = _join(known, self.published[reader.peer][tile_base + reader.count])
+            while not self.learn(rank, reader, tile_base, tile_base):
+                yield None, reader
+            counter = tile_base + reader.count
+            known = _join(known, self.published[reader.peer][counter], reader.peer, counter)
         for peer, counter in self.slot_reads.pop((rank, slot), {}).items():
             if known[peer] < counter:
                 raise VerificationError(
@@ -172,7 +169,7 @@ class _Run:
                         f" {name} touches it when rank {owner} {when} the call"
                     )
                 self.buffer_touches[owner][rank] = counter
-            if place == IN and self.schedule.placement in (Placement.STAGED, Placement.INPLACE):
+            if place == IN and self.schedule.placement.inplace:
                 place = OUT
             key = owner, place, chunk, tile
         accesses = self.memory.get(key)
@@ -206,9 +203,18 @@ class _Run:
         return (counter % self.call_span - 1) % self.schedule.stride
 
     def name(self, rank: int, counter: int) -> str:
-        index = self.index(counter)
+        return self.name_step(rank, self.index(counter))
+
+    def name_step(self, rank: int, index: int) -> str:
         return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"
 
+    def describe_wait(self, rank: int, index: int | None, wait: Wait) -> str:
+        where = f"rank {rank} after its steps" if index is None else self.name_step(rank, index)
+        return f"{where} waits for rank {wait.peer} to {f'finish step {wait.count - 1}' if wait.count else 'enter'}"
 
-def _join(one: Clock, other: Clock) -> Clock:
-    return [max(pair) for pair in zip(one, other, strict=True)]
+
+def _join(one: Clock, other: Clock, peer: int, counter: int) -> Clock:
+    """What `one` knows after it has learned that `peer`, which knew `other`, has reached `counter`."""
+    joined = list(map(max, one, other))
+    joined[peer] = counter
+    return joined

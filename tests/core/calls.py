@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from core.reference import Array, reference
 
+from core.reference import Array, reference
 from pycollective import Communicator, local_world
 from pycollective.schedule import registry
 

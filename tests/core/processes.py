@@ -161,7 +161,9 @@ def _ask_server(request: dict[str, Any]) -> None:
     if _server is None or _server.poll() is not None:
         command = [sys.executable, "-c", "from core.processes import serve; serve()"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | IMPORTABLE
-        _server = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment, cwd=tempfile.gettempdir())
+        _server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, text=True, env=environment, cwd=tempfile.gettempdir()
+        )
     pipe: IO[str] = _server.stdin  # type: ignore[assignment]
     pipe.write(json.dumps(request) + "\n")
     pipe.flush()

@@ -193,7 +193,7 @@ def _real(name: str, op: str, xs: Array, prescale: float, postscale: float) -> R
 def in_rank_order(name: str, op: str, xs: Array, prescale: float = 1.0, postscale: float = 1.0) -> Array:
     """The very bits of a reduction of real numbers in rank order, in one step: ((x0 + x1) + x2) + ..., then scaled."""
     n, kind = len(xs), numpy_type(name)
-    scaled = op == "avg" and n > 1 or prescale != 1.0 or postscale != 1.0
+    scaled = (op == "avg" and n > 1) or prescale != 1.0 or postscale != 1.0
     if n == 1 and not scaled and op not in ("land", "lor"):
         return xs[0].copy()
     compute = np.float64 if name == "float64" else np.float32

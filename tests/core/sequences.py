@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from core.calls import MOVING, PLACES, REDUCING, call, has, moved, place, reduced
 from core.reference import DTYPES, INTEGERS, OPERATORS, REALS, TOPOLOGIES, Array, numpy_type, takes
-
 from pycollective import Communicator, Handle
 
 PATHS = [(name, topology) for name in (*REDUCING, *MOVING) for topology in TOPOLOGIES if has(topology, name)]

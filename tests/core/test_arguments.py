@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.calls import ROOTED
 
 import pycollective
+from core.calls import ROOTED
 from pycollective import Communicator, CommunicatorError, TopologyError, local_world
 from pycollective.schedule import topology
 
@@ -160,7 +160,7 @@ def test_a_topology_with_a_wrong_line_is_refused_before_it_runs() -> None:
 
     def body(comm: Communicator) -> None:
         for _ in range(2):
-            with pytest.raises(pycollective.VerificationError, match="rank 0.*chunk 0|chunk 0.*rank 0"):
+            with pytest.raises(pycollective.VerificationError, match=r"rank 0.*chunk 0|chunk 0.*rank 0"):
                 comm.allreduce(X, topology="core_test_forgets_one")
         comm.barrier()
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from core.calls import place
 from core.processes import run
 from core.reference import IN_RANK_ORDER, NARROW, REALS, Array, contributions, in_rank_order, numpy_type, same_bits
-
 from pycollective import Communicator, local_world
 
 LENGTH = 200_000
@@ -80,7 +80,7 @@ def test_every_alignment(dtype: str) -> None:
     xs = mixture(dtype, n, count)
     expected = in_rank_order(dtype, "sum", xs)
     size = xs.itemsize
-    steps = range(0, 64 // size) if size > 1 else range(0, 64, 3)
+    steps = range(64 // size) if size > 1 else range(0, 64, 3)
 
     def body(comm: Communicator) -> None:
         shared_in, shared_out = (comm.empty(count + 64, numpy_type(dtype)) for _ in range(2))

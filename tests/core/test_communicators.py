@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import pycollective
 from core.calls import MOVING, REDUCING, call, expected, has
 from core.processes import run
 from core.reference import TOPOLOGIES, contributions
-
-import pycollective
 from pycollective import Communicator, local_world
 
 
@@ -122,7 +122,7 @@ def test_names_and_numbers() -> None:
         assert repr(part) == f"<Communicator 'gradients': rank {comm.rank} of 2>"
         assert (comm.local_rank, comm.local_size, comm.cross_rank, comm.cross_size) == (comm.rank, 2, 0, 1)
         assert (part.local_rank, part.local_size, part.cross_rank, part.cross_size) == (comm.rank, 2, 0, 1)
-        with pytest.raises(ValueError, match="gradients|not a rank"):
+        with pytest.raises(ValueError, match=r"gradients|not a rank"):
             part.broadcast(np.ones(2), 5)
         if comm.rank == 0:
             with pytest.raises(pycollective.TimeoutError, match="communicator 'gradients'"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+
 from core.processes import IMPORTABLE
 from core.reference import NARROW, Array, in_rank_order, numpy_type, same_bits
 from launch import launch
-
 from pycollective import local_world
 
 OPERATORS = ("sum", "prod", "min", "max", "land", "lor")
@@ -54,8 +54,8 @@ def _digests() -> None:
     import hashlib
 
     import numpy as np
-    from core.reference import DTYPES, OPERATORS, REALS, contributions, takes
 
+    from core.reference import DTYPES, OPERATORS, REALS, contributions, takes
     from pycollective import _core, local_world
 
     print(_core.instruction_set())
@@ -68,10 +68,10 @@ def _digests() -> None:
             scalable = dtype in REALS and op in ("sum", "avg", "prod", "min", "max")
             for count in (1, 15, 64, 1000, 70001):
                 xs = contributions(dtype, op, 3, count + 3)
-                for offset in range(0, 4) if count < 10000 else [1]:
+                for offset in range(4) if count < 10000 else [1]:
                     views = [x[offset : offset + count] for x in xs]
                     options = {"prescale": 0.3, "postscale": 1.7} if scalable and offset == 1 else {}
-                    got = world.run(lambda comm, v=views, o=options: comm.allreduce(v[comm.rank], op=op, **o))[0]
+                    got = world.run(lambda comm, v=views, o=options, op=op: comm.allreduce(v[comm.rank], op=op, **o))[0]
                     if dtype in REALS:
                         got = got.copy()
                         got[np.isnan(got)] = np.nan

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from core.calls import MOVING, REDUCING, call, has, moved, place, reduced
 from core.reference import DTYPES, LARGE, OPERATORS, RANKS, TOPOLOGIES, Array, contributions, reference, takes
-
 from pycollective import Communicator, local_world
 
 PLACES = ("plain", "window", "in place")

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from core.calls import call, has
 from core.processes import run
 from core.reference import TOPOLOGIES
-
 from pycollective import Communicator, MismatchError, local_world
 
 Act = Callable[[Communicator], Any]
@@ -55,8 +55,8 @@ def catalogue() -> dict[str, Act]:
                 )
         for collective, root in itertools.product(("broadcast", "gather", "scatter"), (0, 1)):
             if has(topology, collective):
-                acts[f"{collective} {topology} {size} {root}"] = (
-                    lambda comm, c=collective, t=topology, x=x, r=root: call(comm, c, x, r, topology=t)
+                acts[f"{collective} {topology} {size} {root}"] = lambda comm, c=collective, t=topology, x=x, r=root: (
+                    call(comm, c, x, r, topology=t)
                 )
     return acts
 
@@ -122,7 +122,8 @@ FIELDS: dict[str, tuple[Act, Act, str, str]] = {
         "postscale=0.25", "postscale=0.5",
     ),
     "rows": (
-        lambda comm: comm.allgatherv(LITTLE, [8, 8]), lambda comm: comm.allgatherv(LITTLE, [8 - r for r in others(comm)]),
+        lambda comm: comm.allgatherv(LITTLE, [8, 8]),
+        lambda comm: comm.allgatherv(LITTLE, [8 - rank for rank in others(comm)]),
         "allgather(count=16", "allgather(count=15",
     ),
     "order": (
@@ -149,7 +150,9 @@ def test_each_field(field: str, swapped: bool) -> None:
 
 
 def test_counts_of_the_same_sum() -> None:
-    told = messages([lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])])
+    told = messages(
+        [lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])]
+    )
     assert all(text.count(" calls allgather(count=24") == 2 for text in told)
 
 
@@ -171,13 +174,15 @@ def modulo(base: int) -> Any:
 def test_custom_operators_with_other_captured_values_are_told_apart() -> None:
     pytest.importorskip("numba")
     ops = [modulo(5), modulo(7)]
-    messages([lambda comm: comm.allreduce(np.arange(8), op=ops[0]), lambda comm: comm.allreduce(np.arange(8), op=ops[1])])
+    messages(
+        [lambda comm: comm.allreduce(np.arange(8), op=ops[0]), lambda comm: comm.allreduce(np.arange(8), op=ops[1])]
+    )
 
 
 def reduce_with_own_operators(comm: Communicator, link: Connection) -> list[Any]:
     import pycollective
 
-    nested = pycollective.op(lambda a, b: [item for item in (a, b)][1])  # noqa: C416: nested code, on purpose
+    nested = pycollective.op(lambda a, b: [item for item in (a, b)][1])  # noqa: C416 (a nested code object)
     return [
         comm.allreduce(np.arange(3) + comm.rank, op=nested).tolist(),
         comm.allreduce(np.arange(3) + comm.rank, op=modulo(3)).tolist(),

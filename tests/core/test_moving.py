@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from core.calls import MOVING, ROOTED, call, has, moved, on_ranks
 from core.reference import DTYPES, RANKS, SMALL, TOPOLOGIES, Array, contributions, numpy_type
-
 from pycollective import Communicator, MismatchError, local_world
 
 PAIRS = [(collective, topology) for collective in MOVING for topology in TOPOLOGIES if has(topology, collective)]

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from core.calls import MOVING, REDUCING, call, expected, has
 from core.processes import run
 from core.reference import TOPOLOGIES, Array, contributions
-
 from pycollective import Communicator, Handle, PeerLostError, local_world
 
 COUNTS = (5, 60_000)
@@ -109,7 +109,7 @@ def test_dropped_handles_complete() -> None:
         kept = [np.zeros(30_000) for _ in range(20)]
         for turn, out in enumerate(kept):
             comm.iallreduce(np.full(30_000, float(turn)), out=out)
-            gc.collect()
+        gc.collect()
         comm.barrier()  # queues up behind them
         for turn, out in enumerate(kept):
             assert (out == 3 * turn).all()

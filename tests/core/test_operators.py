@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.calls import REDUCING, call, has, on_ranks, reduced
-from core.reference import IN_RANK_ORDER, INTEGERS, NARROW, TOPOLOGIES, contributions
 
 import pycollective
+from core.calls import REDUCING, call, has, on_ranks, reduced
+from core.reference import IN_RANK_ORDER, INTEGERS, NARROW, TOPOLOGIES, contributions
 from pycollective import Communicator, local_world
 
 pytest.importorskip("numba")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from core.calls import PLACES, call, expected, has, place, share
 from core.reference import TOPOLOGIES, Array, contributions, numpy_type
-
 from pycollective import Communicator, local_world
 
 COLLECTIVES = ("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "gather", "scatter", "alltoall")

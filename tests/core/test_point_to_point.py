@@ -8,9 +8,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
+
 from core.processes import run
 from core.reference import DTYPES, Array, contributions
-
 from pycollective import Communicator, TimeoutError, local_world
 
 SIZES = (0, 1, 100, 4095, 4096, 4097, 8192, 50_000)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from core.processes import IMPORTABLE
 from core.reference import DTYPES, OPERATORS, takes
 from core.sequences import ALONE, COUNTS, PATHS, Step, play, random_steps
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from launch import launch
-
 from pycollective import local_world
 
 TYPED = [(dtype, op) for dtype in DTYPES for op in OPERATORS if takes(op, dtype)]

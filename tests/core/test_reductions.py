@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from core.calls import REDUCING, call, has, on_ranks, reduced
 from core.reference import (
     DTYPES,
@@ -21,7 +22,6 @@ from core.reference import (
     same_bits,
     takes,
 )
-
 from pycollective import Communicator, _core, local_world
 from pycollective.schedule import registry
 

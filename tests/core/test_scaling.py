@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+
 from core.calls import REDUCING, call, has, on_ranks, reduced
 from core.reference import (
     DTYPES,
@@ -20,7 +21,6 @@ from core.reference import (
     reference,
     same_bits,
 )
-
 from pycollective import Communicator, local_world
 
 SCALES = [(0.5, 1.0), (1.0, 3.0), (0.3, 0.7), (2.0, 0.1)]
@@ -104,7 +104,7 @@ def test_scaling_is_refused_where_it_means_nothing(dtype: str) -> None:
 
     def body(comm: Communicator) -> Array:
         for op in ("lor", "band"):
-            with pytest.raises(TypeError, match="prescale|does not take"):
+            with pytest.raises(TypeError, match=r"prescale|does not take"):
                 comm.allreduce(xs[comm.rank], op=op, prescale=2.0)
         if dtype == "bool":
             with pytest.raises(TypeError, match="prescale"):

@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from core.calls import MOVING, REDUCING, call
 from core.reference import DTYPES, Array, contributions, numpy_type
-
 from pycollective import Communicator, local_world
 
 torch: Any = pytest.importorskip("torch")
@@ -105,7 +105,7 @@ def test_gradients_are_refused_with_the_reason() -> None:
         x = torch.ones(5, requires_grad=True)
         for attempt in (lambda: comm.allreduce(x), lambda: comm.allreduce(torch.ones(5), out=x),
                         lambda: comm.iallreduce(x)):  # fmt: skip
-            with pytest.raises((BufferError, RuntimeError, ValueError), match="gradient|grad|detach"):
+            with pytest.raises((BufferError, RuntimeError, ValueError), match=r"gradient|grad|detach"):
                 attempt()
         assert comm.allreduce(x.detach())[0] == 2
         comm.allreduce(x.detach(), out=x.detach())
@@ -136,9 +136,9 @@ def test_strides_and_shapes() -> None:
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_types_that_no_collective_takes(dtype: str) -> None:
     def body(comm: Communicator) -> None:
-        with pytest.raises((TypeError, BufferError, RuntimeError), match="element type|complex|Complex"):
+        with pytest.raises((TypeError, BufferError, RuntimeError), match=r"element type|complex|Complex"):
             comm.allreduce(torch.zeros(3, dtype=getattr(torch, dtype)))
-        with pytest.raises((TypeError, BufferError, RuntimeError), match="CPU memory|meta|device"):
+        with pytest.raises((TypeError, BufferError, RuntimeError), match=r"CPU memory|meta|device"):
             comm.allreduce(torch.zeros(3, device="meta"))
         comm.barrier()
 

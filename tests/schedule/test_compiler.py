@@ -229,6 +229,8 @@ def test_stride_and_cells_are_the_most_of_any_rank() -> None:
 def test_schedules_are_remembered() -> None:
     assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, root=None)
     assert compile("ring", "allreduce", 3) is not compile("ring", "allreduce", 3, placement=Placement.WINDOW)
+    assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, small=True)  # it has no small variant
+    assert compile("tree", "allreduce", 3) is not compile("tree", "allreduce", 3, small=True)
 
 
 def test_a_compile_for_8_ranks_takes_less_than_20_ms() -> None:

@@ -111,6 +111,12 @@ def test_a_staged_call_must_not_rely_on_one_array_nor_on_two() -> None:
         verify(dataclasses.replace(longer, stride=3, cells=schedule.cells + 1))
 
 
+def test_in_place_input_and_output_are_the_same_memory() -> None:
+    schedule = compile("direct", "allreduce", 3, placement=Placement.WINDOW, small=True)
+    with pytest.raises(VerificationError, match=r"race on chunk 0 of (in|out)"):
+        verify(dataclasses.replace(schedule, placement=Placement.INPLACE))
+
+
 def test_leaving_too_early_is_a_race() -> None:
     schedule = compile("direct", "allreduce", 3, placement=Placement.WINDOW)
     with pytest.raises(VerificationError, match=r"rank 1 leaves the call while step 0 of rank 2|rank 1 has left"):
@@ -140,8 +146,8 @@ def test_a_deadlock_names_who_waits_for_whom() -> None:
         verify(dataclasses.replace(schedule, ranks=ranks))
     assert str(caught.value) == (
         "direct allreduce (small), 2 ranks, STAGED: deadlock:"
-        " rank 0 at step 0 (chunk 0: out[0] = in[0] + scratch[1] cell 0) waits for rank 1 to finish step 0;"
-        " rank 1 at step 0 (chunk 0: out[1] = scratch[0] cell 0 + in[1]) waits for rank 0 to finish step 0"
+        " step 0 of rank 0 (chunk 0: out[0] = in[0] + scratch[1] cell 0) waits for rank 1 to finish step 0;"
+        " step 0 of rank 1 (chunk 0: out[1] = scratch[0] cell 0 + in[1]) waits for rank 0 to finish step 0"
     )
 
 

@@ -1,0 +1,159 @@
+"""The native tests: built with CMake's presets `cpu` and `tsan`, then run one by one.
+
+The executor runs every compiled schedule with ranks as threads: under the thread sanitizer, with one and with four
+lanes a rank. Two faults are put in on purpose, to show that the sanitizer would see them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "native"
+RACE = "ThreadSanitizer: data race"
+RACE_EXIT = 66
+
+SIZES = (2, 3, 5)
+MODES = ("run", "attempt", "progress", "lanes")
+REPEATS = {"run": 4, "attempt": 3, "progress": 2, "lanes": 1}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def run(*command: object, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command; its output is stdout and stderr together. CMake and Ninja may come from this environment."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, **variables}
+    words = [str(word) for word in command]
+    words[0] = shutil.which(words[0], path=path) or words[0]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.run(words, text=True, cwd=ROOT, env=environment, timeout=timeout, check=False, **pipes)
+
+
+def last_lines(text: str, count: int = 40) -> str:
+    return "\n".join(text.splitlines()[-count:])
+
+
+@functools.cache
+def why_not() -> str:
+    """What keeps this machine from building the native tests; nothing if all is there."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    missing = [tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=path)]
+    return f"not found: {', '.join(missing)}" if missing else ""
+
+
+@functools.cache
+def build(preset: str, *targets: str) -> Path:
+    """The folder with the binaries of a preset."""
+    folder = ROOT / "build" / preset
+    configured = run("cmake", "--preset", preset, f"-DPython3_EXECUTABLE={sys.executable}")
+    assert configured.returncode == 0, last_lines(configured.stdout)
+    built = run("cmake", "--build", "--preset", preset, "--target", *targets, timeout=540)
+    assert built.returncode == 0, last_lines(built.stdout)
+    return folder / "tests" / "native"
+
+
+@pytest.fixture(scope="session")
+def plain() -> Path:
+    if why_not():
+        pytest.skip(why_not())
+    return build("cpu", "unit_test", "executor_test")
+
+
+@functools.cache
+def sanitizer(folder: Path) -> tuple[list[str], str]:
+    """The words to run a sanitized program with, and why that does not work here."""
+    source, program = folder / "empty.cpp", folder / "empty"
+    source.write_text("int main() { return 0; }\n")
+    made = run(os.environ.get("CXX", "c++"), "-fsanitize=thread", source, "-o", program)
+    if made.returncode != 0:
+        return [], f"the compiler has no thread sanitizer (libtsan): {last_lines(made.stdout, 2)}"
+    # Some kernels lay out memory in a way that older sanitizers refuse; without randomisation they agree.
+    for words in ([], ["setarch", platform.machine(), "-R"]):
+        ran = run(*words, program)
+        if ran.returncode == 0:
+            return words, ""
+    return [], f"the thread sanitizer does not run here: {last_lines(ran.stdout, 2)}"
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    problem = why_not() or sanitizer(tmp_path_factory.getbasetemp())[1]
+    if problem:
+        pytest.skip(problem)
+    return build("tsan", "executor_test", "faults_test", "weak_acquire_test")
+
+
+@pytest.fixture(scope="session")
+def schedules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("schedules")
+    dumped = run(sys.executable, HERE / "dump_schedules.py", folder)
+    assert dumped.returncode == 0, last_lines(dumped.stdout)
+    return folder
+
+
+def run_sanitized(
+    tmp_path_factory: pytest.TempPathFactory, *command: object, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    words, _ = sanitizer(tmp_path_factory.getbasetemp())
+    return run(*words, *command, TSAN_OPTIONS=f"halt_on_error=1 exitcode={RACE_EXIT}", **variables)
+
+
+@pytest.mark.parametrize("part", ["kernels", "conversions", "schedule", "layout", "segment"])
+def test_unit(plain: Path, part: str) -> None:
+    done = run(plain / "unit_test", part)
+    assert done.returncode == 0, last_lines(done.stdout)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", MODES)
+def test_executor_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
+    done = run(plain / "executor_test", mode, schedules / f"ranks-{size}.txt", "", REPEATS[mode])
+    assert done.returncode == 0, last_lines(done.stdout)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", MODES)
+def test_executor_has_no_race(
+    sanitized: Path, schedules: Path, mode: str, size: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """`run`, `attempt` and `progress` have one lane a rank, `lanes` has four."""
+    program, cases = sanitized / "executor_test", schedules / f"ranks-{size}.txt"
+    done = run_sanitized(tmp_path_factory, program, mode, cases, "", REPEATS[mode])
+    assert done.returncode == 0, done.stdout[:4000]
+    assert "ThreadSanitizer" not in done.stdout
+
+
+def test_faults_have_no_race(sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = run_sanitized(tmp_path_factory, sanitized / "faults_test", PC_TEST_SCHEDULES=str(schedules))
+    assert done.returncode == 0, done.stdout[:4000]
+    assert "ThreadSanitizer" not in done.stdout
+
+
+def test_a_weakened_acquire_is_caught(
+    sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The same program with every acquire of a counter made relaxed: right results on x86, and still a race."""
+    program = sanitized / "weak_acquire_test"
+    done = run_sanitized(tmp_path_factory, program, "run", schedules / "ranks-3.txt")
+    assert done.returncode == RACE_EXIT and RACE in done.stdout, done.stdout[:4000]
+
+
+def test_a_missing_barrier_shows_with_several_lanes_only(
+    sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Without the barrier between a step and its publication, lane 0 announces what other lanes have not done."""
+    program, cases = sanitized / "executor_test", schedules / "ranks-3.txt"
+    one = run_sanitized(tmp_path_factory, program, "unsynced", cases)
+    assert one.returncode == 0, one.stdout[:4000]
+    four = run_sanitized(tmp_path_factory, program, "unsynced-lanes", cases)
+    assert four.returncode == RACE_EXIT and RACE in four.stdout, four.stdout[:4000]
