@@ -45,6 +45,7 @@ stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi, after a chang
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
 	$(PY) tools/docs.py docs
+	$(PY) tools/figures.py docs/images
 
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis

@@ -201,7 +201,8 @@ def _draw_source(source: str, file: Path) -> None:
         topology, drawn = Path(folder, "topology.py"), Path(folder, "drawn.png")
         topology.write_text(source)
         command = [sys.executable, "-m", "pycollective.cli.main", "draw", str(topology), "--out", str(drawn)]
-        subprocess.run([*command, "--ranks", str(RANKS)], check=True, stdout=subprocess.DEVNULL)
+        # Not in the source tree, which -m would import from.
+        subprocess.run([*command, "--ranks", str(RANKS)], check=True, cwd=folder, stdout=subprocess.DEVNULL)
         _shrink(drawn.read_bytes(), file)
 
 

@@ -107,7 +107,7 @@ class Job:
             for link in ready:
                 rank = waiting[link]  # type: ignore[index]
                 try:
-                    message = link.recv()  # type: ignore[union-attr]
+                    message = link.recv()  # type: ignore[union-attr,call-arg]
                 except (EOFError, ConnectionResetError):
                     message = Outcome()
                 if isinstance(message, Outcome):
@@ -192,7 +192,7 @@ def _job(request: dict[str, Any]) -> None:
             control.close()
             _rank(rank, request)
         ranks[pid] = rank
-    codes = {}
+    codes: dict[int, int] = {}
     while len(codes) < len(ranks):
         pid, status = os.wait()
         codes[ranks[pid]] = os.waitstatus_to_exitcode(status)

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+finfo: Any = ml_dtypes.finfo
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -145,7 +146,8 @@ def reference(name: str, op: str, xs: Array, prescale: float = 1.0, postscale: f
 
 def _integral(op: str, xs: Array) -> Array:
     if op in ("land", "lor"):
-        return (xs != 0).all(axis=0).astype(xs.dtype) if op == "land" else (xs != 0).any(axis=0).astype(xs.dtype)
+        truth: Array = (xs != 0).all(axis=0) if op == "land" else (xs != 0).any(axis=0)
+        return truth.astype(xs.dtype)
     function = {
         "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
         "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
@@ -157,7 +159,7 @@ def _integral(op: str, xs: Array) -> Array:
 def unit_roundoff(name: str) -> tuple[np.longdouble, np.longdouble]:
     """(of storing, of computing) an element; a type that computes in its own precision rounds once, not twice."""
     if name in NARROW:
-        return np.longdouble(ml_dtypes.finfo(numpy_type(name)).eps) / 2, np.longdouble(2.0**-24)
+        return np.longdouble(finfo(numpy_type(name)).eps) / 2, np.longdouble(2.0**-24)
     return np.longdouble(np.finfo(name).eps) / 2, np.longdouble(0)
 
 
@@ -185,7 +187,7 @@ def _real(name: str, op: str, xs: Array, prescale: float, postscale: float) -> R
     if prescale == 1.0:
         spread[::2] = 0  # see contributions(): these round nowhere before the scaling
     if scalings:
-        smallest = float(ml_dtypes.finfo(numpy_type(name)).smallest_subnormal)
+        smallest = float(finfo(numpy_type(name)).smallest_subnormal)
         spread = spread + np.abs(value) * extra + smallest / 2
     return Reference(value, spread)
 
@@ -198,7 +200,7 @@ def in_rank_order(name: str, op: str, xs: Array, prescale: float = 1.0, postscal
         return xs[0].copy()
     compute = np.float64 if name == "float64" else np.float32
     with np.errstate(all="ignore"):
-        acc = _first(op, xs[0].astype(compute) * compute(prescale))
+        acc: Array = _first(op, xs[0].astype(compute) * compute(prescale))
         for x in xs[1:]:
             acc = _apply(op, acc, x.astype(compute) * compute(prescale))
         if scaled:
@@ -219,13 +221,14 @@ def _apply(op: str, a: Array, b: Array) -> Array:
         return np.where((a < b) | np.isnan(a), a, b)
     if op == "max":
         return np.where((a > b) | np.isnan(a), a, b)
-    return ((a != 0) & (b != 0) if op == "land" else (a != 0) | (b != 0)).astype(a.dtype)
+    truth: Array = (a != 0) & (b != 0) if op == "land" else (a != 0) | (b != 0)
+    return truth.astype(a.dtype)
 
 
 def same_bits(a: Array, b: Array) -> bool:
     """Equal byte for byte, except that any NaN is like any other."""
     if a.tobytes() == b.tobytes():
-        return a.shape == b.shape
+        return bool(a.shape == b.shape)
     if a.dtype.kind in "biu" or a.shape != b.shape:
         return False
     a, b = a.copy(), b.copy()

@@ -65,7 +65,8 @@ def values(step: Step, n: int, number: int) -> Array:
 def whole(step: Step, xs: Array) -> Array:
     """The reduction of xs, exactly."""
     if step.op in ("land", "lor"):
-        return (np.all if step.op == "land" else np.any)(xs != 0, axis=0).astype(xs.dtype)
+        truth: Array = (np.all if step.op == "land" else np.any)(xs != 0, axis=0)
+        return truth.astype(xs.dtype)
     functions: dict[str, Any] = {
         "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
         "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
@@ -73,7 +74,7 @@ def whole(step: Step, xs: Array) -> Array:
     compute = np.float64 if step.dtype == "float64" else np.float32 if step.dtype in REALS else xs.dtype
     total: Array = functions[step.op].reduce(xs.astype(compute), axis=0, dtype=compute)
     if step.op == "avg":
-        total = total / compute(len(xs)) if step.dtype in REALS else np.trunc(total / len(xs))  # type: ignore[operator]
+        total = total / compute(len(xs)) if step.dtype in REALS else np.trunc(total / len(xs))
     return total.astype(xs.dtype)
 
 

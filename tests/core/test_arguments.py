@@ -22,8 +22,8 @@ def read_only() -> Any:
     return array
 
 
-Attempt = Callable[[Communicator], Any]
-WRONG: dict[str, tuple[Attempt, type[Exception], str]] = {
+Attempt = Callable[[Any], Any]
+WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], str]] = {
     "read-only out": (lambda comm: comm.allreduce(X, out=read_only()), ValueError, "out is read-only"),
     "strided out": (lambda comm: comm.allreduce(X, out=np.zeros(24)[::2]), ValueError, "out is not C-contiguous"),
     "Fortran out": (

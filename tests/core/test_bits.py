@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -147,5 +148,9 @@ def test_every_rank_count_in_rank_order() -> None:
     for n in (1, 4, 6, 7, 8):
         xs = contributions("float32", "sum", n, 40_000)
         expected = in_rank_order("float32", "sum", xs)
-        for got in local_world(n).run(lambda comm, xs=xs: comm.allreduce(xs[comm.rank])):
+        for (got,) in local_world(n).run(partial(reduce_all, [xs])):
             assert same_bits(got, expected), n
+
+
+def reduce_all(data: list[Array], comm: Communicator) -> list[Array]:
+    return [comm.allreduce(xs[comm.rank]) for xs in data]

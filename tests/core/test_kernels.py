@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from core.processes import IMPORTABLE
-from core.reference import NARROW, Array, in_rank_order, numpy_type, same_bits
+from core.reference import NARROW, Array, finfo, in_rank_order, numpy_type, same_bits
 from launch import launch
 from pycollective import local_world
 
@@ -25,7 +24,7 @@ def partners(dtype: str) -> Array:
     kind = numpy_type(dtype)
     if kind.itemsize == 1:
         return every_value(dtype)
-    limits = ml_dtypes.finfo(kind)
+    limits = finfo(kind)
     eps, largest, tiny = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
     chosen = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, eps, eps / 2, 1 + eps, largest, -largest, tiny, 3 * tiny, 1 / 3, 1000.0]
     return np.array([*chosen, np.inf, -np.inf, np.nan]).astype(kind)
@@ -52,6 +51,7 @@ def test_averages_of_all_values(dtype: str) -> None:
 
 def _digests() -> None:
     import hashlib
+    from typing import Any
 
     import numpy as np
 
@@ -59,7 +59,10 @@ def _digests() -> None:
     from pycollective import _core, local_world
 
     print(_core.instruction_set())
-    world = local_world(3)
+
+    def allreduced(views: list[Any], op: str, options: dict[str, Any]) -> Any:
+        return local_world(3).run(lambda comm: comm.allreduce(views[comm.rank], op=op, **options))[0]
+
     for dtype in DTYPES:
         for op in OPERATORS:
             if not takes(op, dtype):
@@ -71,7 +74,7 @@ def _digests() -> None:
                 for offset in range(4) if count < 10000 else [1]:
                     views = [x[offset : offset + count] for x in xs]
                     options = {"prescale": 0.3, "postscale": 1.7} if scalable and offset == 1 else {}
-                    got = world.run(lambda comm, v=views, o=options, op=op: comm.allreduce(v[comm.rank], op=op, **o))[0]
+                    got = allreduced(views, op, options)
                     if dtype in REALS:
                         got = got.copy()
                         got[np.isnan(got)] = np.nan

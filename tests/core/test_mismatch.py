@@ -17,7 +17,7 @@ from core.processes import run
 from core.reference import TOPOLOGIES
 from pycollective import Communicator, MismatchError, local_world
 
-Act = Callable[[Communicator], Any]
+Act = Callable[[Any], Any]
 LITTLE, MUCH = np.ones(8), np.ones(20_000)
 
 
@@ -44,20 +44,20 @@ def messages(acts: list[Act]) -> list[str]:
     return local_world(len(acts)).run(body)
 
 
+def act(collective: str, topology: str, x: Any, root: int) -> Act:
+    return lambda comm: call(comm, collective, x, root, topology=topology)
+
+
 def catalogue() -> dict[str, Act]:
     """Calls that all differ from each other."""
     acts: dict[str, Act] = {"barrier": lambda comm: comm.barrier()}
     for topology, (size, x) in itertools.product(TOPOLOGIES, (("little", LITTLE), ("much", MUCH))):
         for collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall"):
             if has(topology, collective):
-                acts[f"{collective} {topology} {size}"] = lambda comm, c=collective, t=topology, x=x: call(
-                    comm, c, x, 0, topology=t
-                )
+                acts[f"{collective} {topology} {size}"] = act(collective, topology, x, 0)
         for collective, root in itertools.product(("broadcast", "gather", "scatter"), (0, 1)):
             if has(topology, collective):
-                acts[f"{collective} {topology} {size} {root}"] = lambda comm, c=collective, t=topology, x=x, r=root: (
-                    call(comm, c, x, r, topology=t)
-                )
+                acts[f"{collective} {topology} {size} {root}"] = act(collective, topology, x, root)
     return acts
 
 

@@ -106,7 +106,7 @@ def test_alltoallv(nonblocking: bool) -> None:
         mine = rows[comm.rank]
         x = np.repeat(np.arange(4) + 10 * comm.rank, mine)[:, None] * np.ones(3, np.int64)
         if nonblocking:
-            got = comm.ialltoallv(x, mine, rows[:, comm.rank]).result(20)
+            got = comm.ialltoallv(x, mine.tolist(), rows[:, comm.rank].tolist()).result(20)
         else:
             got = comm.alltoallv(x, mine.tolist())
         expected = np.repeat(10 * np.arange(4) + comm.rank, rows[:, comm.rank])

@@ -118,7 +118,7 @@ def test_dropped_handles_complete() -> None:
 
 
 def test_arrays_are_released_when_the_call_is_through() -> None:
-    class Tracked(np.ndarray):  # type: ignore[type-arg]
+    class Tracked(np.ndarray):
         pass
 
     def body(comm: Communicator) -> None:

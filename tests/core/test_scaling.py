@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from core.reference import (
     TOPOLOGIES,
     Array,
     contributions,
+    finfo,
     in_rank_order,
     numpy_type,
     reference,
@@ -126,8 +126,9 @@ def test_not_a_number_wins(dtype: str, topology: str) -> None:
     assert nan.any()
     assert not nan.all()
     operators = ("sum", "avg", "prod", "min", "max")
-    results = on_ranks(
-        4, [lambda comm, op=op: comm.allreduce(xs[comm.rank], op=op, topology=topology) for op in operators]
+    results = zip(
+        *local_world(4).run(lambda comm: [comm.allreduce(xs[comm.rank], op=op, topology=topology) for op in operators]),
+        strict=True,
     )
     for op, ranks in zip(operators, results, strict=True):
         for got in ranks:
@@ -137,7 +138,7 @@ def test_not_a_number_wins(dtype: str, topology: str) -> None:
 @pytest.mark.parametrize("dtype", REALS)
 def test_overflow_and_signed_zeros(dtype: str) -> None:
     kind = numpy_type(dtype)
-    largest = 448.0 if dtype == "float8_e4m3fn" else float(ml_dtypes.finfo(kind).max)
+    largest = 448.0 if dtype == "float8_e4m3fn" else float(finfo(kind).max)
     xs = np.array([[largest, -largest, -0.0, -0.0, largest], [largest, -largest, -0.0, 0.0, -largest]]).astype(kind)
     over = np.nan if dtype == "float8_e4m3fn" else np.inf  # which has no infinity
     for got in local_world(2).run(lambda comm: comm.allreduce(xs[comm.rank])):
@@ -149,7 +150,7 @@ def test_overflow_and_signed_zeros(dtype: str) -> None:
 def test_one_rounding_not_one_a_contribution(dtype: str) -> None:
     """Eight halves of a unit in the last place vanish if each sum is rounded, and count if the last is."""
     kind = numpy_type(dtype)
-    half = float(ml_dtypes.finfo(kind).eps) / 2
+    half = float(finfo(kind).eps) / 2
     xs = np.full((9, 40), half).astype(kind)
     xs[0] = 1
     for got in local_world(9).run(lambda comm: comm.allreduce(xs[comm.rank])):
