@@ -152,7 +152,18 @@ class Team:
     def rank(self) -> int:
         ...
     @property
+    def scratch_bytes(self) -> int:
+        ...
+    @property
     def size(self) -> int:
+        ...
+    @property
+    def tile_bytes(self) -> tuple[float, float]:
+        """
+        Bytes of a tile on windows and on staged arrays; the same on all ranks.
+        """
+    @tile_bytes.setter
+    def tile_bytes(self, arg1: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]) -> None:
         ...
 def collectives() -> list[str]:
     """

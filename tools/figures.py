@@ -18,8 +18,17 @@ from pycollective.schedule import Placement, Schedule, Step, compile
 from pycollective.schedule.drawing import step_times
 
 RANKS = 8
-REDUCE, COPY, INK, FAINT = "#d9480f", "#1c7ed6", "#1f2937", "#e5e7eb"
-CHUNKS = ("#e03131", "#f08c00", "#2f9e44", "#0c8599", "#1971c2", "#6741d9", "#c2255c", "#868e96")
+REDUCE, COPY, INK, FAINT = "#c2410c", "#0284c7", "#1f2937", "#e5e7eb"
+CHUNKS = (
+    "#2563eb",
+    "#ea580c",
+    "#16a34a",
+    "#9333ea",
+    "#dc2626",
+    "#0891b2",
+    "#ca8a04",
+    "#db2777",
+)  # as schedule/drawing.py
 
 Point = tuple[float, float]
 Edge = tuple[int, int, bool]
@@ -179,7 +188,7 @@ def waits() -> Any:
 def _draw_box(axes: Any, time: int, rank: int, step: Step) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    colour = CHUNKS[(0, 2, 4, 1)[step.chunk]]
+    colour = CHUNKS[step.chunk]
     face, ink = (colour, "white") if len(step.sources) > 1 else ("white", colour)
     look = {"boxstyle": "round,pad=0.02", "fc": face, "ec": colour, "lw": 2, "zorder": 2}
     axes.add_patch(FancyBboxPatch((time - 0.3, rank - 0.19), 0.6, 0.38, **look))

@@ -103,6 +103,16 @@ void bind_team(py::module_& m) {
           },
           py::arg("text"))
       .def("close", &TeamCall::close, "Say goodbye to the peers; later calls raise.")
+      .def_property(
+          "tile_bytes",
+          [](const TeamCall& self) {
+            return std::make_pair(self.team()->tile_bytes.windows, self.team()->tile_bytes.staged);
+          },
+          [](const TeamCall& self, std::pair<double, double> bytes) {
+            self.team()->tile_bytes = {bytes.first, bytes.second};
+          },
+          "Bytes of a tile on windows and on staged arrays; the same on all ranks.")
+      .def_property_readonly("scratch_bytes", [](const TeamCall& self) { return self.team()->capacity(); })
       .def_property_readonly("closed", &TeamCall::closed)
       .def(
           "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank); }, py::arg("rank"))

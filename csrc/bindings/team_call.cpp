@@ -296,7 +296,7 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
                       " takes no prescale or postscale");
   }
   plan->layout = layout_for(key, *plan->schedule);
-  plan->finish(team_->capacity());
+  plan->finish(team_->capacity(), team_->tile_bytes);
   return plan;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/environment.h"
 #include "base/status.h"
 
 namespace pc {
@@ -17,10 +16,10 @@ int64_t shared_cache_bytes() {
 
 }  // namespace
 
-void Plan::finish(int64_t capacity) {
+void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const ScheduleView s = schedule->view();
   const auto bytes = static_cast<int64_t>(element);
-  double tile = s.cells() == 0 ? environment().tile_bytes : environment().staged_tile_bytes;
+  double tile = s.cells() == 0 ? tile_bytes.windows : tile_bytes.staged;
   if (s.cells() > 0) tile = std::min(tile, static_cast<double>(capacity / (2 * s.cells())));
   // A multiple of 64 bytes: no two ranks then write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);

@@ -3,11 +3,18 @@
 
 #include <memory>
 
+#include "base/environment.h"
 #include "dtype/kernels.h"
 #include "executor/control.h"
 #include "schedule/schedule.h"
 
 namespace pc {
+
+// Bytes of a tile.  The ranks of a communicator must agree: it decides how many there are.
+struct TileBytes {
+  double windows = environment().tile_bytes;
+  double staged = environment().staged_tile_bytes;
+};
 
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
@@ -25,7 +32,7 @@ struct Plan {
   bool windows() const { return fingerprint.placement != 0; }
 
   // Fills digest, element and the tile counts from the other fields.  `capacity`: scratch bytes of a rank.
-  void finish(int64_t capacity);
+  void finish(int64_t capacity, TileBytes tile = {});
   void combine(const Block& block) const;
 };
 

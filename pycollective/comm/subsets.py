@@ -9,7 +9,7 @@ from pycollective.comm.communicator import Communicator
 from pycollective.comm.nodes import Nodes
 from pycollective.comm.planner import Planner
 from pycollective.comm.rail_calls import RailCalls
-from pycollective.comm.teams import KINDS, build_team, scratch_bytes, set_patience
+from pycollective.comm.teams import KINDS, build_team, set_patience
 from pycollective.errors import CommunicatorError
 
 POLL_SECONDS = 0.001
@@ -94,12 +94,12 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
 
 
 def _lead(comm: Communicator, team: _core.Team, members: list[int]) -> Communicator:
-    size, scratch = len(members), scratch_bytes()
+    size, scratch = len(members), team.scratch_bytes
     kind = "local" if comm._threads else KINDS[0]
     segment = _core.Segment.create(kind, _core.Team.segment_bytes(size, scratch))
     team.set_mail(f"{segment.token()} {','.join(map(str, members))}")
     team.set_survivor(2)
-    return _join(comm, segment, members, scratch)
+    return _join(comm, team, segment, members)
 
 
 def _follow(comm: Communicator, team: _core.Team, leader: int) -> Communicator:
@@ -107,14 +107,15 @@ def _follow(comm: Communicator, team: _core.Team, leader: int) -> Communicator:
     members = [int(rank) for rank in listed.split(",")]
     if comm.rank not in members:
         raise CommunicatorError(f"shrink() went on without rank {comm.rank}, which came too late")
-    return _join(comm, _core.Segment.attach(token), members, scratch_bytes())
+    return _join(comm, team, _core.Segment.attach(token), members)
 
 
-def _join(comm: Communicator, segment: _core.Segment, members: list[int], scratch: int) -> Communicator:
+def _join(comm: Communicator, old: _core.Team, segment: _core.Segment, members: list[int]) -> Communicator:
     rank, size = members.index(comm.rank), len(members)
     world = [comm.world_ranks[member] for member in members]
     name = f"{comm.name}/shrunk"
-    team = _core.Team(segment, rank, size, scratch, world, name, comm._threads, Planner(rank, size))
+    team = _core.Team(segment, rank, size, old.scratch_bytes, world, name, comm._threads, Planner(rank, size))
+    team.tile_bytes = old.tile_bytes
     set_patience(team, size)
     made = Communicator(team, nodes=_on_one_host(rank, size), world_ranks=world, name=name, threads=comm._threads)
     made.barrier()  # everybody has attached

@@ -88,13 +88,18 @@ def build_team(
         name: of the communicator, for messages.
         threads: whether the ranks are threads of this process.
     """
-    size, scratch = len(members), scratch_bytes()
+    # The first member's settings count: ranks whose tiles differ would not do the same steps.
+    mine = f"{scratch_bytes()} {_setting('PYCOLLECTIVE_TILE')} {_setting('PYCOLLECTIVE_STAGED_TILE')}"
+    said = exchange(mine.encode())
+    scratch, tile, staged_tile = (float(text) for text in said[members[0] if members else position].split())
+    size, scratch = len(members), int(scratch)
     nbytes = _core.Team.segment_bytes(size, scratch)
     segment = share_segment(exchange, position, members, nbytes, ("local",) if threads else KINDS)
     team = None
     if segment is not None:
         rank = members.index(position)
         team = _core.Team(segment, rank, size, scratch, list(world_ranks), name, threads, Planner(rank, size))
+        team.tile_bytes = (tile, staged_tile)
     exchange(b"")  # everybody's presence is written
     if team is not None:
         team.watch_peers()

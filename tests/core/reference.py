@@ -197,7 +197,7 @@ def in_rank_order(name: str, op: str, xs: Array, prescale: float = 1.0, postscal
     n, kind = len(xs), numpy_type(name)
     scaled = (op == "avg" and n > 1) or prescale != 1.0 or postscale != 1.0
     if n == 1 and not scaled and op not in ("land", "lor"):
-        return xs[0].copy()
+        return np.array(xs[0])
     compute = np.float64 if name == "float64" else np.float32
     with np.errstate(all="ignore"):
         acc: Array = _first(op, xs[0].astype(compute) * compute(prescale))

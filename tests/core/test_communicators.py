@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import re
+import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,67 @@ def test_names_and_numbers() -> None:
                 part.barrier(timeout=0.1)
 
     local_world(2).run(body)
+
+
+def work_in_threads(comm: Communicator, link: Connection | None, own: bool) -> None:
+    """Several threads of each rank at once, each with a communicator of its own, or all with the same."""
+    comms = [comm.dup() if own else comm for _ in range(4)]
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(60):
+                count = 37 * turn % 3000 + 1 if own else 500
+                value = number + turn if own else 7
+                got = comms[number].allreduce(np.full(count, value))
+                assert (got == comm.size * value).all()
+                if turn % 7 == 0:
+                    comms[number].iallreduce(np.ones(500, int)).wait(5)
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4 if own else 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+
+
+def test_threads_with_communicators_of_their_own() -> None:
+    local_world(2).run(lambda comm: work_in_threads(comm, None, True))
+    run(3, work_in_threads, True)
+
+
+def test_calls_from_another_thread_than_the_first() -> None:
+    run(2, work_in_threads, False)
+
+
+def share_one(comm: Communicator, link: Connection) -> list[str]:
+    """The same calls from several threads of each rank: any order of them is right."""
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(100):
+                handle = comm.iallreduce(np.ones(500)) if (turn + number) % 5 == 0 else None
+                got = comm.allreduce(np.ones(500)) if handle is None else handle.result(5)
+                assert (got == comm.size).all()
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        if thread.is_alive():
+            wrong.append("hangs")
+    return wrong
+
+
+def test_threads_of_one_rank() -> None:
+    assert run(2, share_one, env={"PYCOLLECTIVE_TIMEOUT": "5"}) == [[], []]
 
 
 def explain_path(comm: Communicator) -> None:

@@ -31,7 +31,9 @@ def test_every_pair_of_places(n: int, topology: str, collective: str) -> None:
             x = place(comm, xs[comm.rank], here)
             result = expected(collective, xs, 1, comm.rank)
             # Windows are made by all ranks alike: the root's result is the largest.
-            largest = max((np.asarray(expected(collective, xs, 1, rank)) for rank in range(n)), key=len)
+            largest = max(
+                (np.asarray(expected(collective, xs, 1, rank)) for rank in range(n)), key=lambda part: part.size
+            )
             out = place(comm, np.zeros_like(largest), there)
             if result is not None:
                 out = out[: len(result)]

@@ -83,6 +83,22 @@ def errors(collective: str, whole: Reference, bits: Array | None, root: int, got
     return found
 
 
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("n", [4, 6, 7, 13, 17, 40])
+def test_other_numbers_of_ranks(n: int, topology: str) -> None:
+    """Powers of two, primes, and more ranks than anybody has cores; small and large variants."""
+    data = {count: contributions("float32", "sum", n, count) for count in (5, 30_011)}
+    cases = [(collective, count) for count in data for collective in REDUCING if has(topology, collective)]
+
+    def part(collective: str, count: int):  # type: ignore[no-untyped-def]
+        return lambda comm: call(comm, collective, data[count][comm.rank], n // 2, topology=topology)
+
+    for (collective, count), got in zip(cases, on_ranks(n, [part(*case) for case in cases]), strict=True):
+        bits = in_rank_order("float32", "sum", data[count]) if topology in IN_RANK_ORDER else None
+        whole = reference("float32", "sum", data[count])
+        assert not errors(collective, whole, bits, n // 2, got), (collective, count)
+
+
 @pytest.mark.parametrize(("op", "dtype"), [(op, name) for op in OPERATORS for name in DTYPES if not takes(op, name)])
 def test_an_operator_that_lacks_the_type_is_refused_before_sending(op: str, dtype: str) -> None:
     xs = contributions(dtype, "sum", 2, 7)
