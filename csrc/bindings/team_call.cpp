@@ -348,8 +348,10 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
     return;
   }
   // A small call is often through before letting go of the interpreter would pay.
-  if (team_->attempt(operation) == Status::done) return;
+  std::unique_lock turn(team_->one_call, std::try_to_lock);
+  if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
   const py::gil_scoped_release release;
+  if (!turn.owns_lock()) turn.lock();
   team_->run(operation);
 }
 

@@ -25,12 +25,14 @@ bool Task::wait(double seconds) {
 }
 
 bool Task::poll() {
+  if (!turn_.owns_lock() && !turn_.try_lock()) return false;
   std::exception_ptr error;
   try {
     if (team_->advance(operation_) == Status::pending) return false;
   } catch (...) {
     error = std::current_exception();
   }
+  turn_.unlock();
   complete(error);
   return true;
 }

@@ -17,7 +17,10 @@ namespace pc {
 class Task {
  public:
   Task(std::shared_ptr<Team> team, Operation operation, std::shared_ptr<void> keep)
-      : team_(std::move(team)), operation_(std::move(operation)), keep_(std::move(keep)) {}
+      : team_(std::move(team)),
+        operation_(std::move(operation)),
+        turn_(team_->one_call, std::defer_lock),
+        keep_(std::move(keep)) {}
 
   bool done() const;
   // False if the call is not through after `seconds` (< 0: no limit).  Rethrows what the call threw.
@@ -30,6 +33,7 @@ class Task {
 
   std::shared_ptr<Team> team_;
   Operation operation_;
+  std::unique_lock<std::mutex> turn_;  // from the first poll to the last
   std::shared_ptr<void> keep_;  // the arrays; dropped as soon as the call is through
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -381,6 +381,8 @@ class Communicator:
             raise TypeError("op, prescale and postscale are for collectives that reduce")
         out = call.out
         if out is None and call.shape is not None:
+            if call.x is None:
+                raise TypeError("x is missing")
             out = arrays.new_like(call.x, call.shape)
         source = None if call.x is None else arrays.readable(call.x)
         target = None if out is None else arrays.writable(out)
@@ -441,6 +443,11 @@ class Communicator:
         joined = self.allgatherv(mine, lengths).tobytes()
         ends = list(itertools.accumulate(lengths))
         return [joined[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def forget_all() -> None:
+    """In a forked child: the communicators are the parent's, and a child's end is not the parent's."""
+    _live.clear()
 
 
 def depart_all() -> None:

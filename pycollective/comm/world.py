@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 
 from pycollective.comm import bootstrap as bootstraps
-from pycollective.comm.communicator import Communicator, depart_all
+from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.nodes import discover
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import build_team
@@ -34,6 +35,7 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
             _bootstrap = bootstrap or bootstraps.detect()
             _default = _build(_bootstrap)
             atexit.register(depart_all)
+            os.register_at_fork(after_in_child=forget_all)
         return _default
 
 

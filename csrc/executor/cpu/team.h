@@ -108,6 +108,7 @@ class Team {
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Patience patience;
   TileBytes tile_bytes;
+  std::mutex one_call;         // held by whoever runs a call: threads of one rank take turns
   std::atomic<int> queued{0};  // calls with the progress thread: a blocking call must go behind them
 
   // Called about ten times a second by a blocked call; true asks it to give up (a pending signal).
