@@ -3,7 +3,7 @@
 // A Group is a set of lanes that run this function together on behalf of one rank:
 //   lane(), width()                   who I am among the lanes, and how many there are
 //   all(ok)                           barrier; true on every lane if lane 0 passed true
-//   enter(), entered()                lane 0: publish that the rank is in the call
+//   enter(base, publish)              lane 0: say which call this is; and, if told to, publish that the rank is in it
 //   await(peer, target)               lane 0: has the peer's counter reached the target?
 //   publish(value)                    lane 0: everything written so far is visible to whoever reads value
 //   guard(slot), hold(slot, wait)     lane 0: wait for, and note, the readers of a scratch slot
@@ -41,7 +41,9 @@ PC_FN bool await(Group& g, const Span& span, uint64_t tile_base, Wait wait) {
 template <class Group>
 PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at) {
   if (!at.entered) {
-    if (g.lane() == 0) g.enter(span.base);
+    // A first step that waits for nobody and is published says it too, for half the traffic.
+    const bool soon = s.steps() > 0 && s.first().waits() == 0 && s.first().consumed();
+    if (g.lane() == 0) g.enter(span.base, !soon);
     at.entered = true;
   }
   for (; at.tile < span.tiles; ++at.tile, at.index = -1) {

@@ -3,15 +3,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/status.h"
 
 namespace pc {
 namespace {
 
-int64_t shared_cache_bytes() {
+// Bytes of third-level cache that this core can reach.  The kernel's word comes first: on AMD's processors the C
+// library adds up the caches of the whole socket.
+int64_t read_cache_bytes() {
+  int64_t kibibytes = 0;
+  std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kibibytes;
+  if (kibibytes > 0) return kibibytes << 10;
   const long found = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return found > 0 ? found : int64_t{32} << 20;
+}
+
+int64_t shared_cache_bytes() {
+  static const int64_t bytes = read_cache_bytes();
+  return bytes;
 }
 
 }  // namespace

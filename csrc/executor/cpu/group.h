@@ -49,9 +49,9 @@ class CpuGroup {
   int width() const { return lanes_.width(); }
   bool all(bool ok) { return lanes_.all(ok); }
 
-  void enter(uint64_t base) {
+  void enter(uint64_t base, bool at_once) {
     team_.announce(op_);
-    publish(base);
+    if (at_once) publish(base);
   }
 
   // Release; sequentially consistent because the publisher then looks for sleepers, and a sleeper that says

@@ -156,7 +156,7 @@ void Team::announce(const Operation& op) {
 // Enters the call and waits until all have.  If somebody's arrays do not lie where this rank's do, all stage.
 bool Team::greet(Operation& op) {
   CpuGroup<SingleLane> group(*this, op);
-  if (!op.cursor.entered) group.enter(op.span.base);
+  if (!op.cursor.entered) group.enter(op.span.base, true);
   op.cursor.entered = true;
   const uint8_t placement = op.plan->fingerprint.placement;
   bool alike = true;

@@ -16,7 +16,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kCheckEvery = milliseconds(5);     // how often a waiting rank looks after its peers
-constexpr int kHopefulSpins = 64;                    // about a microsecond
+constexpr int kTightSpins = 64;                      // a peer that is just arriving is seen a little sooner
+constexpr int kHopefulSpins = 128;                    // about a microsecond
+constexpr int kHopefulYields = 8;                    // about a turn of all ranks, where they share cores
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is no loss
 
 void pause() {
@@ -49,10 +51,16 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   RankBlock& theirs = control_.blocks[peer];
   const auto reached = [&] { return theirs.counter.load(kAcquire) >= target; };
   if (op.waiting == Waiting::hopes) {
-    if (patience.spin.count() == 0) return false;  // the peer may want this very core
+    if (patience.spin.count() == 0) {  // the peer may want this very core
+      for (int i = 0; i < kHopefulYields; ++i) {
+        sched_yield();
+        if (reached()) return true;
+      }
+      return false;
+    }
     for (int i = 0; i < kHopefulSpins; ++i) {
       if (reached()) return true;
-      pause();
+      if (i >= kTightSpins) pause();
     }
     return false;
   }
