@@ -18,7 +18,7 @@ def generate() -> str:
     """The stub of the installed `pycollective._core`, as pybind11-stubgen prints it."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pybind11_stubgen", "pycollective._core", "-o", folder]
-        subprocess.run([*command, "--exit-code"], check=True, capture_output=True, text=True)
+        subprocess.run([*command, "--exit-code"], check=True, capture_output=True, text=True, cwd=folder)
         return (Path(folder) / "pycollective" / "_core.pyi").read_text()
 
 
