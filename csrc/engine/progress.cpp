@@ -20,29 +20,29 @@ bool Task::wait(double seconds) {
   } else if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), through)) {
     return false;
   }
-  if (error_) std::rethrow_exception(error_);
+  if (fault_) throw CommunicatorFault(*fault_);
   return true;
 }
 
 bool Task::poll() {
   if (!turn_.owns_lock() && !turn_.try_lock()) return false;
-  std::exception_ptr error;
+  std::optional<CommunicatorFault> fault;
   try {
     if (team_->advance(operation_) == Status::pending) return false;
-  } catch (...) {
-    error = std::current_exception();
+  } catch (const CommunicatorFault& thrown) {
+    fault.emplace(thrown.fault, thrown.culprit, thrown.what());
   }
   turn_.unlock();
-  complete(error);
+  complete(std::move(fault));
   return true;
 }
 
-void Task::complete(std::exception_ptr error) {
+void Task::complete(std::optional<CommunicatorFault> fault) {
   std::shared_ptr<void> keep;
   {
     const std::lock_guard lock(mutex_);
     done_ = true;
-    error_ = error;
+    fault_ = std::move(fault);
     keep = std::move(keep_);
   }
   team_->queued.fetch_sub(1, std::memory_order_acq_rel);

@@ -4,9 +4,9 @@
 
 #include <condition_variable>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "executor/cpu/team.h"
@@ -23,13 +23,13 @@ class Task {
         keep_(std::move(keep)) {}
 
   bool done() const;
-  // False if the call is not through after `seconds` (< 0: no limit).  Rethrows what the call threw.
+  // False if the call is not through after `seconds` (< 0: no limit).  Throws what the call threw.
   bool wait(double seconds);
 
  private:
   friend class Progress;
   bool poll();  // true: through, one way or the other
-  void complete(std::exception_ptr error);
+  void complete(std::optional<CommunicatorFault> fault);
 
   std::shared_ptr<Team> team_;
   Operation operation_;
@@ -38,7 +38,7 @@ class Task {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
-  std::exception_ptr error_;
+  std::optional<CommunicatorFault> fault_;  // a value: an exception object shared by threads is counted by the library
 };
 
 class Progress {

@@ -57,7 +57,13 @@ def pids_in(folder: Path, count: int) -> list[int]:
 
 def test_variables_and_success() -> None:
     names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"]
-    done = run("-np", "3", *python(f"print(*(os.environ['PYCOLLECTIVE_' + n] for n in {names}), flush=True)"))
+    done = run(
+        "-np",
+        "3",
+        *python(
+            f"line = ' '.join(os.environ['PYCOLLECTIVE_' + n] for n in {names}); os.write(1, (line + chr(10)).encode())"
+        ),
+    )
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["0 3 0 3", "1 3 1 3", "2 3 2 3"]
 

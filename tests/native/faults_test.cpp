@@ -9,11 +9,6 @@
 #include "engine/progress.h"
 #include "rank.h"
 
-// libstdc++ counts the owners of an exception inside its own, uninstrumented code.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race:std::__exception_ptr::exception_ptr::_M_release\n";
-}
-
 namespace pc::test {
 namespace {
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,15 +41,6 @@ class Pair:
             p[self.middle, c] = p.sum(p[q, c] for q in p.ranks)
             p[p.ranks, c] = p[self.middle, c]
 '''
-
-
-@pytest.fixture(autouse=True)
-def _only_ours_remain() -> Iterator[None]:
-    names()
-    before = dict(registry._registered)
-    yield
-    registry._registered.clear()
-    registry._registered.update(before)
 
 
 def test_ours_are_found_by_being_there() -> None:
