@@ -57,13 +57,8 @@ def pids_in(folder: Path, count: int) -> list[int]:
 
 def test_variables_and_success() -> None:
     names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"]
-    done = run(
-        "-np",
-        "3",
-        *python(
-            f"line = ' '.join(os.environ['PYCOLLECTIVE_' + n] for n in {names}); os.write(1, (line + chr(10)).encode())"
-        ),
-    )
+    line = f"' '.join(os.environ['PYCOLLECTIVE_' + n] for n in {names})"
+    done = run("-np", "3", *python(f"os.write(1, ({line} + chr(10)).encode())"))  # in one piece
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["0 3 0 3", "1 3 1 3", "2 3 2 3"]
 
