@@ -1,0 +1,113 @@
+"""Random topologies on the real executor: what the verifier accepts gives the sum, what it refuses does not.
+
+Contributions are powers of a base that no sum can carry out of, so that the result shows how often each was added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pycollective
+from pycollective import Communicator
+from pycollective.errors import VerificationError
+from pycollective.schedule import Placement, Program, compile_program, topology, verifier, verify
+
+BASE = 1 << 12  # more than the contributions that the longest program can pile up
+COUNT = 5000  # elements: above what is always staged
+
+Statement = Callable[[Program], None]
+
+
+@st.composite
+def allreduces(draw: st.DrawFn) -> tuple[int, int, list[Statement]]:
+    """(ranks, chunks, statements): a right allreduce of a chunk each, then perhaps a few lines gone wrong."""
+    size, chunks = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+    lines: list[tuple[str, int, int, int]] = []
+    for c in range(chunks):
+        middle, order = draw(st.integers(0, size - 1)), draw(st.permutations(range(size)))
+        lines += [("add", middle, c, q) for q in order if q != middle]
+        lines += [("copy", r, c, draw(st.sampled_from([middle]))) for r in order if r != middle]
+    for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
+        at = draw(st.integers(0, len(lines) - 1))
+        kind, rank, c, source = lines[at]
+        change = draw(st.sampled_from(["drop", "repeat", "source", "kind"]))
+        if change == "drop" and len(lines) > 1:
+            del lines[at]
+        elif change == "repeat":
+            lines.insert(at, lines[at])
+        elif change == "source":
+            lines[at] = (kind, rank, c, draw(st.integers(0, size - 1)))
+        else:
+            lines[at] = ("copy" if kind == "add" else "add", rank, c, source)
+    return size, chunks, [statement(*line) for line in lines]
+
+
+def statement(kind: str, rank: int, c: int, source: int) -> Statement:
+    def write(p: Program) -> None:
+        if kind == "add":
+            p[rank, c] += p[source, c]
+        else:
+            p[rank, c] = p[source, c]
+
+    return write
+
+
+def accepted(size: int, chunks: int, lines: list[Statement], placement: Placement) -> bool:
+    program = Program("allreduce", size)
+    program.chunks(chunks)
+    for line in lines:
+        line(program)
+    try:
+        verify(compile_program(program, placement))
+    except VerificationError:
+        return False
+    return True
+
+
+def gives_the_sum(size: int, chunks: int, lines: list[Statement], placement: Placement) -> bool:
+    """Whether every element of every rank is the sum, by threads as ranks."""
+
+    @topology("core_test_random")
+    @dataclass(frozen=True)
+    class Random:
+        def allreduce(self, p: Program) -> None:
+            p.chunks(chunks)
+            for line in lines:
+                line(p)
+
+    wanted = sum(BASE**r for r in range(size))
+
+    def body(comm: Communicator) -> bool:
+        mine = BASE**comm.rank
+        x = np.full(COUNT, mine) if placement is Placement.STAGED else comm.empty(COUNT, np.int64)
+        x[:] = mine
+        out = x if placement is Placement.INPLACE else np.zeros(COUNT, np.int64)
+        comm.allreduce(x, out=out, topology=Random())
+        return bool((out == wanted).all())
+
+    return all(pycollective.local_world(size).run(body))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=allreduces(), placement=st.sampled_from([Placement.STAGED, Placement.WINDOW_IN, Placement.INPLACE]))
+def test_the_verdict_is_what_a_run_shows(
+    program: tuple[int, int, list[Statement]], placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifier, "verify", lambda *_: None)  # so that refused programs run at all
+    verdict = accepted(*program, placement)
+    seen[verdict] += 1
+    assert gives_the_sum(*program, placement) == verdict
+
+
+seen: Counter[bool] = Counter()
+
+
+def test_both_verdicts_were_met() -> None:
+    assert seen[True] > 5 and seen[False] > 5
