@@ -59,6 +59,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
 
 Team::Team(const Team& parent, int32_t from, int32_t to)
     : patience(parent.patience),
+      tile_bytes(parent.tile_bytes),
       segment_(parent.segment_),
       rank_(parent.rank_ == from ? 0 : 1),
       size_(2),
