@@ -14,6 +14,8 @@ namespace pc {
   X(scratch_bytes, "PYCOLLECTIVE_SCRATCH", 4194304.0, "bytes of shared scratch of each rank")      \
   X(tile_bytes, "PYCOLLECTIVE_TILE", 131072.0, "bytes of a tile on window arrays")                 \
   X(staged_tile_bytes, "PYCOLLECTIVE_STAGED_TILE", 131072.0, "bytes of a tile on staged arrays")    \
+  X(cuda_scratch_bytes, "PYCOLLECTIVE_CUDA_SCRATCH", 67108864.0, "bytes of GPU scratch of each rank")   \
+  X(cuda_tile_bytes, "PYCOLLECTIVE_CUDA_TILE", 524288.0, "most bytes of a tile on GPUs")            \
   X(isa, "PYCOLLECTIVE_ISA", 3.0, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512")
 // clang-format on
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
+#include "base/target.h"
 #include "dtype/table.h"
 
 // Internal linkage on purpose: this header is compiled once per instruction set, and a shared inline
@@ -20,7 +20,11 @@ struct SmallFloat {
   static constexpr uint32_t exponent_mask = (1u << Exponent) - 1;
   static constexpr uint32_t mantissa_mask = (1u << Mantissa) - 1;
 
-  static float decode(uint32_t bits) {
+  static PC_FN float power_of_two(int exponent) {
+    return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
+  }
+
+  static PC_FN float decode(uint32_t bits) {
     const uint32_t sign = (bits >> (Exponent + Mantissa)) << 31;
     const uint32_t exponent = (bits >> Mantissa) & exponent_mask;
     const uint32_t mantissa = bits & mantissa_mask;
@@ -31,13 +35,13 @@ struct SmallFloat {
       return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - Mantissa)));
     }
     if (exponent == 0) {
-      const float magnitude = std::ldexp(static_cast<float>(mantissa), 1 - bias - Mantissa);
+      const float magnitude = static_cast<float>(mantissa) * power_of_two(1 - bias - Mantissa);
       return sign != 0 ? -magnitude : magnitude;
     }
     return std::bit_cast<float>(sign | ((exponent + 127 - bias) << 23) | (mantissa << (23 - Mantissa)));
   }
 
-  static uint32_t encode(float value) {
+  static PC_FN uint32_t encode(float value) {
     const uint32_t word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 31) << (Exponent + Mantissa);
     const uint32_t magnitude = word & 0x7fffffffu;
@@ -49,7 +53,7 @@ struct SmallFloat {
     const int exponent = static_cast<int>(magnitude >> 23) - 127;
     uint32_t rounded;
     if (exponent < 1 - bias) {  // subnormal: let float addition do the rounding
-      const float unit = std::ldexp(1.0f, 1 - bias - Mantissa + 23);
+      const float unit = power_of_two(1 - bias - Mantissa + 23);
       rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + unit) - std::bit_cast<uint32_t>(unit);
     } else {
       const uint32_t odd = (magnitude >> (23 - Mantissa)) & 1u;
@@ -64,8 +68,8 @@ using Half = SmallFloat<5, 10, false>;
 using E4M3FN = SmallFloat<4, 3, true>;
 using E5M2 = SmallFloat<5, 2, false>;
 
-[[maybe_unused]] inline float to_float(bfloat16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
-[[maybe_unused]] inline float to_float(float16 v) { return Half::decode(v.bits); }
+[[maybe_unused]] PC_FN float to_float(bfloat16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
+[[maybe_unused]] PC_FN float to_float(float16 v) { return Half::decode(v.bits); }
 
 template <class Format>
 struct DecodeTable {
@@ -79,7 +83,7 @@ struct DecodeTable {
   }
 };
 
-[[maybe_unused]] inline void from_float(float f, bfloat16& v) {
+[[maybe_unused]] PC_FN void from_float(float f, bfloat16& v) {
   const uint32_t word = std::bit_cast<uint32_t>(f);
   if ((word & 0x7fffffffu) > 0x7f800000u) {
     v.bits = static_cast<uint16_t>((word >> 16) | 0x40);  // keep a NaN a NaN
@@ -87,9 +91,9 @@ struct DecodeTable {
     v.bits = static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
 }
-[[maybe_unused]] inline void from_float(float f, float16& v) { v.bits = static_cast<uint16_t>(Half::encode(f)); }
-[[maybe_unused]] inline void from_float(float f, float8_e4m3fn& v) { v.bits = static_cast<uint8_t>(E4M3FN::encode(f)); }
-[[maybe_unused]] inline void from_float(float f, float8_e5m2& v) { v.bits = static_cast<uint8_t>(E5M2::encode(f)); }
+[[maybe_unused]] PC_FN void from_float(float f, float16& v) { v.bits = static_cast<uint16_t>(Half::encode(f)); }
+[[maybe_unused]] PC_FN void from_float(float f, float8_e4m3fn& v) { v.bits = static_cast<uint8_t>(E4M3FN::encode(f)); }
+[[maybe_unused]] PC_FN void from_float(float f, float8_e5m2& v) { v.bits = static_cast<uint8_t>(E5M2::encode(f)); }
 
 }  // namespace
 }  // namespace pc

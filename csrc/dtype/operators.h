@@ -1,50 +1,52 @@
-// The reduction operators on scalars and on vector registers alike.
+// The reduction operators on scalars and on vector registers alike, on CPU and GPU.
 // Internal linkage for the reason given in convert.h.
 #pragma once
+
+#include "base/target.h"
 
 namespace pc {
 namespace {
 
 template <class V>
-inline V one() {
+PC_FN V one() {
   return static_cast<V>(V{} + 1);
 }
 
 // Most operators leave a single contribution as it is.
 struct Identity {
   static constexpr bool normalises = false;
-  template <class V> static V first(V a) { return a; }
+  template <class V> static PC_FN V first(V a) { return a; }
 };
 struct Sum : Identity {
-  template <class V> static V apply(V a, V b) { return static_cast<V>(a + b); }
+  template <class V> static PC_FN V apply(V a, V b) { return static_cast<V>(a + b); }
 };
 struct Product : Identity {
-  template <class V> static V apply(V a, V b) { return static_cast<V>(a * b); }
+  template <class V> static PC_FN V apply(V a, V b) { return static_cast<V>(a * b); }
 };
 struct Minimum : Identity {  // a != a: a NaN on either side wins, as numpy.minimum has it
-  template <class V> static V apply(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
+  template <class V> static PC_FN V apply(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
 };
 struct Maximum : Identity {
-  template <class V> static V apply(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
+  template <class V> static PC_FN V apply(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 };
 struct BitAnd : Identity {
-  template <class V> static V apply(V a, V b) { return static_cast<V>(a & b); }
+  template <class V> static PC_FN V apply(V a, V b) { return static_cast<V>(a & b); }
 };
 struct BitOr : Identity {
-  template <class V> static V apply(V a, V b) { return static_cast<V>(a | b); }
+  template <class V> static PC_FN V apply(V a, V b) { return static_cast<V>(a | b); }
 };
 struct BitXor : Identity {
-  template <class V> static V apply(V a, V b) { return static_cast<V>(a ^ b); }
+  template <class V> static PC_FN V apply(V a, V b) { return static_cast<V>(a ^ b); }
 };
 struct Logical {
   static constexpr bool normalises = true;
-  template <class V> static V first(V a) { return (a != V{}) ? one<V>() : V{}; }
+  template <class V> static PC_FN V first(V a) { return (a != V{}) ? one<V>() : V{}; }
 };
 struct LogicalAnd : Logical {
-  template <class V> static V apply(V a, V b) { return ((a != V{}) & (b != V{})) ? one<V>() : V{}; }
+  template <class V> static PC_FN V apply(V a, V b) { return ((a != V{}) & (b != V{})) ? one<V>() : V{}; }
 };
 struct LogicalOr : Logical {
-  template <class V> static V apply(V a, V b) { return ((a != V{}) | (b != V{})) ? one<V>() : V{}; }
+  template <class V> static PC_FN V apply(V a, V b) { return ((a != V{}) | (b != V{})) ? one<V>() : V{}; }
 };
 
 // On booleans (bytes 0 and 1) addition is "or" and multiplication "and", as in NumPy.

@@ -27,10 +27,11 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
   const auto is_place = [&](int32_t p) { return p >= kPlaceOutput && p < v.cells(); };
   Step step = v.first();
   for (int32_t i = 0; i < v.steps(); ++i) {
-    require(step.words + 5 <= table_.data() + total);
+    require(step.words + 6 <= table_.data() + total);
     require(step.waits() >= 0 && step.waits() <= v.size());
     require(step.sources() >= 1 && step.sources() <= kMostOperands);
     require(step.targets() >= 1 && step.targets() <= kMostOperands);
+    require(step.consumers() >= 0 && step.consumers() < v.size() && step.consumed() == (step.consumers() > 0));
     require(step.next().words <= table_.data() + total);
     require(step.chunk() >= 0 && step.chunk() < v.chunks());
     for (int32_t w = 0; w < step.waits(); ++w) check_wait(step.wait(w));
@@ -38,6 +39,8 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
       require(is_rank(step.source(s).rank) && is_place(step.source(s).place));
     for (int32_t t = 0; t < step.targets(); ++t)
       require(is_rank(step.target(t).rank) && is_place(step.target(t).place));
+    for (int32_t c = 0; c < step.consumers(); ++c)
+      require(is_rank(step.consumer(c)) && step.consumer(c) != v.rank());
     const auto use = [&](int32_t rank, int32_t place) {
       uses_input_ |= rank == v.rank() && place == kPlaceInput;
       uses_output_ |= rank == v.rank() && place == kPlaceOutput;

@@ -6,15 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#if defined(__CUDACC__)
-#define PC_FN __device__ inline
-#else
-#define PC_FN inline
-#endif
+#include "base/target.h"
 
 namespace pc {
 
-constexpr int32_t kTableVersion = 1;
+constexpr int32_t kTableVersion = 2;
 constexpr int32_t kPlaceInput = -1;   // the rank's input array
 constexpr int32_t kPlaceOutput = -2;  // the rank's output array; places >= 0 are scratch cells
 
@@ -45,16 +41,20 @@ struct Step {
   PC_FN int32_t waits() const { return words[2]; }
   PC_FN int32_t sources() const { return words[3]; }
   PC_FN int32_t targets() const { return words[4]; }
-  PC_FN Wait wait(int32_t i) const { return {words[5 + 2 * i], words[6 + 2 * i]}; }
+  PC_FN int32_t consumers() const { return words[5]; }
+  PC_FN Wait wait(int32_t i) const { return {words[6 + 2 * i], words[7 + 2 * i]}; }
   PC_FN Source source(int32_t i) const {
-    const int32_t* w = words + 5 + 2 * waits() + 3 * i;
+    const int32_t* w = words + 6 + 2 * waits() + 3 * i;
     return {w[0], w[1], w[2]};
   }
   PC_FN Target target(int32_t i) const {
-    const int32_t* w = words + 5 + 2 * waits() + 3 * sources() + 2 * i;
+    const int32_t* w = words + 6 + 2 * waits() + 3 * sources() + 2 * i;
     return {w[0], w[1]};
   }
-  PC_FN Step next() const { return {words + 5 + 2 * waits() + 3 * sources() + 2 * targets()}; }
+  PC_FN int32_t consumer(int32_t i) const {  // a rank that waits for exactly this step
+    return words[6 + 2 * waits() + 3 * sources() + 2 * targets() + i];
+  }
+  PC_FN Step next() const { return {words + 6 + 2 * waits() + 3 * sources() + 2 * targets() + consumers()}; }
 };
 
 // A view of one rank's table.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from array import array
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +13,7 @@ IN = -1
 OUT = -2
 """Place of a step's source or target: the rank's output buffer. Places from 0 up are cells of shared scratch."""
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 HEADER_WORDS = 10
 COMPLETE, CONSUMED = 1, 2
 
@@ -97,7 +99,7 @@ class RankSchedule:
     readers: tuple[Wait, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
     """A compiled collective for all ranks.
 
@@ -139,13 +141,25 @@ class Schedule:
                 read.update((source.rank, step.chunk) for source in step.sources if source.place == OUT)
         return not written.isdisjoint(read)
 
+    @functools.cached_property
+    def _consumers(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Who waits for exactly the n-th step of a rank: (rank, n) -> ranks, ascending."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for reader, rank in enumerate(self.ranks):
+            waits = itertools.chain(rank.exit_waits, rank.readers, *(step.waits for step in rank.steps))
+            for wait in waits:
+                if wait.count > 0:
+                    found.setdefault((wait.peer, wait.count), set()).add(reader)
+        return {key: tuple(sorted(readers)) for key, readers in found.items()}
+
     def table(self, rank: int) -> array[int]:
         """The schedule of one rank as flat int32, the form that the executor reads.
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
         in the call after it was written); then the exit waits and the readers as (peer, count); then for each step
-        chunk, flags (1 complete, 2 consumed), the numbers of waits, sources and targets, and these as (peer, count),
-        (rank, place, initial) and (rank, place).
+        chunk, flags (1 complete, 2 consumed), the numbers of waits, sources, targets and consumers, and these as
+        (peer, count), (rank, place, initial), (rank, place) and (rank). The consumers are the ranks that wait for
+        exactly this step: a GPU pushes its progress into their memory.
         """
         mine = self.ranks[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
@@ -153,15 +167,17 @@ class Schedule:
         words.append(int(not self._rereads_outputs()))
         for wait in mine.exit_waits + mine.readers:
             words += (wait.peer, wait.count)
-        for step in mine.steps:
+        for number, step in enumerate(mine.steps, 1):
+            consumers = self._consumers.get((rank, number), ())
             flags = COMPLETE * step.complete + CONSUMED * step.consumed
-            words += (step.chunk, flags, len(step.waits), len(step.sources), len(step.targets))
+            words += (step.chunk, flags, len(step.waits), len(step.sources), len(step.targets), len(consumers))
             for wait in step.waits:
                 words += (wait.peer, wait.count)
             for source in step.sources:
                 words += (source.rank, source.place, int(source.initial))
             for target in step.targets:
                 words += (target.rank, target.place)
+            words += consumers
         return array("i", words)
 
 

@@ -1,7 +1,8 @@
 """The native tests: built with CMake's presets `cpu` and `tsan`, then run one by one.
 
 The executor runs every compiled schedule with ranks as threads: under the thread sanitizer, with one and with four
-lanes a rank. Two faults are put in on purpose, to show that the sanitizer would see them.
+lanes a rank. So do the GPU's kernels, their blocks' threads as threads. Three faults are put in on purpose, to show
+that the sanitizer would see them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def build(preset: str, *targets: str) -> Path:
 def plain() -> Path:
     if why_not():
         pytest.skip(why_not())
-    return build("cpu", "unit_test", "executor_test")
+    return build("cpu", "unit_test", "executor_test", "cuda_blocks_test")
 
 
 @functools.cache
@@ -90,7 +91,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = why_not() or sanitizer(tmp_path_factory.getbasetemp())[1]
     if problem:
         pytest.skip(problem)
-    return build("tsan", "executor_test", "faults_test", "weak_acquire_test")
+    return build("tsan", "executor_test", "faults_test", "weak_acquire_test", "cuda_blocks_test", "weak_flag_test")
 
 
 @pytest.fixture(scope="session")
@@ -157,3 +158,26 @@ def test_a_missing_barrier_shows_with_several_lanes_only(
     assert one.returncode == 0, one.stdout[:4000]
     four = run_sanitized(tmp_path_factory, program, "unsynced-lanes", cases)
     assert four.returncode == RACE_EXIT and RACE in four.stdout, four.stdout[:4000]
+
+
+@pytest.mark.parametrize("size", (2, 5))
+@pytest.mark.parametrize("mode", ("schedules", "packets"))
+def test_gpu_blocks_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
+    """The kernels' source, two channels a rank and three threads a channel; `packets`: the low-latency path."""
+    done = run(plain / "cuda_blocks_test", mode, schedules / f"ranks-{size}.txt")
+    assert done.returncode == 0, last_lines(done.stdout)
+
+
+@pytest.mark.parametrize("mode", ("schedules", "packets"))
+def test_gpu_blocks_have_no_race(
+    sanitized: Path, schedules: Path, mode: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done = run_sanitized(tmp_path_factory, sanitized / "cuda_blocks_test", mode, schedules / "ranks-3.txt")
+    assert done.returncode == 0, done.stdout[:4000]
+    assert "ThreadSanitizer" not in done.stdout
+
+
+def test_a_relaxed_flag_is_caught(sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A GPU flag loaded without acquire."""
+    done = run_sanitized(tmp_path_factory, sanitized / "weak_flag_test", "schedules", schedules / "ranks-3.txt")
+    assert done.returncode == RACE_EXIT and RACE in done.stdout, done.stdout[:4000]

@@ -188,13 +188,14 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
     readers = [Wait(*take(2)) for _ in range(header[8])]
     steps: list[tuple[object, ...]] = []
     for _ in range(header[6]):
-        chunk, flags, n_waits, n_sources, n_targets = take(5)
+        chunk, flags, n_waits, n_sources, n_targets, n_consumers = take(6)
         waits = tuple(Wait(*take(2)) for _ in range(n_waits))
         sources = tuple(
             Source(rank, place, bool(initial)) for rank, place, initial in (take(3) for _ in range(n_sources))
         )
         targets = tuple(Target(*take(2)) for _ in range(n_targets))
-        steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2)))
+        consumers = take(n_consumers)
+        steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2), consumers))
     assert next(words, None) is None
     return header, exits, readers, steps
 
@@ -206,9 +207,17 @@ def test_the_table_says_all_that_the_schedule_says(placement: Placement) -> None
         table = schedule.table(rank)
         assert table.typecode == "i" and table.itemsize == 4
         header, exits, readers, steps = parse(table.tolist())
-        assert header[:6] == [1, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
+        assert header[:6] == [2, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
         assert (tuple(exits), tuple(readers)) == (mine.exit_waits, mine.readers)
-        assert steps == [(s.chunk, s.sources, s.targets, s.waits, s.complete, s.consumed) for s in mine.steps]
+        for number, (step, said) in enumerate(zip(mine.steps, steps, strict=True), 1):
+            waiting = tuple(
+                reader
+                for reader, other in enumerate(schedule.ranks)
+                for waits in [other.exit_waits, other.readers, *(s.waits for s in other.steps)]
+                if Wait(rank, number) in waits
+            )
+            expected = (step.chunk, step.sources, step.targets, step.waits, step.complete, step.consumed)
+            assert said == (*expected, tuple(sorted(set(waiting))))
 
 
 def test_the_table_tells_whether_outputs_are_read_again() -> None:

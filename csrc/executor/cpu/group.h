@@ -46,23 +46,28 @@ class CpuGroup {
   CpuGroup(Team& team, Operation& op, Lanes lanes = {}) : team_(team), op_(op), plan_(*op.plan), lanes_(lanes) {}
 
   int lane() const { return lanes_.lane(); }
+  static constexpr int pollers() { return 1; }
   int width() const { return lanes_.width(); }
   bool all(bool ok) { return lanes_.all(ok); }
 
   void enter(uint64_t base, bool at_once) {
+    if (lane() != 0) return;
     team_.announce(op_);
-    if (at_once) publish(base);
+    if (at_once) team_.publish(base);
   }
 
   // Release; sequentially consistent because the publisher then looks for sleepers, and a sleeper that says
-  // so then looks at the counter: one of the two must see the other.
-  void publish(uint64_t value) { team_.publish(value); }
+  // so then looks at the counter: one of the two must see the other.  All peers poll the one counter.
+  void publish(uint64_t value, const Step&) {
+    if (lane() == 0) team_.publish(value);
+  }
 
   bool await(int32_t peer, uint64_t target) {
     return reached(peer, target) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
   }
 
   bool guard(uint32_t slot) {
+    if (lane() != 0) return true;
     std::vector<uint64_t>& targets = team_.guard_[slot];
     for (int32_t peer = 0; peer < team_.size_; ++peer) {
       if (targets[peer] == 0) continue;

@@ -1,0 +1,8 @@
+// Which processor a translation unit is for: nvcc compiles device code, g++ plain functions, never both.
+#pragma once
+
+#if defined(__CUDACC__)
+#define PC_FN __device__ inline
+#else
+#define PC_FN inline
+#endif

@@ -1,0 +1,214 @@
+// Combining blocks of elements on a GPU: k sources, reduced left to right, written to m targets, by all threads of a
+// block.  Memory is moved 16 bytes at a time wherever the operands lie alike.
+#pragma once
+
+#include "executor/cuda/device.h"
+#include "executor/cuda/elements.h"
+
+namespace pc::cuda {
+
+constexpr int32_t kOperands = 128;  // most sources, and most targets, of a step on a GPU
+constexpr int kVectorBytes = sizeof(Vector);
+
+// The operands of a step, in memory that the block shares.
+struct Operands {
+  char* source[kOperands];
+  char* target[kOperands];
+  bool initial[kOperands];  // the source is a raw contribution
+  int32_t k, m;
+  bool complete;  // the result holds every contribution
+};
+
+struct Threads { int64_t lane, width; };
+
+// A run-time count where it is 0, else the compile-time one: loops over it are unrolled.
+template <int Fixed>
+PC_FN constexpr int count_of(int32_t at_run_time) {
+  return Fixed == 0 ? at_run_time : Fixed;
+}
+
+template <class E>
+struct Lanes16 {
+  using T = typename E::Element;
+  using A = typename E::A;
+  static constexpr int count = kVectorBytes / static_cast<int>(sizeof(T));
+  union Bits {
+    Vector vector;
+    T element[count];
+    PC_FN Bits() {}
+  };
+
+  // acc = v or acc op v
+  PC_FN static void fold(const E& e, A (&acc)[count], const Vector& v, bool is_first, bool initial) {
+    Bits bits;
+    bits.vector = v;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const A a = e.load(bits.element[i], initial);
+      acc[i] = is_first ? e.op.first(a) : e.op.apply(acc[i], a);
+    }
+  }
+  PC_FN static Vector pack(const E& e, const A (&acc)[count], bool complete) {
+    Bits bits;
+#pragma unroll
+    for (int i = 0; i < count; ++i) bits.element[i] = e.store(acc[i], complete);
+    return bits.vector;
+  }
+};
+
+template <int M>
+PC_FN void store_all(const Operands& o, int64_t offset, const Vector& v) {
+#pragma unroll(M == 0 ? 4 : M)
+  for (int d = 0; d < count_of<M>(o.m); ++d) store_vector(o.target[d] + offset, v);
+}
+
+// The vectors of a block whose operands all lie at 16-byte boundaries from `skip` bytes on.  Loads of `K` sources and
+// `Ahead` vectors are under way before the first is used.
+template <class E, int K, int M>
+PC_FN void combine_vectors(const E& e, const Operands& o, int64_t skip, int64_t vectors, Threads t) {
+  using L = Lanes16<E>;
+  constexpr int Ahead = K == 0 ? 1 : (K >= 8 ? 1 : 8 / K);
+  int64_t i = t.lane;
+  for (; i + (Ahead - 1) * t.width < vectors; i += Ahead * t.width) {
+    if constexpr (K != 0) {
+      Vector v[Ahead][K];
+#pragma unroll
+      for (int a = 0; a < Ahead; ++a)
+#pragma unroll
+        for (int s = 0; s < K; ++s) v[a][s] = load_vector(o.source[s] + skip + (i + a * t.width) * kVectorBytes);
+#pragma unroll
+      for (int a = 0; a < Ahead; ++a) {
+        typename L::A acc[L::count];
+#pragma unroll
+        for (int s = 0; s < K; ++s) L::fold(e, acc, v[a][s], s == 0, o.initial[s]);
+        store_all<M>(o, skip + (i + a * t.width) * kVectorBytes, L::pack(e, acc, o.complete));
+      }
+    } else {
+      typename L::A acc[L::count];
+#pragma unroll 4
+      for (int s = 0; s < o.k; ++s)
+        L::fold(e, acc, load_vector(o.source[s] + skip + i * kVectorBytes), s == 0, o.initial[s]);
+      store_all<M>(o, skip + i * kVectorBytes, L::pack(e, acc, o.complete));
+    }
+  }
+  if constexpr (Ahead > 1) {
+    for (; i < vectors; i += t.width) {
+      typename L::A acc[L::count];
+#pragma unroll
+      for (int s = 0; s < K; ++s)
+        L::fold(e, acc, load_vector(o.source[s] + skip + i * kVectorBytes), s == 0, o.initial[s]);
+      store_all<M>(o, skip + i * kVectorBytes, L::pack(e, acc, o.complete));
+    }
+  }
+}
+
+// One by one: the ends of a block, and operands that do not lie alike.
+template <class E>
+PC_FN void combine_elements(const E& e, const Operands& o, int64_t begin, int64_t end, Threads t) {
+  using T = typename E::Element;
+  for (int64_t i = begin + t.lane; i < end; i += t.width) {
+    typename E::A acc{};
+    for (int s = 0; s < o.k; ++s) {
+      const auto a = e.load(reinterpret_cast<const T*>(o.source[s])[i], o.initial[s]);
+      acc = s == 0 ? e.op.first(a) : e.op.apply(acc, a);
+    }
+    const T result = e.store(acc, o.complete);
+    for (int d = 0; d < o.m; ++d) reinterpret_cast<T*>(o.target[d])[i] = result;
+  }
+}
+
+// The counts that the topologies use are unrolled, ring, tree and wheel reduce two or three, direct up to eight; but not
+// where an element costs so many instructions that they, and not memory, are the limit.
+template <class E>
+PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t vectors, Threads t) {
+  if constexpr (!E::light) {
+    return o.k == 2 ? combine_vectors<E, 2, 0>(e, o, skip, vectors, t)
+                    : combine_vectors<E, 0, 0>(e, o, skip, vectors, t);
+  }
+  switch (o.k * 16 + o.m) {
+    case 2 * 16 + 1: return combine_vectors<E, 2, 1>(e, o, skip, vectors, t);
+    case 2 * 16 + 2: return combine_vectors<E, 2, 2>(e, o, skip, vectors, t);
+    case 3 * 16 + 1: return combine_vectors<E, 3, 1>(e, o, skip, vectors, t);
+    case 4 * 16 + 1: return combine_vectors<E, 4, 1>(e, o, skip, vectors, t);
+    case 4 * 16 + 4: return combine_vectors<E, 4, 4>(e, o, skip, vectors, t);
+    case 8 * 16 + 1: return combine_vectors<E, 8, 1>(e, o, skip, vectors, t);
+    case 8 * 16 + 8: return combine_vectors<E, 8, 8>(e, o, skip, vectors, t);
+    default: return combine_vectors<E, 0, 0>(e, o, skip, vectors, t);
+  }
+}
+
+// Where the vectors of a block begin, in bytes, if all operands lie alike; -1 if they do not.
+PC_FN int64_t bytes_before_vectors(const char* operand, int64_t element) {
+  const auto off = static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand) % kVectorBytes);
+  const int64_t head = (kVectorBytes - off) % kVectorBytes;
+  return head % element == 0 ? head : -1;
+}
+
+// `count` elements.  `alike`: all operands have the same offset from a 16-byte boundary.
+template <class E>
+PC_FN void combine_block(const E& e, const Operands& o, int64_t count, bool alike, Threads t) {
+  constexpr int64_t element = sizeof(typename E::Element);
+  const int64_t head_bytes = bytes_before_vectors(o.source[0], element);
+  if (!alike || head_bytes < 0) return combine_elements(e, o, 0, count, t);
+  const int64_t head = head_bytes / element < count ? head_bytes / element : count;
+  const int64_t vectors = (count - head) * element / kVectorBytes;
+  const int64_t tail = head + vectors * kVectorBytes / element;
+  combine_elements(e, o, 0, head, t);
+  combine_aligned(e, o, head * element, vectors, t);
+  combine_elements(e, o, tail, count, t);
+}
+
+// One source to all targets but itself: a peer may be reading it.
+template <class T>
+PC_FN void copy_to_all(const Operands& o, int64_t offset, const T& v) {
+  for (int d = 0; d < o.m; ++d) {
+    if (o.target[d] == o.source[0]) continue;
+    if constexpr (sizeof(T) == kVectorBytes) store_vector(o.target[d] + offset, v);
+    else *reinterpret_cast<T*>(o.target[d] + offset) = v;
+  }
+}
+
+PC_FN void copy_vectors(const Operands& o, int64_t skip, int64_t vectors, Threads t) {
+  constexpr int Ahead = 8;
+  int64_t i = t.lane;
+  for (; i + (Ahead - 1) * t.width < vectors; i += Ahead * t.width) {
+    Vector v[Ahead];
+#pragma unroll
+    for (int a = 0; a < Ahead; ++a) v[a] = load_vector(o.source[0] + skip + (i + a * t.width) * kVectorBytes);
+#pragma unroll
+    for (int a = 0; a < Ahead; ++a) copy_to_all(o, skip + (i + a * t.width) * kVectorBytes, v[a]);
+  }
+  for (; i < vectors; i += t.width)
+    copy_to_all(o, skip + i * kVectorBytes, load_vector(o.source[0] + skip + i * kVectorBytes));
+}
+
+template <class T>
+PC_FN void copy_elements(const Operands& o, int64_t begin, int64_t end, Threads t) {
+  for (int64_t i = begin + t.lane; i < end; i += t.width)
+    copy_to_all(o, i * static_cast<int64_t>(sizeof(T)), reinterpret_cast<const T*>(o.source[0])[i]);
+}
+
+template <class T>
+PC_FN void copy_block_of(const Operands& o, int64_t count, bool alike, Threads t) {
+  constexpr int64_t element = sizeof(T);
+  const int64_t head_bytes = bytes_before_vectors(o.source[0], element);
+  if (!alike || head_bytes < 0) return copy_elements<T>(o, 0, count, t);
+  const int64_t head = head_bytes / element < count ? head_bytes / element : count;
+  const int64_t vectors = (count - head) * element / kVectorBytes;
+  copy_elements<T>(o, 0, head, t);
+  copy_vectors(o, head * element, vectors, t);
+  copy_elements<T>(o, head + vectors * kVectorBytes / element, count, t);
+}
+
+// `count` elements of `element` bytes, as they are.
+PC_FN void copy_block(const Operands& o, int64_t count, int32_t element, bool alike, Threads t) {
+  if (o.m == 1 && o.target[0] == o.source[0]) return;
+  switch (element) {
+    case 1: return copy_block_of<uint8_t>(o, count, alike, t);
+    case 2: return copy_block_of<uint16_t>(o, count, alike, t);
+    case 4: return copy_block_of<uint32_t>(o, count, alike, t);
+    default: return copy_block_of<uint64_t>(o, count, alike, t);
+  }
+}
+
+}  // namespace pc::cuda

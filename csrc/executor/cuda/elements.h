@@ -1,0 +1,147 @@
+// What happens to one element: how each type is widened, reduced, scaled and rounded, the same as on the CPU.
+#pragma once
+
+#include <type_traits>
+
+#include "dtype/convert.h"
+#include "dtype/operators.h"
+#include "dtype/table.h"
+#include "executor/cuda/arguments.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+namespace pc::cuda {
+
+template <class T>
+constexpr Kind kind_of() {
+#define PC_KIND(name, type, kind) \
+  if constexpr (std::is_same_v<T, type>) return Kind::kind;
+  PC_DTYPES(PC_KIND)
+#undef PC_KIND
+}
+
+constexpr uint8_t bit_of(Kind kind) {
+  return kind == Kind::boolean ? takes_bool : kind == Kind::real ? takes_real : takes_integer;
+}
+
+// 16- and 8-bit floating-point types are reduced in float and rounded once; the rest in their own type.
+template <class T>
+using Accumulator = std::conditional_t<std::is_class_v<T>, float, T>;
+
+template <class T>
+PC_FN Accumulator<T> widen(T v) {
+  if constexpr (std::is_same_v<T, bfloat16>) return to_float(v);
+  else if constexpr (std::is_same_v<T, float8_e4m3fn>) return E4M3FN::decode(v.bits);
+  else if constexpr (std::is_same_v<T, float8_e5m2>) return E5M2::decode(v.bits);
+#if defined(__CUDACC__)
+  else if constexpr (std::is_same_v<T, float16>) return __half2float(__ushort_as_half(v.bits));
+#else
+  else if constexpr (std::is_same_v<T, float16>) return to_float(v);
+#endif
+  else return v;
+}
+
+template <class T>
+PC_FN T narrow(Accumulator<T> a) {
+#if defined(__CUDACC__)  // the hardware's own; they differ from the CPU's in the payload of a NaN alone
+  if constexpr (std::is_same_v<T, bfloat16>) return {__bfloat16_as_ushort(__float2bfloat16_rn(a))};
+  else if constexpr (std::is_same_v<T, float16>) return {__half_as_ushort(__float2half_rn(a))};
+  else
+#endif
+      if constexpr (std::is_class_v<T>) {
+    T v;
+    from_float(a, v);
+    return v;
+  } else {
+    return a;
+  }
+}
+
+// An operator that the kernel was compiled for.
+template <class Functor>
+struct Fixed {
+  static constexpr bool light = true;
+  PC_FN explicit Fixed(int32_t) {}
+  template <class A> PC_FN A first(A a) const { return Functor::first(a); }
+  template <class A> PC_FN A apply(A a, A b) const { return Functor::apply(a, b); }
+};
+
+// One that is chosen at run time: all lanes take the same branch.
+template <class T>
+struct Chosen {
+  static constexpr bool light = false;
+  int32_t op;
+  PC_FN explicit Chosen(int32_t number) : op(number) {}
+  template <class A>
+  PC_FN A first(A a) const {
+    const bool logical = op == static_cast<int32_t>(Operator::land) || op == static_cast<int32_t>(Operator::lor);
+    return logical ? Logical::first(a) : a;
+  }
+  template <class A>
+  PC_FN A apply(A a, A b) const {
+    constexpr uint8_t kind = bit_of(kind_of<T>());
+    switch (static_cast<Operator>(op)) {
+#define PC_CASE(name, functor, takes, meaning)                        \
+  case Operator::name:                                                \
+    if constexpr (((takes) & kind) != 0) return functor::apply(a, b); \
+    break;
+      PC_OPERATORS(PC_CASE)
+#undef PC_CASE
+      default: break;
+    }
+    return a;
+  }
+};
+
+// Elements of type T, reduced by Op.  Integers take no part in scaling here: see ScaledIntegers.
+template <class T, class Op>
+struct Elements {
+  static constexpr bool light = Op::light && sizeof(T) > 1;
+  using Element = T;
+  using A = Accumulator<T>;
+  Op op;
+  ScaleFactors scaling;
+  PC_FN Elements(int32_t number, const ScaleFactors& factors) : op(number), scaling(factors) {}
+
+  PC_FN A load(T v, bool initial) const {
+    if constexpr (kind_of<T>() == Kind::real) {
+      if (scaling.active != 0 && initial) return widen(v) * static_cast<A>(scaling.prescale);
+    }
+    return widen(v);
+  }
+  PC_FN T store(A a, bool complete) const {
+    if constexpr (kind_of<T>() == Kind::real) {
+      if (scaling.active != 0 && complete) a = a / static_cast<A>(scaling.divisor) * static_cast<A>(scaling.postscale);
+    }
+    return narrow<T>(a);
+  }
+};
+
+// Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.
+template <class T>
+struct ScaledIntegers {
+  static constexpr bool light = false;
+  using Element = T;
+  using A = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  Chosen<T> op;
+  ScaleFactors scaling;
+  PC_FN ScaledIntegers(int32_t number, const ScaleFactors& factors) : op(number), scaling(factors) {}
+
+  PC_FN A load(T v, bool initial) const {
+    const A wide = v;
+    if (!initial || scaling.prescale == 1.0) return wide;
+    return static_cast<A>(static_cast<double>(wide) * scaling.prescale);
+  }
+  PC_FN T store(A a, bool complete) const {
+    if (complete) {
+      a = a / static_cast<A>(scaling.divisor);
+      if (scaling.postscale != 1.0) a = static_cast<A>(static_cast<double>(a) * scaling.postscale);
+    }
+    return static_cast<T>(a);
+  }
+};
+
+}  // namespace pc::cuda

@@ -1,0 +1,219 @@
+// A thread block that runs one channel of one rank: what execute.h asks of a group.
+#pragma once
+
+#include "base/status.h"
+#include "executor/cuda/combine.h"
+#include "executor/cuda/patience.h"
+#include "executor/execute.h"
+
+namespace pc::cuda {
+
+// What the threads of a block share.
+struct BlockState {
+  Operands operands[2];  // taken in turn: one barrier a step is enough
+  char* input[kMostRanks];
+  char* output[kMostRanks];
+};
+
+template <class E>
+class CudaGroup {
+ public:
+  // `member`: which of the ranks of this launch.
+  PC_FN CudaGroup(const Arguments& a, BlockState& block, int32_t member, int32_t channel)
+      : a_(a),
+        block_(block),
+        elements_(a.op, a.scaling),
+        member_(member),
+        rank_(a.first_rank + member),
+        channel_(channel),
+        state_(a.states + int64_t{member} * a.mailbox.channels + channel),
+        base_(state_->base),
+        call_(state_->calls + 1),
+        plan_(a.plan) {}
+
+  PC_FN int32_t lane() const { return static_cast<int32_t>(thread_index()); }
+  PC_FN int32_t width() const { return static_cast<int32_t>(thread_count()); }
+  PC_FN int32_t pollers() const { return width(); }
+  PC_FN bool all(bool ok) { return barrier_and(ok); }
+  PC_FN Status failure() const { return Status::failed; }
+  PC_FN void enter(uint64_t, bool) {}  // begin() has
+
+  // Enters the call and, where arrays may lie in windows, meets all peers.  False: a peer is missing or at odds.
+  PC_FN bool begin(ScheduleView& table, Span& span) {
+    announce();
+    const RankTables tables = a_.tables[member_];
+    table = {tables.table};
+    if (a_.negotiates != 0) {
+      bool alike = true;
+      if (!all(meet_everybody(alike))) return false;
+      if (!all(alike) && tables.fallback != nullptr) {
+        table = {tables.fallback};
+        plan_ = a_.fallback;
+      }
+    }
+    stride_ = static_cast<uint64_t>(table.stride());
+    const int64_t tiles = (plan_.tiles - channel_ + a_.channels - 1) / a_.channels;
+    span = {base_, tiles, static_cast<uint32_t>(state_->slot)};
+    return true;
+  }
+
+  // The state that the next call begins with.  After the last barrier: nobody reads it any more.
+  PC_FN void finish(const ScheduleView& table, const Span& span) {
+    if (lane() != 0) return;
+    state_->base = base_ + static_cast<uint64_t>(span.tiles) * stride_ + 1;
+    state_->calls = call_;
+    if (table.cells() > 0) state_->slot = (span.slot + static_cast<uint64_t>(span.tiles)) & 1u;
+  }
+
+  PC_FN bool await(int32_t peer, uint64_t target) {
+    const uint64_t* flag = counter(rank_, peer);
+    Patience patience(a_.host, a_.claimed, a_.timeout_ns);
+    DeviceFault fault = DeviceFault::none;
+    for (;;) {
+      const uint64_t value = load_flag(flag);
+      if (value >= target) break;
+      if (!patience.goes_on(fault)) {
+        patience.report(fault, {rank_, peer, channel_, 0, call_, target, value});
+        return false;
+      }
+    }
+    // Waits of earlier calls have nothing to do with this one; beyond the first tile the peer has been looked at.
+    return target < base_ || target > base_ + stride_ || same_call(peer);
+  }
+
+  // Each thread tells one consumer: they all release what the block wrote before the barrier.
+  PC_FN void publish(uint64_t value, const Step& step) {
+    for (int32_t i = lane(); i < step.consumers(); i += width()) store_flag(counter(step.consumer(i), rank_), value);
+  }
+
+  PC_FN bool guard(uint32_t slot) {
+    for (int32_t peer = lane(); peer < a_.size; peer += width()) {
+      const uint64_t target = state_->guard[slot][peer];
+      if (target == 0) continue;
+      if (!await(peer, target)) return false;
+      state_->guard[slot][peer] = 0;
+    }
+    return true;
+  }
+
+  // Read in guard() by another thread, but after the barriers of a tile.
+  PC_FN void hold(uint32_t slot, int32_t peer, uint64_t target) { state_->guard[slot][peer] = target; }
+
+  PC_FN void combine(const Step& step, int64_t tile, uint32_t slot) {
+    const int32_t chunk = step.chunk();
+    const int64_t begin = (tile * a_.channels + channel_) * plan_.tile_elements;
+    const int64_t left = a_.layout[3 * chunk] - begin;
+    const int64_t count = left < plan_.tile_elements ? left : plan_.tile_elements;
+    if (count <= 0) return;
+    Operands& o = block_.operands[turn_];
+    turn_ ^= 1;
+    const bool alike = all(gather(o, step, begin, slot));
+    const bool scaled = a_.scaling.active != 0 && (o.k > 1 || o.complete);
+    const Threads threads{lane(), width()};
+    if (o.k > 1 || scaled || (o.complete && a_.normalises != 0)) combine_block(elements_, o, count, alike, threads);
+    else copy_block(o, count, a_.element, alike, threads);
+  }
+
+ private:
+  PC_FN uint64_t* counter(int32_t owner, int32_t from) const {
+    return reinterpret_cast<uint64_t*>(a_.mailboxes[owner] + a_.mailbox.counters() +
+                                       int64_t{64} * (channel_ * a_.size + from));
+  }
+  PC_FN Entry* entry(int32_t owner, int32_t from) const {
+    const int64_t at = (int64_t{channel_} * a_.size + from) * kRing + static_cast<int64_t>(call_ % kRing);
+    return reinterpret_cast<Entry*>(a_.mailboxes[owner] + a_.mailbox.entries()) + at;
+  }
+
+  PC_FN void announce() {
+    const auto& mine = a_.buffers[member_];
+    for (int32_t peer = lane(); peer < a_.size; peer += width()) {
+      if (peer == rank_) continue;
+      *entry(peer, rank_) = {call_, a_.digest, mine.input_at, mine.output_at, a_.placement, 0};
+      store_flag(counter(peer, rank_), base_);
+    }
+  }
+
+  PC_FN bool meet_everybody(bool& alike) {
+    for (int32_t peer = lane(); peer < a_.size; peer += width()) {
+      const auto& mine = a_.buffers[member_];
+      if (peer == rank_) {
+        block_.input[peer] = static_cast<char*>(const_cast<void*>(mine.input));
+        block_.output[peer] = static_cast<char*>(mine.output);
+        continue;
+      }
+      if (!await(peer, base_)) return false;
+      const Entry* said = entry(rank_, peer);
+      alike = alike && said->placement == a_.placement;
+      block_.input[peer] = address_of(peer, said->input);
+      block_.output[peer] = address_of(peer, said->output);
+    }
+    return true;
+  }
+
+  PC_FN char* address_of(int32_t peer, const Place& at) const {
+    if (at.window == Place::nowhere) return nullptr;
+    if (at.window == Place::address) return reinterpret_cast<char*>(at.offset);
+    return a_.windows[at.window * a_.size + peer] + at.offset;
+  }
+
+  // A peer may be some calls ahead; then this one's entry is gone, but it has met us.
+  PC_FN bool same_call(int32_t peer) {
+    const Entry* said = entry(rank_, peer);
+    if (said->call > call_ || (said->call == call_ && said->digest == a_.digest)) return true;
+    const Patience patience(a_.host, a_.claimed, a_.timeout_ns);
+    patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, said->digest});
+    return false;
+  }
+
+  PC_FN char* place(int32_t rank, int32_t place, int32_t chunk, int64_t begin, uint32_t slot) const {
+    if (place >= 0) {
+      const int64_t area = a_.mailbox.slot_bytes();
+      return a_.mailboxes[rank] + a_.mailbox.scratch() + (2 * channel_ + slot) * area +
+             place * plan_.tile_elements * a_.element;
+    }
+    const auto& mine = a_.buffers[member_];
+    if (place == kPlaceInput) {
+      char* base = rank == rank_ ? static_cast<char*>(const_cast<void*>(mine.input)) : block_.input[rank];
+      return base + (a_.layout[3 * chunk + 1] + begin) * a_.element;
+    }
+    char* base = rank == rank_ ? static_cast<char*>(mine.output) : block_.output[rank];
+    return base + (a_.layout[3 * chunk + 2] + begin) * a_.element;
+  }
+
+  // This thread's share of the operands' addresses; whether they lie as the first source does.
+  PC_FN bool gather(Operands& o, const Step& step, int64_t begin, uint32_t slot) const {
+    const auto address = [&](int32_t rank, int32_t at) { return place(rank, at, step.chunk(), begin, slot); };
+    const Source first = step.source(0);
+    const auto off = reinterpret_cast<uintptr_t>(address(first.rank, first.place)) % kVectorBytes;
+    bool alike = true;
+    for (int32_t i = lane(); i < step.sources(); i += width()) {
+      const Source s = step.source(i);
+      o.source[i] = address(s.rank, s.place);
+      o.initial[i] = s.initial != 0;
+      alike = alike && reinterpret_cast<uintptr_t>(o.source[i]) % kVectorBytes == off;
+    }
+    for (int32_t i = lane(); i < step.targets(); i += width()) {
+      const Target t = step.target(i);
+      o.target[i] = address(t.rank, t.place);
+      alike = alike && reinterpret_cast<uintptr_t>(o.target[i]) % kVectorBytes == off;
+    }
+    if (lane() == 0) {
+      o.k = step.sources();
+      o.m = step.targets();
+      o.complete = step.complete();
+    }
+    return alike;
+  }
+
+  const Arguments& a_;
+  BlockState& block_;
+  const E elements_;
+  const int32_t member_, rank_, channel_;
+  ChannelState* const state_;
+  const uint64_t base_, call_;
+  PlanView plan_;
+  uint64_t stride_ = 0;
+  int turn_ = 0;
+};
+
+}  // namespace pc::cuda

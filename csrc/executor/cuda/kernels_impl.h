@@ -1,0 +1,45 @@
+// The kernels' bodies.  A block is a channel of a rank; blocks of the same rank lie together.
+#pragma once
+
+#include "executor/cuda/group.h"
+#include "executor/cuda/kernels.h"
+#include "executor/cuda/low_latency.h"
+
+namespace pc::cuda {
+
+template <class E>
+__global__ void __launch_bounds__(kThreads) run_schedule(const __grid_constant__ Arguments a) {
+  const auto block = static_cast<int32_t>(block_index());
+  CudaGroup<E> group(a, shared<BlockState>(), block / a.channels, block % a.channels);
+  ScheduleView table{nullptr};
+  Span span{};
+  if (!group.begin(table, span)) return;
+  Cursor cursor;
+  cursor.entered = true;
+  if (execute(group, table, span, cursor) == Status::done) group.finish(table, span);
+}
+
+template <class E>
+__global__ void __launch_bounds__(kThreads) run_low_latency(const __grid_constant__ LowLatencyArguments a) {
+  const auto block = static_cast<int32_t>(block_index());
+  LowLatencyBlock<E>(a, block / a.channels, block % a.channels).run();
+}
+
+template <class E>
+Kernels kernels_with() {
+  return {run_schedule<E>, run_low_latency<E>};
+}
+
+// The sum, which training spends its time with, has kernels of its own.
+template <class T>
+Kernels real_kernels(Operator op) {
+  const bool sums = op == Operator::sum || op == Operator::avg;
+  return sums ? kernels_with<Elements<T, Fixed<Sum>>>() : kernels_with<Elements<T, Chosen<T>>>();
+}
+
+template <class T>
+Kernels integer_kernels(bool scaled) {
+  return scaled ? kernels_with<ScaledIntegers<T>>() : kernels_with<Elements<T, Chosen<T>>>();
+}
+
+}  // namespace pc::cuda

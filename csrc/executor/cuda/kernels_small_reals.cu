@@ -1,0 +1,15 @@
+#include "executor/cuda/kernels_impl.h"
+
+namespace pc::cuda {
+
+Kernels kernels_of_small_reals(Dtype dtype, Operator op) {
+  switch (dtype) {
+    case Dtype::float16: return real_kernels<float16>(op);
+    case Dtype::bfloat16: return real_kernels<bfloat16>(op);
+    case Dtype::float8_e4m3fn: return real_kernels<float8_e4m3fn>(op);
+    case Dtype::float8_e5m2: return real_kernels<float8_e5m2>(op);
+    default: return {};
+  }
+}
+
+}  // namespace pc::cuda

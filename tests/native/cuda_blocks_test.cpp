@@ -1,0 +1,303 @@
+// The GPU's kernels on CPU threads: the same source that nvcc compiles, with the threads of a block as threads.
+//
+//   cuda_blocks_test MODE SCHEDULES [ONLY [REPEATS]]
+//
+// schedules   every compiled schedule, several channels a rank and several threads a channel
+// packets     the low-latency path, for the staged schedules' collectives
+//
+// Every rank launches by itself, as processes that share windows do.  Between calls a rank overwrites its arrays at once:
+// a peer that still reads them is a race.
+#include <sched.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "executor/cuda/kernels_impl.h"
+#include "rank.h"
+
+namespace pc::test {
+namespace {
+
+constexpr int32_t kChannels = 2;
+constexpr int32_t kThreads = 3;  // of a block
+constexpr int64_t kScratch = 1 << 20;
+
+[[noreturn]] void give_up(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::fflush(stderr);
+  std::_Exit(1);
+}
+
+// What device memory would hold of one rank.
+struct Device {
+  Device(const cuda::Mailbox& mailbox, int32_t channels)
+      : mailbox_memory(static_cast<size_t>(mailbox.bytes()) / 64),
+        states(static_cast<size_t>(channels), cuda::ChannelState{1, 0, 0, 0, {}}) {}
+  struct alignas(64) Line { char bytes[64] = {}; };
+  std::vector<Line> mailbox_memory;
+  std::vector<cuda::ChannelState> states;
+  cuda::HostWords host{};
+  uint32_t claimed = 0;
+  cuda::RankTables tables{};
+  cuda::Exchange exchange{};
+  std::vector<int64_t> layout;
+  char* mailbox() { return mailbox_memory.data()->bytes; }
+};
+
+struct Run {
+  Run(std::vector<Case> all, int repeats)
+      : cases(std::move(all)),
+        repeats(repeats),
+        world(cases[0].size, array_bytes_for(cases)),
+        mailbox{world.size, std::max(kChannels, cuda::kLowLatencyChannels), kScratch} {
+    for (int32_t r = 0; r < world.size; ++r) {
+      devices.push_back(std::make_unique<Device>(mailbox, mailbox.channels));
+      mailboxes.push_back(devices.back()->mailbox());
+    }
+    const int64_t part = World::kSlots * world.array_bytes;
+    for (int64_t window = 0; window < 2; ++window)
+      for (int32_t r = 0; r < world.size; ++r)
+        windows.push_back(world.windows->data() + (window * world.size + r) * part);
+  }
+  std::vector<Case> cases;
+  int repeats;
+  World world;
+  cuda::Mailbox mailbox;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<char*> mailboxes, windows;
+};
+
+cuda::PlanView view_of(const Plan& plan) { return {plan.tile_elements, plan.tiles}; }
+
+cuda::Place place_of(const Location& at) { return {at.window < 0 ? cuda::Place::nowhere : at.window, at.offset}; }
+
+template <class Arguments>
+void fill_common(const Run& run, int32_t rank, const Operation& op, Arguments& a) {
+  Device& device = *run.devices[static_cast<size_t>(rank)];
+  a.size = run.world.size;
+  a.first_rank = rank;
+  a.ranks_here = 1;
+  a.mailbox = run.mailbox;
+  a.mailboxes = run.mailboxes.data();
+  a.states = device.states.data();
+  a.host = &device.host;
+  a.claimed = &device.claimed;
+  const Scaling& s = op.plan->scaling;
+  a.scaling = {s.prescale, s.divisor, s.postscale, s.active() ? 1 : 0};
+  a.digest = op.plan->fingerprint.count * 31u + static_cast<uint64_t>(op.plan->fingerprint.collective);
+  a.timeout_ns = 60'000'000'000u;
+  a.element = static_cast<int32_t>(op.plan->element);
+  a.buffers[0].input = op.input;
+  a.buffers[0].output = op.output;
+}
+
+cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op) {
+  Device& device = *run.devices[static_cast<size_t>(rank)];
+  const Plan& plan = *op.plan;
+  device.tables = {plan.schedule->view().words, op.fallback ? op.fallback->schedule->view().words : nullptr};
+  device.layout.clear();
+  for (size_t c = 0; c < plan.layout.length.size(); ++c)
+    device.layout.insert(device.layout.end(),
+                         {plan.layout.length[c], plan.layout.input_offset[c], plan.layout.output_offset[c]});
+  cuda::Arguments a{};
+  fill_common(run, rank, op, a);
+  a.windows = run.windows.data();
+  a.tables = &device.tables;
+  a.layout = device.layout.data();
+  a.plan = view_of(plan);
+  a.fallback = op.fallback ? view_of(*op.fallback) : a.plan;
+  a.negotiates = op.negotiates ? 1 : 0;
+  a.placement = plan.fingerprint.placement;
+  // A rank with private arrays has but the staged plan; the others must come to the same number of channels.
+  const int64_t tiles = op.negotiates ? 1 : std::min(a.plan.tiles, a.fallback.tiles);
+  a.channels = op.negotiates ? static_cast<int32_t>(std::min<int64_t>(kChannels, (plan.layout.longest + 63) / 64))
+                             : static_cast<int32_t>(std::min<int64_t>(kChannels, tiles));
+  a.channels = std::max(a.channels, 1);
+  a.buffers[0].input_at = place_of(op.input_at);
+  a.buffers[0].output_at = place_of(op.output_at);
+  return a;
+}
+
+// What each pair of ranks exchanges, from where the chunks of the call lie.
+cuda::Exchange exchange_of(const Case& c, int32_t rank, const Layout& layout) {
+  cuda::Exchange e{};
+  const int64_t whole = std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0});
+  const int32_t n = c.size;
+  for (int32_t peer = 0; peer < n; ++peer) {
+    const auto send = [&](bool does, int64_t offset, int64_t count) {
+      e.send_offset[peer] = offset;
+      e.send_count[peer] = does ? count : 0;
+    };
+    const auto receive = [&](bool does, int64_t offset, int64_t count) {
+      e.recv_offset[peer] = offset;
+      e.recv_count[peer] = does ? count : 0;
+    };
+    const auto r = static_cast<size_t>(rank), p = static_cast<size_t>(peer);
+    switch (c.collective) {
+      case Collective::allreduce: send(true, 0, whole), receive(true, 0, whole); break;
+      case Collective::reduce: send(peer == c.root, 0, whole), receive(rank == c.root, 0, whole); break;
+      case Collective::broadcast: send(rank == c.root, 0, whole), receive(peer == c.root, 0, whole); break;
+      case Collective::reduce_scatter:
+        send(true, layout.input_offset[p], layout.length[p]);
+        receive(true, layout.output_offset[r], layout.length[r]);
+        break;
+      case Collective::allgather:
+        send(true, layout.input_offset[r], layout.length[r]);
+        receive(true, layout.output_offset[p], layout.length[p]);
+        break;
+      case Collective::gather:
+        send(peer == c.root, layout.input_offset[r], layout.length[r]);
+        receive(rank == c.root, layout.output_offset[p], layout.length[p]);
+        break;
+      case Collective::scatter:
+        send(rank == c.root, layout.input_offset[p], layout.length[p]);
+        receive(peer == c.root, layout.output_offset[r], layout.length[r]);
+        break;
+      default: {
+        const size_t out = r * static_cast<size_t>(n) + p, in = p * static_cast<size_t>(n) + r;
+        send(true, layout.input_offset[out], layout.length[out]);
+        receive(true, layout.output_offset[in], layout.length[in]);
+      }
+    }
+  }
+  return e;
+}
+
+cuda::LowLatencyArguments packet_call(const Run& run, int32_t rank, const Case& c, const Operation& op) {
+  Device& device = *run.devices[static_cast<size_t>(rank)];
+  device.exchange = exchange_of(c, rank, op.plan->layout);
+  cuda::LowLatencyArguments a{};
+  fill_common(run, rank, op, a);
+  a.exchanges = &device.exchange;
+  a.reduces = c.reduces() ? 1 : 0;
+  const Layout& layout = op.plan->layout;
+  const int64_t whole = std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0});
+  const int64_t share = cuda::kPackets * cuda::kPacketBytes;
+  a.channels = static_cast<int32_t>(std::max<int64_t>(1, (whole * 4 + share - 1) / share));
+  return a;
+}
+
+// Runs as one thread of one block.
+template <class Kernel, class Arguments>
+void run_thread(Kernel kernel, const Arguments& a, pc_emulated::Block& block, int32_t channel, int32_t thread) {
+  pc_emulated::block = &block;
+  pc_emulated::thread_index = static_cast<unsigned>(thread);
+  pc_emulated::block_index = static_cast<unsigned>(channel);
+  pc_emulated::block_dim = static_cast<unsigned>(kThreads);
+  pc_emulated::turn = 0;
+  kernel(a);
+}
+
+class RankRun {
+ public:
+  RankRun(const Run& run, int32_t rank, bool packets)
+      : run_(run),
+        number_(rank),
+        packets_(packets),
+        channels_(packets ? cuda::kLowLatencyChannels : kChannels),
+        rank_(run.world, rank),
+        barrier_(channels_ * kThreads) {}
+
+  void operator()() {
+    std::vector<std::thread> others;
+    for (int32_t t = 1; t < channels_ * kThreads; ++t) others.emplace_back([this, t] { serve(t); });
+    serve(0);
+    for (std::thread& other : others) other.join();
+  }
+
+ private:
+  void serve(int32_t thread) {
+    std::minstd_rand random(static_cast<uint32_t>(number_ * 100 + thread + 1));
+    uint32_t number = 0;
+    for (int i = 0; i < run_.repeats; ++i) {
+      for (const Case& c : run_.cases) {
+        if (packets_ && (c.placement != 0 || c.collective == Collective::send)) continue;
+        const auto calls = calls_of(c, number);
+        number += static_cast<uint32_t>(calls.size());
+        for (const CallPlan& call : calls) one_call(call, thread, random);
+      }
+    }
+  }
+
+  void one_call(const CallPlan& call, int32_t thread, std::minstd_rand& random) {
+    if (thread == 0) prepare(call);
+    barrier_.arrive_and_wait();
+    if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    const int32_t channel = thread / kThreads, lane = thread % kThreads;
+    if (channel < active_) launch(channel, lane);
+    barrier_.arrive_and_wait();
+    if (thread != 0) return;
+    const cuda::HostWords& host = run_.devices[static_cast<size_t>(number_)]->host;
+    if (host.fault != 0)
+      give_up("rank " + std::to_string(number_) + " in " + call.c->name + ", call " + std::to_string(call.number) +
+              ": fault " + std::to_string(host.fault) + " about rank " + std::to_string(host.record.peer));
+    if (const std::string problem = rank_.check(call); !problem.empty()) give_up(problem);
+  }
+
+  void prepare(const CallPlan& call) {
+    op_ = rank_.prepare(call);
+    floats_ = call.arithmetic == Arithmetic::scaled_floats;
+    if (packets_) low_latency_ = packet_call(run_, number_, *call.c, op_);
+    else schedule_ = schedule_call(run_, number_, op_);
+    active_ = packets_ ? low_latency_.channels : schedule_.channels;
+    if (active_ > channels_) give_up("more channels than the test has threads for");
+    blocks_.clear();
+    for (int32_t b = 0; b < active_; ++b) blocks_.push_back(std::make_unique<pc_emulated::Block>(kThreads));
+  }
+
+  void launch(int32_t channel, int32_t lane) {
+    pc_emulated::Block& block = *blocks_[static_cast<size_t>(channel)];
+    using Floats = cuda::Elements<float, cuda::Fixed<Sum>>;
+    using Integers = cuda::Elements<int32_t, cuda::Chosen<int32_t>>;
+    const auto run = [&](auto kernel, const auto& a) { run_thread(kernel, a, block, channel, lane); };
+    if (packets_ && floats_) run(cuda::run_low_latency<Floats>, low_latency_);
+    else if (packets_) run(cuda::run_low_latency<Integers>, low_latency_);
+    else if (floats_) run(cuda::run_schedule<Floats>, schedule_);
+    else run(cuda::run_schedule<Integers>, schedule_);
+  }
+
+  const Run& run_;
+  const int32_t number_;
+  const bool packets_;
+  const int32_t channels_;
+  Rank rank_;
+  std::barrier<> barrier_;
+  Operation op_;
+  bool floats_ = false;
+  int32_t active_ = 1;
+  cuda::Arguments schedule_{};
+  cuda::LowLatencyArguments low_latency_{};
+  std::vector<std::unique_ptr<pc_emulated::Block>> blocks_;
+};
+
+void run_all(const Run& run, bool packets) {
+  std::vector<std::unique_ptr<RankRun>> ranks;
+  for (int32_t r = 0; r < run.world.size; ++r) ranks.push_back(std::make_unique<RankRun>(run, r, packets));
+  std::vector<std::thread> threads;
+  for (const auto& rank : ranks) threads.emplace_back([&rank] { (*rank)(); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace pc::test
+
+int main(int argc, char** argv) {
+  using namespace pc::test;
+  if (argc < 3) give_up("cuda_blocks_test schedules|packets SCHEDULES [ONLY [REPEATS]]");
+  use_small_tiles();
+  try {
+    const Run run(read_cases(argv[2], argc > 3 ? argv[3] : ""), argc > 4 ? std::atoi(argv[4]) : 1);
+    run_all(run, std::string(argv[1]) == "packets");
+    std::printf("%s: %zu schedules on %d ranks\n", argv[1], run.cases.size(), run.world.size);
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  }
+  return 0;
+}
