@@ -14,6 +14,7 @@ namespace pc::cuda {
 constexpr int32_t kMostRanks = 64;     // of a communicator on one node
 constexpr int32_t kMostChannels = 64;  // blocks of a rank
 constexpr int32_t kMostVirtual = 32;   // ranks of one launch
+constexpr int32_t kOperands = 128;     // most sources, and most targets, of a step
 constexpr int32_t kThreads = 512;      // of a block, at most
 constexpr int64_t kMostWindows = 1024;
 constexpr uint32_t kRing = 8;          // calls whose entries are kept

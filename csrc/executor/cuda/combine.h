@@ -7,7 +7,6 @@
 
 namespace pc::cuda {
 
-constexpr int32_t kOperands = 128;  // most sources, and most targets, of a step on a GPU
 constexpr int kVectorBytes = sizeof(Vector);
 
 // The operands of a step, in memory that the block shares.

@@ -1,0 +1,48 @@
+# pycollective._cuda: the same executor, compiled by nvcc.  Included where Python extensions are built.
+
+find_program(PC_NVCC nvcc HINTS $ENV{CUDACXX} $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+if(NOT PC_NVCC)
+  if(PC_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "pycollective: PC_CUDA=ON, but no nvcc was found: put it on the PATH or set CUDACXX")
+  endif()
+  message(STATUS "pycollective: no nvcc found; the package is built without its GPU side")
+  return()
+endif()
+set(CMAKE_CUDA_COMPILER ${PC_NVCC} CACHE FILEPATH "nvcc")
+set(CMAKE_CUDA_ARCHITECTURES ${PC_CUDA_ARCHITECTURES})
+enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
+  if(PC_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "pycollective: nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old; 12.4 or newer is needed")
+  endif()
+  message(STATUS "pycollective: nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than 12.4; building without the GPU side")
+  return()
+endif()
+find_package(CUDAToolkit REQUIRED)
+message(STATUS "pycollective: GPU side with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${PC_CUDA_ARCHITECTURES}")
+
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+add_library(pc_cuda STATIC
+  csrc/executor/cuda/kernels_integers.cu
+  csrc/executor/cuda/kernels_reals.cu
+  csrc/executor/cuda/kernels_small_reals.cu
+  csrc/executor/cuda/probe.cu
+  csrc/executor/cuda/team.cpp
+  csrc/window/cuda_ipc.cpp
+  csrc/window/cuda_vmm.cpp)
+target_link_libraries(pc_cuda PUBLIC pc_core CUDA::cudart_static)
+# No contraction: a fused multiply-add would change bits against the CPU.
+target_compile_options(pc_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Werror=all-warnings>
+  $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+
+pybind11_add_module(_cuda MODULE NO_EXTRAS
+  csrc/bindings/cuda/array.cpp
+  csrc/bindings/cuda/memory.cpp
+  csrc/bindings/cuda/module.cpp
+  csrc/bindings/cuda/runtime.cpp
+  csrc/bindings/cuda/team.cpp)
+target_link_libraries(_cuda PRIVATE pc_cuda)
+set_target_properties(_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+install(TARGETS _cuda DESTINATION pycollective)

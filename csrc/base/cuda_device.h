@@ -1,0 +1,60 @@
+// The calling thread's device, and work beside streams that may be being captured.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "base/cuda_error.h"
+
+namespace pc::cuda {
+
+// The calling thread's device, for as long as this lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (device != before_) check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = device != before_;
+  }
+  ~OnDevice() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  OnDevice(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+// Allocating and copying while some stream is being captured: allowed, as it has nothing to do with that stream.
+class CaptureAside {
+ public:
+  CaptureAside() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
+  ~CaptureAside() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  CaptureAside(const CaptureAside&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// A stream that waits for no other; what is put into it is through when the call returns.
+class OwnStream {
+ public:
+  OwnStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
+  ~OwnStream() { (void)cudaStreamDestroy(stream_); }
+  OwnStream(const OwnStream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+  void wait() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void upload(void* into, const void* from, size_t bytes) const {
+    check(cudaMemcpyAsync(into, from, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+    wait();
+  }
+  void clear(void* into, size_t bytes) const {
+    check(cudaMemsetAsync(into, 0, bytes, stream_), "cudaMemsetAsync");
+    wait();
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace pc::cuda

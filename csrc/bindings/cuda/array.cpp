@@ -1,0 +1,256 @@
+// Arrays in device memory: those of other libraries through DLPack, and our own, which speak DLPack and the CUDA array
+// interface (version 3).
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/cuda_device.h"
+#include "bindings/cuda/bindings.h"
+#include "bindings/dlpack.h"
+#include "dtype/table.h"
+
+namespace pc::cuda {
+namespace {
+
+using namespace dlpack;
+
+constexpr int32_t kDeviceCuda = 2, kDeviceCudaManaged = 13;
+
+struct TypeRow {
+  uint8_t code, bits;
+  Dtype dtype;
+};
+constexpr TypeRow kTypes[] = {
+    {code_bool, 8, Dtype::bool_},
+    {code_int, 8, Dtype::int8},
+    {code_int, 16, Dtype::int16},
+    {code_int, 32, Dtype::int32},
+    {code_int, 64, Dtype::int64},
+    {code_uint, 8, Dtype::uint8},
+    {code_uint, 16, Dtype::uint16},
+    {code_uint, 32, Dtype::uint32},
+    {code_uint, 64, Dtype::uint64},
+    {code_float, 16, Dtype::float16},
+    {code_bfloat, 16, Dtype::bfloat16},
+    {code_float, 32, Dtype::float32},
+    {code_float, 64, Dtype::float64},
+    {code_float8_e4m3fn, 8, Dtype::float8_e4m3fn},
+    {code_float8_e5m2, 8, Dtype::float8_e5m2},
+};
+
+Dtype dtype_named(const std::string& name) {
+  for (const TypeRow& row : kTypes)
+    if (name == name_of(row.dtype)) return row.dtype;
+  throw WrongType("no collective takes element type " + name);
+}
+
+// Somebody else's array, held by its capsule.
+class View {
+ public:
+  explicit View(py::object capsule) {
+    const char* name = PyCapsule_GetName(capsule.ptr());
+    versioned_ = name != nullptr && std::string(name) == "dltensor_versioned";
+    if (name == nullptr || (!versioned_ && std::string(name) != "dltensor"))
+      throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
+    void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
+    const Tensor* t = nullptr;
+    if (versioned_) {
+      const auto* m = static_cast<ManagedVersioned*>(managed);
+      if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not understood");
+      t = &m->tensor;
+      read_only = (m->flags & (flag_read_only | flag_copied)) != 0;  // writing to a copy would be lost
+    } else {
+      t = &static_cast<Managed*>(managed)->tensor;
+    }
+    read(*t);
+    managed_ = managed;
+    PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
+  }
+  ~View() {
+    if (managed_ == nullptr) return;
+    if (versioned_) {
+      auto* m = static_cast<ManagedVersioned*>(managed_);
+      if (m->deleter != nullptr) m->deleter(m);
+    } else {
+      auto* m = static_cast<Managed*>(managed_);
+      if (m->deleter != nullptr) m->deleter(m);
+    }
+  }
+  View(const View&) = delete;
+
+  uintptr_t address = 0;
+  std::vector<int64_t> shape;
+  std::string dtype;
+  int device = 0;
+  bool contiguous = true;
+  bool read_only = false;
+
+ private:
+  void read(const Tensor& t) {
+    if (t.device.type != kDeviceCuda && t.device.type != kDeviceCudaManaged)
+      throw py::type_error("the array is not in the memory of a CUDA device (DLPack device type " +
+                           std::to_string(t.device.type) + ")");
+    for (const TypeRow& row : kTypes)
+      if (row.code == t.dtype.code && row.bits == t.dtype.bits && t.dtype.lanes == 1) dtype = name_of(row.dtype);
+    if (dtype.empty())
+      throw py::type_error("no collective takes this element type (DLPack code " + std::to_string(t.dtype.code) + ", " +
+                           std::to_string(t.dtype.bits) + " bits)");
+    device = t.device.id;
+    shape.assign(t.shape, t.shape + t.ndim);
+    int64_t expected = 1;
+    for (int32_t d = t.ndim - 1; d >= 0 && t.strides != nullptr; --d) {
+      if (t.shape[d] == 0) break;
+      if (t.shape[d] != 1 && t.strides[d] != expected) contiguous = false;
+      expected *= t.shape[d];
+    }
+    address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
+  }
+  void* managed_ = nullptr;
+  bool versioned_ = false;
+};
+
+// An array of ours: C-contiguous, in memory that `owner` keeps.
+class DeviceArray {
+ public:
+  DeviceArray(py::object owner_, uintptr_t address_, std::vector<int64_t> shape_, const std::string& dtype_,
+              int device_)
+      : owner(std::move(owner_)),
+        address(address_),
+        shape(std::move(shape_)),
+        dtype(dtype_named(dtype_)),
+        device(device_) {}
+  py::object owner;
+  uintptr_t address;
+  std::vector<int64_t> shape;
+  Dtype dtype;
+  int device;
+
+  int64_t count() const {
+    int64_t product = 1;
+    for (const int64_t extent : shape) product *= extent;
+    return product;
+  }
+  size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
+};
+
+// What a DLPack capsule of ours holds: the array, and the numbers that the structure points to.
+template <class M>
+struct Exported {
+  M managed{};
+  py::object array;
+  std::vector<int64_t> shape, strides;
+};
+
+template <class M>
+void release(M* managed) {
+  const py::gil_scoped_acquire gil;
+  delete static_cast<Exported<M>*>(managed->context);
+}
+
+template <class M>
+py::capsule export_array(const py::object& self, const char* name) {
+  const auto& array = self.cast<const DeviceArray&>();
+  auto* made = new Exported<M>{{}, self, array.shape, std::vector<int64_t>(array.shape.size(), 1)};
+  for (size_t d = array.shape.size(); d-- > 1;) made->strides[d - 1] = made->strides[d] * array.shape[d];
+  Tensor& t = made->managed.tensor;
+  t.data = reinterpret_cast<void*>(array.address);
+  t.device = {kDeviceCuda, array.device};
+  t.ndim = static_cast<int32_t>(array.shape.size());
+  for (const TypeRow& row : kTypes)
+    if (row.dtype == array.dtype) t.dtype = {row.code, row.bits, 1};
+  t.shape = made->shape.data();
+  t.strides = made->strides.data();
+  made->managed.context = made;
+  made->managed.deleter = release<M>;
+  if constexpr (std::is_same_v<M, ManagedVersioned>) made->managed.major = 1;
+  return py::capsule(&made->managed, name, [](PyObject* capsule) {
+    const char* now = PyCapsule_GetName(capsule);
+    if (now == nullptr || std::string(now).rfind("used_", 0) == 0) return;  // its consumer releases it
+    auto* managed = static_cast<M*>(PyCapsule_GetPointer(capsule, now));
+    managed->deleter(managed);
+  });
+}
+
+py::capsule to_dlpack(const py::object& self, const py::object&, const py::object& max_version, const py::object&,
+                      const py::object& copy) {
+  if (!copy.is_none() && copy.cast<bool>()) throw py::buffer_error("a DeviceArray is not copied by __dlpack__");
+  const bool versioned = !max_version.is_none() && max_version.cast<py::tuple>()[0].cast<int>() >= 1;
+  return versioned ? export_array<ManagedVersioned>(self, "dltensor_versioned")
+                   : export_array<Managed>(self, "dltensor");
+}
+
+py::dict array_interface(const DeviceArray& a) {
+  constexpr const char* kinds[] = {"|b1", "|i1", "<i2",   "<i4", "<i8", "|u1",   "<u2",  "<u4",
+                                   "<u8", "<f2", nullptr, "<f4", "<f8", nullptr, nullptr};
+  const char* kind = kinds[static_cast<size_t>(a.dtype)];
+  if (kind == nullptr)
+    throw py::attribute_error(std::string("the CUDA array interface has no word for ") + name_of(a.dtype) +
+                              "; use DLPack");
+  py::dict made;
+  made["shape"] = py::tuple(py::cast(a.shape));
+  made["typestr"] = kind;
+  made["data"] = py::make_tuple(a.address, false);
+  made["version"] = 3;
+  return made;
+}
+
+void copy_all(const DeviceArray& a, py::buffer host, bool to_host, uintptr_t stream) {
+  const py::buffer_info info = host.request(to_host);
+  if (static_cast<size_t>(info.size * info.itemsize) != a.bytes()) throw py::value_error("sizes differ");
+  py::ssize_t expected = info.itemsize;
+  for (py::ssize_t d = info.ndim; d-- > 0; expected *= info.shape[static_cast<size_t>(d)])
+    if (info.shape[static_cast<size_t>(d)] > 1 && info.strides[static_cast<size_t>(d)] != expected)
+      throw py::value_error("the host array is not C-contiguous");
+  const py::gil_scoped_release release;
+  const OnDevice on(a.device);
+  auto* at = reinterpret_cast<void*>(a.address);
+  const auto queue = reinterpret_cast<cudaStream_t>(stream);
+  if (to_host) check(cudaMemcpyAsync(info.ptr, at, a.bytes(), cudaMemcpyDeviceToHost, queue), "cudaMemcpyAsync");
+  else check(cudaMemcpyAsync(at, info.ptr, a.bytes(), cudaMemcpyHostToDevice, queue), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(queue), "cudaStreamSynchronize");
+}
+
+}  // namespace
+
+void bind_cuda_array(py::module_& m) {
+  py::class_<View>(m, "DlpackView", "A CUDA array of another library, from its DLPack capsule; not copied.")
+      .def(py::init<py::object>(), py::arg("capsule"))
+      .def_readonly("address", &View::address)
+      .def_property_readonly("shape", [](const View& v) { return py::tuple(py::cast(v.shape)); })
+      .def_readonly("dtype", &View::dtype)
+      .def_readonly("device", &View::device)
+      .def_readonly("contiguous", &View::contiguous)
+      .def_readonly("read_only", &View::read_only);
+
+  py::class_<DeviceArray>(m, "DeviceArray",
+                          "A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack take it "
+                          "without a copy.")
+      .def(py::init<py::object, uintptr_t, std::vector<int64_t>, const std::string&, int>(), py::arg("owner"),
+           py::arg("address"), py::arg("shape"), py::arg("dtype"), py::arg("device"))
+      .def_readonly("address", &DeviceArray::address)
+      .def_property_readonly("shape", [](const DeviceArray& a) { return py::tuple(py::cast(a.shape)); })
+      .def_property_readonly("dtype", [](const DeviceArray& a) { return std::string(name_of(a.dtype)); })
+      .def_readonly("device", &DeviceArray::device)
+      .def_property_readonly("size", &DeviceArray::count, "Elements.")
+      .def_property_readonly("nbytes", &DeviceArray::bytes)
+      .def(
+          "copy_from_host",
+          [](const DeviceArray& a, py::buffer host, uintptr_t stream) { copy_all(a, host, false, stream); },
+          py::arg("host"), py::arg("stream") = 0, "Fill from a contiguous host array; returns when it is done.")
+      .def(
+          "copy_to_host",
+          [](const DeviceArray& a, py::buffer host, uintptr_t stream) { copy_all(a, host, true, stream); },
+          py::arg("host"), py::arg("stream") = 0, "Copy into a contiguous host array; returns when it is done.")
+      .def("__dlpack__", &to_dlpack, py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
+           py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
+      .def("__dlpack_device__", [](const DeviceArray& a) { return py::make_tuple(kDeviceCuda, a.device); })
+      .def_property_readonly("__cuda_array_interface__", &array_interface)
+      .def("__repr__", [](const DeviceArray& a) {
+        return "<DeviceArray " + std::string(py::str(py::tuple(py::cast(a.shape)))) + " " + name_of(a.dtype) +
+               " on device " + std::to_string(a.device) + ">";
+      });
+}
+
+}  // namespace pc::cuda

@@ -1,0 +1,136 @@
+// One process's end of a communicator on GPUs, as Python sees it.
+#include "executor/cuda/team.h"
+
+#include <algorithm>
+
+#include "bindings/cuda/bindings.h"
+
+namespace pc::cuda {
+namespace {
+
+Dtype dtype_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
+    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
+  throw WrongType("no collective takes element type " + name);
+}
+
+Work work_of(const std::string& dtype, int op, double prescale, double divisor, double postscale, bool reduces,
+             uint64_t digest) {
+  const Dtype type = dtype_named(dtype);
+  const auto operation = static_cast<Operator>(op);
+  if (reduces && operation != Operator::custom && !takes(operation, type))
+    throw WrongType(std::string("operator ") + name_of(operation) + " does not take " + dtype);
+  return {type, operation, prescale, divisor, postscale, reduces, digest};
+}
+
+Table table_of(const py::buffer& buffer) {
+  const py::buffer_info info = buffer.request();
+  if (info.itemsize != 4 || info.ndim != 1) throw InvalidArgument("a table is a flat array of 32-bit integers");
+  const auto* words = static_cast<const int32_t*>(info.ptr);
+  return {words, words + info.size};
+}
+
+std::vector<Table> tables_of(const std::vector<py::buffer>& buffers) {
+  std::vector<Table> tables;
+  for (const py::buffer& buffer : buffers) tables.push_back(table_of(buffer));
+  return tables;
+}
+
+using Numbers = std::vector<int64_t>;
+using Exchanged = std::tuple<Numbers, Numbers, Numbers, Numbers>;
+
+Exchange exchange_of(const Exchanged& numbers) {
+  Exchange made{};
+  const auto copy = [](const Numbers& from, int64_t (&into)[kMostRanks]) {
+    if (from.size() > kMostRanks) throw InvalidArgument("at most 64 ranks");
+    std::copy(from.begin(), from.end(), into);
+  };
+  copy(std::get<0>(numbers), made.send_offset);
+  copy(std::get<1>(numbers), made.send_count);
+  copy(std::get<2>(numbers), made.recv_offset);
+  copy(std::get<3>(numbers), made.recv_count);
+  return made;
+}
+
+py::object fault_of(const Team& team) {
+  const auto fault = team.fault();
+  if (!fault) return py::none();
+  constexpr const char* names[] = {"none", "mismatch", "timeout", "aborted"};
+  const FaultRecord& r = fault->record;
+  return py::make_tuple(names[static_cast<size_t>(fault->kind)], r.rank, r.peer, r.call, r.expected, r.found);
+}
+
+}  // namespace
+
+void bind_cuda_team(py::module_& m) {
+  m.attr("MOST_RANKS") = kMostRanks;
+  m.attr("MOST_VIRTUAL_RANKS") = kMostVirtual;
+  m.attr("MOST_CHANNELS") = kMostChannels;
+  py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator",
+                                                              "A user's operator, compiled for one element type.");
+  py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", "What of a call is the same each time.")
+      .def_readonly("low_latency", &Plan::low_latency)
+      .def_readonly("channels", &Plan::most_channels, "Blocks of a rank, at most.")
+      .def_property_readonly("tiles", [](const Plan& p) { return p.low_latency ? 1 : p.schedule.plan.tiles; })
+      .def_property_readonly("tile_elements",
+                             [](const Plan& p) { return p.low_latency ? 0 : p.schedule.plan.tile_elements; });
+
+  py::class_<Team, std::shared_ptr<Team>>(m, "Team", "One process's end of a communicator on GPUs.")
+      .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t>(),
+           py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
+           py::arg("channels"), py::arg("scratch_bytes"))
+      .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
+      .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("ranks_here"),
+                  "Blocks that each rank can have at the same time; 0: too many ranks for the device.")
+      .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
+                             "The longest message that the low-latency path takes.")
+      .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"))
+      .def("remove_window", &Team::remove_window, py::arg("id"))
+      .def("locate", &Team::located, py::arg("rank_index"), py::arg("address"), py::arg("nbytes"),
+           "Whether the bytes lie in a window of this rank.")
+      .def(
+          "plan",
+          [](const Team& self, const std::vector<py::buffer>& tables,
+             const std::optional<std::vector<py::buffer>>& fallback, Numbers length, Numbers input_offset,
+             Numbers output_offset, const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom,
+             double prescale, double divisor, double postscale, bool reduces, uint32_t placement, bool negotiates,
+             uint64_t digest) {
+            const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
+            const Chunks chunks{std::move(length), std::move(input_offset), std::move(output_offset)};
+            return self.plan(tables_of(tables), fallback ? tables_of(*fallback) : std::vector<Table>{}, chunks, work,
+                             placement, negotiates, std::move(custom));
+          },
+          py::arg("tables"), py::arg("fallback"), py::arg("length"), py::arg("input_offset"), py::arg("output_offset"),
+          py::arg("dtype"), py::arg("op"), py::arg("custom"), py::arg("prescale"), py::arg("divisor"),
+          py::arg("postscale"), py::arg("reduces"), py::arg("placement"), py::arg("negotiates"), py::arg("digest"),
+          "A plan of a compiled schedule: one table (and fallback) for each rank here.")
+      .def(
+          "low_latency_plan",
+          [](const Team& self, const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom,
+             double prescale, double divisor, double postscale, bool reduces, const std::vector<Exchanged>& exchanges,
+             int64_t longest, uint64_t digest) {
+            const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
+            std::vector<Exchange> made;
+            for (const Exchanged& numbers : exchanges) made.push_back(exchange_of(numbers));
+            return self.low_latency_plan(made, longest, work, std::move(custom));
+          },
+          py::arg("dtype"), py::arg("op"), py::arg("custom"), py::arg("prescale"), py::arg("divisor"),
+          py::arg("postscale"), py::arg("reduces"), py::arg("exchanges"), py::arg("longest"), py::arg("digest"),
+          "A plan of the low-latency path: for each rank here the offsets and counts that it sends to and receives "
+          "from every rank, in elements; `longest`: of any pair's messages.")
+      .def(
+          "run",
+          [](Team& self, const std::shared_ptr<Plan>& plan, const std::vector<std::pair<uintptr_t, uintptr_t>>& pairs,
+             uintptr_t stream, int32_t max_channels, double timeout) {
+            std::vector<Team::Buffers> buffers;
+            for (const auto& [input, output] : pairs) buffers.push_back({input, output});
+            const py::gil_scoped_release release;
+            self.run(plan, buffers, reinterpret_cast<cudaStream_t>(stream), max_channels, timeout);
+          },
+          py::arg("plan"), py::arg("buffers"), py::arg("stream"), py::arg("max_channels"), py::arg("timeout"),
+          "Put a call into the stream: (input, output) addresses for each rank here.")
+      .def("fault", &fault_of, "(kind, rank, peer, call, expected, found) of the first fault, or None.")
+      .def("abort", &Team::abort, "Kernels in flight give up.");
+}
+
+}  // namespace pc::cuda

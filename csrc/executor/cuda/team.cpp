@@ -1,0 +1,356 @@
+#include "executor/cuda/team.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/cuda_device.h"
+#include "base/environment.h"
+#include "base/status.h"
+#include "schedule/schedule.h"
+
+namespace pc::cuda {
+namespace {
+
+// Plain data, put together on the host and uploaded in one piece.
+class Upload {
+ public:
+  template <class T>
+  size_t add(const T* from, size_t count) {
+    const size_t at = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(at + count * sizeof(T));
+    if (count > 0) std::memcpy(bytes_.data() + at, from, count * sizeof(T));
+    return at;
+  }
+  template <class T>
+  void put(size_t at, const T& value) {
+    std::memcpy(bytes_.data() + at, &value, sizeof value);
+  }
+  size_t size() const { return bytes_.size(); }
+  void send(char* into) const { OwnStream().upload(into, bytes_.data(), bytes_.size()); }
+
+ private:
+  std::vector<char> bytes_;
+};
+
+constexpr int64_t kLeastTile = 8192;  // bytes: one vector for each thread of a block
+
+void require(bool condition, const char* what) {
+  if (!condition) throw InvalidArgument(what);
+}
+
+template <class A>
+void launch(void (*kernel)(A), int32_t blocks, int32_t threads, A& arguments, cudaStream_t stream) {
+  void* parameters[] = {&arguments};
+  check(cudaLaunchCooperativeKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
+                                    parameters, 0, stream),
+        "cudaLaunchCooperativeKernel");
+}
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+}  // namespace
+
+DeviceBytes::DeviceBytes(int device, size_t bytes) {
+  const OnDevice on(device);
+  const CaptureAside aside;
+  check(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<size_t>(bytes, 16)), "cudaMalloc");
+  OwnStream().clear(data_, std::max<size_t>(bytes, 16));
+}
+
+DeviceBytes::~DeviceBytes() {
+  if (data_ != nullptr) (void)cudaFree(data_);  // waits for kernels that use it; at exit there may be nothing to free
+}
+
+int64_t Team::mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_bytes) {
+  return Mailbox{size, channels, scratch_bytes}.bytes();
+}
+
+// One block a multiprocessor is enough to fill it: its threads have eight loads under way each.
+int32_t Team::most_channels(int device, int32_t ranks_here) {
+  if (attribute(cudaDevAttrCooperativeLaunch, device) == 0) return 0;
+  return std::min(kMostChannels, attribute(cudaDevAttrMultiProcessorCount, device) / ranks_here);
+}
+
+Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
+           int32_t channels, int64_t scratch_bytes)
+    : device_(device),
+      size_(size),
+      first_rank_(first_rank),
+      ranks_here_(ranks_here),
+      threads_(std::min(kThreads, attribute(cudaDevAttrMaxThreadsPerBlock, device))),
+      mailbox_{size, channels, scratch_bytes} {
+  require(size >= 1 && size <= kMostRanks, "a communicator has 1 to 64 ranks on the GPUs of a node");
+  require(ranks_here == 1 || (ranks_here == size && size <= kMostVirtual),
+          "a process runs one rank of a communicator, or all of at most 32");
+  require(first_rank >= 0 && first_rank + ranks_here <= size, "no such rank");
+  require(mailboxes.size() == static_cast<size_t>(size), "one mailbox a rank");
+  require(channels >= 1 && channels <= kMostChannels, "1 to 64 channels");
+  const OnDevice on(device);
+  mailboxes_ = DeviceBytes(device, mailboxes.size() * sizeof(char*));
+  OwnStream().upload(mailboxes_.data(), mailboxes.data(), mailboxes.size() * sizeof(char*));
+  const std::vector<ChannelState> states(static_cast<size_t>(ranks_here) * channels, ChannelState{1, 0, 0, 0, {}});
+  states_ = DeviceBytes(device, states.size() * sizeof(ChannelState));
+  OwnStream().upload(states_.data(), states.data(), states.size() * sizeof(ChannelState));
+  windows_table_ = DeviceBytes(device, sizeof(char*) * kMostWindows * size);
+  claimed_ = DeviceBytes(device, sizeof(uint32_t));
+  check(cudaHostAlloc(reinterpret_cast<void**>(&host_), sizeof(HostWords), cudaHostAllocMapped | cudaHostAllocPortable),
+        "cudaHostAlloc");
+  std::memset(static_cast<void*>(host_), 0, sizeof *host_);
+  check(cudaHostGetDevicePointer(reinterpret_cast<void**>(&host_on_device_), host_, 0), "cudaHostGetDevicePointer");
+  check(cudaEventCreateWithFlags(&latest_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+Team::~Team() {
+  if (any_call_) (void)cudaEventSynchronize(latest_);
+  if (latest_ != nullptr) (void)cudaEventDestroy(latest_);
+  if (host_ != nullptr) (void)cudaFreeHost(host_);
+}
+
+void Team::add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t bytes) {
+  require(bases.size() == static_cast<size_t>(size_), "one base a rank");
+  const std::lock_guard lock(mutex_);
+  for (const auto& [other, window] : windows_)
+    if (other % kMostWindows == id % kMostWindows)
+      throw InvalidArgument("too many windows on GPUs live at a time: at most " + std::to_string(kMostWindows));
+  const OnDevice on(device_);
+  const CaptureAside aside;
+  const size_t row = bases.size() * sizeof(char*);
+  OwnStream().upload(windows_table_.data() + static_cast<size_t>(id % kMostWindows) * row, bases.data(), row);
+  windows_[id] = {bases, bytes};
+}
+
+void Team::remove_window(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (windows_.erase(id) == 0) return;
+  const OnDevice on(device_);
+  const CaptureAside aside;
+  const size_t row = static_cast<size_t>(size_) * sizeof(char*);
+  OwnStream().clear(windows_table_.data() + static_cast<size_t>(id % kMostWindows) * row, row);
+}
+
+int64_t Team::low_latency_bytes() const {
+  return std::min(kLowLatencyChannels, mailbox_.channels) * kPackets * kPacketBytes;
+}
+
+bool Team::located(int32_t member, uintptr_t address, int64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto rank = static_cast<size_t>(first_rank_ + member);
+  return std::any_of(windows_.begin(), windows_.end(), [&](const auto& entry) {
+    const uintptr_t base = entry.second.bases[rank];
+    return address >= base &&
+           address + static_cast<uintptr_t>(bytes) <= base + static_cast<uintptr_t>(entry.second.bytes);
+  });
+}
+
+// Where all ranks share an address space, an address says it all.
+Place Team::place(int32_t member, uintptr_t address) const {
+  if (ranks_here_ == size_) return {Place::address, static_cast<int64_t>(address)};
+  for (const auto& [id, window] : windows_) {
+    const uintptr_t base = window.bases[static_cast<size_t>(first_rank_ + member)];
+    if (address >= base && address < base + static_cast<uintptr_t>(window.bytes))
+      return {id % kMostWindows, static_cast<int64_t>(address - base)};
+  }
+  return {Place::nowhere, 0};
+}
+
+ScaleFactors Team::scaling(const Work& work) const {
+  const bool active = work.reduces && (work.prescale != 1.0 || work.divisor != 1.0 || work.postscale != 1.0);
+  return {work.prescale, work.divisor, work.postscale, active ? 1 : 0};
+}
+
+Kernels Team::choose(const Work& work, const CustomOperator* custom) const {
+  if (custom != nullptr) return custom->kernels();
+  if (!work.reduces) return kernels_for(Dtype::uint8, Operator::bor, false);  // nothing but copies
+  return kernels_for(work.dtype, work.op, scaling(work).active != 0);
+}
+
+PlanView Team::view_of(const std::vector<Table>& tables, const Chunks& chunks, size_t element) const {
+  int32_t cells = 0;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const Schedule checked(tables[i]);
+    const ScheduleView view = checked.view();
+    require(view.size() == size_ && view.rank() == first_rank_ + static_cast<int32_t>(i),
+            "a schedule for another rank");
+    require(static_cast<size_t>(view.chunks()) == chunks.length.size(), "the schedule's chunks are not the call's");
+    Step step = view.first();
+    for (int32_t s = 0; s < view.steps(); ++s, step = step.next())
+      require(step.sources() <= kOperands && step.targets() <= kOperands,
+              "more operands in a step than a GPU takes (128)");
+    cells = view.cells();
+  }
+  const int64_t longest = *std::max_element(chunks.length.begin(), chunks.length.end());
+  const auto bytes = static_cast<int64_t>(element);
+  // Large enough to hide the flags, small enough that every channel has one.
+  int64_t tile = std::min<int64_t>(static_cast<int64_t>(environment().cuda_tile_bytes),
+                                   std::max<int64_t>(kLeastTile, longest * bytes / mailbox_.channels));
+  if (cells > 0) tile = std::min(tile, mailbox_.slot_bytes() / cells);
+  PlanView view;
+  view.tile_elements = std::max<int64_t>(1, tile / 64 * 64 / bytes);
+  require(cells == 0 || view.tile_elements * bytes * cells <= mailbox_.slot_bytes(),
+          "the schedule needs more scratch than PYCOLLECTIVE_CUDA_SCRATCH gives");
+  view.tiles = std::max<int64_t>(1, (longest + view.tile_elements - 1) / view.tile_elements);
+  return view;
+}
+
+std::shared_ptr<Plan> Team::plan(const std::vector<Table>& tables, const std::vector<Table>& fallback,
+                                 const Chunks& chunks, const Work& work, uint32_t placement, bool negotiates,
+                                 std::shared_ptr<const CustomOperator> custom) const {
+  require(tables.size() == static_cast<size_t>(ranks_here_), "one table for each rank here");
+  require(fallback.empty() || fallback.size() == tables.size(), "one fallback for each rank here");
+  require(!chunks.length.empty() && chunks.input_offset.size() == chunks.length.size() &&
+              chunks.output_offset.size() == chunks.length.size(),
+          "three numbers for each chunk");
+  auto plan = std::make_shared<Plan>();
+  plan->kernels = choose(work, custom.get());
+  if (plan->kernels.schedule == nullptr) throw WrongType("no kernel for this operator and element type");
+  const size_t element = size_of(work.dtype);
+  Arguments& a = plan->schedule;
+  a.plan = view_of(tables, chunks, element);
+  a.fallback = fallback.empty() ? a.plan : view_of(fallback, chunks, element);
+  plan->most_channels = static_cast<int32_t>(std::min<int64_t>({mailbox_.channels, a.plan.tiles, a.fallback.tiles}));
+
+  Upload upload;
+  std::vector<int64_t> layout;
+  for (size_t c = 0; c < chunks.length.size(); ++c)
+    layout.insert(layout.end(), {chunks.length[c], chunks.input_offset[c], chunks.output_offset[c]});
+  const size_t layout_at = upload.add(layout.data(), layout.size());
+  const std::vector<RankTables> none(tables.size());
+  const size_t pointers_at = upload.add(none.data(), none.size());
+  std::vector<std::pair<size_t, size_t>> at;
+  for (size_t r = 0; r < tables.size(); ++r) {
+    const size_t table_at = upload.add(tables[r].data(), tables[r].size());
+    at.emplace_back(table_at, fallback.empty() ? 0 : upload.add(fallback[r].data(), fallback[r].size()));
+  }
+  plan->memory = DeviceBytes(device_, upload.size());
+  char* base = plan->memory.data();
+  for (size_t r = 0; r < tables.size(); ++r) {
+    const auto table = [&](size_t offset) { return offset == 0 ? nullptr : reinterpret_cast<int32_t*>(base + offset); };
+    upload.put(pointers_at + r * sizeof(RankTables), RankTables{table(at[r].first), table(at[r].second)});
+  }
+  const OnDevice on(device_);
+  const CaptureAside aside;
+  upload.send(base);
+
+  a.size = size_;
+  a.first_rank = first_rank_;
+  a.ranks_here = ranks_here_;
+  a.mailbox = mailbox_;
+  a.mailboxes = reinterpret_cast<char* const*>(mailboxes_.data());
+  a.states = reinterpret_cast<ChannelState*>(states_.data());
+  a.host = host_on_device_;
+  a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
+  a.windows = reinterpret_cast<char* const*>(windows_table_.data());
+  a.tables = reinterpret_cast<const RankTables*>(base + pointers_at);
+  a.layout = reinterpret_cast<const int64_t*>(base + layout_at);
+  a.scaling = scaling(work);
+  a.digest = work.digest;
+  a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);
+  a.custom = custom ? custom->address() : 0;
+  a.element = static_cast<int32_t>(element);
+  const bool logical = work.op == Operator::land || work.op == Operator::lor;
+  a.normalises = work.reduces && logical && work.dtype != Dtype::bool_ ? 1 : 0;
+  a.negotiates = negotiates ? 1 : 0;
+  a.placement = placement;
+  plan->custom = std::move(custom);
+  return plan;
+}
+
+std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const Work& work,
+                                             std::shared_ptr<const CustomOperator> custom) const {
+  require(exchanges.size() == static_cast<size_t>(ranks_here_), "one exchange for each rank here");
+  auto plan = std::make_shared<Plan>();
+  plan->low_latency = true;
+  plan->kernels = choose(work, custom.get());
+  if (plan->kernels.low_latency == nullptr) throw WrongType("no kernel for this operator and element type");
+  const auto element = static_cast<int64_t>(size_of(work.dtype));
+  for (const Exchange& e : exchanges)
+    for (int32_t r = 0; r < size_; ++r)
+      require(std::max(e.send_count[r], e.recv_count[r]) <= longest, "longer than the longest");
+  require(longest * element <= low_latency_bytes(), "a message too long for the low-latency path");
+  const int64_t share = kPackets * kPacketBytes;
+  plan->most_channels = static_cast<int32_t>(std::max<int64_t>(1, (longest * element + share - 1) / share));
+  plan->memory = DeviceBytes(device_, exchanges.size() * sizeof(Exchange));
+  const OnDevice on(device_);
+  const CaptureAside aside;
+  OwnStream().upload(plan->memory.data(), exchanges.data(), exchanges.size() * sizeof(Exchange));
+
+  LowLatencyArguments& a = plan->exchange;
+  a.size = size_;
+  a.first_rank = first_rank_;
+  a.ranks_here = ranks_here_;
+  a.mailbox = mailbox_;
+  a.mailboxes = reinterpret_cast<char* const*>(mailboxes_.data());
+  a.states = reinterpret_cast<ChannelState*>(states_.data());
+  a.host = host_on_device_;
+  a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
+  a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
+  a.scaling = scaling(work);
+  a.digest = work.digest;
+  a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);
+  a.custom = custom ? custom->address() : 0;
+  a.reduces = work.reduces ? 1 : 0;
+  a.element = static_cast<int32_t>(element);
+  plan->custom = std::move(custom);
+  return plan;
+}
+
+// Calls of one team happen one after the other, whatever the streams.
+void Team::follow(cudaStream_t stream, bool capturing) {
+  if (any_call_ && !capturing && stream != last_stream_)
+    check(cudaStreamWaitEvent(stream, latest_, 0), "cudaStreamWaitEvent");
+}
+
+void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers, cudaStream_t stream,
+               int32_t max_channels, double timeout) {
+  require(buffers.size() == static_cast<size_t>(ranks_here_), "one pair of buffers for each rank here");
+  const std::lock_guard lock(mutex_);
+  const OnDevice on(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  const bool capturing = status != cudaStreamCaptureStatusNone;
+  follow(stream, capturing);
+  const auto nanoseconds = static_cast<uint64_t>(std::min(timeout, 1e9) * 1e9);
+  const int32_t limit = max_channels > 0 ? max_channels : kMostChannels;
+  if (plan->low_latency) {
+    LowLatencyArguments a = plan->exchange;
+    a.channels = plan->most_channels;  // a channel's packets are its own: no fewer will do
+    a.timeout_ns = nanoseconds;
+    for (size_t r = 0; r < buffers.size(); ++r)
+      a.buffers[r] = {reinterpret_cast<const void*>(buffers[r].input), reinterpret_cast<void*>(buffers[r].output)};
+    launch(plan->kernels.low_latency, ranks_here_ * a.channels, threads_, a, stream);
+  } else {
+    Arguments a = plan->schedule;
+    a.channels = std::min(plan->most_channels, limit);
+    a.timeout_ns = nanoseconds;
+    for (size_t r = 0; r < buffers.size(); ++r) {
+      const auto member = static_cast<int32_t>(r);
+      Place input{Place::nowhere, 0}, output{Place::nowhere, 0};
+      if ((a.placement & 1u) != 0) input = place(member, buffers[r].input);
+      if ((a.placement & 2u) != 0) output = place(member, buffers[r].output);
+      a.buffers[r] = {reinterpret_cast<const void*>(buffers[r].input), reinterpret_cast<void*>(buffers[r].output),
+                      input, output};
+    }
+    launch(plan->kernels.schedule, ranks_here_ * a.channels, threads_, a, stream);
+  }
+  if (capturing) {
+    if (std::find(captured_.begin(), captured_.end(), plan) == captured_.end()) captured_.push_back(plan);
+    return;
+  }
+  check(cudaEventRecord(latest_, stream), "cudaEventRecord");
+  last_stream_ = stream;
+  any_call_ = true;
+}
+
+std::optional<Team::Fault> Team::fault() const {
+  const uint64_t kind = __atomic_load_n(&host_->fault, __ATOMIC_ACQUIRE);
+  if (kind == 0) return std::nullopt;
+  return Fault{static_cast<DeviceFault>(kind), host_->record};
+}
+
+void Team::abort() { __atomic_store_n(&host_->abort, 1u, __ATOMIC_RELEASE); }
+
+}  // namespace pc::cuda

@@ -1,0 +1,134 @@
+// One process's end of a communicator on GPUs: its ranks' memory, its plans, and the launch of a call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/cuda/arguments.h"
+#include "executor/cuda/kernels.h"
+
+namespace pc::cuda {
+
+// Device memory that is freed with its owner; zeroed.
+class DeviceBytes {
+ public:
+  DeviceBytes() = default;
+  DeviceBytes(int device, size_t bytes);
+  DeviceBytes(DeviceBytes&& other) noexcept { std::swap(data_, other.data_); }
+  DeviceBytes& operator=(DeviceBytes&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~DeviceBytes();
+  char* data() const { return data_; }
+
+ private:
+  char* data_ = nullptr;
+};
+
+// What a call does, apart from its arrays.
+struct Work {
+  Dtype dtype;
+  Operator op;
+  double prescale, divisor, postscale;
+  bool reduces;
+  uint64_t digest;  // of the fingerprint: ranks whose digests differ report a mismatch
+};
+
+// Where the chunks lie, in elements, as in Layout.
+struct Chunks { std::vector<int64_t> length, input_offset, output_offset; };
+
+using Table = std::vector<int32_t>;
+
+// The user's own operator, compiled for one element type.
+struct CustomOperator {
+  virtual ~CustomOperator() = default;
+  virtual Kernels kernels() const = 0;
+  virtual uint64_t address() const { return 0; }  // of a C function, where kernels call one
+};
+
+// What of a call is the same each time.  Its device memory must outlive the kernels that use it.
+struct Plan {
+  bool low_latency = false;
+  Kernels kernels;
+  Arguments schedule{};
+  LowLatencyArguments exchange{};
+  int32_t most_channels = 1;
+  DeviceBytes memory;
+  std::shared_ptr<const CustomOperator> custom;
+};
+
+class Team {
+ public:
+  // Bytes of device memory that a rank's mailbox takes.
+  static int64_t mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_bytes);
+  // Blocks that each of `ranks_here` ranks can have at the same time; 0: too many ranks for this device.
+  static int32_t most_channels(int device, int32_t ranks_here);
+
+  // `mailboxes`: of all ranks, as mapped here, zeroed.  A process runs one rank, or all of them.
+  Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
+       int32_t channels, int64_t scratch_bytes);
+  ~Team();
+  Team(const Team&) = delete;
+
+  void add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t bytes);
+  void remove_window(int64_t id);
+  // The longest message that the low-latency path takes here: its channels must have a block each.
+  int64_t low_latency_bytes() const;
+  bool located(int32_t member, uintptr_t address, int64_t bytes) const;
+
+  // `tables`: one a rank here; `fallback`: the same call staged, for when the ranks' arrays do not lie alike.
+  std::shared_ptr<Plan> plan(const std::vector<Table>& tables, const std::vector<Table>& fallback, const Chunks& chunks,
+                             const Work& work, uint32_t placement, bool negotiates,
+                             std::shared_ptr<const CustomOperator> custom) const;
+  // `longest`: elements of the longest message between any two ranks, the same on all ranks.
+  std::shared_ptr<Plan> low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const Work& work,
+                                         std::shared_ptr<const CustomOperator> custom) const;
+
+  struct Buffers { uintptr_t input, output; };
+  // Puts the call into the stream.  `max_channels`: 0 for no limit; the same on all ranks.
+  void run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers, cudaStream_t stream,
+           int32_t max_channels, double timeout);
+
+  struct Fault {
+    DeviceFault kind;
+    FaultRecord record;
+  };
+  std::optional<Fault> fault() const;
+  void abort();
+
+ private:
+  struct Window {
+    std::vector<uintptr_t> bases;
+    int64_t bytes;
+  };
+  Place place(int32_t member, uintptr_t address) const;
+  ScaleFactors scaling(const Work& work) const;
+  Kernels choose(const Work& work, const CustomOperator* custom) const;
+  PlanView view_of(const std::vector<Table>& tables, const Chunks& chunks, size_t element) const;
+  void follow(cudaStream_t stream, bool capturing);
+
+  int device_;
+  int32_t size_, first_rank_, ranks_here_;
+  int32_t threads_;
+  Mailbox mailbox_;
+  DeviceBytes mailboxes_, states_, windows_table_, claimed_;
+  HostWords* host_ = nullptr;
+  HostWords* host_on_device_ = nullptr;
+  cudaEvent_t latest_ = nullptr;         // the last call is through
+  cudaStream_t last_stream_ = nullptr;
+  bool any_call_ = false;
+  std::map<int64_t, Window> windows_;
+  std::vector<std::shared_ptr<Plan>> captured_;  // a graph may replay them at any time
+  mutable std::mutex mutex_;
+};
+
+}  // namespace pc::cuda

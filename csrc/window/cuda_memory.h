@@ -1,0 +1,37 @@
+// Symmetric memory on GPUs: allocations of ours that the peers' processes map.  Two ways, one file each; which one a
+// communicator takes is decided by all ranks together (pycollective/comm/cuda/paths.py).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace pc::cuda {
+
+// Device memory, zeroed, or a peer's as it is mapped here.  Freed or unmapped with its last owner.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  uintptr_t address() const { return address_; }
+  size_t bytes() const { return bytes_; }
+  int device() const { return device_; }
+
+ protected:
+  DeviceMemory(int device, size_t bytes) : device_(device), bytes_(bytes) {}
+  int device_;
+  size_t bytes_;
+  uintptr_t address_ = 0;
+};
+
+// cuda_ipc.cpp: plain cudaMalloc memory, known to others by a handle of 64 bytes.
+std::shared_ptr<DeviceMemory> allocate_plain(int device, size_t bytes);
+std::string ipc_handle(const DeviceMemory& memory);
+std::shared_ptr<DeviceMemory> open_ipc(int device, const std::string& handle, size_t bytes);
+
+// cuda_vmm.cpp: memory of the driver's virtual memory management, known to others by a file descriptor.
+std::shared_ptr<DeviceMemory> allocate_vmm(int device, size_t bytes);
+int export_vmm(const DeviceMemory& memory);  // the caller closes it
+std::shared_ptr<DeviceMemory> import_vmm(int device, int descriptor, size_t bytes);
+
+}  // namespace pc::cuda

@@ -1,0 +1,76 @@
+"""`pycollective._cuda` on CPU threads: built once from the product's sources and tests/cuda/emulated, loaded under its name.
+
+    import cuda.emulation
+    cuda.emulation.install()            # in every process of a test, before the first GPU call
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FOLDER = ROOT / "build" / "emulated"
+NAME = "pycollective._cuda"
+
+
+def _path() -> str:
+    """CMake and Ninja may come from this environment."""
+    return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+
+
+@functools.cache
+def why_not() -> str:
+    """What keeps this machine from building it; nothing if all is there."""
+    missing = [tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=_path())]
+    try:
+        import pybind11  # noqa: F401
+    except ImportError:
+        missing.append("pybind11")
+    return f"not found: {', '.join(missing)}" if missing else ""
+
+
+def _run(*command: str | Path) -> None:
+    words = [str(word) for word in command]
+    words[0] = shutil.which(words[0], path=_path()) or words[0]
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PATH": _path()}, check=False
+    )
+    assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-40:])
+
+
+@functools.cache
+def build() -> Path:
+    """The extension's file."""
+    import pybind11
+
+    places = [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", f"-DPython_EXECUTABLE={sys.executable}"]
+    _run("cmake", "-S", HERE / "emulated", "-B", FOLDER, "-G", "Ninja", *places)
+    _run("cmake", "--build", FOLDER)
+    return FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def load(file: Path) -> ModuleType:
+    """The extension in `file`, as if it were the installed one."""
+    import pycollective
+
+    spec = importlib.util.spec_from_file_location(NAME, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[NAME] = module
+    pycollective._cuda = module  # type: ignore[attr-defined]
+    return module
+
+
+def install() -> ModuleType:
+    """Load it in this process; built before (`build`) where several processes do."""
+    return load(FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}")
