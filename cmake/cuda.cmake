@@ -21,26 +21,27 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 message(STATUS "pycollective: GPU side with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${PC_CUDA_ARCHITECTURES}")
 
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 add_library(pc_cuda STATIC
   csrc/executor/cuda/kernels_integers.cu
   csrc/executor/cuda/kernels_reals.cu
   csrc/executor/cuda/kernels_small_reals.cu
   csrc/executor/cuda/probe.cu
   csrc/executor/cuda/team.cpp
+  csrc/rail/nccl.cpp
   csrc/window/cuda_ipc.cpp
   csrc/window/cuda_vmm.cpp)
-target_link_libraries(pc_cuda PUBLIC pc_core CUDA::cudart_static)
-# No contraction: a fused multiply-add would change bits against the CPU.
+target_link_libraries(pc_cuda PUBLIC pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
+# No contraction: a fused multiply-add would change bits against the CPU.  The standard is given by hand because CMake
+# must be newer than nvcc to know its flag.
 target_compile_options(pc_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Werror=all-warnings>
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Werror=all-warnings>
   $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 
 pybind11_add_module(_cuda MODULE NO_EXTRAS
   csrc/bindings/cuda/array.cpp
   csrc/bindings/cuda/memory.cpp
   csrc/bindings/cuda/module.cpp
+  csrc/bindings/cuda/nccl.cpp
   csrc/bindings/cuda/runtime.cpp
   csrc/bindings/cuda/team.cpp)
 target_link_libraries(_cuda PRIVATE pc_cuda)

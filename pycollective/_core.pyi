@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'Handle', 'HostBuffer', 'Schedule', 'Segment', 'Team', 'Window', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -27,6 +27,28 @@ class Schedule:
         ...
     @property
     def steps(self) -> int:
+        ...
+class Layout:
+    """
+    Where each chunk lies, in elements.
+    """
+    @staticmethod
+    def blocks(counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], packed_input: bool, packed_output: bool) -> Layout:
+        ...
+    @staticmethod
+    def matrix(counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], size: typing.SupportsInt | typing.SupportsIndex) -> Layout:
+        ...
+    @staticmethod
+    def split(count: typing.SupportsInt | typing.SupportsIndex, chunks: typing.SupportsInt | typing.SupportsIndex, align: typing.SupportsInt | typing.SupportsIndex) -> Layout:
+        ...
+    @property
+    def input_offset(self) -> list[int]:
+        ...
+    @property
+    def length(self) -> list[int]:
+        ...
+    @property
+    def output_offset(self) -> list[int]:
         ...
 class Segment:
     """
@@ -85,6 +107,27 @@ class Handle:
         """
         Block until the call is through, `timeout` seconds at most. Raises what the call raised, or TimeoutError.
         """
+class Ledger:
+    """
+    What each rank says about its asynchronous calls, in shared memory.
+    """
+    @staticmethod
+    def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def counterpart(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
+        """
+        What a rank has said of its call of the same number as this rank's latest.
+        """
+    def note(self, digest: typing.SupportsInt | typing.SupportsIndex, text: str) -> int:
+        """
+        Write down the next call; returns a rank whose call of the same number differs, or -1.
+        """
+    def text(self, rank: typing.SupportsInt | typing.SupportsIndex, digest: typing.SupportsInt | typing.SupportsIndex) -> str:
+        """
+        What a rank has said of its latest call with that digest, or nothing.
+        """
 class Window:
     """
     A symmetric allocation.
@@ -125,6 +168,10 @@ class Team:
     def mail(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
         ...
     def report_lost(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
+        ...
+    def report_mismatch(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
+        ...
+    def report_timeout(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
         ...
     def require_sound(self) -> None:
         """

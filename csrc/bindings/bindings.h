@@ -49,6 +49,7 @@ void bind_array(py::module_& m);
 void bind_dlpack(py::module_& m);
 void bind_fast_path(py::module_& m);
 void bind_handle(py::module_& m);
+void bind_ledger(py::module_& m);
 void bind_schedule(py::module_& m);
 void bind_segment(py::module_& m);
 void bind_tables(py::module_& m);

@@ -60,6 +60,7 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_array(m);
   pc::bind_dlpack(m);
   pc::bind_handle(m);
+  pc::bind_ledger(m);
   pc::bind_team(m);
   pc::bind_fast_path(m);
 }

@@ -18,6 +18,14 @@ void bind_schedule(py::module_& m) {
       .def_property_readonly("steps", [](const Schedule& s) { return s.view().steps(); })
       .def_property_readonly("cells", [](const Schedule& s) { return s.view().cells(); })
       .def_property_readonly("chunks", [](const Schedule& s) { return s.view().chunks(); });
+
+  py::class_<Layout>(m, "Layout", "Where each chunk lies, in elements.")
+      .def_static("split", &Layout::split, py::arg("count"), py::arg("chunks"), py::arg("align"))
+      .def_static("blocks", &Layout::blocks, py::arg("counts"), py::arg("packed_input"), py::arg("packed_output"))
+      .def_static("matrix", &Layout::matrix, py::arg("counts"), py::arg("size"))
+      .def_readonly("length", &Layout::length)
+      .def_readonly("input_offset", &Layout::input_offset)
+      .def_readonly("output_offset", &Layout::output_offset);
 }
 
 }  // namespace pc

@@ -97,6 +97,18 @@ void bind_team(py::module_& m) {
           },
           py::arg("rank"), py::arg("text"))
       .def(
+          "report_mismatch",
+          [](const TeamCall& self, int32_t rank, const std::string& text) {
+            self.team()->poison(Fault::mismatch, rank, text);
+          },
+          py::arg("rank"), py::arg("text"))
+      .def(
+          "report_timeout",
+          [](const TeamCall& self, int32_t rank, const std::string& text) {
+            self.team()->poison(Fault::timeout, rank, text);
+          },
+          py::arg("rank"), py::arg("text"))
+      .def(
           "give_up",
           [](const TeamCall& self, const std::string& text) {
             self.team()->poison(Fault::aborted, self.team()->rank(), text);

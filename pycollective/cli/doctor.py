@@ -245,9 +245,44 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("GPU", "nvcc", "not found", None, "GPU ranks cannot be built here")
     else:
         yield Finding("GPU", "nvcc", _first_line([nvcc, "--version"], line=-2), why=nvcc)
-    built = importlib.util.find_spec("pycollective") is not None and importlib.util.find_spec("pycollective._cuda")
-    yield Finding("GPU", "pycollective._cuda", "built" if built else "not built", True if built else None)
     yield _nccl()
+    yield from _gpu_path()
+
+
+def _gpu_path() -> Iterator[Finding]:
+    """Whether a call on GPU arrays would work, and if not why not: in the words of the error that it would raise."""
+    from pycollective.comm.cuda.runtime import load, why_not
+
+    built = importlib.util.find_spec("pycollective._cuda") is not None or "pycollective._cuda" in sys.modules
+    yield Finding("GPU", "pycollective._cuda", "built" if built else "not built", True if built else None)
+    reason = why_not()
+    if reason is not None:
+        yield Finding("GPU", "GPU path", "none", None, reason)
+        return
+    cuda = load()
+    for device in range(cuda.device_count()):
+        has = cuda.properties(device)
+        major, minor = has["compute_capability"]
+        text = f"{has['name']}, sm_{major}{minor}, {has['multiprocessors']} SMs, {_bytes(has['memory_bytes'])}"
+        yield Finding("GPU", f"device {device}", text)
+    told = _run([sys.executable, "-c", _GPU_TRIAL])
+    right = told.strip().endswith("TRIAL right")
+    what = "an allreduce of two ranks on device 0"
+    yield Finding("GPU", "GPU path", f"{what} {'is right' if right else 'fails'}", right, "" if right else told[-2000:])
+
+
+_GPU_TRIAL = """
+import numpy, pycollective
+from pycollective.comm.cuda.arrays import allocate
+
+def work(comm):
+    x, host = allocate((1000,), "float32", 0), numpy.full(1000, comm.rank + 1, numpy.float32)
+    x.copy_from_host(host)
+    comm.allreduce(x, out=x).copy_to_host(host)
+    return bool((host == 3).all())
+
+print("TRIAL", "right" if all(pycollective.local_world(2).run(work)) else "wrong")
+"""
 
 
 def _cuda() -> Finding:

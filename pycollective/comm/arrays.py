@@ -61,6 +61,24 @@ def writable(out: Any, what: str = "out") -> Any:
     return buffer
 
 
+def on_device(x: Any) -> bool:
+    """Whether an array may be in GPU memory. Host arrays, the common case, are told apart at once."""
+    if x is None or isinstance(x, (np.ndarray, _core.HostBuffer)):
+        return False
+    from pycollective.comm.cuda.arrays import is_device
+
+    return is_device(x)
+
+
+def message(x: Any) -> Any:
+    """What the core can read of a message: of an array in GPU memory a copy."""
+    if on_device(x):
+        from pycollective.comm.cuda.calls import host_copy
+
+        return host_copy(x)
+    return readable(x)
+
+
 def shape_of(x: Any) -> tuple[int, ...]:
     """The shape of any array or number."""
     shape = getattr(x, "shape", None)

@@ -26,6 +26,8 @@ from pycollective.errors import CommunicatorError, MismatchError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from pycollective.comm.cuda.calls import GpuSide
+
 _ALLREDUCE, _BROADCAST, _BARRIER, _SEND = (KIND[name] for name in ("allreduce", "broadcast", "barrier", "send"))
 _REDUCING = frozenset(KIND[name] for name in ("allreduce", "reduce", "reduce_scatter"))
 _NOTHING = np.empty(0, np.uint8)
@@ -48,7 +50,13 @@ class Communicator:
         prescale, postscale: factors on each contribution and on the result.
         timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
         name: named in this call's errors.
-        stream: for GPU arrays; must be None for CPU arrays.
+        stream: for GPU arrays: the stream that the call is put into, a handle or a stream object of the array's
+            library; default the library's current stream. Must be None for CPU arrays.
+        max_channels: for GPU arrays: most thread blocks that the call may take; the same on all ranks.
+
+    Arrays in GPU memory (torch, cupy, numba, DLPack, the CUDA array interface) are reduced on the GPU. Such calls
+    return when the work is in the stream; what goes wrong later is raised by the next call, by the handle, or by
+    `check`.
 
     Errors that every collective raises: MismatchError, TimeoutError, PeerLostError (these poison the communicator:
     later calls raise at once, `shrink` makes a new one of the survivors), and before anything is sent ValueError and
@@ -77,6 +85,7 @@ class Communicator:
         self._threads = threads
         self._numbers = itertools.count()  # of windows and of communicators made from this one, in step on all ranks
         self._channels: dict[tuple[int, int], _core.Team] = {}
+        self._gpu: GpuSide | None = None  # made by the first call on a GPU array
         self.world_ranks = tuple(world_ranks)
         self.name = name
         self.rank, self.size = backend.rank, backend.size
@@ -100,7 +109,8 @@ class Communicator:
         postscale: float | None = None,
         timeout: float | None = None,
         name: str | None = None,
-        stream: None = None,
+        stream: Any = None,
+        max_channels: int | None = None,
     ) -> Any:
         """Every rank gets the reduction of all ranks' x, element by element.
 
@@ -108,11 +118,11 @@ class Communicator:
             x: array of any shape, the same shape and dtype on every rank.
             out: where the result goes, of x's size and dtype.
         """
-        if prescale is None and postscale is None and name is None and stream is None:
+        if prescale is None and postscale is None and name is None and stream is None and max_channels is None:
             result = self._call(_ALLREDUCE, x, out, op, topology, -1, None, None, timeout, False)
             if result is not NotImplemented:
                 return result
-        options = _options(op, topology, prescale, postscale, timeout, name, stream)
+        options = _options(op, topology, prescale, postscale, timeout, name, stream, max_channels)
         return self._run(Call(_ALLREDUCE, x, out, arrays.shape_of(x)), options)
 
     def reduce(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
@@ -208,18 +218,24 @@ class Communicator:
         return self._run(self._alltoallv(x, send_counts, recv_counts, out), options)
 
     def barrier(self, **options: Unpack[Options]) -> None:
-        """Return once every rank has called."""
+        """Return once every rank has called.
+
+        With `stream=` return at once: that stream is held back until every rank's has come so far.
+        """
         self._run(Call(_BARRIER, _NOTHING, _NOTHING, None), options)
 
     def send(self, x: Any, dest: int, *, timeout: float | None = None) -> None:
         """Send x to one rank, which must `recv` it. Messages between two ranks arrive in order.
 
         A message of up to 32 KiB does not wait for the receiver; of longer ones two at a time can be under way.
+        Messages of GPU arrays go through host memory.
         """
-        self._transfer(self.rank, dest, arrays.readable(x), None, timeout, False)
+        self._transfer(self.rank, dest, arrays.message(x), None, timeout, False)
 
     def recv(self, out: Any, source: int, *, timeout: float | None = None) -> Any:
         """Receive into `out` (of the message's size and dtype, else MismatchError) what `source` sends; returns it."""
+        if arrays.on_device(out):
+            return self.irecv(out, source, timeout=timeout).result()
         self._transfer(source, self.rank, None, arrays.writable(out), timeout, False)
         return out
 
@@ -279,16 +295,24 @@ class Communicator:
 
     def isend(self, x: Any, dest: int, *, timeout: float | None = None) -> Handle:
         """Nonblocking `send`."""
-        return Handle(self._transfer(self.rank, dest, arrays.readable(x), None, timeout, True), None)
+        return Handle(self._transfer(self.rank, dest, arrays.message(x), None, timeout, True), None)
 
     def irecv(self, out: Any, source: int, *, timeout: float | None = None) -> Handle:
         """Nonblocking `recv`."""
+        if arrays.on_device(out):
+            from pycollective.comm.cuda.calls import Landing
+
+            landing = Landing(out)
+            return Handle(landing.behind(self._transfer(source, self.rank, None, landing.copy, timeout, True)), out)
         return Handle(self._transfer(source, self.rank, None, arrays.writable(out), timeout, True), out)
 
     # -- windows and other communicators -------------------------------------------------------------------------------
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray[Any, Any]:
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, *, device: str | int | None = None) -> Any:
         """Collective: an uninitialised NumPy array in memory that all ranks share, for collectives without copies.
+
+        With `device="cuda"` (or "cuda:1", or a device's number) a `DeviceArray` in GPU memory that all ranks have
+        mapped: `torch.from_dlpack` and `cupy.from_dlpack` make an array of theirs of it without a copy.
 
         Every rank makes the same shape and dtype. Collectives are zero-copy where every rank passes an array (or a
         contiguous view of one) made by `empty` of this communicator. The memory lives as long as the array.
@@ -296,10 +320,22 @@ class Communicator:
         Raises:
             MismatchError: shapes or dtypes differ between ranks. CommunicatorError: no memory can be shared.
         """
+        extents = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
+        if device is not None:
+            from pycollective.comm.cuda.calls import empty as empty_on_device
+
+            return empty_on_device(self, extents, arrays.numpy_dtype(dtype), device)
         from pycollective.comm.windows import empty
 
-        extents = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
         return empty(self, extents, arrays.numpy_dtype(dtype))
+
+    def check(self) -> None:
+        """Raise what went wrong in calls on GPU arrays that are under way or through, if anything did.
+
+        Does not wait for them.
+        """
+        if self._gpu is not None:
+            self._gpu.check()
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
         """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
@@ -346,6 +382,8 @@ class Communicator:
         _live.discard(self)
         for channel in self._channels.values():
             channel.close()
+        if self._gpu is not None:
+            self._gpu.close()
         self._backend.close()
 
     def explain(self, collective: str, nbytes: int, topology: Any = None) -> Explanation:
@@ -375,10 +413,20 @@ class Communicator:
         """(what the call returns, its flight if nonblocking)."""
         if not options.keys() <= ALLOWED:
             raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
-        if options.get("stream") is not None:
-            raise ValueError("stream is for GPU arrays; these are in CPU memory")
         if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
             raise TypeError("op, prescale and postscale are for collectives that reduce")
+        in_stream = call.kind == _BARRIER and options.get("stream") is not None
+        if in_stream or arrays.on_device(call.x) or arrays.on_device(call.out):
+            from pycollective.comm.cuda.calls import launch
+
+            try:
+                return launch(self, call, options, nonblocking)
+            except Exception as error:
+                _name_call(error, options.get("name"))
+                raise
+        for name in ("stream", "max_channels"):
+            if options.get(name) is not None:
+                raise ValueError(f"{name} is for GPU arrays; these are in CPU memory")
         out = call.out
         if out is None and call.shape is not None:
             if call.x is None:
@@ -459,7 +507,7 @@ def depart_all() -> None:
 
 def _options(
     op: str | Op, topology: Any, prescale: float | None, postscale: float | None, timeout: float | None,
-    name: str | None, stream: None,
+    name: str | None, stream: Any, max_channels: int | None,
 ) -> Options:  # fmt: skip
     return Options(
         op=op,
@@ -469,6 +517,7 @@ def _options(
         timeout=timeout,
         name=name,
         stream=stream,
+        max_channels=max_channels,
     )
 
 

@@ -16,7 +16,8 @@ class Options(TypedDict, total=False):
     postscale: float | None
     timeout: float | None
     name: str | None
-    stream: None
+    stream: Any
+    max_channels: int | None
 
 
 ALLOWED = frozenset(Options.__annotations__)

@@ -135,9 +135,9 @@ class SocketBootstrap:
                 raise BootstrapError(self._missing_text([0]))
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
-        if _peer_uid(peer) != os.getuid():
+        if peer_uid(peer) != os.getuid():
             peer.close()
-            raise BootstrapError(f"the rendezvous socket of this job is held by another user (uid {_peer_uid(peer)})")
+            raise BootstrapError(f"the rendezvous socket of this job is held by another user (uid {peer_uid(peer)})")
         _send(peer, _HELLO_KIND, _HELLO.pack(_VERSION, self.rank, self.size), deadline)
         return peer
 
@@ -159,7 +159,7 @@ class SocketBootstrap:
                 except TimeoutError:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise BootstrapError(self._refuse_all(self._missing_text(missing))) from None
-                if _peer_uid(peer) != os.getuid():
+                if peer_uid(peer) != os.getuid():
                     peer.close()
                     continue
                 self._admit(peer, deadline)
@@ -249,7 +249,8 @@ def _quietly(action: Callable[[], None]) -> None:
         action()
 
 
-def _peer_uid(peer: socket.socket) -> int:
+def peer_uid(peer: socket.socket) -> int:
+    """The user whose process is at the other end of a UNIX socket."""
     _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)
 

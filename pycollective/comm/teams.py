@@ -16,13 +16,14 @@ KINDS = ("memfd", "posix_shm")
 """Shared memory between processes, in the order in which it is tried."""
 
 
-def _setting(name: str) -> float:
+def setting(name: str) -> float:
+    """The value of an environment variable of the core."""
     return {variable: value for variable, _, value, _ in _core.settings()}[name]
 
 
 def scratch_bytes() -> int:
     """Bytes of shared scratch of each rank (PYCOLLECTIVE_SCRATCH)."""
-    return max(int(_setting("PYCOLLECTIVE_SCRATCH")), 65536)
+    return max(int(setting("PYCOLLECTIVE_SCRATCH")), 65536)
 
 
 def share_segment(
@@ -89,7 +90,7 @@ def build_team(
         threads: whether the ranks are threads of this process.
     """
     # The first member's settings count: ranks whose tiles differ would not do the same steps.
-    mine = f"{scratch_bytes()} {_setting('PYCOLLECTIVE_TILE')} {_setting('PYCOLLECTIVE_STAGED_TILE')}"
+    mine = f"{scratch_bytes()} {setting('PYCOLLECTIVE_TILE')} {setting('PYCOLLECTIVE_STAGED_TILE')}"
     said = exchange(mine.encode())
     scratch, tile, staged_tile = (float(text) for text in said[members[0] if members else position].split())
     size, scratch = len(members), int(scratch)
@@ -109,5 +110,5 @@ def build_team(
 
 def set_patience(team: _core.Team, ranks_here: int) -> None:
     """How long waits spin before they yield and sleep; a rank that shares its core must not spin."""
-    spin = _setting("PYCOLLECTIVE_SPIN_US") if ranks_here <= (os.cpu_count() or 1) else 0.0
-    team.set_patience(spin, _setting("PYCOLLECTIVE_YIELD_US"))
+    spin = setting("PYCOLLECTIVE_SPIN_US") if ranks_here <= (os.cpu_count() or 1) else 0.0
+    team.set_patience(spin, setting("PYCOLLECTIVE_YIELD_US"))

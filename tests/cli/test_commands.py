@@ -158,9 +158,24 @@ def test_doctor_for_machines() -> None:
         for finding in group.values():
             assert set(finding) == {"value", "ok", "why"}
             assert finding["ok"] is True or finding["why"] or finding["value"], "what is missing says why"
-    for name in ("CUDA driver", "NCCL"):
+    for name in ("CUDA driver", "NCCL", "GPU path"):
         finding = found["GPU"][name]
         assert finding["ok"] or finding["why"]
+
+
+def test_doctor_says_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sentence as a call on a GPU array."""
+    from pycollective.cli import doctor
+    from pycollective.comm.cuda import runtime
+    from pycollective.errors import CommunicatorError
+
+    monkeypatch.setitem(sys.modules, "pycollective._cuda", None)
+    path = next(f for f in doctor.examine() if f.name == "GPU path")
+    assert path.ok is None
+    assert "nvcc" in path.why and "reinstall" in path.why
+    with pytest.raises(CommunicatorError) as raised:
+        runtime.load()
+    assert path.why in str(raised.value)
 
 
 def test_doctor_says_when_the_core_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

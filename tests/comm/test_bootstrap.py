@@ -281,7 +281,7 @@ def test_two_jobs_of_one_name_are_refused() -> None:
 def test_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each side refuses a peer whose kernel-attested uid differs from its own."""
     name = fresh_name()
-    monkeypatch.setattr(rendezvous, "_peer_uid", lambda peer: os.getuid() + 1)
+    monkeypatch.setattr(rendezvous, "peer_uid", lambda peer: os.getuid() + 1)
     errors = on_threads([lambda r=r: SocketBootstrap(name, r, 2, kind="t", timeout=0.4) for r in (0, 1)])  # type: ignore[misc]
     assert "rank 1 of 2 has not arrived" in str(errors[0])
     assert "held by another user" in str(errors[1])

@@ -47,7 +47,7 @@ struct Device {
   uint32_t claimed = 0;
   cuda::RankTables tables{};
   cuda::Exchange exchange{};
-  std::vector<int64_t> layout;
+  std::vector<int64_t> layout, fallback_layout;
   char* mailbox() { return mailbox_memory.data()->bytes; }
 };
 
@@ -74,7 +74,12 @@ struct Run {
   std::vector<char*> mailboxes, windows;
 };
 
-cuda::PlanView view_of(const Plan& plan) { return {plan.tile_elements, plan.tiles}; }
+cuda::PlanView view_of(const Plan& plan, std::vector<int64_t>& layout) {
+  layout.clear();
+  for (size_t c = 0; c < plan.layout.length.size(); ++c)
+    layout.insert(layout.end(), {plan.layout.length[c], plan.layout.input_offset[c], plan.layout.output_offset[c]});
+  return {layout.data(), plan.tile_elements, plan.tiles};
+}
 
 cuda::Place place_of(const Location& at) { return {at.window < 0 ? cuda::Place::nowhere : at.window, at.offset}; }
 
@@ -102,17 +107,12 @@ cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op)
   Device& device = *run.devices[static_cast<size_t>(rank)];
   const Plan& plan = *op.plan;
   device.tables = {plan.schedule->view().words, op.fallback ? op.fallback->schedule->view().words : nullptr};
-  device.layout.clear();
-  for (size_t c = 0; c < plan.layout.length.size(); ++c)
-    device.layout.insert(device.layout.end(),
-                         {plan.layout.length[c], plan.layout.input_offset[c], plan.layout.output_offset[c]});
   cuda::Arguments a{};
   fill_common(run, rank, op, a);
   a.windows = run.windows.data();
   a.tables = &device.tables;
-  a.layout = device.layout.data();
-  a.plan = view_of(plan);
-  a.fallback = op.fallback ? view_of(*op.fallback) : a.plan;
+  a.plan = view_of(plan, device.layout);
+  a.fallback = op.fallback ? view_of(*op.fallback, device.fallback_layout) : a.plan;
   a.negotiates = op.negotiates ? 1 : 0;
   a.placement = plan.fingerprint.placement;
   // A rank with private arrays has but the staged plan; the others must come to the same number of channels.

@@ -215,7 +215,8 @@ void copy_all(const DeviceArray& a, py::buffer host, bool to_host, uintptr_t str
 }  // namespace
 
 void bind_cuda_array(py::module_& m) {
-  py::class_<View>(m, "DlpackView", "A CUDA array of another library, from its DLPack capsule; not copied.")
+  py::class_<View>(m, "DlpackView", py::module_local(),
+                   "A CUDA array of another library, from its DLPack capsule; not copied.")
       .def(py::init<py::object>(), py::arg("capsule"))
       .def_readonly("address", &View::address)
       .def_property_readonly("shape", [](const View& v) { return py::tuple(py::cast(v.shape)); })
@@ -224,7 +225,7 @@ void bind_cuda_array(py::module_& m) {
       .def_readonly("contiguous", &View::contiguous)
       .def_readonly("read_only", &View::read_only);
 
-  py::class_<DeviceArray>(m, "DeviceArray",
+  py::class_<DeviceArray>(m, "DeviceArray", py::module_local(),
                           "A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack take it "
                           "without a copy.")
       .def(py::init<py::object, uintptr_t, std::vector<int64_t>, const std::string&, int>(), py::arg("owner"),

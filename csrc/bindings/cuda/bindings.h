@@ -12,6 +12,7 @@ namespace pc::cuda {
 
 void bind_cuda_array(py::module_& m);
 void bind_cuda_memory(py::module_& m);
+void bind_cuda_nccl(py::module_& m);
 void bind_cuda_runtime(py::module_& m);
 void bind_cuda_team(py::module_& m);
 

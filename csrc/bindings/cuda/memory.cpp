@@ -6,7 +6,7 @@
 namespace pc::cuda {
 
 void bind_cuda_memory(py::module_& m) {
-  py::class_<DeviceMemory, std::shared_ptr<DeviceMemory>>(m, "DeviceMemory",
+  py::class_<DeviceMemory, std::shared_ptr<DeviceMemory>>(m, "DeviceMemory", py::module_local(),
                                                           "Device memory of ours, or a peer's as it is mapped here.")
       .def_property_readonly("address", &DeviceMemory::address)
       .def_property_readonly("nbytes", &DeviceMemory::bytes)

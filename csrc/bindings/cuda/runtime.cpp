@@ -48,6 +48,7 @@ py::dict properties(int device) {
   made["compute_capability"] = py::make_tuple(prop.major, prop.minor);
   made["multiprocessors"] = prop.multiProcessorCount;
   made["memory_bytes"] = prop.totalGlobalMem;
+  made["l2_bytes"] = prop.l2CacheSize;
   return made;
 }
 
@@ -61,6 +62,17 @@ std::optional<int> device_of(uintptr_t address) {
   if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) return std::nullopt;
   return attributes.device;
 }
+
+// The default stream is each device's own: where `device` is given, it is that one's.
+class On {
+ public:
+  explicit On(std::optional<int> device) {
+    if (device) on_.emplace(*device);
+  }
+
+ private:
+  std::optional<OnDevice> on_;
+};
 
 bool capturing(uintptr_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -86,9 +98,10 @@ class Stream {
 
 class Event {
  public:
-  explicit Event(int device) : device_(device) {
+  Event(int device, bool timed) : device_(device) {
     const OnDevice on(device);
-    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    check(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming),
+          "cudaEventCreateWithFlags");
   }
   ~Event() { (void)cudaEventDestroy(event_); }
   Event(const Event&) = delete;
@@ -97,6 +110,7 @@ class Event {
     check(cudaEventRecord(event_, stream_of(stream)), "cudaEventRecord");
   }
   void hold_back(uintptr_t stream) const {
+    const OnDevice on(device_);
     check(cudaStreamWaitEvent(stream_of(stream), event_, 0), "cudaStreamWaitEvent");
   }
   bool done() const {
@@ -107,6 +121,11 @@ class Event {
     }
     check(result, "cudaEventQuery");
     return true;
+  }
+  double seconds_since(const Event& earlier) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
+    return static_cast<double>(milliseconds) / 1e3;
   }
 
  private:
@@ -160,29 +179,35 @@ void bind_cuda_runtime(py::module_& m) {
   m.def("device_of", &device_of, py::arg("address"), "The device whose memory an address lies in, or None.");
   m.def(
       "copy",
-      [](uintptr_t into, uintptr_t from, size_t bytes, uintptr_t stream) {
+      [](uintptr_t into, uintptr_t from, size_t bytes, uintptr_t stream, std::optional<int> device) {
+        const On on(device);
         check(cudaMemcpyAsync(reinterpret_cast<void*>(into), reinterpret_cast<const void*>(from), bytes,
                               cudaMemcpyDefault, stream_of(stream)),
               "cudaMemcpyAsync");
       },
-      py::arg("into"), py::arg("source"), py::arg("nbytes"), py::arg("stream"), free_of_gil,
-      "Copy between any two memories, in stream order.");
+      py::arg("into"), py::arg("source"), py::arg("nbytes"), py::arg("stream"),
+      py::arg("device") = py::none(), free_of_gil, "Copy between any two memories, in stream order.");
   m.def(
-      "synchronize", [](uintptr_t stream) { check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize"); },
-      py::arg("stream"), free_of_gil);
+      "synchronize",
+      [](uintptr_t stream, std::optional<int> device) {
+        const On on(device);
+        check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
+      },
+      py::arg("stream"), py::arg("device") = py::none(), free_of_gil);
   m.def("is_capturing", &capturing, py::arg("stream"));
   m.def("begin_capture", &begin_capture, py::arg("stream"));
-  m.def("end_capture", &end_capture, py::arg("stream"));
-  py::class_<Stream>(m, "Stream", "A stream that does not wait for the default one.")
+  py::class_<Stream>(m, "Stream", py::module_local(), "A stream that does not wait for the default one.")
       .def(py::init<int>(), py::arg("device"))
       .def_property_readonly("address", &Stream::address)
       .def_property_readonly("device", &Stream::device);
-  py::class_<Event>(m, "Event", "A point in a stream.")
-      .def(py::init<int>(), py::arg("device"))
+  py::class_<Event>(m, "Event", py::module_local(), "A point in a stream.")
+      .def(py::init<int, bool>(), py::arg("device"), py::arg("timed") = false)
       .def("record", &Event::record, py::arg("stream"))
       .def("hold_back", &Event::hold_back, py::arg("stream"), "The stream waits until the point is reached.")
+      .def("seconds_since", &Event::seconds_since, py::arg("earlier"), "Both must be timed and reached.")
       .def("done", &Event::done);
-  py::class_<Graph>(m, "Graph", "Captured work.").def("launch", &Graph::launch, py::arg("stream"));
+  py::class_<Graph>(m, "Graph", py::module_local(), "Captured work.").def("launch", &Graph::launch, py::arg("stream"));
+  m.def("end_capture", &end_capture, py::arg("stream"));
 }
 
 }  // namespace pc::cuda

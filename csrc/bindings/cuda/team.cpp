@@ -30,13 +30,15 @@ Table table_of(const py::buffer& buffer) {
   return {words, words + info.size};
 }
 
-std::vector<Table> tables_of(const std::vector<py::buffer>& buffers) {
-  std::vector<Table> tables;
-  for (const py::buffer& buffer : buffers) tables.push_back(table_of(buffer));
-  return tables;
+using Numbers = std::vector<int64_t>;
+using Compilation = std::tuple<std::vector<py::buffer>, Numbers, Numbers, Numbers>;
+
+Compiled compiled_of(const Compilation& c) {
+  Compiled made{{}, std::get<1>(c), std::get<2>(c), std::get<3>(c)};
+  for (const py::buffer& table : std::get<0>(c)) made.tables.push_back(table_of(table));
+  return made;
 }
 
-using Numbers = std::vector<int64_t>;
 using Exchanged = std::tuple<Numbers, Numbers, Numbers, Numbers>;
 
 Exchange exchange_of(const Exchanged& numbers) {
@@ -66,16 +68,17 @@ void bind_cuda_team(py::module_& m) {
   m.attr("MOST_RANKS") = kMostRanks;
   m.attr("MOST_VIRTUAL_RANKS") = kMostVirtual;
   m.attr("MOST_CHANNELS") = kMostChannels;
-  py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator",
+  py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator", py::module_local(),
                                                               "A user's operator, compiled for one element type.");
-  py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", "What of a call is the same each time.")
+  py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local(), "What of a call is the same each time.")
       .def_readonly("low_latency", &Plan::low_latency)
+      .def_property_readonly("placement", [](const Plan& p) { return p.low_latency ? 0u : p.schedule.placement; })
       .def_readonly("channels", &Plan::most_channels, "Blocks of a rank, at most.")
       .def_property_readonly("tiles", [](const Plan& p) { return p.low_latency ? 1 : p.schedule.plan.tiles; })
       .def_property_readonly("tile_elements",
                              [](const Plan& p) { return p.low_latency ? 0 : p.schedule.plan.tile_elements; });
 
-  py::class_<Team, std::shared_ptr<Team>>(m, "Team", "One process's end of a communicator on GPUs.")
+  py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), "One process's end of a communicator on GPUs.")
       .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t>(),
            py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
            py::arg("channels"), py::arg("scratch_bytes"))
@@ -84,26 +87,26 @@ void bind_cuda_team(py::module_& m) {
                   "Blocks that each rank can have at the same time; 0: too many ranks for the device.")
       .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
                              "The longest message that the low-latency path takes.")
+      .def_property_readonly(
+          "low_latency_share", [](const Team&) { return kPackets * kPacketBytes; }, "Bytes of it a channel.")
       .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"))
       .def("remove_window", &Team::remove_window, py::arg("id"))
       .def("locate", &Team::located, py::arg("rank_index"), py::arg("address"), py::arg("nbytes"),
            "Whether the bytes lie in a window of this rank.")
       .def(
           "plan",
-          [](const Team& self, const std::vector<py::buffer>& tables,
-             const std::optional<std::vector<py::buffer>>& fallback, Numbers length, Numbers input_offset,
-             Numbers output_offset, const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom,
-             double prescale, double divisor, double postscale, bool reduces, uint32_t placement, bool negotiates,
-             uint64_t digest) {
+          [](const Team& self, const Compilation& schedule, const std::optional<Compilation>& fallback,
+             const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom, double prescale,
+             double divisor, double postscale, bool reduces, uint32_t placement, bool negotiates, uint64_t digest) {
             const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
-            const Chunks chunks{std::move(length), std::move(input_offset), std::move(output_offset)};
-            return self.plan(tables_of(tables), fallback ? tables_of(*fallback) : std::vector<Table>{}, chunks, work,
-                             placement, negotiates, std::move(custom));
+            return self.plan(compiled_of(schedule), fallback ? compiled_of(*fallback) : Compiled{}, work, placement,
+                             negotiates, std::move(custom));
           },
-          py::arg("tables"), py::arg("fallback"), py::arg("length"), py::arg("input_offset"), py::arg("output_offset"),
-          py::arg("dtype"), py::arg("op"), py::arg("custom"), py::arg("prescale"), py::arg("divisor"),
-          py::arg("postscale"), py::arg("reduces"), py::arg("placement"), py::arg("negotiates"), py::arg("digest"),
-          "A plan of a compiled schedule: one table (and fallback) for each rank here.")
+          py::arg("schedule"), py::arg("fallback"), py::arg("dtype"), py::arg("op"), py::arg("custom"),
+          py::arg("prescale"), py::arg("divisor"), py::arg("postscale"), py::arg("reduces"), py::arg("placement"),
+          py::arg("negotiates"), py::arg("digest"),
+          "A plan of a compiled schedule: (a table for each rank here, length, input offset and output offset of each "
+          "chunk in elements); `fallback`: the same staged.")
       .def(
           "low_latency_plan",
           [](const Team& self, const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom,

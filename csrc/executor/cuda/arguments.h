@@ -103,6 +103,7 @@ struct RankTables {
 
 // A step table and how it meets the elements.
 struct PlanView {
+  const int64_t* layout;  // device memory: (length, input offset, output offset) of each chunk
   int64_t tile_elements;
   int64_t tiles;
 };
@@ -116,7 +117,6 @@ struct Arguments {
   uint32_t* claimed;                // device memory: somebody has reported a fault
   char* const* windows;             // device memory [window][size]: where each rank's part is mapped here
   const RankTables* tables;         // device memory [ranks_here]
-  const int64_t* layout;            // device memory: (length, input offset, output offset) of each chunk
   PlanView plan, fallback;
   ScaleFactors scaling;
   uint64_t digest;

@@ -1,5 +1,5 @@
 // The few things that CUDA's threads do which C++ has no words for.  Two targets, one meaning: nvcc, where they are PTX
-// instructions, and g++ with tests/cuda/emulated, where the threads of a block are threads of the process.
+// instructions, and g++ with tests/gpu/emulated, where the threads of a block are threads of the process.
 //
 // Memory model: a flag is stored with release and loaded with acquire, both at system scope; everything a block wrote
 // before a barrier is covered by the release of any of its threads after it.  No fences, no volatile, no atomics on

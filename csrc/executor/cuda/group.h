@@ -102,7 +102,7 @@ class CudaGroup {
   PC_FN void combine(const Step& step, int64_t tile, uint32_t slot) {
     const int32_t chunk = step.chunk();
     const int64_t begin = (tile * a_.channels + channel_) * plan_.tile_elements;
-    const int64_t left = a_.layout[3 * chunk] - begin;
+    const int64_t left = plan_.layout[3 * chunk] - begin;
     const int64_t count = left < plan_.tile_elements ? left : plan_.tile_elements;
     if (count <= 0) return;
     Operands& o = block_.operands[turn_];
@@ -174,10 +174,10 @@ class CudaGroup {
     const auto& mine = a_.buffers[member_];
     if (place == kPlaceInput) {
       char* base = rank == rank_ ? static_cast<char*>(const_cast<void*>(mine.input)) : block_.input[rank];
-      return base + (a_.layout[3 * chunk + 1] + begin) * a_.element;
+      return base + (plan_.layout[3 * chunk + 1] + begin) * a_.element;
     }
     char* base = rank == rank_ ? static_cast<char*>(mine.output) : block_.output[rank];
-    return base + (a_.layout[3 * chunk + 2] + begin) * a_.element;
+    return base + (plan_.layout[3 * chunk + 2] + begin) * a_.element;
   }
 
   // This thread's share of the operands' addresses; whether they lie as the first source does.

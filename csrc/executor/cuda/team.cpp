@@ -21,6 +21,12 @@ class Upload {
     if (count > 0) std::memcpy(bytes_.data() + at, from, count * sizeof(T));
     return at;
   }
+  size_t add_layout(const Compiled& c) {
+    std::vector<int64_t> words;
+    for (size_t i = 0; i < c.length.size(); ++i)
+      words.insert(words.end(), {c.length[i], c.input_offset[i], c.output_offset[i]});
+    return add(words.data(), words.size());
+  }
   template <class T>
   void put(size_t at, const T& value) {
     std::memcpy(bytes_.data() + at, &value, sizeof value);
@@ -128,6 +134,7 @@ void Team::remove_window(int64_t id) {
   if (windows_.erase(id) == 0) return;
   const OnDevice on(device_);
   const CaptureAside aside;
+  if (any_call_) (void)cudaEventSynchronize(latest_);
   const size_t row = static_cast<size_t>(size_) * sizeof(char*);
   OwnStream().clear(windows_table_.data() + static_cast<size_t>(id % kMostWindows) * row, row);
 }
@@ -168,21 +175,26 @@ Kernels Team::choose(const Work& work, const CustomOperator* custom) const {
   return kernels_for(work.dtype, work.op, scaling(work).active != 0);
 }
 
-PlanView Team::view_of(const std::vector<Table>& tables, const Chunks& chunks, size_t element) const {
+PlanView Team::view_of(const Compiled& compiled, size_t element) const {
+  const std::vector<Table>& tables = compiled.tables;
+  require(tables.size() == static_cast<size_t>(ranks_here_), "one table for each rank here");
+  require(!compiled.length.empty() && compiled.input_offset.size() == compiled.length.size() &&
+              compiled.output_offset.size() == compiled.length.size(),
+          "three numbers for each chunk");
   int32_t cells = 0;
   for (size_t i = 0; i < tables.size(); ++i) {
     const Schedule checked(tables[i]);
     const ScheduleView view = checked.view();
     require(view.size() == size_ && view.rank() == first_rank_ + static_cast<int32_t>(i),
             "a schedule for another rank");
-    require(static_cast<size_t>(view.chunks()) == chunks.length.size(), "the schedule's chunks are not the call's");
+    require(static_cast<size_t>(view.chunks()) == compiled.length.size(), "the schedule's chunks are not the call's");
     Step step = view.first();
     for (int32_t s = 0; s < view.steps(); ++s, step = step.next())
       require(step.sources() <= kOperands && step.targets() <= kOperands,
               "more operands in a step than a GPU takes (128)");
     cells = view.cells();
   }
-  const int64_t longest = *std::max_element(chunks.length.begin(), chunks.length.end());
+  const int64_t longest = *std::max_element(compiled.length.begin(), compiled.length.end());
   const auto bytes = static_cast<int64_t>(element);
   // Large enough to hide the flags, small enough that every channel has one.
   int64_t tile = std::min<int64_t>(static_cast<int64_t>(environment().cuda_tile_bytes),
@@ -196,40 +208,33 @@ PlanView Team::view_of(const std::vector<Table>& tables, const Chunks& chunks, s
   return view;
 }
 
-std::shared_ptr<Plan> Team::plan(const std::vector<Table>& tables, const std::vector<Table>& fallback,
-                                 const Chunks& chunks, const Work& work, uint32_t placement, bool negotiates,
+std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const Work& work,
+                                 uint32_t placement, bool negotiates,
                                  std::shared_ptr<const CustomOperator> custom) const {
-  require(tables.size() == static_cast<size_t>(ranks_here_), "one table for each rank here");
-  require(fallback.empty() || fallback.size() == tables.size(), "one fallback for each rank here");
-  require(!chunks.length.empty() && chunks.input_offset.size() == chunks.length.size() &&
-              chunks.output_offset.size() == chunks.length.size(),
-          "three numbers for each chunk");
   auto plan = std::make_shared<Plan>();
   plan->kernels = choose(work, custom.get());
   if (plan->kernels.schedule == nullptr) throw WrongType("no kernel for this operator and element type");
   const size_t element = size_of(work.dtype);
+  const bool falls_back = !fallback.tables.empty();
   Arguments& a = plan->schedule;
-  a.plan = view_of(tables, chunks, element);
-  a.fallback = fallback.empty() ? a.plan : view_of(fallback, chunks, element);
+  a.plan = view_of(compiled, element);
+  a.fallback = falls_back ? view_of(fallback, element) : a.plan;
   plan->most_channels = static_cast<int32_t>(std::min<int64_t>({mailbox_.channels, a.plan.tiles, a.fallback.tiles}));
 
   Upload upload;
-  std::vector<int64_t> layout;
-  for (size_t c = 0; c < chunks.length.size(); ++c)
-    layout.insert(layout.end(), {chunks.length[c], chunks.input_offset[c], chunks.output_offset[c]});
-  const size_t layout_at = upload.add(layout.data(), layout.size());
-  const std::vector<RankTables> none(tables.size());
-  const size_t pointers_at = upload.add(none.data(), none.size());
-  std::vector<std::pair<size_t, size_t>> at;
-  for (size_t r = 0; r < tables.size(); ++r) {
-    const size_t table_at = upload.add(tables[r].data(), tables[r].size());
-    at.emplace_back(table_at, fallback.empty() ? 0 : upload.add(fallback[r].data(), fallback[r].size()));
-  }
+  const size_t layout_at = upload.add_layout(compiled);
+  const size_t fallback_at = falls_back ? upload.add_layout(fallback) : layout_at;
+  std::vector<RankTables> pointers(compiled.tables.size());
+  const size_t pointers_at = upload.add(pointers.data(), pointers.size());
+  std::vector<size_t> tables_at, fallbacks_at;
+  for (const Table& table : compiled.tables) tables_at.push_back(upload.add(table.data(), table.size()));
+  for (const Table& table : fallback.tables) fallbacks_at.push_back(upload.add(table.data(), table.size()));
   plan->memory = DeviceBytes(device_, upload.size());
   char* base = plan->memory.data();
-  for (size_t r = 0; r < tables.size(); ++r) {
-    const auto table = [&](size_t offset) { return offset == 0 ? nullptr : reinterpret_cast<int32_t*>(base + offset); };
-    upload.put(pointers_at + r * sizeof(RankTables), RankTables{table(at[r].first), table(at[r].second)});
+  for (size_t r = 0; r < pointers.size(); ++r) {
+    pointers[r].table = reinterpret_cast<int32_t*>(base + tables_at[r]);
+    pointers[r].fallback = falls_back ? reinterpret_cast<int32_t*>(base + fallbacks_at[r]) : nullptr;
+    upload.put(pointers_at + r * sizeof(RankTables), pointers[r]);
   }
   const OnDevice on(device_);
   const CaptureAside aside;
@@ -245,7 +250,8 @@ std::shared_ptr<Plan> Team::plan(const std::vector<Table>& tables, const std::ve
   a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
   a.windows = reinterpret_cast<char* const*>(windows_table_.data());
   a.tables = reinterpret_cast<const RankTables*>(base + pointers_at);
-  a.layout = reinterpret_cast<const int64_t*>(base + layout_at);
+  a.plan.layout = reinterpret_cast<const int64_t*>(base + layout_at);
+  a.fallback.layout = reinterpret_cast<const int64_t*>(base + fallback_at);
   a.scaling = scaling(work);
   a.digest = work.digest;
   a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);

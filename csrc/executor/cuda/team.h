@@ -43,10 +43,13 @@ struct Work {
   uint64_t digest;  // of the fingerprint: ranks whose digests differ report a mismatch
 };
 
-// Where the chunks lie, in elements, as in Layout.
-struct Chunks { std::vector<int64_t> length, input_offset, output_offset; };
-
 using Table = std::vector<int32_t>;
+
+// A compiled schedule for the ranks here, and where its chunks lie, in elements, as in Layout.
+struct Compiled {
+  std::vector<Table> tables;
+  std::vector<int64_t> length, input_offset, output_offset;
+};
 
 // The user's own operator, compiled for one element type.
 struct CustomOperator {
@@ -85,10 +88,9 @@ class Team {
   int64_t low_latency_bytes() const;
   bool located(int32_t member, uintptr_t address, int64_t bytes) const;
 
-  // `tables`: one a rank here; `fallback`: the same call staged, for when the ranks' arrays do not lie alike.
-  std::shared_ptr<Plan> plan(const std::vector<Table>& tables, const std::vector<Table>& fallback, const Chunks& chunks,
-                             const Work& work, uint32_t placement, bool negotiates,
-                             std::shared_ptr<const CustomOperator> custom) const;
+  // `fallback`: the same call staged, for when the ranks' arrays do not lie alike; without tables if there is none.
+  std::shared_ptr<Plan> plan(const Compiled& compiled, const Compiled& fallback, const Work& work, uint32_t placement,
+                             bool negotiates, std::shared_ptr<const CustomOperator> custom) const;
   // `longest`: elements of the longest message between any two ranks, the same on all ranks.
   std::shared_ptr<Plan> low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const Work& work,
                                          std::shared_ptr<const CustomOperator> custom) const;
@@ -113,7 +115,7 @@ class Team {
   Place place(int32_t member, uintptr_t address) const;
   ScaleFactors scaling(const Work& work) const;
   Kernels choose(const Work& work, const CustomOperator* custom) const;
-  PlanView view_of(const std::vector<Table>& tables, const Chunks& chunks, size_t element) const;
+  PlanView view_of(const Compiled& compiled, size_t element) const;
   void follow(cudaStream_t stream, bool capturing);
 
   int device_;

@@ -1,7 +1,7 @@
-"""`pycollective._cuda` on CPU threads: built once from the product's sources and tests/cuda/emulated, loaded under its name.
+"""`pycollective._cuda` on CPU threads: built from the product's sources and tests/gpu/emulated, loaded under its name.
 
-    import cuda.emulation
-    cuda.emulation.install()            # in every process of a test, before the first GPU call
+import gpu.emulation
+gpu.emulation.install()            # in every process of a test, before the first GPU call
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def _path() -> str:
 @functools.cache
 def why_not() -> str:
     """What keeps this machine from building it; nothing if all is there."""
-    missing = [tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=_path())]
+    missing = [
+        tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=_path())
+    ]
     try:
         import pybind11  # noqa: F401
     except ImportError:
@@ -42,7 +44,12 @@ def _run(*command: str | Path) -> None:
     words = [str(word) for word in command]
     words[0] = shutil.which(words[0], path=_path()) or words[0]
     done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PATH": _path()}, check=False
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PATH": _path()},
+        check=False,
     )
     assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-40:])
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -71,14 +72,20 @@ struct Stream {
 
 struct Graph { std::vector<std::function<void()>> nodes; };
 
-struct Event {
+// Work in streams shares it with the handle: an event may be destroyed before who waits for it has come so far.
+struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, happened = 0;
+  std::chrono::steady_clock::time_point at;
   void wait(uint64_t until) {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return happened >= until; });
   }
+};
+
+struct Event {
+  std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
 namespace {
@@ -96,6 +103,8 @@ struct State {
   std::map<char*, size_t> host;
   std::map<CUmemGenericAllocationHandle, Allocation> handles;
   CUmemGenericAllocationHandle next_handle = 1;
+  std::mutex streams_mutex;
+  std::vector<Stream*> streams;
   Stream legacy;
 };
 
@@ -134,6 +143,13 @@ std::map<char*, Allocation>::iterator find(const void* pointer) {
   if (next == all.begin()) return all.end();
   --next;
   return static_cast<const char*>(pointer) < next->first + next->second.bytes ? next : all.end();
+}
+
+// Memory is not taken away from under work in flight: cudaFree waits.
+void drain_all() {
+  const std::lock_guard lock(state().streams_mutex);
+  state().legacy.drain();
+  for (Stream* stream : state().streams) stream->drain();
 }
 
 Stream* real(Stream* stream) { return stream == nullptr ? &state().legacy : stream; }
@@ -193,6 +209,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int which) {
   prop->totalGlobalMem = size_t{1} << 30;
   prop->major = 9;
   prop->multiProcessorCount = static_cast<int>(multiprocessors());
+  prop->l2CacheSize = 1 << 16;
   prop->pciBusID = which;
   return cudaSuccess;
 }
@@ -240,6 +257,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 }
 cudaError_t cudaFree(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
+  drain_all();
   const std::lock_guard lock(state().mutex);
   const auto found = state().allocations.find(static_cast<char*>(pointer));
   if (found == state().allocations.end() || found->second.mapped) return cudaErrorInvalidValue;
@@ -323,6 +341,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   return cudaSuccess;
 }
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
+  drain_all();
   const std::lock_guard lock(state().mutex);
   const auto found = state().allocations.find(static_cast<char*>(pointer));
   if (found == state().allocations.end() || !found->second.mapped) return cudaErrorInvalidValue;
@@ -334,9 +353,15 @@ cudaError_t cudaIpcCloseMemHandle(void* pointer) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new Stream;
+  const std::lock_guard lock(state().streams_mutex);
+  state().streams.push_back(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::lock_guard lock(state().streams_mutex);
+    std::erase(state().streams, stream);
+  }
   delete stream;
   return cudaSuccess;
 }
@@ -345,9 +370,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   real(stream)->drain();
   return cudaSuccess;
 }
+// Also for the emulated NCCL, which is another library: found by its name.
+extern "C" __attribute__((visibility("default"))) cudaError_t cudaLaunchHostFunc(cudaStream_t stream,
+                                                                                 void (*work)(void*), void* data) {
+  enqueue(stream, [=] { work(data); });
+  return cudaSuccess;
+}
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return real(stream)->idle() ? cudaSuccess : cudaErrorNotReady; }
 cudaError_t cudaDeviceSynchronize() {
-  real(nullptr)->drain();
+  drain_all();
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -355,39 +386,47 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const auto state = event->state;
   uint64_t mine = 0;
   {
-    const std::lock_guard lock(event->mutex);
-    mine = ++event->recorded;
+    const std::lock_guard lock(state->mutex);
+    mine = ++state->recorded;
   }
   enqueue(stream, [=] {
     {
-      const std::lock_guard lock(event->mutex);
-      event->happened = std::max(event->happened, mine);
+      const std::lock_guard lock(state->mutex);
+      state->happened = std::max(state->happened, mine);
+      state->at = std::chrono::steady_clock::now();
     }
-    event->changed.notify_all();
+    state->changed.notify_all();
   });
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const auto state = event->state;
   uint64_t until = 0;
   {
-    const std::lock_guard lock(event->mutex);
-    until = event->recorded;
+    const std::lock_guard lock(state->mutex);
+    until = state->recorded;
   }
-  enqueue(stream, [=] { event->wait(until); });
+  enqueue(stream, [=] { state->wait(until); });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const std::lock_guard lock(event->mutex);
-  return event->happened == event->recorded ? cudaSuccess : cudaErrorNotReady;
+  const auto state = event->state;
+  const std::lock_guard lock(state->mutex);
+  return state->happened == state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  if (cudaEventQuery(start) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) return cudaErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->state->at - start->state->at).count();
+  return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  event->wait(event->recorded);
+  event->state->wait(event->state->recorded);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  event->wait(event->recorded);
   delete event;
   return cudaSuccess;
 }

@@ -77,7 +77,7 @@ enum cudaDriverEntryPointQueryResult {
 };
 
 constexpr unsigned cudaStreamNonBlocking = 1;
-constexpr unsigned cudaEventDisableTiming = 2;
+constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
 constexpr unsigned long long cudaEnableDefault = 0;
@@ -89,6 +89,7 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
   int major, minor;
   int multiProcessorCount;
+  int l2CacheSize;
   int pciDomainID, pciBusID, pciDeviceID;
 };
 struct cudaPointerAttributes {
@@ -131,6 +132,7 @@ cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 

@@ -1,0 +1,19 @@
+#include "executor/ledger.h"
+
+#include "bindings/bindings.h"
+
+namespace pc {
+
+void bind_ledger(py::module_& m) {
+  py::class_<Ledger>(m, "Ledger", "What each rank says about its asynchronous calls, in shared memory.")
+      .def(py::init<std::shared_ptr<Segment>, int32_t, int32_t>(), py::arg("segment"), py::arg("rank"), py::arg("size"))
+      .def_static("segment_bytes", &Ledger::segment_bytes, py::arg("size"))
+      .def("note", &Ledger::note, py::arg("digest"), py::arg("text"),
+           "Write down the next call; returns a rank whose call of the same number differs, or -1.")
+      .def("counterpart", &Ledger::counterpart, py::arg("rank"),
+           "What a rank has said of its call of the same number as this rank's latest.")
+      .def("text", &Ledger::text, py::arg("rank"), py::arg("digest"),
+           "What a rank has said of its latest call with that digest, or nothing.");
+}
+
+}  // namespace pc

@@ -1,0 +1,51 @@
+#include "executor/ledger.h"
+
+#include <algorithm>
+
+namespace pc {
+
+size_t Ledger::segment_bytes(int32_t size) { return sizeof(Note) * kKept * static_cast<size_t>(size); }
+
+Ledger::Ledger(std::shared_ptr<Segment> segment, int32_t rank, int32_t size)
+    : segment_(std::move(segment)), notes_(reinterpret_cast<Note*>(segment_->data())), rank_(rank), size_(size) {}
+
+int32_t Ledger::note(uint64_t digest, const std::string& text) {
+  const uint64_t call = ++calls_;
+  Note& mine = at(rank_, call);
+  mine.call.store(0, std::memory_order_relaxed);  // of a call that is long over: whoever reads it now learns nothing
+  for (size_t i = 0; i < sizeof mine.text; ++i)
+    mine.text[i].store(i < text.size() && i + 1 < sizeof mine.text ? text[i] : '\0', std::memory_order_relaxed);
+  mine.digest.store(digest, std::memory_order_relaxed);
+  // Sequentially consistent, as are the loads: of two ranks at least one sees the other's note.
+  mine.call.store(call, std::memory_order_seq_cst);
+  for (int32_t rank = 0; rank < size_; ++rank) {
+    const Note& theirs = at(rank, call);
+    if (theirs.call.load(std::memory_order_seq_cst) == call && theirs.digest.load(std::memory_order_relaxed) != digest)
+      return rank;
+  }
+  return -1;
+}
+
+std::string Ledger::read(const Note& note) {
+  std::string found;
+  for (const auto& letter : note.text) {
+    const char c = letter.load(std::memory_order_relaxed);
+    if (c == '\0') break;
+    found += c;
+  }
+  return found;
+}
+
+std::string Ledger::counterpart(int32_t rank) const { return read(at(rank, calls_)); }
+
+std::string Ledger::text(int32_t rank, uint64_t digest) const {
+  for (uint64_t slot = 0; slot < kKept; ++slot) {
+    const Note& note = at(rank, slot);
+    if (note.call.load(std::memory_order_acquire) == 0 || note.digest.load(std::memory_order_relaxed) != digest)
+      continue;
+    return read(note);
+  }
+  return {};
+}
+
+}  // namespace pc

@@ -1,0 +1,43 @@
+// What each rank says about the asynchronous calls it puts into streams.  Nobody waits: of two ranks whose calls do not
+// match, the one that comes second finds out.  Lies in shared memory that begins as zeros.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "window/segment.h"
+
+namespace pc {
+
+class Ledger {
+ public:
+  static size_t segment_bytes(int32_t size);
+
+  Ledger(std::shared_ptr<Segment> segment, int32_t rank, int32_t size);
+
+  // Writes down this rank's next call.  Returns a rank whose call of the same number has another digest, or -1.
+  int32_t note(uint64_t digest, const std::string& text);
+  // What a rank has said of its latest calls with the digest; empty if that is too long ago.
+  std::string text(int32_t rank, uint64_t digest) const;
+  // What a rank has said of its call of the same number as this rank's latest.
+  std::string counterpart(int32_t rank) const;
+
+ private:
+  static constexpr uint64_t kKept = 64;
+  struct alignas(64) Note {
+    std::atomic<uint64_t> call;  // 0: nothing is said here
+    std::atomic<uint64_t> digest;
+    std::atomic<char> text[240];
+  };
+  static std::string read(const Note& note);
+  Note& at(int32_t rank, uint64_t call) const { return notes_[static_cast<uint64_t>(rank) * kKept + call % kKept]; }
+
+  std::shared_ptr<Segment> segment_;
+  Note* notes_;
+  int32_t rank_, size_;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace pc

@@ -1,0 +1,244 @@
+#include "rail/nccl.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <numeric>
+#include <thread>
+
+#include "base/cuda_device.h"
+
+namespace pc::cuda {
+namespace {
+
+constexpr unsigned kMagic = 0xcafebeef;
+constexpr auto kSpin = std::chrono::microseconds(50), kPause = std::chrono::microseconds(100);
+
+std::string loader_error() {
+  const char* text = dlerror();
+  return text == nullptr ? "unknown error" : text;
+}
+
+bool all_equal(const std::vector<int64_t>& counts) {
+  return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end();
+}
+
+}  // namespace
+
+std::string nccl_version_text(int version) {
+  const int unit = version < 10000 ? 1000 : 10000;  // the code had one digit less up to 2.8
+  return std::to_string(version / unit) + "." + std::to_string(version % unit / 100) + "." +
+         std::to_string(version % 100);
+}
+
+// -- the library ------------------------------------------------------------------------------------------------------
+
+NcclLibrary::NcclLibrary(const std::string& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw SystemFailure("cannot load NCCL: " + loader_error());
+  const auto read_version = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
+  if (read_version == nullptr) throw SystemFailure(file + " is not NCCL: it has no ncclGetVersion");
+  Dl_info place{};
+  path_ = dladdr(reinterpret_cast<void*>(read_version), &place) != 0 ? place.dli_fname : file;
+  if (read_version(&version_) != kNcclSuccess) throw SystemFailure(path_ + ": ncclGetVersion failed");
+  if (version_ < kOldest)
+    throw SystemFailure(path_ + " is NCCL " + nccl_version_text(version_) + "; " + nccl_version_text(kOldest) +
+                        " or newer is needed");
+#define PC_LOAD(member, name, result, parameters)                              \
+  member = reinterpret_cast<result(*) parameters>(dlsym(library, #name));      \
+  if (member == nullptr)                                                       \
+    throw SystemFailure(path_ + " (NCCL " + nccl_version_text(version_) + ") lacks " #name);
+  PC_NCCL_FUNCTIONS(PC_LOAD)
+#undef PC_LOAD
+}
+
+std::string NcclLibrary::unique_id() const {
+  NcclUniqueId id{};
+  check(get_unique_id(&id), "ncclGetUniqueId", nullptr);
+  return {id.bytes, sizeof id.bytes};
+}
+
+void NcclLibrary::check(int result, const char* what, NcclHandle handle) const {
+  if (result == kNcclSuccess || result == kNcclInProgress) return;
+  std::string text = std::string(what) + ": " + error_string(result);
+  const char* more = last_error(handle);
+  if (more != nullptr && *more != '\0') text += std::string("; last error: ") + more;
+  throw NcclError("NCCL " + nccl_version_text(version_) + ": " + text);
+}
+
+// -- a communicator ---------------------------------------------------------------------------------------------------
+
+NcclComm::NcclComm(std::shared_ptr<const NcclLibrary> library, const std::string& id, int size, int rank, int device,
+                   int most_blocks)
+    : nccl_(std::move(library)), size_(size), rank_(rank), device_(device) {
+  NcclUniqueId unique{};
+  if (id.size() != sizeof unique.bytes) throw InvalidArgument("a unique id has 128 bytes");
+  std::copy(id.begin(), id.end(), unique.bytes);
+  NcclConfig config{sizeof(NcclConfig), kMagic, NcclLibrary::kOldest, 0, INT_MIN, INT_MIN,
+                    most_blocks > 0 ? most_blocks : INT_MIN, nullptr};
+  const OnDevice on(device_);
+  const int result = nccl_->init(&handle_, size, unique, rank, &config);
+  if (result != kNcclSuccess && result != kNcclInProgress) abort();
+  nccl_->check(result, "ncclCommInitRankConfig", nullptr);
+}
+
+NcclComm::~NcclComm() { abort(); }
+
+NcclHandle NcclComm::require() const {
+  if (handle_ == nullptr) throw NcclError("the NCCL communicator was aborted");
+  return handle_;
+}
+
+void NcclComm::started(int result, const char* what) { nccl_->check(result, what, handle_); }
+
+bool NcclComm::settle(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      int state = kNcclSuccess;
+      nccl_->check(nccl_->async_error(require(), &state), "ncclCommGetAsyncError", handle_);
+      if (state == kNcclSuccess) return true;
+      nccl_->check(state, "in the background", handle_);
+    }
+    const auto spent = Clock::now() - begin;
+    if (std::chrono::duration<double>(spent).count() > seconds) return false;
+    if (spent < kSpin) std::this_thread::yield();
+    else std::this_thread::sleep_for(kPause);
+  }
+}
+
+bool NcclComm::run(const NcclCall& call, double seconds) {
+  const OnDevice on(device_);
+  int op = call.op;
+  {
+    const std::lock_guard lock(mutex_);
+    require();
+    if (!call.scalar.empty()) {
+      std::string scalar = call.scalar;
+      started(nccl_->make_premul(&op, scalar.data(), call.type, kNcclScalarOnHost, handle_),
+              "ncclRedOpCreatePreMulSum");
+    }
+    begin(call, op);
+  }
+  const bool done = settle(seconds);
+  if (done && !call.scalar.empty()) {
+    const std::lock_guard lock(mutex_);
+    started(nccl_->drop_op(op, require()), "ncclRedOpDestroy");
+  }
+  return done;
+}
+
+void NcclComm::begin(const NcclCall& c, int op) {
+  const auto count = static_cast<size_t>(c.count);
+  const auto each = c.counts.empty() ? 0 : static_cast<size_t>(c.counts[0]);
+  switch (c.kind) {
+    case NcclCall::allreduce:
+      return started(nccl_->allreduce(c.x, c.out, count, c.type, op, handle_, c.stream), "ncclAllReduce");
+    case NcclCall::reduce:
+      return started(nccl_->reduce(c.x, c.out, count, c.type, op, c.root, handle_, c.stream), "ncclReduce");
+    case NcclCall::broadcast:
+      return started(nccl_->broadcast(rank_ == c.root ? c.x : c.out, c.out, count, c.type, c.root, handle_, c.stream),
+                     "ncclBroadcast");
+    case NcclCall::reduce_scatter:
+      if (!all_equal(c.counts)) return in_blocks(c, op);
+      return started(nccl_->reduce_scatter(c.x, c.out, each, c.type, op, handle_, c.stream), "ncclReduceScatter");
+    case NcclCall::allgather:
+      if (!all_equal(c.counts)) return in_blocks(c, op);
+      return started(nccl_->allgather(c.x, c.out, each, c.type, handle_, c.stream), "ncclAllGather");
+    default:
+      return exchange(c);
+  }
+}
+
+// Blocks of different lengths: a collective for each of them, in one launch.
+void NcclComm::in_blocks(const NcclCall& c, int op) {
+  started(nccl_->group_start(), "ncclGroupStart");
+  int64_t offset = 0;
+  int result = kNcclSuccess;
+  for (int r = 0; r < size_; ++r) {
+    const int64_t length = c.counts[r];
+    if (length > 0 && (result == kNcclSuccess || result == kNcclInProgress)) {
+      const bool mine = r == rank_;
+      char* block = c.out + offset;
+      result = c.kind == NcclCall::allgather
+                   ? nccl_->broadcast(mine ? c.x : block, block, length, c.type, r, handle_, c.stream)
+                   : nccl_->reduce(c.x + offset, mine ? c.out : nullptr, length, c.type, op, r, handle_, c.stream);
+    }
+    offset += length * c.itemsize;
+  }
+  const int end = nccl_->group_end();  // also after an error, or the group would stay open
+  started(result, c.kind == NcclCall::allgather ? "ncclBroadcast" : "ncclReduce");
+  started(end, "ncclGroupEnd");
+}
+
+// gather, scatter and alltoall: messages between pairs, in one launch.
+void NcclComm::exchange(const NcclCall& c) {
+  started(nccl_->group_start(), "ncclGroupStart");
+  int result = kNcclSuccess;
+  const auto ok = [&] { return result == kNcclSuccess || result == kNcclInProgress; };
+  int64_t send_offset = 0, recv_offset = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    int64_t sends = 0, receives = 0;
+    if (c.kind == NcclCall::alltoall) {
+      sends = c.counts[static_cast<size_t>(rank_) * size_ + peer];
+      receives = c.counts[static_cast<size_t>(peer) * size_ + rank_];
+    } else if (c.kind == NcclCall::gather) {
+      sends = peer == c.root ? c.counts[rank_] : 0;
+      receives = rank_ == c.root ? c.counts[peer] : 0;
+    } else {
+      sends = rank_ == c.root ? c.counts[peer] : 0;
+      receives = peer == c.root ? c.counts[rank_] : 0;
+    }
+    if (sends > 0 && ok()) result = nccl_->send(c.x + send_offset, sends, c.type, peer, handle_, c.stream);
+    if (receives > 0 && ok()) result = nccl_->recv(c.out + recv_offset, receives, c.type, peer, handle_, c.stream);
+    send_offset += sends * c.itemsize;
+    recv_offset += receives * c.itemsize;
+  }
+  const int end = nccl_->group_end();
+  started(result, "ncclSend or ncclRecv");
+  started(end, "ncclGroupEnd");
+}
+
+std::optional<std::string> NcclComm::failure() {
+  const std::lock_guard lock(mutex_);
+  if (handle_ == nullptr) return std::nullopt;
+  try {
+    int state = kNcclSuccess;
+    nccl_->check(nccl_->async_error(handle_, &state), "ncclCommGetAsyncError", handle_);
+    nccl_->check(state, "in the background", handle_);
+  } catch (const NcclError& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+void NcclComm::abort() {
+  const std::lock_guard lock(mutex_);
+  if (handle_ != nullptr) (void)nccl_->abort(handle_);
+  handle_ = nullptr;
+}
+
+bool NcclComm::close(double seconds) {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (handle_ == nullptr) return true;
+      started(nccl_->finalize(handle_), "ncclCommFinalize");
+    }
+    if (settle(seconds)) {
+      const std::lock_guard lock(mutex_);
+      if (handle_ != nullptr) started(nccl_->destroy(handle_), "ncclCommDestroy");
+      handle_ = nullptr;
+      return true;
+    }
+  } catch (const NcclError&) {  // a peer is gone: nothing is left to finish
+  }
+  abort();
+  return false;
+}
+
+}  // namespace pc::cuda

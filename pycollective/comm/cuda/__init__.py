@@ -1,0 +1,1 @@
+"""The GPU side of a communicator; loaded by its first use."""

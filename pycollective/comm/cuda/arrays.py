@@ -1,0 +1,227 @@
+"""CUDA arrays of any library: torch, cupy, numba, our own, anything with DLPack or the CUDA array interface (version
+3).
+
+Streams. A collective is put into one stream: `stream=` where given (an integer handle, or the stream object of torch,
+cupy, numba or cuda.core), else the current stream of the array's library; the legacy default stream for arrays of no
+library. What was put into that stream before is finished before the call reads, and what is put into it afterwards sees
+the result. An array that names its producer's stream (CUDA array interface) is waited for there too.
+
+Lifetime. Arrays must live until the stream has come past the call. What torch knows is told to its allocator, so that
+a tensor may be dropped earlier; a Handle holds its call's arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from pycollective import _core
+from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.cuda.runtime import load
+
+_CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+_TYPESTR = {
+    "b1": "bool",
+    **{f"{kind}{size}": f"{name}{8 * size}" for kind, name in (("i", "int"), ("u", "uint")) for size in (1, 2, 4, 8)},
+    **{f"f{size}": f"float{8 * size}" for size in (2, 4, 8)},
+}
+_LEGACY = 1  # the legacy default stream, as CUDA, DLPack and the array interface name it
+ITEMSIZE = {name: numpy_dtype(name).itemsize for name in _core.dtypes()}
+"""Bytes of an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A contiguous array in device memory.
+
+    Attributes:
+        address: of its first element.
+        shape, dtype: dtype as the core names it.
+        device: its number.
+        writable: False where the producer says so.
+        owner: what must live as long as the memory is used.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: int
+    writable: bool
+    owner: Any
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return self.count * ITEMSIZE[self.dtype]
+
+    def overlaps(self, other: View) -> bool:
+        """Whether the two have memory in common."""
+        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+
+
+def is_device(x: Any) -> bool:
+    """Whether an array says that it is in the memory of a CUDA device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return bool(x.is_cuda)
+    if hasattr(x, "__cuda_array_interface__"):
+        return True
+    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) in _CUDA_DEVICES
+
+
+def stream_of(stream: Any, x: Any) -> int:
+    """The handle of the stream that a call on x goes into; 0 is the legacy default stream.
+
+    Raises:
+        TypeError: `stream` is neither a handle nor a stream object.
+    """
+    if stream is None:
+        return _current_stream(x)
+    if isinstance(stream, int):
+        return 0 if stream == _LEGACY else stream
+    for attribute in ("cuda_stream", "ptr", "handle"):  # torch, cupy, numba
+        value = getattr(stream, attribute, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    if hasattr(stream, "__cuda_stream__"):  # cuda.core: (version, handle)
+        return int(stream.__cuda_stream__()[1])
+    raise TypeError(f"stream is an integer handle or a stream object, not {type(stream).__name__}")
+
+
+def view(x: Any, stream: int, what: str) -> View:
+    """What a call needs to know of a device array.
+
+    Args:
+        x: the array.
+        stream: handle of the stream in which it will be used; it is ordered after the array's producer.
+        what: the argument's name, for errors.
+
+    Raises:
+        TypeError: not in device memory, or an element type that no collective takes.
+        ValueError: not C-contiguous.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _view_of_tensor(torch, x, stream, what)
+    cuda = load()
+    if isinstance(x, cuda.DeviceArray):
+        return View(x.address, x.shape, x.dtype, x.device, True, x)
+    if hasattr(x, "__cuda_array_interface__"):
+        return _view_of_interface(x, x.__cuda_array_interface__, stream, what)
+    return _view_of_dlpack(x, stream, what)
+
+
+def new_like(x: Any, shape: tuple[int, ...], stream: int) -> Any:
+    """An uninitialised array of x's library, type and device; for libraries that are not known, one of ours.
+
+    Args:
+        stream: in which it will be written first: pools hand out memory whose last use is in the same stream.
+    """
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(x, torch.Tensor):
+        if stream == _current_stream(x):
+            return torch.empty(shape, dtype=x.dtype, device=x.device)
+        with torch.cuda.stream(_torch_stream(torch, stream, x.device)):
+            return torch.empty(shape, dtype=x.dtype, device=x.device)
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        with x.device, cupy.cuda.ExternalStream(stream, x.device.id):
+            return cupy.empty(shape, x.dtype)
+    if type(x).__module__.startswith("numba."):
+        from numba import cuda as numba_cuda
+
+        return numba_cuda.device_array(shape, x.dtype)
+    found = view(x, stream, "x")
+    return allocate(shape, found.dtype, found.device)
+
+
+def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
+    """A DeviceArray in memory of its own."""
+    cuda = load()
+    memory = cuda.allocate_plain(device, max(math.prod(shape) * ITEMSIZE[dtype], 1))
+    return cuda.DeviceArray(memory, memory.address, shape, dtype, device)
+
+
+def _current_stream(x: Any) -> int:
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return int(torch.cuda.current_stream(x.device).cuda_stream)
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
+def _torch_stream(torch: Any, stream: int, device: Any) -> Any:
+    return torch.cuda.ExternalStream(stream, device=device) if stream else torch.cuda.default_stream(device)
+
+
+def _view_of_tensor(torch: Any, x: Any, stream: int, what: str) -> View:
+    if x.layout is not torch.strided:
+        raise TypeError(f"{what} is a sparse tensor")
+    if not x.is_contiguous():
+        raise ValueError(f"{what} is not C-contiguous (strides {tuple(x.stride())}): pass a contiguous tensor")
+    dtype = str(x.dtype).removeprefix("torch.")
+    if dtype not in ITEMSIZE:
+        raise TypeError(f"{what} has element type {dtype}, which no collective takes")
+    if stream != _current_stream(x):  # its memory must not be handed out again before this stream is through with it
+        x.record_stream(_torch_stream(torch, stream, x.device))
+    return View(x.data_ptr(), tuple(x.shape), dtype, x.device.index, True, x)
+
+
+def _view_of_interface(x: Any, said: dict[str, Any], stream: int, what: str) -> View:
+    shape: tuple[int, ...] = tuple(int(extent) for extent in said["shape"])
+    order, kind = said["typestr"][0], said["typestr"][1:]
+    if order == ">" or kind not in _TYPESTR:
+        raise TypeError(f"{what} has element type {said['typestr']}, which no collective takes")
+    if said.get("mask") is not None:
+        raise TypeError(f"{what} is a masked array")
+    strides = said.get("strides")
+    empty = 0 in shape
+    if strides is not None and not empty and not _contiguous(shape, strides, int(kind[1:])):
+        raise ValueError(f"{what} is not C-contiguous (strides {tuple(strides)}): pass a contiguous array")
+    address, read_only = said["data"]
+    cuda = load()
+    device = cuda.device_of(address) if not empty else cuda.current_device()
+    if device is None:
+        raise TypeError(f"{what} says that it is in device memory, but its address is not")
+    _wait_for_producer(said.get("stream"), stream, device)
+    return View(int(address or 0), shape, _TYPESTR[kind], device, not read_only, x)
+
+
+def _wait_for_producer(producer: int | None, stream: int, device: int) -> None:
+    """The array interface names the stream in which the array's content may still be under way."""
+    if producer is None:
+        return
+    handle = 0 if producer == _LEGACY else int(producer)
+    if handle == stream:
+        return
+    event = load().Event(device)
+    event.record(handle)
+    event.hold_back(stream)
+
+
+def _view_of_dlpack(x: Any, stream: int, what: str) -> View:
+    asked = stream or _LEGACY
+    try:
+        capsule = x.__dlpack__(stream=asked, max_version=(1, 0))
+    except TypeError:  # an older producer does not know the keyword
+        capsule = x.__dlpack__(stream=asked)
+    found = load().DlpackView(capsule)
+    if not found.contiguous:
+        raise ValueError(f"{what} is not C-contiguous: pass a contiguous array")
+    return View(found.address, found.shape, found.dtype, found.device, not found.read_only, found)
+
+
+def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    expected = itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True

@@ -1,0 +1,63 @@
+"""Device memory that others may still have mapped.
+
+CUDA leaves open what happens if an exported allocation is freed before the last peer has closed it. So every rank says,
+in a table in shared memory, when it has closed a window, and an owner frees its part when all have said so. What is
+left when a process ends is the driver's to clear up.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from pycollective import _core
+
+MOST_WINDOWS = 1024
+"""Windows of a communicator that can live at a time."""
+MAILBOXES = MOST_WINDOWS
+"""The row of the memory that belongs to the communicator itself."""
+
+
+class Graves:
+    """The table of one communicator.
+
+    Args:
+        segment: shared memory of `table_bytes(size)` that begins as zeros.
+    """
+
+    def __init__(self, segment: _core.Segment, rank: int, size: int) -> None:
+        self._segment = segment
+        buffer: Any = segment  # it speaks the buffer protocol, which its stub cannot say before Python 3.12
+        self._table = np.frombuffer(buffer, np.int64, (MOST_WINDOWS + 1) * size).reshape(MOST_WINDOWS + 1, size)
+        self._rank = rank
+
+    def close(self, number: int, own: Any, row: int | None = None) -> None:
+        """This rank has closed a window; its own part is freed when all peers have.
+
+        Args:
+            number: of the window, the same on all ranks.
+            own: what holds this rank's part.
+            row: of the table; the number's by default.
+        """
+        at = number % MOST_WINDOWS if row is None else row
+        self._table[at, self._rank] = number + 1
+        with _lock:
+            _waiting.append((self._table[at], number + 1, own))
+            bury()
+
+
+def table_bytes(size: int) -> int:
+    """Shared memory that the table of a communicator takes."""
+    return (MOST_WINDOWS + 1) * size * 8
+
+
+_lock = threading.RLock()
+_waiting: list[tuple[Any, int, Any]] = []
+
+
+def bury() -> None:
+    """Free what nobody has mapped any more."""
+    with _lock:
+        _waiting[:] = [grave for grave in _waiting if (grave[0] < grave[1]).any()]

@@ -1,0 +1,95 @@
+"""Which way GPU arrays travel between the ranks of a host: found out once a communicator, by all ranks together.
+
+A mapping that opens is not yet one that works: with some chipsets and virtual machines peer access is reported and
+other data delivered. So every pair of ranks writes a pattern through the mapping and reads one back before anything
+else uses it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.windows import KINDS, DeviceWindow, share
+from pycollective.comm.teams import Exchange
+from pycollective.errors import CommunicatorError
+
+HOST = "host"
+"""Device arrays are copied to host memory, reduced by the CPU, and copied back."""
+
+_WORDS = 64  # a pattern's length: each rank has a place for every peer's
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way that a communicator's GPU arrays take.
+
+    Attributes:
+        kind: "cuda-ipc", "cuda-vmm", "local" (ranks of one process) or "host".
+        reason: why this and not an earlier one of the list; a sentence.
+    """
+
+    kind: str
+    reason: str
+
+
+def agree(exchange: Exchange, rank: int, size: int, device: int) -> Path:
+    """Collective: the first way that works between all pairs of ranks, the same on all of them.
+
+    A way that one rank cannot take is given up by all, with a RuntimeWarning on every rank that says why.
+    """
+    reasons: list[str] = []
+    for kind in KINDS:
+        try:
+            window = share(exchange, rank, size, 8 * _WORDS * size, device, kind)
+            _verify(exchange, rank, window)
+        except CommunicatorError as error:
+            reasons.append(f"{kind}: {error}")
+            continue
+        if not reasons:
+            return Path(kind, "every pair of ranks has written and read through it")
+        found = Path(kind, "; ".join(reasons))
+        warnings.warn(f"GPU arrays go through {kind}, because {found.reason}", RuntimeWarning, stacklevel=2)
+        return found
+    found = Path(HOST, "; ".join(reasons))
+    warnings.warn(
+        f"GPU arrays are copied through host memory, which is slow, because {found.reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return found
+
+
+def _verify(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
+    """Collective: every rank writes into every part and reads what the others wrote.
+
+    Raises:
+        CommunicatorError: on every rank, if one found other data than was written.
+    """
+    cuda, size, length = load(), len(window.bases), 8 * _WORDS
+
+    def seed(writer: int, owner: int) -> int:
+        return 1 + writer * size + owner
+
+    def write_all() -> str:
+        for owner, base in enumerate(window.bases):
+            cuda.probe_write(window.device, base + rank * length, _WORDS, seed(rank, owner))
+        return ""
+
+    def read_all() -> str:
+        for owner, base in enumerate(window.bases):
+            for writer in range(size):
+                wrong = cuda.probe_read(window.device, base + writer * length, _WORDS, seed(writer, owner))
+                if wrong:
+                    return f"rank {rank} read {wrong} of {_WORDS} words wrong that rank {writer} wrote to rank {owner}"
+        return ""
+
+    for action in (write_all, read_all):
+        try:
+            problem = action()
+        except CommunicatorError as error:
+            problem = str(error)
+        problems = [text.decode() for text in exchange(problem.encode()) if text]
+        if problems:
+            raise CommunicatorError(f"memory is mapped, but does not carry data: {problems[0]}")

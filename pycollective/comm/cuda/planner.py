@@ -1,0 +1,181 @@
+"""From a call's signature to a plan that a team can launch: the low-latency path, or a compiled schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pycollective import _core
+from pycollective.comm.cuda.arrays import ITEMSIZE
+from pycollective.comm.cuda.request import IN_BLOCKS, REDUCING, ROOTED, Signature
+from pycollective.comm.operators import NAMES as OPERATORS
+from pycollective.comm.operators import Op
+from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
+
+INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4
+"""Placement bits, as in the core."""
+MOST_PLANS = 4096
+_ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
+
+
+class Planned(NamedTuple):
+    """A plan with what is said about it.
+
+    Attributes:
+        plan: what `_cuda.Team.run` takes.
+        digest: equal on ranks whose calls match.
+        text: the call in words.
+        way: "low-latency" or "schedule".
+    """
+
+    plan: Any
+    digest: int
+    text: str
+    way: str
+
+
+class DevicePlanner:
+    """Plans of one team, made once a signature.
+
+    Args:
+        team: `_cuda.Team`.
+        size: ranks of the communicator.
+        ranks: those that the team runs: one, or all.
+    """
+
+    def __init__(self, team: Any, size: int, ranks: Sequence[int]) -> None:
+        self._team = team
+        self._size = size
+        self._ranks = ranks
+        self._plans: dict[tuple[Signature, int, bool], Planned] = {}
+        self._packets_take: dict[Signature, bool] = {}
+
+    def plan(self, signature: Signature, placement: int, negotiates: bool) -> Planned:
+        """The plan of a call.
+
+        Args:
+            placement: where this rank's arrays lie; a plan for shared arrays has the staged one as its fallback.
+            negotiates: whether the ranks agree on the placement as they enter.
+        """
+        key = (signature, placement, negotiates)
+        found = self._plans.get(key)
+        if found is None:
+            if len(self._plans) >= MOST_PLANS:  # a program with ever new sizes starts over rather than grow
+                self._plans.clear()
+            found = self._plans[key] = self._make(signature, placement, negotiates)
+        return found
+
+    def takes_packets(self, signature: Signature) -> bool:
+        """Whether a call goes the low-latency way: the default topology's bits in one exchange."""
+        found = self._packets_take.get(signature)
+        if found is None:
+            if len(self._packets_take) >= MOST_PLANS:
+                self._packets_take.clear()
+            found = self._packets_take[signature] = self._small_enough(signature)
+        return found
+
+    def _small_enough(self, s: Signature) -> bool:
+        from pycollective.schedule import registry
+
+        instance, _ = choose(s.collective, s.topology, s.nbytes)
+        most = self._team.low_latency_bytes
+        if s.max_channels:  # packets of a channel are its own: fewer channels carry fewer bytes
+            most = min(most, s.max_channels * self._team.low_latency_share)
+        return registry.label(instance) == "direct" and s.nbytes <= most
+
+    def _make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
+        from pycollective.schedule import registry
+
+        instance, _ = choose(s.collective, s.topology, s.nbytes)
+        label = registry.label(instance)
+        if self.takes_packets(s):
+            digest = s.digest(label, "packets")
+            return Planned(self._packets(s, digest), digest, s.text(label), "low-latency")
+        digest = s.digest(label, "schedule")
+        plan = self._team.plan(
+            schedule=self._compiled(s, placement), fallback=self._compiled(s, 0) if placement else None, dtype=s.dtype,
+            **self._arithmetic(s), placement=placement, negotiates=negotiates, digest=digest,
+        )  # fmt: skip
+        return Planned(plan, digest, s.text(label), "schedule")
+
+    def _packets(self, s: Signature, digest: int) -> Any:
+        exchanges = [exchange(s, rank, self._size) for rank in self._ranks]
+        longest = max(s.counts) if s.counts else s.count
+        return self._team.low_latency_plan(
+            dtype=s.dtype, **self._arithmetic(s), exchanges=exchanges, longest=longest, digest=digest
+        )
+
+    def _arithmetic(self, s: Signature) -> dict[str, Any]:
+        number, custom = 0, None
+        if isinstance(s.op, Op):
+            from pycollective.comm.cuda.operators import compile_for_device
+
+            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype)
+        elif s.op in OPERATORS:
+            number = OPERATORS.index(s.op)
+        else:
+            raise ValueError(
+                f"no operator is called {s.op!r}; there are {', '.join(OPERATORS)} and pycollective.op(fn)"
+            )
+        divisor = float(self._size) if s.op == "avg" else 1.0
+        return {
+            "op": number, "custom": custom, "prescale": s.scale[0], "divisor": divisor, "postscale": s.scale[1],
+            "reduces": s.collective in REDUCING,
+        }  # fmt: skip
+
+    def _schedule(self, s: Signature, placement: int) -> Any:
+        from pycollective.schedule import registry
+        from pycollective.schedule.schedule import Placement
+
+        instance, small = choose(s.collective, s.topology, s.nbytes)
+        program = "allreduce" if s.collective == "barrier" else s.collective
+        rooted = s.root if s.collective in ROOTED else None
+        where = Placement[PLACEMENTS[placement]]
+        if where.inplace and small and registry.info(instance).order == "rank":
+            small = False  # both variants have the same bits, and two-shot needs no scratch in place
+        return schedule_for(instance, program, self._size, rooted, where, small)
+
+    def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
+        schedule = self._schedule(s, placement)
+        layout = self._layout(s, schedule.chunks)
+        tables = [schedule.table(rank) for rank in self._ranks]
+        return tables, layout.length, layout.input_offset, layout.output_offset
+
+    def _layout(self, s: Signature, chunks: int) -> _core.Layout:
+        if s.collective not in IN_BLOCKS:
+            return _core.Layout.split(s.count, chunks, max(1, _ALIGN_BYTES // ITEMSIZE[s.dtype]))
+        assert s.counts is not None
+        if s.collective == "alltoall":
+            return _core.Layout.matrix(list(s.counts), self._size)
+        packed_input = s.collective in ("allgather", "gather")
+        return _core.Layout.blocks(list(s.counts), packed_input, s.collective in ("reduce_scatter", "scatter"))
+
+
+Numbers = list[int]
+
+
+def exchange(s: Signature, rank: int, size: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """What a rank sends to and receives from every rank: offsets and counts of both, in elements."""
+    send_offset, send_count = [0] * size, [0] * size
+    recv_offset, recv_count = [0] * size, [0] * size
+    begins = [sum(s.counts[:r]) for r in range(size)] if s.counts is not None and len(s.counts) == size else []
+    for peer in range(size):
+        if s.counts is None:
+            whole = {"allreduce": (True, True), "reduce": (peer == s.root, rank == s.root)}
+            sends, receives = whole.get(s.collective, (rank == s.root, peer == s.root))
+            send_count[peer], recv_count[peer] = s.count * sends, s.count * receives
+        elif s.collective == "reduce_scatter":
+            send_offset[peer], send_count[peer] = begins[peer], s.counts[peer]
+            recv_count[peer] = s.counts[rank]
+        elif s.collective in ("allgather", "gather"):
+            everywhere = s.collective == "allgather"
+            send_count[peer] = s.counts[rank] * (everywhere or peer == s.root)
+            recv_offset[peer], recv_count[peer] = begins[peer], s.counts[peer] * (everywhere or rank == s.root)
+        elif s.collective == "scatter":
+            send_offset[peer], send_count[peer] = begins[peer], s.counts[peer] * (rank == s.root)
+            recv_count[peer] = s.counts[rank] * (peer == s.root)
+        else:
+            row, column = s.counts[rank * size : (rank + 1) * size], s.counts[rank::size]
+            send_offset[peer], send_count[peer] = sum(row[:peer]), row[peer]
+            recv_offset[peer], recv_count[peer] = sum(column[:peer]), column[peer]
+    return send_offset, send_count, recv_offset, recv_count

@@ -1,0 +1,182 @@
+"""A collective call on device arrays, checked and described: what is the same whichever way it goes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from pycollective.comm.calls import KIND, Call
+from pycollective.comm.cuda.arrays import ITEMSIZE, View, view
+from pycollective.comm.operators import Op
+from pycollective.comm.options import Options
+from pycollective.comm.teams import setting
+
+NAMES = {number: name for name, number in KIND.items()}
+IN_BLOCKS = frozenset(("reduce_scatter", "allgather", "gather", "scatter", "alltoall"))
+REDUCING = frozenset(("allreduce", "reduce", "reduce_scatter"))
+ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What of a call is the same on all ranks, and decides its plan.
+
+    Attributes:
+        count: elements of the logical buffer.
+        counts: elements of each block; one a rank, for alltoall size*size by sender and then receiver.
+        scale: factors on each contribution and on the result.
+    """
+
+    collective: str
+    dtype: str
+    count: int
+    counts: tuple[int, ...] | None
+    root: int
+    op: str | Op
+    topology: Any
+    scale: tuple[float, float]
+    max_channels: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * ITEMSIZE[self.dtype]
+
+    def text(self, label: str) -> str:
+        """In words, for errors; `label`: of the topology."""
+        op = f", op {self.op if isinstance(self.op, str) else self.op.name}" if self.collective in REDUCING else ""
+        root = f", root {self.root}" if self.collective in ROOTED else ""
+        scale = f", scaled by {self.scale[0]:g} and {self.scale[1]:g}" if self.scale != (1.0, 1.0) else ""
+        limit = f", max_channels {self.max_channels}" if self.max_channels else ""
+        return f"{self.collective} of {self.count} {self.dtype}{op}{root}{scale}, topology {label}{limit} on GPUs"
+
+    def digest(self, label: str, way: str) -> int:
+        """64 bits that differ where ranks' calls do not match; `way`: what besides the signature must agree."""
+        op = self.op if isinstance(self.op, str) else f"{self.op.name} {self.op.identity}"
+        said = (self.collective, self.dtype, self.count, self.counts, self.root, op, label, self.scale,
+                self.max_channels, way)  # fmt: skip
+        return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(slots=True)
+class Request:
+    """A call as one rank makes it.
+
+    Attributes:
+        x, out: the arrays, or None where this rank has none.
+        device, stream: the number of the GPU, and the handle of the stream that the call goes into.
+        timeout: seconds that a kernel waits for its peers.
+    """
+
+    signature: Signature
+    x: View | None
+    out: View | None
+    device: int
+    stream: int
+    timeout: float
+
+
+def make_request(call: Call, out: Any, stream: int, options: Options, rank: int, size: int) -> Request:
+    """Read the arrays of a call and check everything that one rank can know.
+
+    Args:
+        out: the output, made by now.
+        stream: handle of the stream that the call goes into.
+
+    Raises:
+        TypeError, ValueError: what cannot work, before anything is sent.
+    """
+    x = None if call.x is None else view(call.x, stream, "x")
+    target = None if out is None else view(out, stream, "out")
+    either = x or target
+    assert either is not None
+    name = NAMES[call.kind]
+    count = sum(call.counts or ()) if name in IN_BLOCKS else either.count
+    before, after = options.get("prescale"), options.get("postscale")
+    scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
+    signature = Signature(
+        name, either.dtype, count, call.counts, int(call.root), options.get("op", "sum") if name in REDUCING else "sum",
+        options.get("topology"), scale, int(options.get("max_channels") or 0),
+    )  # fmt: skip
+    request = Request(signature, x, target, either.device, stream, seconds(options.get("timeout")))
+    _check(request, rank, size)
+    return request
+
+
+def make_barrier(options: Options, device: int, stream: int) -> Request:
+    """A barrier in a stream: it holds the stream back until every rank's has come so far."""
+    limit = int(options.get("max_channels") or 0)
+    signature = Signature("barrier", "uint8", 0, None, -1, "sum", options.get("topology"), (1.0, 1.0), limit)
+    return Request(signature, None, None, device, stream, seconds(options.get("timeout")))
+
+
+@functools.cache
+def _default_timeout() -> float:
+    return setting("PYCOLLECTIVE_TIMEOUT")
+
+
+def seconds(asked: float | None) -> float:
+    """A call's timeout.
+
+    Raises:
+        ValueError: negative, or not a number.
+    """
+    if asked is None:
+        return _default_timeout()
+    if not float(asked) >= 0:
+        raise ValueError("timeout is a number of seconds, not negative")
+    return float(asked)
+
+
+def _check(request: Request, rank: int, size: int) -> None:
+    s, x, out = request.signature, request.x, request.out
+    if s.collective in ROOTED and not 0 <= s.root < size:
+        raise ValueError(f"root {s.root} is not a rank of this communicator of {size}")
+    if s.max_channels < 0:
+        raise ValueError(f"max_channels is a number of thread blocks, not {s.max_channels}")
+    at_root = rank == s.root
+    if x is None and (s.collective not in ("broadcast", "scatter") or at_root):
+        raise TypeError("x is missing")
+    if out is None and (s.collective not in ("reduce", "gather") or at_root):
+        raise TypeError("out is missing")
+    if out is not None and not out.writable:
+        raise ValueError("out is read-only")
+    if x is not None and out is not None:
+        if x.dtype != out.dtype:
+            raise TypeError(f"x is {x.dtype} but out is {out.dtype}")
+        if x.device != out.device:
+            raise ValueError(f"x is on device {x.device} but out is on device {out.device}")
+        _check_overlap(s, x, out, rank, size)
+    needs_input, needs_output = _lengths(s, rank, size)
+    for what, array, needed in (("x", x, needs_input), ("out", out, needs_output)):
+        if (
+            array is not None
+            and array.count != needed
+            and not (what == "x" and s.collective == "scatter" and not at_root)
+        ):
+            raise ValueError(f"{what} has {array.count} elements; this call needs {needed}")
+
+
+def _lengths(s: Signature, rank: int, size: int) -> tuple[int, int]:
+    """Elements of this rank's input and output."""
+    if s.counts is None:
+        return s.count, s.count
+    if s.collective == "alltoall":
+        return sum(s.counts[rank * size : (rank + 1) * size]), sum(s.counts[rank::size])
+    if s.collective in ("allgather", "gather"):
+        return s.counts[rank], s.count
+    return s.count, s.counts[rank]
+
+
+def _check_overlap(s: Signature, x: View, out: View, rank: int, size: int) -> None:
+    """x and out may be the same memory only element for element; anything else would read what it has written."""
+    if not x.count or not out.count or not x.overlaps(out):
+        return
+    if s.collective == "alltoall":
+        raise ValueError("alltoall cannot work in place: out is x")
+    skip = 0 if s.counts is None else sum(s.counts[:rank]) * ITEMSIZE[s.dtype]
+    packed_input = s.collective in ("allgather", "gather")
+    packed_output = s.collective in ("reduce_scatter", "scatter")
+    if x.address + skip * packed_output != out.address + skip * packed_input:
+        raise ValueError("x and out overlap without being in place")

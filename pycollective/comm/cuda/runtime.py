@@ -1,0 +1,41 @@
+"""Whether GPUs can be used here, and the extension that uses them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from pycollective.errors import CommunicatorError
+
+_usable: list[Any] = [None]
+
+
+def why_not() -> str | None:
+    """Why no GPU can be used here, in one sentence; None if one can."""
+    try:
+        module = importlib.import_module("pycollective._cuda")
+    except ImportError as error:
+        if "pycollective._cuda" in str(error):
+            return (
+                "pycollective was installed without its GPU side: no nvcc (12.4 or newer) was found when it was built; "
+                "install the CUDA toolkit and reinstall with `pip install --no-binary pycollective pycollective`"
+            )
+        return f"pycollective's GPU side does not load: {error}"
+    reason: str | None = module.why_no_device()
+    return reason
+
+
+def load() -> Any:
+    """`pycollective._cuda`, where a GPU can be used.
+
+    Raises:
+        CommunicatorError: there is no GPU path here; says why.
+    """
+    module = sys.modules.get("pycollective._cuda")
+    if module is None or module is not _usable[0]:  # asked once: every call comes by here
+        reason = why_not()
+        if reason is not None:
+            raise CommunicatorError(f"no GPU path: {reason}")
+        module = _usable[0] = sys.modules["pycollective._cuda"]
+    return module

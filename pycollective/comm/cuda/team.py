@@ -1,0 +1,192 @@
+"""GPU calls of a rank that is a process: its end of the communicator on its device.
+
+Made by the first GPU call of a communicator, by all ranks together. From then on a call is put into a stream and the
+host goes on; what goes wrong later is raised by the next call, by a handle, or by `Communicator.check`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pycollective import _core
+from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
+from pycollective.comm.cuda.faults import raise_mismatch, report_fault
+from pycollective.comm.cuda.graves import MAILBOXES, Graves, table_bytes
+from pycollective.comm.cuda.paths import HOST, Path, agree
+from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner
+from pycollective.comm.cuda.request import Request
+from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.watch import watch
+from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
+from pycollective.comm.teams import KINDS, setting, share_segment
+from pycollective.errors import CommunicatorError
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+NEVER_SHARED = frozenset(("gather", "scatter", "barrier"))
+"""Collectives in which some ranks have no array: always staged."""
+
+
+class DeviceTeam:
+    """One rank's GPU side.
+
+    Args:
+        comm: its communicator, whose ranks are processes of one host. Collective.
+        device: of this rank's arrays.
+
+    Attributes:
+        path: which way arrays travel, and why.
+    """
+
+    def __init__(self, comm: Communicator, device: int) -> None:
+        cuda = load()
+        self._comm = weakref.ref(comm)
+        self.device = device
+        self._rank = comm.rank
+        exchange, rank, size = comm._exchange, comm.rank, comm.size
+        _refuse_too_many(size, cuda.MOST_RANKS)
+        self.path = agree(exchange, rank, size, device) if size > 1 else Path("local", "there is one rank")
+        self._windows = 0
+        self._freed = False
+        if self.path.kind == HOST:
+            return
+        mine = {"channels": cuda.Team.most_channels(device, 1), "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))}
+        said = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
+        channels = min(each["channels"] for each in said)
+        if channels < 1:
+            raise CommunicatorError("a GPU of this communicator cannot launch cooperatively")
+        scratch = said[0]["scratch"]  # the first rank's setting counts: all must cut alike
+        nbytes = cuda.Team.mailbox_bytes(size, channels, scratch)
+        self._mailboxes = self._share(nbytes)
+        self._team = cuda.Team(device, size, rank, 1, list(self._mailboxes.bases), channels, scratch)
+        self._planner = DevicePlanner(self._team, size, [rank])
+        self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
+        self._graves = Graves(self._shared(table_bytes(size)), rank, size)
+        exchange(b"")  # every rank's mailbox is there and empty
+        watch(comm, self)
+
+    def _shared(self, nbytes: int) -> _core.Segment:
+        comm = self._comm()
+        assert comm is not None
+        segment = share_segment(comm._exchange, comm.rank, range(comm.size), nbytes, KINDS)
+        assert segment is not None
+        return segment
+
+    def _share(self, nbytes: int) -> DeviceWindow:
+        comm = self._comm()
+        assert comm is not None
+        if comm.size == 1:
+            return share_locally(1, nbytes, self.device)
+        return share(comm._exchange, comm.rank, comm.size, nbytes, self.device, self.path.kind)
+
+    def run(self, request: Request) -> None:
+        """Put a call into its stream.
+
+        Raises:
+            MismatchError: a peer's call does not match. CommunicatorError and its kin: an earlier call went wrong.
+        """
+        comm = self._comm()
+        assert comm is not None
+        self.check()
+        negotiates = self._windows > 0 and request.signature.collective not in NEVER_SHARED
+        packets = self._planner.takes_packets(request.signature)
+        placement = self._place(request) if negotiates and not packets else 0
+        planned = self._planner.plan(request.signature, placement, negotiates and not packets)
+        other = self._ledger.note(planned.digest, planned.text)
+        if other >= 0:
+            raise_mismatch(comm, self._team, self._ledger, planned, other)
+        x, out = request.x, request.out
+        addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
+        if placement and request.signature.collective == "broadcast":
+            addresses = (addresses[1], addresses[1])
+        self._team.run(planned.plan, [addresses], request.stream, request.signature.max_channels, request.timeout)
+
+    def check(self) -> None:
+        """Raise what went wrong in calls that are under way or through, if anything did."""
+        comm = self._comm()
+        assert comm is not None
+        backend = comm._backend
+        assert isinstance(backend, _core.Team)
+        if self._works() and not backend.poisoned:
+            report_fault(comm, self._team, self._ledger)
+        backend.require_sound()
+
+    def close(self) -> None:
+        """The communicator was freed: finish what is under way and let go of the memory."""
+        if self._works():
+            own = self._mailboxes.memory[self._rank]
+            del self._planner, self._team, self._mailboxes  # waits for the calls in flight
+            self._graves.close(0, own, MAILBOXES)
+            self._freed = True
+
+    def abort(self) -> None:
+        """Let the kernels in flight give up."""
+        if self._works():
+            self._team.abort()
+
+    def look(self) -> None:
+        """Called by the watcher: tell all ranks what a kernel found."""
+        comm = self._comm()
+        if comm is not None and self._works():
+            report_fault(comm, self._team, self._ledger)
+
+    def _works(self) -> bool:
+        return self.path.kind != HOST and not self._freed
+
+    def _place(self, request: Request) -> int:
+        """Placement bits of the call's arrays; a broadcast's input is copied into its output first."""
+        s, x, out = request.signature, request.x, request.out
+
+        def shared(array: View | None) -> bool:
+            return array is not None and self._team.locate(0, array.address, array.nbytes)
+
+        comm = self._comm()
+        assert comm is not None
+        if s.collective == "broadcast":
+            if not shared(out):
+                return 0
+            assert out is not None
+            if comm.rank == s.root and x is not None and x.address != out.address:
+                load().copy(out.address, x.address, out.nbytes, request.stream, self.device)
+            return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
+        assert x is not None
+        if out is not None and out.address == x.address and s.collective == "allreduce":
+            return (INPUT_SHARED | OUTPUT_SHARED | IN_PLACE) if shared(x) else 0
+        if out is not None and x.overlaps(out):
+            return 0
+        bits = INPUT_SHARED if shared(x) else 0
+        return bits | OUTPUT_SHARED if s.collective != "reduce" and shared(out) else bits
+
+    def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """Collective: a DeviceArray in a window; in plain device memory where arrays travel through the host."""
+        if self.path.kind == HOST:
+            return allocate(shape, dtype, self.device)
+        cuda = load()
+        window = self._share(max(math.prod(shape) * ITEMSIZE[dtype], 16))
+        owner = _Window(self._team, self._graves, number, window, self._rank)
+        self._windows += 1
+        return cuda.DeviceArray(owner, window.bases[self._rank], shape, dtype, self.device)
+
+
+class _Window:
+    """Holds a window's memory for the arrays in it."""
+
+    def __init__(self, team: Any, graves: Graves, number: int, window: DeviceWindow, rank: int) -> None:
+        self._team, self._graves, self._number = team, graves, number
+        self._own = window.memory[rank]
+        self._peers: tuple[Any, ...] | None = window.memory
+        team.add_window(number, list(window.bases), window.nbytes)
+
+    def __del__(self) -> None:
+        self._team.remove_window(self._number)  # waits for the calls that use it
+        self._peers = None
+        self._graves.close(self._number, self._own)
+
+
+def _refuse_too_many(size: int, most: int) -> None:
+    if size > most:
+        raise CommunicatorError(f"at most {most} ranks of a host can share GPU memory; this communicator has {size}")

@@ -1,0 +1,242 @@
+"""Many ranks on one GPU: the ranks are threads of this process, and their calls meet and become one launch.
+
+Every block of every rank is then on the GPU at the same time, so that each program runs, and can be timed honestly, on
+a machine with a single card. All arrays are in one address space: every one is as good as a window.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pycollective import _core
+from pycollective.comm.cuda.arrays import allocate
+from pycollective.comm.cuda.paths import Path
+from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
+from pycollective.comm.cuda.request import Request
+from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.windows import share_locally
+from pycollective.comm.teams import setting
+from pycollective.errors import CommunicatorError, MismatchError
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+_STAGED = frozenset(("gather", "scatter", "barrier", "reduce"))
+
+
+class VirtualWorld:
+    """n ranks on one GPU, called all at once by one thread. `VirtualTeam` is the form with a thread a rank.
+
+    Args:
+        size: ranks.
+        device: the GPU's number.
+
+    Raises:
+        CommunicatorError: no GPU, or more ranks than it has multiprocessors.
+    """
+
+    def __init__(self, size: int, device: int = 0) -> None:
+        cuda = load()
+        self.size, self.device = size, device
+        if size > cuda.MOST_VIRTUAL_RANKS:
+            raise CommunicatorError(f"at most {cuda.MOST_VIRTUAL_RANKS} ranks can share one GPU, not {size}")
+        channels = cuda.Team.most_channels(device, size)
+        if channels < 1:
+            raise CommunicatorError(f"device {device} has too few multiprocessors for {size} ranks")
+        scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
+        self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
+        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch)
+        self.planner = DevicePlanner(self.team, size, range(size))
+        self.channels = channels
+
+    def plan(self, requests: Sequence[Request]) -> Planned:
+        """The plan of one call of all ranks, in rank order.
+
+        Raises:
+            MismatchError: the ranks' calls do not match.
+        """
+        first = requests[0].signature
+        for rank, request in enumerate(requests):
+            if request.signature != first:
+                mine, theirs = first.text(str(first.topology)), request.signature.text(str(request.signature.topology))
+                raise MismatchError(f"rank 0 calls {mine}, rank {rank} calls {theirs}")
+        if self.planner.takes_packets(first):
+            return self.planner.plan(first, 0, False)
+        bits = {_placement(request) for request in requests}
+        placement = bits.pop() if len(bits) == 1 else 0  # some in place and some not: staged, all of them
+        return self.planner.plan(first, placement, placement != 0)
+
+    def run(self, requests: Sequence[Request], stream: int) -> None:
+        """Put one call of all ranks, in rank order, into a stream."""
+        planned = self.plan(requests)
+        signature = requests[0].signature
+        addresses = []
+        for rank, request in enumerate(requests):
+            if request.device != self.device:
+                raise ValueError(f"rank {rank}'s arrays live on device {request.device}, not {self.device}")
+            x = request.x.address if request.x is not None else 0
+            out = request.out.address if request.out is not None else 0
+            if signature.collective == "broadcast" and planned.plan.placement:
+                if rank == signature.root and x != out and request.out is not None:
+                    load().copy(out, x, request.out.nbytes, stream, self.device)
+                x = out
+            addresses.append((x, out))
+        timeout = min(request.timeout for request in requests)
+        self.team.run(planned.plan, addresses, stream, signature.max_channels, timeout)
+
+
+def _placement(request: Request) -> int:
+    """Placement bits of one rank's arrays."""
+    s, x, out = request.signature, request.x, request.out
+    if s.collective in _STAGED:
+        return 0 if s.collective != "reduce" else INPUT_SHARED
+    if s.collective == "broadcast":
+        return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
+    assert x is not None and out is not None
+    if x.address == out.address and s.collective == "allreduce":
+        return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
+    if x.overlaps(out):
+        return 0
+    return INPUT_SHARED | OUTPUT_SHARED
+
+
+class _Meeting:
+    """Where the calls of a world's threads meet; the last one to come launches.
+
+    Attributes:
+        round: calls that are launched, or have failed on all ranks.
+        outcome: what the latest of them raised. It stands until all ranks have come for the next.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed = threading.Condition()
+        self.round = 0
+        self.requests: dict[int, Request] = {}
+        self.outcome: Exception | None = None
+        self.world: VirtualWorld | None = None
+
+
+_meetings: dict[bytes, _Meeting] = {}
+
+
+class VirtualTeam:
+    """One rank of a world whose ranks are threads.
+
+    Args:
+        comm: its communicator. Collective.
+        device: the one GPU of all of them.
+    """
+
+    def __init__(self, comm: Communicator, device: int) -> None:
+        assert isinstance(comm._backend, _core.Team)
+        self.device = device
+        self.path = Path("local", "the ranks are threads of one process")
+        self._rank, self._size, self._backend = comm.rank, comm.size, comm._backend
+        key = b""
+        if comm.rank == 0:
+            made = _Meeting(comm.size)
+            key = str(id(made)).encode()
+            _meetings[key] = made
+        key = comm._exchange(key)[0]
+        self._meeting = _meetings[key]
+        devices = comm._exchange(str(device).encode())
+        problem = ""
+        if comm.rank == 0:
+            del _meetings[key]
+            try:
+                if len(set(devices)) != 1:
+                    raise CommunicatorError(
+                        "the arrays of ranks that are threads lie on different GPUs: give each rank a process"
+                    )
+                self._meeting.world = VirtualWorld(comm.size, device)
+            except CommunicatorError as error:
+                problem = str(error)
+        problem = comm._exchange(problem.encode())[0].decode()
+        if problem:
+            raise CommunicatorError(problem)
+
+    def run(self, request: Request) -> None:
+        """Wait for the other ranks' calls; the last one's thread puts all of them into its stream.
+
+        Raises:
+            MismatchError: on every rank. TimeoutError: a rank has not come. PeerLostError: a rank's thread has failed.
+            whatever else the call raises, on every rank.
+        """
+        self.check()
+        meeting = self._meeting
+        with meeting.changed:
+            now = meeting.round
+            meeting.requests[self._rank] = request
+            if len(meeting.requests) == self._size:
+                self._launch(request.stream)
+            else:
+                self._wait(now, request.timeout)
+            if meeting.outcome is not None:
+                raise type(meeting.outcome)(str(meeting.outcome))
+
+    def _launch(self, stream: int) -> None:
+        cuda, meeting = load(), self._meeting
+        assert meeting.world is not None
+        requests = [meeting.requests[rank] for rank in range(self._size)]
+        others = {request.stream for request in requests} - {stream}
+        meeting.outcome = None
+        try:
+            for other in others:
+                _order(cuda, self.device, other, stream)
+            meeting.world.run(requests, stream)
+            for other in others:
+                _order(cuda, self.device, stream, other)
+        except MismatchError as error:
+            self._backend.report_mismatch(self._rank, str(error))
+            meeting.outcome = error
+        except Exception as error:
+            meeting.outcome = error
+        meeting.requests = {}
+        meeting.round += 1
+        meeting.changed.notify_all()
+
+    def _wait(self, now: int, timeout: float) -> None:
+        end, meeting = time.monotonic() + timeout, self._meeting
+        while meeting.round == now:
+            meeting.changed.wait(0.05)
+            if meeting.round != now:
+                return
+            self._backend.require_sound()
+            if time.monotonic() > end:
+                missing = [rank for rank in range(self._size) if rank not in meeting.requests]
+                names = ", ".join(map(str, missing))
+                text = f"rank {names} has not made the call within {timeout:g} s"
+                self._backend.report_timeout(missing[0], text)
+                self._backend.require_sound()
+
+    def check(self) -> None:
+        """Raise what went wrong in calls that are under way or through, if anything did."""
+        assert self._meeting.world is not None
+        found = self._meeting.world.team.fault()
+        if found is not None and not self._backend.poisoned:
+            kind, rank, peer, *_ = found
+            self._backend.report_timeout(peer, f"{kind} on the GPU: rank {rank} waited for rank {peer}")
+        self._backend.require_sound()
+
+    def abort(self) -> None:
+        """Let the kernels in flight give up."""
+        if self._meeting.world is not None:
+            self._meeting.world.team.abort()
+
+    def close(self) -> None:
+        """The communicator was freed; the memory goes with the last of the ranks."""
+
+    def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """A DeviceArray: on one GPU any memory is as good as a window."""
+        return allocate(shape, dtype, self.device)
+
+
+def _order(cuda: Any, device: int, before: int, after: int) -> None:
+    """What is put into stream `after` from now on follows what is in stream `before`."""
+    event = cuda.Event(device)
+    event.record(before)
+    event.hold_back(after)

@@ -1,0 +1,167 @@
+"""Symmetric device memory: every rank of a host allocates a part, and every peer maps it.
+
+Only allocations of ours are shared, never the user's pointers: pools and expandable segments of other libraries cannot
+be exported, and must keep working.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pycollective.comm.cuda.runtime import load
+from pycollective.comm.rendezvous import peer_uid
+from pycollective.comm.teams import Exchange
+from pycollective.errors import CommunicatorError
+
+IPC, VMM = "cuda-ipc", "cuda-vmm"
+KINDS = (IPC, VMM)
+"""Ways to share device memory between processes, in the order in which they are tried."""
+
+_SECONDS = 30.0
+_WHO = struct.Struct("!I")
+
+
+@dataclass(frozen=True)
+class DeviceWindow:
+    """One symmetric allocation.
+
+    Attributes:
+        bases: the address of every rank's part in this process, in rank order.
+        nbytes: of a part.
+        kind: "cuda-ipc", "cuda-vmm", or "local": all ranks live in this process.
+        device: this rank's.
+        memory: what the addresses need to stay valid, in rank order.
+    """
+
+    bases: tuple[int, ...]
+    nbytes: int
+    kind: str
+    device: int
+    memory: tuple[Any, ...]
+
+
+def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, kind: str) -> DeviceWindow:
+    """Collective: one symmetric allocation; every part begins as zeros.
+
+    Args:
+        exchange: allgather of bytes among the ranks.
+        rank, size: this rank's number, and how many there are.
+        nbytes: of every rank's part.
+        device: on which this rank allocates.
+        kind: "cuda-ipc" or "cuda-vmm".
+
+    Raises:
+        CommunicatorError: on every rank, if one could not allocate, export or map; says which and why.
+    """
+    way = _share_ipc if kind == IPC else _share_vmm
+    return way(exchange, rank, size, nbytes, device)
+
+
+def share_locally(size: int, nbytes: int, device: int) -> DeviceWindow:
+    """The same for ranks that are threads of this process, on one device."""
+    cuda = load()
+    parts = tuple(cuda.allocate_plain(device, nbytes) for _ in range(size))
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, "local", device, parts)
+
+
+def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: int) -> DeviceWindow:
+    cuda = load()
+
+    def allocate() -> tuple[Any, bytes]:
+        memory = cuda.allocate_plain(device, nbytes)
+        return memory, memory.ipc_handle()
+
+    (mine, _), handles = _all_or_none(exchange, allocate, lambda made: made[1], "export device memory by CUDA IPC")
+
+    def open_all() -> list[Any]:
+        return [mine if r == rank else cuda.open_ipc(device, handles[r], nbytes) for r in range(size)]
+
+    parts, _ = _all_or_none(exchange, open_all, lambda _: b"", "open a peer's CUDA IPC handle")
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, IPC, device, tuple(parts))
+
+
+def _share_vmm(exchange: Exchange, rank: int, size: int, nbytes: int, device: int) -> DeviceWindow:
+    cuda = load()
+    name = f"\0pycollective/cuda/{os.getpid()}/{time.monotonic_ns()}".encode()
+
+    def allocate() -> tuple[Any, int, socket.socket]:
+        memory = cuda.allocate_vmm(device, nbytes)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(name)
+        listener.listen(size)
+        return memory, memory.export_fd(), listener
+
+    (mine, descriptor, listener), names = _all_or_none(
+        exchange, allocate, lambda _: name, "export device memory as a file descriptor"
+    )
+    try:
+
+        def receive_all() -> list[Any]:
+            return _import_all(cuda, listener, mine, descriptor, names, rank, device)
+
+        parts, _ = _all_or_none(exchange, receive_all, lambda _: b"", "map a peer's device memory")
+    finally:
+        os.close(descriptor)
+        listener.close()
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, VMM, device, tuple(parts))
+
+
+def _import_all(
+    cuda: Any, listener: socket.socket, mine: Any, descriptor: int, names: list[bytes], rank: int, device: int
+) -> list[Any]:
+    """Give this rank's descriptor to all peers and map theirs.
+
+    The kernel keeps what is sent until it is accepted, so nobody waits for who waits for him.
+    """
+    parts: list[Any] = [None] * len(names)
+    parts[rank] = mine
+    for peer in range(len(names)):
+        if peer != rank:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as out:
+                out.settimeout(_SECONDS)
+                out.connect(names[peer])
+                socket.send_fds(out, [_WHO.pack(rank)], [descriptor])
+    listener.settimeout(_SECONDS)
+    while None in parts:
+        incoming, _ = listener.accept()
+        with incoming:
+            if peer_uid(incoming) != os.getuid():  # anybody on the host may connect to an abstract name
+                continue
+            incoming.settimeout(_SECONDS)
+            text, descriptors, _, _ = socket.recv_fds(incoming, _WHO.size, 1)
+        try:
+            (peer,) = _WHO.unpack(text)
+            parts[peer] = cuda.import_vmm(device, descriptors[0], mine.nbytes)
+        finally:
+            for received in descriptors:
+                os.close(received)
+    return parts
+
+
+def _all_or_none(
+    exchange: Exchange, action: Callable[[], Any], token: Callable[[Any], bytes], what: str
+) -> tuple[Any, list[bytes]]:
+    """Collective: do something on every rank; go on together or fail together.
+
+    Returns:
+        what the action made, and every rank's token of it.
+
+    Raises:
+        CommunicatorError: the action failed on some rank; the first of them is named.
+    """
+    made, problem = None, ""
+    try:
+        made = action()
+    except (CommunicatorError, OSError) as error:
+        problem = str(error) or type(error).__name__
+    said = exchange(b"!" + problem.encode() if problem else b"=" + token(made))
+    for rank, text in enumerate(said):
+        if text[:1] == b"!":
+            raise CommunicatorError(f"rank {rank} could not {what}: {text[1:].decode()}")
+    return made, [text[1:] for text in said]

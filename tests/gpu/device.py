@@ -1,0 +1,52 @@
+"""Device arrays for tests without a GPU library: made of host arrays, and read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.cuda.arrays import allocate
+from pycollective.comm.cuda.runtime import load
+
+
+def put(array: Any) -> Any:
+    """A DeviceArray with the content of a host array."""
+    host = np.ascontiguousarray(array).reshape(np.shape(array))
+    made = allocate(host.shape, str(host.dtype), 0)
+    made.copy_from_host(host.view(np.uint8) if host.ndim else host.reshape(1).view(np.uint8))
+    return made
+
+
+def get(array: Any, stream: int = 0) -> Any:
+    """The content of a DeviceArray, once its stream has come so far."""
+    load().synchronize(stream)
+    host = np.empty(array.shape, numpy_dtype(array.dtype))
+    array.copy_to_host(host.reshape(-1).view(np.uint8), stream)
+    return host
+
+
+class Interface:
+    """An array of some library that speaks the CUDA array interface alone."""
+
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **changes}
+        self.shape = self.__cuda_array_interface__["shape"]
+
+
+class Dlpack:
+    """An array of some library that speaks DLPack alone; `asked` is the stream that its consumer named."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.shape = array.shape
+        self.asked: Any = None
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **rest: Any) -> Any:
+        self.asked = stream
+        return self.array.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()

@@ -1,0 +1,109 @@
+"""The machine code of the kernels: what is installed keeps the rules of tools/sass.py; each broken build breaks one."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import sass
+
+ROOT = Path(__file__).resolve().parents[2]
+NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+ARCH = "sm_90"
+ONE_KERNEL = """
+#include "executor/cuda/kernels_impl.h"
+pc::cuda::Kernels one() { return pc::cuda::kernels_with<pc::cuda::Elements<float, pc::cuda::Fixed<pc::Sum>>>(); }
+"""
+
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc")
+
+
+def compiled(folder: Path, *switches: str) -> list[sass.Kernel]:
+    """The executor and the low-latency kernel of float32 sums for one architecture, with the project's flags."""
+    flags = re.search(r"COMPILE_LANGUAGE:CUDA>:(-std[^>]*)>", (ROOT / "cmake" / "cuda.cmake").read_text())
+    assert flags, "cmake/cuda.cmake gives nvcc its flags in another way"
+    source, target = folder / "one.cu", folder / "one.cubin"
+    source.write_text(ONE_KERNEL)
+    assert NVCC is not None
+    command = [NVCC, *flags[1].split(), f"-I{ROOT / 'csrc'}", f"-arch={ARCH}", "-cubin", *switches]
+    done = subprocess.run([*command, "-o", target, source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return sass.kernels(target)
+
+
+def problems(found: list[sass.Kernel]) -> list[str]:
+    assert sorted(re.search("run_schedule|run_low_latency", k.name)[0] for k in found) == [  # type: ignore[index]
+        "run_low_latency",
+        "run_schedule",
+    ]
+    return [problem for kernel in found for problem in sass.problems(kernel)]
+
+
+@needs_nvcc
+def test_one_kernel_as_it_is(tmp_path: Path) -> None:
+    found = compiled(tmp_path)
+    assert problems(found) == []
+    assert all(16 < kernel.registers <= 128 for kernel in found), "the resource report was not read"
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [
+        ("-DPC_TEST_CONST_RESTRICT", "not coherent"),
+        ("-DPC_TEST_RELAXED_FLAG", "no acquire"),
+        ("-DPC_TEST_NARROW", "data path is narrow"),
+    ],
+)
+def test_broken_on_purpose(tmp_path: Path, switch: str, said: str) -> None:
+    """Window memory read as constant, a flag read without acquire, data moved eight bytes at a time."""
+    assert any(said in problem for problem in problems(compiled(tmp_path, switch)))
+
+
+def flags(*code: str, stack: int = 0) -> list[str]:
+    """What is said of an executor kernel with this code and a sound data path."""
+    wide = ["LD.E.128"] * sass.AHEAD + ["ST.E.128"] * sass.AHEAD
+    return list(sass.problems(sass.Kernel("sm_90", "run_schedule<Sum>", [*wide, *code], stack=stack)))
+
+
+ACQUIRE = ("LDG.E.64.STRONG.SYS", "CCTL.IVALL")
+RELEASE = ("MEMBAR.ALL.SYS", "ERRBAR", "STG.E.64.STRONG.SYS")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ((*ACQUIRE, "BRA", *RELEASE), ""),
+        ((*ACQUIRE, "BRA", "STG.E.64.STRONG.SYS"), "no release"),
+        ((*ACQUIRE, *RELEASE, "STG.E.64.STRONG.SYS"), "1 of 2 stores"),
+        (("LDG.E.64.STRONG.SYS", *ACQUIRE, *RELEASE), "1 of 2 loads"),
+        (("LDG.E.64.STRONG.SYS", "BAR.SYNC", "CCTL.IVALL", *RELEASE), "no acquire"),
+        ((*ACQUIRE, "MEMBAR.ALL.GPU", "STG.E.64.STRONG.SYS"), "no release"),
+        ((*ACQUIRE, *RELEASE, "LDG.E.64.STRONG.GPU"), "not of system scope"),
+        (ACQUIRE, "0 stores of flags"),
+    ],
+)
+def test_the_rules_for_flags(code: tuple[str, ...], said: str) -> None:
+    found = flags(*code)
+    assert (found == []) if not said else any(said in problem for problem in found)
+
+
+def test_spills_of_sums_are_refused() -> None:
+    assert flags(*ACQUIRE, *RELEASE) == []
+    assert "8 bytes of stack" in flags(*ACQUIRE, *RELEASE, stack=8)[0]
+
+
+@pytest.mark.slow
+def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kernel of every architecture that the installed extension carries."""
+    if importlib.util.find_spec("pycollective._cuda") is None:
+        pytest.skip("pycollective._cuda was not built here")
+    status = sass.main([])
+    output = capsys.readouterr().out
+    print(output)  # registers and spills, in the log with -rA
+    assert status == 0, output
