@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench lint stubs docs clean distclean
+.PHONY: help install demo test bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -40,8 +40,11 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, clang-format, the layers a
 	$(BIN)/python tools/layers.py
 	$(PY) tools/make_stubs.py --check
 
-stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi, after a change of csrc/bindings
+stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
 	$(PY) tools/make_stubs.py
+
+sass: $(VENV)/.installed ## the machine code of the GPU kernels: its rules, registers and spills
+	$(PY) tools/sass.py $(ARGS)
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
 	$(PY) tools/docs.py docs

@@ -193,6 +193,21 @@ def report(found: list[Kernel]) -> None:
         print(f"{kernel.arch:8}{kernel.registers:5}{kernel.stack:6}{kernel.local:6}{wide}  {name}")
 
 
+def summary(found: list[Kernel]) -> list[str]:
+    """A line an architecture: how many kernels, the most registers, and who spills."""
+    lines = []
+    for arch in sorted({kernel.arch for kernel in found}, key=lambda name: (len(name), name)):
+        here = [kernel for kernel in found if kernel.arch == arch]
+        spilling = [kernel for kernel in here if kernel.local]
+        spills = "; ".join(
+            f"{name}: {kernel.stack} bytes of stack, {kernel.local} local-memory instructions"
+            for kernel, name in zip(spilling, readable([k.name for k in spilling]), strict=True)
+        )
+        most = max(kernel.registers for kernel in here)
+        lines.append(f"{arch}: {len(here)} kernels, at most {most} registers; {spills or 'none spills'}")
+    return lines
+
+
 def installed() -> Path:
     """The file of the installed `pycollective._cuda`, without loading it."""
     spec = importlib.util.find_spec("pycollective._cuda")
@@ -206,11 +221,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the machine code of the GPU kernels.")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--arch", help="only this architecture, like sm_90")
-    parser.add_argument("--quiet", action="store_true", help="no table")
+    parser.add_argument("--quiet", action="store_true", help="a line an architecture instead of the table")
     options = parser.parse_args(arguments)
     found = [kernel for file in options.files or [installed()] for kernel in kernels(file, options.arch)]
     if not options.quiet:
         report(found)
+    print(*summary(found), sep="\n")
     wrong = [(kernel, problem) for kernel in found for problem in problems(kernel)]
     names = dict(zip([k.name for k in found], readable([k.name for k in found]), strict=True))
     for kernel, problem in wrong:

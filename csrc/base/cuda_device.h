@@ -36,6 +36,26 @@ class CaptureAside {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+// The same two for destructors: never throws.  When the driver is going away, nothing is left to be done.
+class QuietlyOn {
+ public:
+  explicit QuietlyOn(int device) {
+    changed_ = cudaGetDevice(&before_) == cudaSuccess && before_ != device && cudaSetDevice(device) == cudaSuccess;
+    exchanged_ = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess;
+  }
+  ~QuietlyOn() {
+    if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+    if (changed_) (void)cudaSetDevice(before_);
+    (void)cudaGetLastError();
+  }
+  QuietlyOn(const QuietlyOn&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false, exchanged_ = false;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // A stream that waits for no other; what is put into it is through when the call returns.
 class OwnStream {
  public:

@@ -46,10 +46,9 @@ NcclLibrary::NcclLibrary(const std::string& file) {
   if (version_ < kOldest)
     throw SystemFailure(path_ + " is NCCL " + nccl_version_text(version_) + "; " + nccl_version_text(kOldest) +
                         " or newer is needed");
-#define PC_LOAD(member, name, result, parameters)                              \
-  member = reinterpret_cast<result(*) parameters>(dlsym(library, #name));      \
-  if (member == nullptr)                                                       \
-    throw SystemFailure(path_ + " (NCCL " + nccl_version_text(version_) + ") lacks " #name);
+#define PC_LOAD(member, name, result, parameters)                         \
+  member = reinterpret_cast<result(*) parameters>(dlsym(library, #name)); \
+  if (member == nullptr) throw SystemFailure(path_ + " (NCCL " + nccl_version_text(version_) + ") lacks " #name);
   PC_NCCL_FUNCTIONS(PC_LOAD)
 #undef PC_LOAD
 }
@@ -76,8 +75,14 @@ NcclComm::NcclComm(std::shared_ptr<const NcclLibrary> library, const std::string
   NcclUniqueId unique{};
   if (id.size() != sizeof unique.bytes) throw InvalidArgument("a unique id has 128 bytes");
   std::copy(id.begin(), id.end(), unique.bytes);
-  NcclConfig config{sizeof(NcclConfig), kMagic, NcclLibrary::kOldest, 0, INT_MIN, INT_MIN,
-                    most_blocks > 0 ? most_blocks : INT_MIN, nullptr};
+  NcclConfig config{sizeof(NcclConfig),
+                    kMagic,
+                    NcclLibrary::kOldest,
+                    0,
+                    INT_MIN,
+                    INT_MIN,
+                    most_blocks > 0 ? most_blocks : INT_MIN,
+                    nullptr};
   const OnDevice on(device_);
   const int result = nccl_->init(&handle_, size, unique, rank, &config);
   if (result != kNcclSuccess && result != kNcclInProgress) abort();
@@ -149,8 +154,7 @@ void NcclComm::begin(const NcclCall& c, int op) {
     case NcclCall::allgather:
       if (!all_equal(c.counts)) return in_blocks(c, op);
       return started(nccl_->allgather(c.x, c.out, each, c.type, handle_, c.stream), "ncclAllGather");
-    default:
-      return exchange(c);
+    default: return exchange(c);
   }
 }
 

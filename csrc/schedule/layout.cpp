@@ -39,8 +39,7 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
       require(is_rank(step.source(s).rank) && is_place(step.source(s).place));
     for (int32_t t = 0; t < step.targets(); ++t)
       require(is_rank(step.target(t).rank) && is_place(step.target(t).place));
-    for (int32_t c = 0; c < step.consumers(); ++c)
-      require(is_rank(step.consumer(c)) && step.consumer(c) != v.rank());
+    for (int32_t c = 0; c < step.consumers(); ++c) require(is_rank(step.consumer(c)) && step.consumer(c) != v.rank());
     const auto use = [&](int32_t rank, int32_t place) {
       uses_input_ |= rank == v.rank() && place == kPlaceInput;
       uses_output_ |= rank == v.rank() && place == kPlaceOutput;

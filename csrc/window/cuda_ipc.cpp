@@ -7,18 +7,29 @@
 namespace pc::cuda {
 namespace {
 
-// CUDA IPC exports whole allocations of cudaMalloc: never a piece of somebody's pool.
+// cudaMalloc cuts small allocations out of blocks of 2 MiB, and IPC shares the whole block with whatever else lies in it
+// (CUDA C++ Programming Guide, "Interprocess Communication"): ours fill their blocks.
+constexpr size_t kBlock = size_t{2} << 20;
+
 class PlainMemory : public DeviceMemory {
  public:
-  PlainMemory(int device, size_t bytes) : DeviceMemory(device, std::max<size_t>(bytes, 16)) {
+  PlainMemory(int device, size_t bytes) : DeviceMemory(device, bytes) {
     const OnDevice on(device);
     const CaptureAside aside;
     void* made = nullptr;
-    check(cudaMalloc(&made, bytes_), "cudaMalloc of a window");
+    check(cudaMalloc(&made, (std::max<size_t>(bytes, 1) + kBlock - 1) / kBlock * kBlock), "cudaMalloc of a window");
     address_ = reinterpret_cast<uintptr_t>(made);
-    OwnStream().clear(made, bytes_);
+    try {
+      OwnStream().clear(made, bytes);
+    } catch (...) {
+      (void)cudaFree(made);
+      throw;
+    }
   }
-  ~PlainMemory() override { (void)cudaFree(reinterpret_cast<void*>(address_)); }
+  ~PlainMemory() override {
+    const QuietlyOn on(device_);
+    (void)cudaFree(reinterpret_cast<void*>(address_));
+  }
 };
 
 class PeersMemory : public DeviceMemory {
@@ -33,7 +44,10 @@ class PeersMemory : public DeviceMemory {
     check(cudaIpcOpenMemHandle(&mapped, raw, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
     address_ = reinterpret_cast<uintptr_t>(mapped);
   }
-  ~PeersMemory() override { (void)cudaIpcCloseMemHandle(reinterpret_cast<void*>(address_)); }
+  ~PeersMemory() override {
+    const QuietlyOn on(device_);
+    (void)cudaIpcCloseMemHandle(reinterpret_cast<void*>(address_));
+  }
 };
 
 }  // namespace

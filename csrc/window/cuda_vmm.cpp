@@ -1,6 +1,8 @@
 // The driver's functions are looked up at run time: the module must load where there is no driver.
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "base/cuda_device.h"
 #include "window/cuda_memory.h"
 
@@ -27,10 +29,14 @@ struct Driver {
  private:
   template <class F>
   static void look_up(const char* name, F& into) {
-    constexpr unsigned version = 11000;  // all of them are as old as that
+    [[maybe_unused]] constexpr unsigned version = 11000;  // all of them are as old as that
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status{};
+#if CUDART_VERSION >= 12050
     check(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status), name);
+#else
+    check(cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status), name);
+#endif
     if (status != cudaDriverEntryPointSuccess || found == nullptr)
       throw SystemFailure(std::string("the driver has no ") + name);
     into = reinterpret_cast<F>(found);
@@ -97,6 +103,8 @@ class MappedMemory : public DeviceMemory {
  private:
   void release() {
     const Driver& driver = Driver::instance();
+    const QuietlyOn on(device_);
+    if (mapped_) (void)cudaDeviceSynchronize();  // unmapping does not wait for kernels, as cudaFree does
     if (mapped_) (void)driver.unmap(address_, bytes_);
     if (address_ != 0) (void)driver.free_address(address_, bytes_);
     (void)driver.release(handle);

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pycollective.comm.cuda.calls import GpuSide
+    from pycollective.comm.cuda.nccl_comm import NcclCalls
 
 _ALLREDUCE, _BROADCAST, _BARRIER, _SEND = (KIND[name] for name in ("allreduce", "broadcast", "barrier", "send"))
 _REDUCING = frozenset(KIND[name] for name in ("allreduce", "reduce", "reduce_scatter"))
@@ -86,6 +87,7 @@ class Communicator:
         self._numbers = itertools.count()  # of windows and of communicators made from this one, in step on all ranks
         self._channels: dict[tuple[int, int], _core.Team] = {}
         self._gpu: GpuSide | None = None  # made by the first call on a GPU array
+        self._nccl: NcclCalls | None = None  # made by the first call with topology="nccl"
         self.world_ranks = tuple(world_ranks)
         self.name = name
         self.rank, self.size = backend.rank, backend.size
@@ -336,6 +338,8 @@ class Communicator:
         """
         if self._gpu is not None:
             self._gpu.check()
+        if self._nccl is not None:
+            self._nccl.check()
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
         """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
@@ -382,6 +386,8 @@ class Communicator:
         _live.discard(self)
         for channel in self._channels.values():
             channel.close()
+        if self._nccl is not None:
+            self._nccl.close()
         if self._gpu is not None:
             self._gpu.close()
         self._backend.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pycollective import _core
-from pycollective.comm.planner import choose
+from pycollective.comm.planner import NCCL, choose
 from pycollective.comm.rail_calls import RailCalls
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Explanation:
         window: how arrays from `comm.empty` travel.
         plain: how other arrays travel.
         reason: why.
+        gpu: how arrays in GPU memory travel; empty before the first call on one.
     """
 
     collective: str
@@ -35,6 +36,7 @@ class Explanation:
     window: str
     plain: str
     reason: str
+    gpu: str = ""
 
     def __str__(self) -> str:
         return (
@@ -43,15 +45,18 @@ class Explanation:
             f"  arrays from comm.empty: {self.window}\n"
             f"  other arrays: {self.plain}\n"
             f"  because {self.reason}"
-        )
+        ) + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
 
 
 def explain(comm: Communicator, collective: str, nbytes: int, topology: object) -> Explanation:
     """See Communicator.explain."""
+    if topology == NCCL:
+        return _explain_nccl(comm, collective, nbytes)
     if isinstance(comm._backend, RailCalls):
         hosts = comm._nodes.count
         path = "through MPI's own collectives"
-        return Explanation(collective, nbytes, "mpi", "any", "mpi", path, path, f"the ranks live on {hosts} hosts")
+        reason = f"the ranks live on {hosts} hosts"
+        return Explanation(collective, nbytes, "mpi", "any", "mpi", path, path, reason, _on_gpu(comm))
     from pycollective.schedule import registry
 
     instance, small = choose(collective, topology, nbytes)
@@ -71,5 +76,27 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,
-        f"{why}; topology {row.name}: {chosen}{limit}",
+        f"{why}; topology {row.name}: {chosen}{limit}", _on_gpu(comm),
     )  # fmt: skip
+
+
+def _on_gpu(comm: Communicator) -> str:
+    """The way that the first call on GPU arrays has found."""
+    if comm._gpu is None:
+        return ""
+    way = {"host": "copied through host memory", "local": "in the memory of one process"}
+    path = comm._gpu.path
+    return f"{way.get(path.kind, f'through windows by {path.kind}')}, because {path.reason}"
+
+
+def _explain_nccl(comm: Communicator, collective: str, nbytes: int) -> Explanation:
+    """For GPU arrays alone."""
+    from pycollective.comm.cuda.nccl import describe, why_not
+
+    problem = why_not()
+    if problem is None and comm._threads and comm.size > 1:
+        problem = "the ranks are threads of one process"
+    path = "through NCCL's own collectives" if problem is None else f"not possible: {problem}"
+    return Explanation(
+        collective, nbytes, NCCL, "any", NCCL, path, path, f"it was asked for; {describe()}; CPU arrays are refused"
+    )

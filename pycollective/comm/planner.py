@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # the compiler is loaded by the first call, not by init()
 DEFAULT_TOPOLOGY = "direct"
 """Within a host: reduces in rank order and moves the fewest bytes."""
 
+NCCL = "nccl"
+"""In place of a topology: NCCL's own collectives, for GPU arrays."""
+
 PLACEMENTS = {0: "STAGED", 1: "WINDOW_IN", 2: "WINDOW_OUT", 3: "WINDOW", 7: "INPLACE"}
 """By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
 
@@ -36,6 +39,8 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     from pycollective.schedule import registry
     from pycollective.schedule.collectives import COLLECTIVES
 
+    if topology == NCCL:
+        raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
     instance = registry.get(DEFAULT_TOPOLOGY if topology is None else topology)
     row = registry.info(instance)
     program = "allreduce" if collective == "barrier" else collective

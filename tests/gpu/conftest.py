@@ -1,7 +1,12 @@
-"""The GPU side over the emulated runtime: see emulation.py. Tests marked `gpu` use the real one and need a device."""
+"""The GPU side over the emulated runtime: see emulation.py.
+
+With `-m gpu` the very same tests, all that do not ask for something of the emulation (marker `emulated`), run on the
+installed extension and a real GPU, and with them those that are written for a device alone.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,12 +19,51 @@ import pytest
 from gpu import emulation
 from launch import Launched, launch
 
-TESTS = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before a module of this folder is imported."""
+    expression = str(config.getoption("markexpr"))
+    if "gpu" in expression and "not gpu" not in expression:
+        os.environ[emulation.ON_DEVICE] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        uses = {"cuda", "on_ranks", "built"} & set(getattr(item, "fixturenames", ()))
+        if not uses or HERE not in item.path.parents:
+            continue
+        if not emulation.on_device():
+            item.add_marker(pytest.mark.timeout(func_only=True))  # the first one builds the emulated extension
+        elif item.get_closest_marker("emulated") is None:
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(autouse=True)
+def _device_where_one_is_needed(request: pytest.FixtureRequest) -> None:
+    """A test marked `gpu` is skipped, with the reason, where no GPU can be used."""
+    if request.node.get_closest_marker("gpu") is None:
+        return
+    from pycollective.comm.cuda.runtime import why_not
+
+    if not emulation.on_device():
+        pytest.skip("needs a GPU: pytest -m gpu")
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"needs a GPU: {reason}")
 
 
 @pytest.fixture(scope="session")
 def built() -> Path:
-    """The emulated extension's file."""
+    """The emulated extension's file; on a device, the installed one's."""
+    if emulation.on_device():
+        spec = importlib.util.find_spec(emulation.NAME)
+        if spec is None or spec.origin is None:
+            pytest.skip("needs a GPU: pycollective was installed without its GPU side")
+        return Path(spec.origin)
     if emulation.why_not():
         pytest.skip(emulation.why_not())
     return emulation.build()
@@ -27,9 +71,12 @@ def built() -> Path:
 
 @pytest.fixture
 def cuda(built: Path) -> Iterator[ModuleType]:
-    """The emulated `pycollective._cuda`, for as long as a test runs."""
+    """The emulated `pycollective._cuda`, for as long as a test runs; on a device, the real one."""
     import pycollective
 
+    if emulation.on_device():
+        yield emulation.install()
+        return
     before = sys.modules.get(emulation.NAME)
     attribute = getattr(pycollective, "_cuda", None)
     yield _loaded(built)

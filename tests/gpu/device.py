@@ -6,9 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from gpu.emulation import on_device
 from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
+
+LONG = 1_000_003 if on_device() else 9000
+"""Elements of float32 that no device takes as packets, and that are no whole number of vectors."""
+
+
+def data(seed: int, shape: int | tuple[int, ...], dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """Some numbers of an element type."""
+    random = np.random.default_rng(100 + seed)
+    if dtype == "bool":
+        return random.random(shape) < 0.5
+    if np.issubdtype(numpy_dtype(dtype), np.integer):
+        return random.integers(0, 5, shape).astype(dtype)
+    return random.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
 def put(array: Any) -> Any:

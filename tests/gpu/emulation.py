@@ -6,7 +6,9 @@ gpu.emulation.install()            # in every process of a test, before the firs
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import importlib
 import importlib.util
 import os
 import shutil
@@ -18,8 +20,10 @@ from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FOLDER = ROOT / "build" / "emulated"
+FOLDER = Path(os.environ.get("PC_EMULATED_BUILD", ROOT / "build" / "emulated"))
 NAME = "pycollective._cuda"
+ON_DEVICE = "PYCOLLECTIVE_TEST_ON_DEVICE"
+"""Set to 1 for a test run on a real GPU, and for the processes that it starts."""
 
 
 def _path() -> str:
@@ -60,8 +64,11 @@ def build() -> Path:
     import pybind11
 
     places = [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", f"-DPython_EXECUTABLE={sys.executable}"]
-    _run("cmake", "-S", HERE / "emulated", "-B", FOLDER, "-G", "Ninja", *places)
-    _run("cmake", "--build", FOLDER)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(FOLDER / "lock", "w") as lock:  # several pytests may run at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run("cmake", "-S", HERE / "emulated", "-B", FOLDER, "-G", "Ninja", *places)
+        _run("cmake", "--build", FOLDER)
     return FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
@@ -78,6 +85,13 @@ def load(file: Path) -> ModuleType:
     return module
 
 
+def on_device() -> bool:
+    """Whether the tests of this folder use the installed extension and a real GPU (`pytest -m gpu`)."""
+    return os.environ.get(ON_DEVICE) == "1"
+
+
 def install() -> ModuleType:
-    """Load it in this process; built before (`build`) where several processes do."""
+    """Load it in this process; built before (`build`) where several processes do. On a device, the installed one."""
+    if on_device():
+        return importlib.import_module(NAME)
     return load(FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}")

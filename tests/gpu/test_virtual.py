@@ -9,25 +9,14 @@ import numpy as np
 import pytest
 
 import pycollective as pc
-from gpu.device import get, put
+from gpu.device import LONG, data, get, put
 from pycollective import _core
-from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.communicator import Communicator
 from pycollective.schedule import describe
 
 pytestmark = pytest.mark.usefixtures("cuda")
 
 TOPOLOGIES = [row.name for row in describe()]
-LONG = 9000  # elements of float32: beyond the low-latency path on this device of 8 multiprocessors
-
-
-def data(rank: int, shape: int | tuple[int, ...], dtype: str = "float32") -> np.ndarray[Any, Any]:
-    random = np.random.default_rng(100 + rank)
-    if dtype == "bool":
-        return random.random(shape) < 0.5
-    if np.issubdtype(numpy_dtype(dtype), np.integer):
-        return random.integers(0, 5, shape).astype(dtype)
-    return random.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
 def both(size: int, call: Any) -> None:

@@ -227,7 +227,11 @@ class RankRun {
   }
 
   void one_call(const CallPlan& call, int32_t thread, std::minstd_rand& random) {
-    if (thread == 0) prepare(call);
+    if (thread == 0) {
+      prepare(call);
+      // Ranks drift apart by whole calls.
+      if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    }
     barrier_.arrive_and_wait();
     if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
     const int32_t channel = thread / kThreads, lane = thread % kThreads;

@@ -6,7 +6,9 @@
 namespace pc::cuda {
 
 void bind_cuda_memory(py::module_& m) {
+  // Freeing waits for kernels, and only a Python thread ends those that wait for a lost peer.
   py::class_<DeviceMemory, std::shared_ptr<DeviceMemory>>(m, "DeviceMemory", py::module_local(),
+                                                          py::release_gil_before_calling_cpp_dtor(),
                                                           "Device memory of ours, or a peer's as it is mapped here.")
       .def_property_readonly("address", &DeviceMemory::address)
       .def_property_readonly("nbytes", &DeviceMemory::bytes)
@@ -20,7 +22,7 @@ void bind_cuda_memory(py::module_& m) {
         "cudaMalloc memory, zeroed.");
   m.def(
       "open_ipc", [](int device, const std::string& handle, size_t bytes) { return open_ipc(device, handle, bytes); },
-      py::arg("device"), py::arg("handle"), py::arg("nbytes"), "Another process's cudaMalloc memory.");
+      py::arg("device"), py::arg("handle"), py::arg("nbytes"), free_of_gil, "Another process's cudaMalloc memory.");
   m.def("allocate_vmm", &allocate_vmm, py::arg("device"), py::arg("nbytes"), free_of_gil,
         "Memory of the driver's virtual memory management, zeroed.");
   m.def("import_vmm", &import_vmm, py::arg("device"), py::arg("descriptor"), py::arg("nbytes"), free_of_gil,

@@ -20,8 +20,16 @@ NcclCall::Kind kind_of(const std::string& name) {
 bool run(NcclComm& comm, const std::string& collective, uintptr_t x, uintptr_t out, int64_t count,
          std::vector<int64_t> counts, int type, int64_t itemsize, int op, const py::bytes& scalar, int root,
          uintptr_t stream, double timeout) {
-  const NcclCall call{kind_of(collective), reinterpret_cast<const char*>(x), reinterpret_cast<char*>(out), count,
-                      std::move(counts), type, itemsize, op, std::string(scalar), root,
+  const NcclCall call{kind_of(collective),
+                      reinterpret_cast<const char*>(x),
+                      reinterpret_cast<char*>(out),
+                      count,
+                      std::move(counts),
+                      type,
+                      itemsize,
+                      op,
+                      std::string(scalar),
+                      root,
                       reinterpret_cast<cudaStream_t>(stream)};
   const py::gil_scoped_release release;
   return comm.run(call, timeout);

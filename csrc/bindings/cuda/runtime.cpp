@@ -114,6 +114,7 @@ class Event {
     check(cudaStreamWaitEvent(stream_of(stream), event_, 0), "cudaStreamWaitEvent");
   }
   bool done() const {
+    const CaptureAside aside;  // asking is forbidden while some stream is captured in global mode, as torch does
     const cudaError_t result = cudaEventQuery(event_);
     if (result == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -185,8 +186,8 @@ void bind_cuda_runtime(py::module_& m) {
                               cudaMemcpyDefault, stream_of(stream)),
               "cudaMemcpyAsync");
       },
-      py::arg("into"), py::arg("source"), py::arg("nbytes"), py::arg("stream"),
-      py::arg("device") = py::none(), free_of_gil, "Copy between any two memories, in stream order.");
+      py::arg("into"), py::arg("source"), py::arg("nbytes"), py::arg("stream"), py::arg("device") = py::none(),
+      free_of_gil, "Copy between any two memories, in stream order.");
   m.def(
       "synchronize",
       [](uintptr_t stream, std::optional<int> device) {

@@ -57,7 +57,7 @@ Exchange exchange_of(const Exchanged& numbers) {
 py::object fault_of(const Team& team) {
   const auto fault = team.fault();
   if (!fault) return py::none();
-  constexpr const char* names[] = {"none", "mismatch", "timeout", "aborted"};
+  constexpr const char* names[] = {"none", "mismatch", "timeout", "aborted", "dropped"};
   const FaultRecord& r = fault->record;
   return py::make_tuple(names[static_cast<size_t>(fault->kind)], r.rank, r.peer, r.call, r.expected, r.found);
 }
@@ -65,12 +65,14 @@ py::object fault_of(const Team& team) {
 }  // namespace
 
 void bind_cuda_team(py::module_& m) {
+  const auto free_of_gil = py::call_guard<py::gil_scoped_release>();
   m.attr("MOST_RANKS") = kMostRanks;
   m.attr("MOST_VIRTUAL_RANKS") = kMostVirtual;
   m.attr("MOST_CHANNELS") = kMostChannels;
   py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator", py::module_local(),
                                                               "A user's operator, compiled for one element type.");
-  py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local(), "What of a call is the same each time.")
+  py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
+                                          "What of a call is the same each time.")
       .def_readonly("low_latency", &Plan::low_latency)
       .def_property_readonly("placement", [](const Plan& p) { return p.low_latency ? 0u : p.schedule.placement; })
       .def_readonly("channels", &Plan::most_channels, "Blocks of a rank, at most.")
@@ -78,10 +80,11 @@ void bind_cuda_team(py::module_& m) {
       .def_property_readonly("tile_elements",
                              [](const Plan& p) { return p.low_latency ? 0 : p.schedule.plan.tile_elements; });
 
-  py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), "One process's end of a communicator on GPUs.")
+  py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
+                                          "One process's end of a communicator on GPUs.")
       .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t>(),
            py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
-           py::arg("channels"), py::arg("scratch_bytes"))
+           py::arg("channels"), py::arg("scratch_bytes"), free_of_gil)
       .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
       .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("ranks_here"),
                   "Blocks that each rank can have at the same time; 0: too many ranks for the device.")
@@ -89,8 +92,9 @@ void bind_cuda_team(py::module_& m) {
                              "The longest message that the low-latency path takes.")
       .def_property_readonly(
           "low_latency_share", [](const Team&) { return kPackets * kPacketBytes; }, "Bytes of it a channel.")
-      .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"))
-      .def("remove_window", &Team::remove_window, py::arg("id"))
+      .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"), free_of_gil)
+      .def("remove_window", &Team::remove_window, py::arg("id"), free_of_gil, "Waits for the calls in flight.")
+      .def("wait", &Team::wait, free_of_gil, "For the calls in flight.")
       .def("locate", &Team::located, py::arg("rank_index"), py::arg("address"), py::arg("nbytes"),
            "Whether the bytes lie in a window of this rank.")
       .def(
@@ -99,8 +103,9 @@ void bind_cuda_team(py::module_& m) {
              const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom, double prescale,
              double divisor, double postscale, bool reduces, uint32_t placement, bool negotiates, uint64_t digest) {
             const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
-            return self.plan(compiled_of(schedule), fallback ? compiled_of(*fallback) : Compiled{}, work, placement,
-                             negotiates, std::move(custom));
+            const Compiled compiled = compiled_of(schedule), staged = fallback ? compiled_of(*fallback) : Compiled{};
+            const py::gil_scoped_release release;
+            return self.plan(compiled, staged, work, placement, negotiates, std::move(custom));
           },
           py::arg("schedule"), py::arg("fallback"), py::arg("dtype"), py::arg("op"), py::arg("custom"),
           py::arg("prescale"), py::arg("divisor"), py::arg("postscale"), py::arg("reduces"), py::arg("placement"),
@@ -115,6 +120,7 @@ void bind_cuda_team(py::module_& m) {
             const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
             std::vector<Exchange> made;
             for (const Exchanged& numbers : exchanges) made.push_back(exchange_of(numbers));
+            const py::gil_scoped_release release;
             return self.low_latency_plan(made, longest, work, std::move(custom));
           },
           py::arg("dtype"), py::arg("op"), py::arg("custom"), py::arg("prescale"), py::arg("divisor"),

@@ -72,7 +72,7 @@ struct ChannelState {
   uint64_t guard[2][kMostRanks];  // counters that must be reached before a slot is written again
 };
 
-enum class DeviceFault : uint32_t { none = 0, mismatch, timeout, aborted };
+enum class DeviceFault : uint32_t { none = 0, mismatch, timeout, aborted, dropped };
 
 // In host memory that kernels can write.  The first fault wins.
 struct FaultRecord {

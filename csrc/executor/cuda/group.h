@@ -45,15 +45,18 @@ class CudaGroup {
     table = {tables.table};
     if (a_.negotiates != 0) {
       bool alike = true;
-      if (!all(meet_everybody(alike))) return false;
-      if (!all(alike) && tables.fallback != nullptr) {
+      int32_t unknown = -1;
+      if (!all(meet_everybody(alike, unknown))) return false;
+      if (all(alike)) {
+        if (!all(unknown < 0 || complain_of(unknown))) return false;
+      } else if (tables.fallback != nullptr) {
         table = {tables.fallback};
         plan_ = a_.fallback;
       }
     }
     stride_ = static_cast<uint64_t>(table.stride());
     const int64_t tiles = (plan_.tiles - channel_ + a_.channels - 1) / a_.channels;
-    span = {base_, tiles, static_cast<uint32_t>(state_->slot)};
+    span = {base_, tiles > 0 ? tiles : 1, static_cast<uint32_t>(state_->slot)};  // one of nothing is an ordinary tile
     return true;
   }
 
@@ -133,7 +136,8 @@ class CudaGroup {
     }
   }
 
-  PC_FN bool meet_everybody(bool& alike) {
+  // `alike`: the peers' arrays lie as mine do; `unknown`: a peer whose array lies in a window that I have dropped.
+  PC_FN bool meet_everybody(bool& alike, int32_t& unknown) {
     for (int32_t peer = lane(); peer < a_.size; peer += width()) {
       const auto& mine = a_.buffers[member_];
       if (peer == rank_) {
@@ -144,10 +148,21 @@ class CudaGroup {
       if (!await(peer, base_)) return false;
       const Entry* said = entry(rank_, peer);
       alike = alike && said->placement == a_.placement;
+      if (!known(peer, said->input) || !known(peer, said->output)) unknown = peer;
       block_.input[peer] = address_of(peer, said->input);
       block_.output[peer] = address_of(peer, said->output);
     }
     return true;
+  }
+
+  // A window whose array this rank has dropped is mapped here no longer.
+  PC_FN bool known(int32_t peer, const Place& at) const {
+    return at.window < 0 || a_.windows[at.window * a_.size + peer] != nullptr;
+  }
+  PC_FN bool complain_of(int32_t peer) const {
+    const Patience patience(a_.host, a_.claimed, a_.timeout_ns);
+    patience.report(DeviceFault::dropped, {rank_, peer, channel_, 0, call_, a_.digest, 0});
+    return false;
   }
 
   PC_FN char* address_of(int32_t peer, const Place& at) const {

@@ -60,7 +60,7 @@ int attribute(cudaDeviceAttr which, int device) {
 
 }  // namespace
 
-DeviceBytes::DeviceBytes(int device, size_t bytes) {
+DeviceBytes::DeviceBytes(int device, size_t bytes) : device_(device) {
   const OnDevice on(device);
   const CaptureAside aside;
   check(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<size_t>(bytes, 16)), "cudaMalloc");
@@ -68,7 +68,9 @@ DeviceBytes::DeviceBytes(int device, size_t bytes) {
 }
 
 DeviceBytes::~DeviceBytes() {
-  if (data_ != nullptr) (void)cudaFree(data_);  // waits for kernels that use it; at exit there may be nothing to free
+  if (data_ == nullptr) return;
+  const QuietlyOn on(device_);
+  (void)cudaFree(data_);  // waits for kernels that use it; at exit there may be nothing to free
 }
 
 int64_t Team::mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_bytes) {
@@ -111,7 +113,8 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
 }
 
 Team::~Team() {
-  if (any_call_) (void)cudaEventSynchronize(latest_);
+  const QuietlyOn on(device_);
+  if (any_call_) wait();
   if (latest_ != nullptr) (void)cudaEventDestroy(latest_);
   if (host_ != nullptr) (void)cudaFreeHost(host_);
 }
@@ -129,12 +132,17 @@ void Team::add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t b
   windows_[id] = {bases, bytes};
 }
 
+void Team::wait() const {
+  const QuietlyOn on(device_);
+  (void)cudaEventSynchronize(latest_);  // what went wrong is reported by fault()
+}
+
 void Team::remove_window(int64_t id) {
-  const std::lock_guard lock(mutex_);
-  if (windows_.erase(id) == 0) return;
   const OnDevice on(device_);
   const CaptureAside aside;
-  if (any_call_) (void)cudaEventSynchronize(latest_);
+  wait();  // outside the lock, which other threads take with the interpreter's held
+  const std::lock_guard lock(mutex_);
+  if (windows_.erase(id) == 0) return;
   const size_t row = static_cast<size_t>(size_) * sizeof(char*);
   OwnStream().clear(windows_table_.data() + static_cast<size_t>(id % kMostWindows) * row, row);
 }
@@ -219,7 +227,8 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
   Arguments& a = plan->schedule;
   a.plan = view_of(compiled, element);
   a.fallback = falls_back ? view_of(fallback, element) : a.plan;
-  plan->most_channels = static_cast<int32_t>(std::min<int64_t>({mailbox_.channels, a.plan.tiles, a.fallback.tiles}));
+  // By the staged plan alone: the ranks must launch alike before they know where the others' arrays lie.
+  plan->most_channels = static_cast<int32_t>(std::min<int64_t>(mailbox_.channels, a.fallback.tiles));
 
   Upload upload;
   const size_t layout_at = upload.add_layout(compiled);
@@ -304,10 +313,10 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   return plan;
 }
 
-// Calls of one team happen one after the other, whatever the streams.
-void Team::follow(cudaStream_t stream, bool capturing) {
-  if (any_call_ && !capturing && stream != last_stream_)
-    check(cudaStreamWaitEvent(stream, latest_, 0), "cudaStreamWaitEvent");
+// Calls of one team happen one after the other, whatever the streams.  A stream's handle says little: it can be used
+// again for another stream, and the per-thread stream has one for all threads.
+void Team::follow(cudaStream_t stream, unsigned long long id) {
+  if (any_call_ && id != last_stream_) check(cudaStreamWaitEvent(stream, latest_, 0), "cudaStreamWaitEvent");
 }
 
 void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers, cudaStream_t stream,
@@ -318,7 +327,11 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
   const bool capturing = status != cudaStreamCaptureStatusNone;
-  follow(stream, capturing);
+  unsigned long long id = 0;
+  if (!capturing) {
+    check(cudaStreamGetId(stream, &id), "cudaStreamGetId");
+    follow(stream, id);
+  }
   const auto nanoseconds = static_cast<uint64_t>(std::min(timeout, 1e9) * 1e9);
   const int32_t limit = max_channels > 0 ? max_channels : kMostChannels;
   if (plan->low_latency) {
@@ -347,7 +360,7 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
     return;
   }
   check(cudaEventRecord(latest_, stream), "cudaEventRecord");
-  last_stream_ = stream;
+  last_stream_ = id;
   any_call_ = true;
 }
 

@@ -22,8 +22,9 @@ class DeviceBytes {
  public:
   DeviceBytes() = default;
   DeviceBytes(int device, size_t bytes);
-  DeviceBytes(DeviceBytes&& other) noexcept { std::swap(data_, other.data_); }
+  DeviceBytes(DeviceBytes&& other) noexcept { *this = std::move(other); }
   DeviceBytes& operator=(DeviceBytes&& other) noexcept {
+    std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     return *this;
   }
@@ -31,6 +32,7 @@ class DeviceBytes {
   char* data() const { return data_; }
 
  private:
+  int device_ = 0;
   char* data_ = nullptr;
 };
 
@@ -84,6 +86,7 @@ class Team {
 
   void add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t bytes);
   void remove_window(int64_t id);
+  void wait() const;  // for the calls in flight
   // The longest message that the low-latency path takes here: its channels must have a block each.
   int64_t low_latency_bytes() const;
   bool located(int32_t member, uintptr_t address, int64_t bytes) const;
@@ -116,7 +119,7 @@ class Team {
   ScaleFactors scaling(const Work& work) const;
   Kernels choose(const Work& work, const CustomOperator* custom) const;
   PlanView view_of(const Compiled& compiled, size_t element) const;
-  void follow(cudaStream_t stream, bool capturing);
+  void follow(cudaStream_t stream, unsigned long long id);
 
   int device_;
   int32_t size_, first_rank_, ranks_here_;
@@ -126,7 +129,7 @@ class Team {
   HostWords* host_ = nullptr;
   HostWords* host_on_device_ = nullptr;
   cudaEvent_t latest_ = nullptr;         // the last call is through
-  cudaStream_t last_stream_ = nullptr;
+  unsigned long long last_stream_ = 0;   // its id
   bool any_call_ = false;
   std::map<int64_t, Window> windows_;
   std::vector<std::shared_ptr<Plan>> captured_;  // a graph may replay them at any time

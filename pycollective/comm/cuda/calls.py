@@ -12,6 +12,8 @@ from pycollective.comm import arrays as host_arrays
 from pycollective.comm.calls import KIND, Call
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.host import run_through_host, to_device, to_host
+from pycollective.comm.cuda.nccl import NCCL
+from pycollective.comm.cuda.nccl_comm import nccl_calls
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.request import Request, make_barrier, make_request
 from pycollective.comm.cuda.runtime import load
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class GpuSide(Protocol):
-    """A rank's GPU side: `DeviceTeam` of a process, `VirtualTeam` of a thread, `HostTeam` where there is no other
-    way."""
+    """A rank's GPU side: `DeviceTeam` of a process, `VirtualTeam` of a thread, `RailTeam` where ranks live on several
+    hosts."""
 
     device: int
     path: Path
@@ -94,7 +96,9 @@ def launch(comm: Communicator, call: Call, options: Options, nonblocking: bool) 
             out = arrays.new_like(call.x, call.shape, stream)
         request = make_request(call, out, stream, options, comm.rank, comm.size)
     gpu = gpu_side(comm, request.device)
-    if gpu.path.kind == HOST:
+    if request.signature.topology == NCCL:
+        nccl_calls(comm, request.device).run(request)
+    elif gpu.path.kind == HOST:
         run_through_host(comm, request, call.kind)
     else:
         gpu.run(request)
@@ -120,7 +124,9 @@ def gpu_side(comm: Communicator, device: int) -> GpuSide:
 
 def _make(comm: Communicator, device: int) -> GpuSide:
     if not isinstance(comm._backend, _core.Team):
-        return HostTeam(device, "the ranks live on several hosts")
+        from pycollective.comm.cuda.rail import RailTeam
+
+        return RailTeam(comm, device)
     if comm._threads and comm.size > 1:
         from pycollective.comm.cuda.virtual import VirtualTeam
 
@@ -128,26 +134,6 @@ def _make(comm: Communicator, device: int) -> GpuSide:
     from pycollective.comm.cuda.team import DeviceTeam
 
     return DeviceTeam(comm, device)
-
-
-class HostTeam:
-    """The GPU side of a communicator whose arrays go through host memory."""
-
-    def __init__(self, device: int, reason: str) -> None:
-        self.device = device
-        self.path = Path(HOST, reason)
-
-    def run(self, request: Request) -> None:
-        raise AssertionError("host.run_through_host makes these calls")
-
-    def check(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
-        return arrays.allocate(shape, dtype, self.device)
 
 
 def device_number(device: str | int) -> int:

@@ -1,13 +1,14 @@
 """Device memory that others may still have mapped.
 
 CUDA leaves open what happens if an exported allocation is freed before the last peer has closed it. So every rank says,
-in a table in shared memory, when it has closed a window, and an owner frees its part when all have said so. What is
-left when a process ends is the driver's to clear up.
+in a table in shared memory, when it has closed a window, and an owner frees its part when all have said so: when
+it next makes or closes a window. (Not in a thread of its own: freeing waits for kernels, and the watcher must not.)
+What is left when a process ends is the driver's to clear up.
 """
 
 from __future__ import annotations
 
-import threading
+import itertools
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,8 @@ class Graves:
         """
         at = number % MOST_WINDOWS if row is None else row
         self._table[at, self._rank] = number + 1
-        with _lock:
-            _waiting.append((self._table[at], number + 1, own))
-            bury()
+        _waiting[next(_numbers)] = (self._table[at], number + 1, own)
+        bury()
 
 
 def table_bytes(size: int) -> int:
@@ -53,11 +53,13 @@ def table_bytes(size: int) -> int:
     return (MOST_WINDOWS + 1) * size * 8
 
 
-_lock = threading.RLock()
-_waiting: list[tuple[Any, int, Any]] = []
+# A destructor may run in the midst of another, and threads beside each other: every step here is one operation.
+_waiting: dict[int, tuple[Any, int, Any]] = {}
+_numbers = itertools.count()
 
 
 def bury() -> None:
     """Free what nobody has mapped any more."""
-    with _lock:
-        _waiting[:] = [grave for grave in _waiting if (grave[0] < grave[1]).any()]
+    for key, (closed, number, _) in list(_waiting.items()):
+        if (closed >= number).all():
+            _waiting.pop(key, None)

@@ -20,10 +20,8 @@ from typing import Any
 from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.request import REDUCING, Signature
+from pycollective.comm.planner import NCCL as NCCL
 from pycollective.errors import CommunicatorError
-
-NCCL = "nccl"
-"""The topology that stands for NCCL's own collectives."""
 
 SHARES_GPUS = 23000
 """The first version that lets several ranks share a GPU."""

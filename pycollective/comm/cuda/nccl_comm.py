@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pycollective import _core
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 _CLOSING_SECONDS = 5.0
+_NEWS_SECONDS = 0.5
 
 
 class NcclRail:
@@ -136,9 +138,10 @@ class NcclRail:
 
     def failure(self) -> Error | None:
         """What has gone wrong in calls under way: NCCL's own report, or one that is late. Does not wait."""
-        if self._comm is None:
+        comm = self._comm
+        if comm is None:
             return None
-        text = self._comm.failure()
+        text = comm.failure()
         if text is not None:
             return CommunicatorError(text)
         flying = list(self._flying)
@@ -189,6 +192,7 @@ class NcclCalls:
         self._comm = weakref.ref(comm)
         self.device = device
         self._rails: dict[int, NcclRail] = {}
+        self._adopted: list[tuple[NcclRail, Any]] = []
         self._failure: Error | None = None
         if isinstance(comm._backend, _core.Team):
             watch(comm, self)
@@ -207,7 +211,9 @@ class NcclCalls:
         assert comm is not None
         self.check()
         s = request.signature
-        rail = self._rail(comm, request)
+        if s.max_channels not in self._rails and load().is_capturing(request.stream):
+            raise CommunicatorError("make one call with topology='nccl' before the stream is captured")
+        rail = self.meet(comm, s.max_channels)
         reason = rail.lacks(s)
         if reason is not None:
             raise CommunicatorError(f"{reason}: leave topology='nccl' out")
@@ -216,50 +222,66 @@ class NcclCalls:
             note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
         x = request.x.address if request.x is not None else 0
         out = request.out.address if request.out is not None else 0
+        self.guard(lambda: rail.run(s, x, out, request.stream, request.timeout))
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Do something that concerns all ranks: if it fails, the communicator is poisoned."""
         try:
-            rail.run(s, x, out, request.stream, request.timeout)
+            action()
         except Error as error:
             self._fail(error)
             self.check()
             raise
 
-    def _rail(self, comm: Communicator, request: Request) -> NcclRail:
-        """NCCL's communicator for calls that may take so many blocks."""
-        limit = request.signature.max_channels
-        if limit not in self._rails:
-            if load().is_capturing(request.stream):
-                raise CommunicatorError("make one call with topology='nccl' before the stream is captured")
-            self._rails[limit] = NcclRail(comm._exchange, comm.rank, comm.size, self.device, limit)
-        return self._rails[limit]
+    def meet(self, comm: Communicator, most_blocks: int) -> NcclRail:
+        """Collective: NCCL's communicator for calls that may take so many blocks; made once."""
+        if most_blocks not in self._rails:
+            self._rails[most_blocks] = NcclRail(comm._exchange, comm.rank, comm.size, self.device, most_blocks)
+        return self._rails[most_blocks]
+
+    def adopt(self, rail: NcclRail, within: Any) -> None:
+        """Look after another NCCL communicator too, and after the GPU side of the host's ranks that goes with it."""
+        self._adopted.append((rail, within))
 
     def check(self) -> None:
         """Raise what went wrong in calls that are under way or through, if anything did."""
         comm = self._comm()
         assert comm is not None
-        if isinstance(comm._backend, _core.Team):
+        self.look()
+        if isinstance(comm._backend, _core.Team) and comm._backend.poisoned:
+            self.abort()  # or freeing this call's arrays would wait for it
             comm._backend.require_sound()
         if self._failure is not None:
-            raise type(self._failure)(str(self._failure))
+            raise copy.copy(self._failure)
 
     def look(self) -> None:
         """Called by the watcher: find out what NCCL or the clock says, and tell the other ranks of the host."""
-        if self._failure is None:
-            for rail in list(self._rails.values()):
-                found = rail.failure()
-                if found is not None:
-                    self._fail(found)
-                    return
+        if self._failure is not None:
+            return
+        found = next(filter(None, (rail.failure() for rail in self._all())), None)
+        for _, within in self._adopted:
+            try:
+                within.check()
+            except Error as error:
+                found = found or error
+        if found is not None:
+            self._fail(found)
 
     def abort(self) -> None:
         """Let the kernels in flight give up."""
-        for rail in list(self._rails.values()):
+        for rail in self._all():
             rail.abort()
+        for _, within in self._adopted:
+            within.abort()
+
+    def _all(self) -> list[NcclRail]:
+        return [*self._rails.values(), *(rail for rail, _ in self._adopted)]
 
     def close(self) -> None:
         """The communicator was freed."""
-        for rail in self._rails.values():
+        for rail in self._all():
             rail.close()
-        self._rails = {}
+        self._rails, self._adopted = {}, []
         if self._failure is None:
             self._failure = CommunicatorError("the communicator was freed")
 
@@ -274,23 +296,30 @@ class NcclCalls:
             return
         backend = comm._backend
         if isinstance(backend, _core.Team):
-            if not backend.poisoned:
-                _look_for_the_dead(comm, backend)
-            if not backend.poisoned and isinstance(error, TimeoutError):
-                backend.report_timeout(comm.rank, str(error))
-            elif not backend.poisoned:
+            if isinstance(error, TimeoutError):
+                if not backend.poisoned:
+                    backend.report_timeout(comm.rank, str(error))
+            elif not _somebody_died(comm, backend):
                 backend.give_up(str(error))
         else:
             self._failure = error
         self.abort()
 
 
-def _look_for_the_dead(comm: Communicator, backend: _core.Team) -> None:
-    """NCCL sees a broken connection where a peer has died; the core knows which process it was."""
-    for rank in range(comm.size):
-        if rank != comm.rank and backend.gone(rank) and not backend.departed(rank):
-            backend.report_lost(rank, f"the process of rank {rank} is gone")
-            return
+def _somebody_died(comm: Communicator, backend: _core.Team) -> bool:
+    """Whether a peer's end explains an error of NCCL's; then it is reported as such.
+
+    NCCL sees a broken connection, and often before the core sees which process it was.
+    """
+    end = time.monotonic() + _NEWS_SECONDS
+    while not backend.poisoned:
+        for rank in range(comm.size):
+            if rank != comm.rank and backend.gone(rank) and not backend.departed(rank):
+                backend.report_lost(rank, f"the process of rank {rank} is gone")
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _serve(calls_of: weakref.ref[NcclCalls]) -> None:

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.windows import KINDS, DeviceWindow, share
+from pycollective.comm.cuda.windows import KINDS, DeviceWindow, give_up, share
 from pycollective.comm.teams import Exchange
 from pycollective.errors import CommunicatorError
 
@@ -43,7 +43,10 @@ def agree(exchange: Exchange, rank: int, size: int, device: int) -> Path:
     for kind in KINDS:
         try:
             window = share(exchange, rank, size, 8 * _WORDS * size, device, kind)
-            _verify(exchange, rank, window)
+            try:
+                _verify(exchange, rank, window)
+            finally:
+                give_up(exchange, rank, window)
         except CommunicatorError as error:
             reasons.append(f"{kind}: {error}")
             continue
@@ -88,8 +91,8 @@ def _verify(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
     for action in (write_all, read_all):
         try:
             problem = action()
-        except CommunicatorError as error:
-            problem = str(error)
+        except Exception as error:  # whatever it is, the others must hear of it
+            problem = str(error) or type(error).__name__
         problems = [text.decode() for text in exchange(problem.encode()) if text]
         if problems:
             raise CommunicatorError(f"memory is mapped, but does not carry data: {problems[0]}")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pycollective import _core
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.faults import raise_mismatch, report_fault
-from pycollective.comm.cuda.graves import MAILBOXES, Graves, table_bytes
+from pycollective.comm.cuda.graves import MAILBOXES, Graves, bury, table_bytes
 from pycollective.comm.cuda.paths import HOST, Path, agree
-from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner
+from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
 from pycollective.comm.cuda.request import Request
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.watch import watch
@@ -54,9 +54,13 @@ class DeviceTeam:
         self._freed = False
         if self.path.kind == HOST:
             return
-        mine = {"channels": cuda.Team.most_channels(device, 1), "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))}
+        mine = {
+            "gpu": cuda.properties(device)["uuid"],
+            "channels": [cuda.Team.most_channels(device, sharing + 1) for sharing in range(size)],
+            "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH")),
+        }
         said = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
-        channels = min(each["channels"] for each in said)
+        channels = _agree_on_channels([each["gpu"] for each in said], [each["channels"] for each in said])
         if channels < 1:
             raise CommunicatorError("a GPU of this communicator cannot launch cooperatively")
         scratch = said[0]["scratch"]  # the first rank's setting counts: all must cut alike
@@ -96,14 +100,25 @@ class DeviceTeam:
         packets = self._planner.takes_packets(request.signature)
         placement = self._place(request) if negotiates and not packets else 0
         planned = self._planner.plan(request.signature, placement, negotiates and not packets)
-        other = self._ledger.note(planned.digest, planned.text)
-        if other >= 0:
-            raise_mismatch(comm, self._team, self._ledger, planned, other)
+        self.note(planned)
         x, out = request.x, request.out
         addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
         if placement and request.signature.collective == "broadcast":
             addresses = (addresses[1], addresses[1])
         self._team.run(planned.plan, [addresses], request.stream, request.signature.max_channels, request.timeout)
+
+    def note(self, planned: Planned) -> None:
+        """Write down this rank's next call, and compare it with the peers' that have come as far.
+
+        Raises:
+            MismatchError: with both calls.
+        """
+        comm = self._comm()
+        assert comm is not None
+        if self._works():
+            other = self._ledger.note(planned.digest, planned.text)
+            if other >= 0:
+                raise_mismatch(comm, self._team, self._ledger, planned, other)
 
     def check(self) -> None:
         """Raise what went wrong in calls that are under way or through, if anything did."""
@@ -119,7 +134,9 @@ class DeviceTeam:
         """The communicator was freed: finish what is under way and let go of the memory."""
         if self._works():
             own = self._mailboxes.memory[self._rank]
-            del self._planner, self._team, self._mailboxes  # waits for the calls in flight
+            self._team.wait()  # windows that live on keep the team alive
+            del self._planner, self._team
+            self._mailboxes.memory.clear()
             self._graves.close(0, own, MAILBOXES)
             self._freed = True
 
@@ -166,6 +183,7 @@ class DeviceTeam:
         if self.path.kind == HOST:
             return allocate(shape, dtype, self.device)
         cuda = load()
+        bury()
         window = self._share(max(math.prod(shape) * ITEMSIZE[dtype], 16))
         owner = _Window(self._team, self._graves, number, window, self._rank)
         self._windows += 1
@@ -178,13 +196,25 @@ class _Window:
     def __init__(self, team: Any, graves: Graves, number: int, window: DeviceWindow, rank: int) -> None:
         self._team, self._graves, self._number = team, graves, number
         self._own = window.memory[rank]
-        self._peers: tuple[Any, ...] | None = window.memory
+        self._peers = window.memory
         team.add_window(number, list(window.bases), window.nbytes)
 
     def __del__(self) -> None:
         self._team.remove_window(self._number)  # waits for the calls that use it
-        self._peers = None
+        self._peers.clear()
         self._graves.close(self._number, self._own)
+
+
+def _agree_on_channels(gpus: list[str], most: list[list[int]]) -> int:
+    """Channels that all ranks can have at once, also where several share a GPU: under MPS their kernels run side by
+    side, and one that waits for a block that finds no place would wait for ever. Without MPS they take turns.
+
+    Args:
+        gpus: of each rank. most: for each rank, the blocks it can have where 1, 2, ... ranks share its GPU.
+    """
+    if not all(each[0] for each in most):
+        return 0
+    return min(max(each[gpus.count(gpu) - 1], 1) for gpu, each in zip(gpus, most, strict=True))
 
 
 def _refuse_too_many(size: int, most: int) -> None:

@@ -7,9 +7,9 @@ be exported, and must keep working.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,14 +36,22 @@ class DeviceWindow:
         nbytes: of a part.
         kind: "cuda-ipc", "cuda-vmm", or "local": all ranks live in this process.
         device: this rank's.
-        memory: what the addresses need to stay valid, in rank order.
+        memory: what the addresses need to stay valid, in rank order; empty once it was given up.
     """
 
     bases: tuple[int, ...]
     nbytes: int
     kind: str
     device: int
-    memory: tuple[Any, ...]
+    memory: list[Any]
+
+
+def give_up(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
+    """Collective: unmap and free a window. CUDA leaves open what freeing a part does that somebody has still mapped."""
+    own = window.memory[rank]
+    window.memory.clear()
+    exchange(b"")
+    del own
 
 
 def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, kind: str) -> DeviceWindow:
@@ -66,7 +74,7 @@ def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, ki
 def share_locally(size: int, nbytes: int, device: int) -> DeviceWindow:
     """The same for ranks that are threads of this process, on one device."""
     cuda = load()
-    parts = tuple(cuda.allocate_plain(device, nbytes) for _ in range(size))
+    parts = [cuda.allocate_plain(device, nbytes) for _ in range(size)]
     return DeviceWindow(tuple(part.address for part in parts), nbytes, "local", device, parts)
 
 
@@ -78,38 +86,42 @@ def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
         return memory, memory.ipc_handle()
 
     (mine, _), handles = _all_or_none(exchange, allocate, lambda made: made[1], "export device memory by CUDA IPC")
+    # Nobody's part is freed before all have unmapped it: _all_or_none sees to it, and `mine` lives until then.
 
     def open_all() -> list[Any]:
         return [mine if r == rank else cuda.open_ipc(device, handles[r], nbytes) for r in range(size)]
 
     parts, _ = _all_or_none(exchange, open_all, lambda _: b"", "open a peer's CUDA IPC handle")
-    return DeviceWindow(tuple(part.address for part in parts), nbytes, IPC, device, tuple(parts))
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, IPC, device, parts)
 
 
 def _share_vmm(exchange: Exchange, rank: int, size: int, nbytes: int, device: int) -> DeviceWindow:
     cuda = load()
-    name = f"\0pycollective/cuda/{os.getpid()}/{time.monotonic_ns()}".encode()
+    name = f"\0pycollective/cuda/{secrets.token_hex(16)}".encode()
 
-    def allocate() -> tuple[Any, int, socket.socket]:
+    descriptor = -1
+
+    def allocate() -> Any:
+        nonlocal descriptor
         memory = cuda.allocate_vmm(device, nbytes)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        descriptor = memory.export_fd()
         listener.bind(name)
         listener.listen(size)
-        return memory, memory.export_fd(), listener
+        return memory
 
-    (mine, descriptor, listener), names = _all_or_none(
-        exchange, allocate, lambda _: name, "export device memory as a file descriptor"
-    )
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        mine, names = _all_or_none(exchange, allocate, lambda _: name, "export device memory as a file descriptor")
 
         def receive_all() -> list[Any]:
             return _import_all(cuda, listener, mine, descriptor, names, rank, device)
 
         parts, _ = _all_or_none(exchange, receive_all, lambda _: b"", "map a peer's device memory")
     finally:
-        os.close(descriptor)
         listener.close()
-    return DeviceWindow(tuple(part.address for part in parts), nbytes, VMM, device, tuple(parts))
+        if descriptor >= 0:
+            os.close(descriptor)
+    return DeviceWindow(tuple(part.address for part in parts), nbytes, VMM, device, parts)
 
 
 def _import_all(
@@ -126,6 +138,8 @@ def _import_all(
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as out:
                 out.settimeout(_SECONDS)
                 out.connect(names[peer])
+                if peer_uid(out) != os.getuid():
+                    raise CommunicatorError(f"the socket of rank {peer} is held by another user")
                 socket.send_fds(out, [_WHO.pack(rank)], [descriptor])
     listener.settimeout(_SECONDS)
     while None in parts:
@@ -136,8 +150,9 @@ def _import_all(
             incoming.settimeout(_SECONDS)
             text, descriptors, _, _ = socket.recv_fds(incoming, _WHO.size, 1)
         try:
-            (peer,) = _WHO.unpack(text)
-            parts[peer] = cuda.import_vmm(device, descriptors[0], mine.nbytes)
+            if len(text) == _WHO.size and len(descriptors) == 1:
+                (peer,) = _WHO.unpack(text)
+                parts[peer] = cuda.import_vmm(device, descriptors[0], mine.nbytes)
         finally:
             for received in descriptors:
                 os.close(received)
@@ -158,10 +173,12 @@ def _all_or_none(
     made, problem = None, ""
     try:
         made = action()
-    except (CommunicatorError, OSError) as error:
+    except Exception as error:  # whatever it is, the others must hear of it
         problem = str(error) or type(error).__name__
     said = exchange(b"!" + problem.encode() if problem else b"=" + token(made))
     for rank, text in enumerate(said):
         if text[:1] == b"!":
+            made = None  # what was mapped is unmapped ...
+            exchange(b"")  # ... on every rank, before the owners free their parts
             raise CommunicatorError(f"rank {rank} could not {what}: {text[1:].decode()}")
     return made, [text[1:] for text in said]

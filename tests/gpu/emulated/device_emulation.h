@@ -94,13 +94,16 @@ inline bool claim(uint32_t* at) {
   return std::atomic_ref<uint32_t>(*at).compare_exchange_strong(untouched, 1u);
 }
 
-// The two halves of a packet are stored and loaded apart, as a GPU may do.
+// The two halves of a packet are stored apart and in either order, as a GPU may do, now and then with a pause between.
 inline void store_packet(void* at, Vector v) {
+  thread_local unsigned count = 0;
   auto* words = static_cast<uint64_t*>(at);
-  const uint64_t low = static_cast<uint64_t>(v.word[1]) << 32 | v.word[0];
-  const uint64_t high = static_cast<uint64_t>(v.word[3]) << 32 | v.word[2];
-  std::atomic_ref<uint64_t>(words[1]).store(high, std::memory_order_relaxed);
-  std::atomic_ref<uint64_t>(words[0]).store(low, std::memory_order_relaxed);
+  const uint64_t halves[] = {static_cast<uint64_t>(v.word[1]) << 32 | v.word[0],
+                             static_cast<uint64_t>(v.word[3]) << 32 | v.word[2]};
+  const unsigned first = ++count & 1u;
+  std::atomic_ref<uint64_t>(words[first]).store(halves[first], std::memory_order_relaxed);
+  if (count % 32 < 2) std::this_thread::yield();
+  std::atomic_ref<uint64_t>(words[1 - first]).store(halves[1 - first], std::memory_order_relaxed);
 }
 inline Vector load_packet(const void* at) {
   auto* words = static_cast<uint64_t*>(const_cast<void*>(at));

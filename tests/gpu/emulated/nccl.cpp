@@ -68,7 +68,10 @@ struct Transfer {
   bool begun = false;  // a message of no bytes is one too
 };
 
-struct Own { double scalar; int type; };
+struct Own {
+  double scalar;
+  int type;
+};
 
 struct State {
   int rank, size;
@@ -283,8 +286,7 @@ int submit(Comm* comm, void* stream, std::vector<Call> calls) {
   if (host_function() == nullptr) return fail(kInvalidUsage, "no emulated runtime in this process");
   auto* work = new std::function<void()>([state = comm->state, calls = std::move(calls)] { perform(*state, calls); });
   comm->state->busy = 2;  // lives on: a captured stream runs it more than once
-  const int result = host_function()(
-      stream, [](void* data) { (*static_cast<std::function<void()>*>(data))(); }, work);
+  const int result = host_function()(stream, [](void* data) { (*static_cast<std::function<void()>*>(data))(); }, work);
   return result == 0 ? kInProgress : fail(1, "the stream takes no work");
 }
 
@@ -420,10 +422,12 @@ EXPORT int ncclRedOpDestroy(int op, Comm* comm) {
   return comm->state->operators.erase(op) == 1 ? kSuccess : fail(kInvalidArgument, "no such operator");
 }
 EXPORT int ncclAllReduce(const void* x, void* out, size_t count, int type, int op, Comm* comm, void* stream) {
-  return add(comm, stream, {kAllreduce, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, -1, kNone});
+  return add(comm, stream,
+             {kAllreduce, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, -1, kNone});
 }
 EXPORT int ncclReduce(const void* x, void* out, size_t count, int type, int op, int root, Comm* comm, void* stream) {
-  return add(comm, stream, {kReduce, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, root, kNone});
+  return add(comm, stream,
+             {kReduce, static_cast<const char*>(x), static_cast<char*>(out), count, type, op, root, kNone});
 }
 EXPORT int ncclBroadcast(const void* x, void* out, size_t count, int type, int root, Comm* comm, void* stream) {
   return add(comm, stream,

@@ -67,6 +67,8 @@ struct Stream {
   uint64_t added = 0, done = 0;
   bool ends = false;
   Graph* capture = nullptr;
+  const unsigned long long id = ++ids;
+  static inline std::atomic<unsigned long long> ids{0};
   std::thread worker;  // last: it uses all of the above
 };
 
@@ -84,9 +86,7 @@ struct EventState {
   }
 };
 
-struct Event {
-  std::shared_ptr<EventState> state = std::make_shared<EventState>();
-};
+struct Event { std::shared_ptr<EventState> state = std::make_shared<EventState>(); };
 
 namespace {
 
@@ -104,7 +104,7 @@ struct State {
   std::map<CUmemGenericAllocationHandle, Allocation> handles;
   CUmemGenericAllocationHandle next_handle = 1;
   std::mutex streams_mutex;
-  std::vector<Stream*> streams;
+  std::vector<std::shared_ptr<Stream>> streams;
   Stream legacy;
 };
 
@@ -145,11 +145,15 @@ std::map<char*, Allocation>::iterator find(const void* pointer) {
   return static_cast<const char*>(pointer) < next->first + next->second.bytes ? next : all.end();
 }
 
-// Memory is not taken away from under work in flight: cudaFree waits.
+// Memory is not taken away from under work in flight: cudaFree waits; other threads may use streams meanwhile.
 void drain_all() {
-  const std::lock_guard lock(state().streams_mutex);
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    const std::lock_guard lock(state().streams_mutex);
+    streams = state().streams;
+  }
   state().legacy.drain();
-  for (Stream* stream : state().streams) stream->drain();
+  for (const auto& stream : streams) stream->drain();
 }
 
 Stream* real(Stream* stream) { return stream == nullptr ? &state().legacy : stream; }
@@ -352,17 +356,20 @@ cudaError_t cudaIpcCloseMemHandle(void* pointer) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new Stream;
+  auto made = std::make_shared<Stream>();
+  *stream = made.get();
   const std::lock_guard lock(state().streams_mutex);
-  state().streams.push_back(*stream);
+  state().streams.push_back(std::move(made));
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  {
-    const std::lock_guard lock(state().streams_mutex);
-    std::erase(state().streams, stream);
-  }
-  delete stream;
+  std::shared_ptr<Stream> last;  // ends its thread outside the lock
+  const std::lock_guard lock(state().streams_mutex);
+  auto& all = state().streams;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == stream; });
+  if (found == all.end()) return cudaErrorInvalidValue;
+  last = std::move(*found);
+  all.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -374,6 +381,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 extern "C" __attribute__((visibility("default"))) cudaError_t cudaLaunchHostFunc(cudaStream_t stream,
                                                                                  void (*work)(void*), void* data) {
   enqueue(stream, [=] { work(data); });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  *id = real(stream)->id;
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return real(stream)->idle() ? cudaSuccess : cudaErrorNotReady; }

@@ -1,0 +1,17 @@
+"""The GPU's figures: ``python -m bench.gpu`` measures, ``bench/gpu/all.sh`` builds, tests and measures in one go.
+
+n virtual ranks share one GPU, each call of all of them is one launch.  What is timed is a CUDA graph of many calls,
+replayed between two events; candidates take turns, buffers rotate, outputs are poisoned before and checked after.
+
+=============  ================================================================================
+clock.py       a stream: capture, replay, events, turns
+buffers.py     random inputs and outputs of n ranks, several sets of each, and what is right
+calls.py       one of our calls as a candidate, and the bytes that its algorithm must move
+torch_sum.py   the peer that a user would write: torch's sum over stacked buffers, and copies
+nccl.py        the peer NCCL, several ranks on one GPU in one process
+parts.py       what is measured: sweep, small messages, against copies, against torch, against NCCL
+rows.py        a row of the result, provenance, and the JSON
+small.py       every topology at small sizes, for compute-sanitizer
+__main__.py    the parts in a few processes, each within its time; the result file
+=============  ================================================================================
+"""

@@ -1,0 +1,75 @@
+"""Our own calls: n virtual ranks in one launch, as candidates, and the bytes that an algorithm must move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycollective.comm.calls import KIND, Call
+from pycollective.comm.cuda.request import make_request
+from pycollective.comm.cuda.virtual import VirtualWorld
+from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
+from pycollective.schedule.schedule import Placement, Schedule
+
+from .buffers import Buffers
+from .clock import Candidate, Clock
+
+TIMEOUT = 30.0
+"""Seconds that a kernel waits for a peer."""
+
+
+class Ours:
+    """One collective with one topology on every set of some buffers.
+
+    Attributes:
+        plan: what was planned: `.channels`, `.low_latency`, `.placement`.
+        candidate: to be timed.
+    """
+
+    def __init__(self, world: VirtualWorld, clock: Clock, buffers: Buffers, collective: str, topology: str) -> None:
+        self._world, self._clock = world, clock
+        self.collective, self.topology = collective, topology
+        options: Any = {"topology": topology, "timeout": TIMEOUT}
+        root = 0 if collective == "broadcast" else -1
+        self._requests = [
+            [
+                make_request(
+                    Call(KIND[collective], x if root < 0 or rank == root else None, None, (buffers.count,), root),
+                    x if rank == root else out, clock.stream, options, rank, world.size,
+                )
+                for rank, (x, out) in enumerate(zip(inputs, outputs, strict=True))
+            ]
+            for inputs, outputs in zip(buffers.inputs, buffers.outputs, strict=True)
+        ]  # fmt: skip
+        self.plan: Any = world.plan(self._requests[0]).plan
+        self.candidate = Candidate(topology, self.call)
+
+    def call(self, i: int) -> None:
+        """Put a call on the i-th set into the stream."""
+        self._world.run(self._requests[i % len(self._requests)], self._clock.stream)
+
+    def fault(self) -> Any:
+        """What a kernel left behind, or None."""
+        return self._world.team.fault()
+
+    def least_bytes(self, nbytes: int) -> int:
+        """Bytes of device memory that the algorithm reads and writes for `nbytes` a rank; 0 on the packet path."""
+        if self.plan.low_latency:
+            return 0
+        instance, small = choose(self.collective, self.topology, nbytes)
+        where = Placement[PLACEMENTS[self.plan.placement]]
+        if small and where.inplace:
+            small = False
+        root = 0 if self.collective == "broadcast" else None
+        return moved(schedule_for(instance, self.collective, self._world.size, root, where, small), nbytes)
+
+
+def moved(schedule: Schedule, nbytes: int) -> int:
+    """Bytes that a schedule's steps read and write, all ranks together: k reads and m writes of each chunk."""
+    blocks = 0
+    for rank in schedule.ranks:
+        for step in rank.steps:
+            first = (step.sources[0].rank, step.sources[0].place)
+            alone = len(step.sources) == 1  # a copy leaves out the target that is its source
+            writes = sum(not (alone and (target.rank, target.place) == first) for target in step.targets)
+            blocks += writes + (len(step.sources) if writes else 0)
+    return blocks * nbytes // schedule.chunks

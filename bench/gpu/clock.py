@@ -1,0 +1,125 @@
+"""Timing on a stream: graphs of many calls, replayed between two events, candidates in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycollective.comm.cuda.runtime import load
+
+GRAPH_SECONDS = 2e-3
+"""What a graph should take: long against the launch of the graph itself."""
+MOST_CALLS = 200
+"""Calls in a graph at most."""
+PATIENCE = 30.0
+"""Seconds that a candidate may take before it is said to hang."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something to be timed.
+
+    Attributes:
+        name: of the row.
+        call: puts the i-th call into the clock's stream; it picks its set of buffers by i.
+        captures: whether calls can be captured into a graph; else they are put into the stream one by one.
+    """
+
+    name: str
+    call: Callable[[int], None]
+    captures: bool = True
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call in each round, how many calls stood between two events, and what launches them again."""
+
+    rounds: tuple[float, ...]
+    calls: int
+    launch: Callable[[], None]
+
+    @property
+    def seconds(self) -> float:
+        """The median round's."""
+        return sorted(self.rounds)[len(self.rounds) // 2]
+
+
+class Clock:
+    """A stream of a device, and time on it."""
+
+    def __init__(self, device: int = 0) -> None:
+        self.cuda: Any = load()
+        self.device = device
+        self._stream = self.cuda.Stream(device)
+        self.stream = int(self._stream.address)
+
+    def synchronize(self) -> None:
+        """Wait for the stream; TimeoutError after PATIENCE seconds."""
+        event = self.cuda.Event(self.device)
+        event.record(self.stream)
+        end = time.monotonic() + PATIENCE
+        while not event.done():
+            if time.monotonic() > end:
+                raise TimeoutError(f"the stream has not come on within {PATIENCE:g} s")
+            time.sleep(0)
+
+    def between_events(self, launch: Callable[[], None]) -> float:
+        """Seconds of what `launch` puts into the stream."""
+        before, after = (self.cuda.Event(self.device, timed=True) for _ in range(2))
+        before.record(self.stream)
+        launch()
+        after.record(self.stream)
+        self.synchronize()
+        return float(after.seconds_since(before))
+
+    def compare(self, candidates: Sequence[Candidate], rounds: int = 9, sets: int = 1) -> list[Timing]:
+        """Time candidates in turns: every one once a round, the first of a round another one each time.
+
+        Args:
+            sets: of buffers; a graph holds a multiple of them.
+        """
+        prepared = [self._prepare(candidate, sets) for candidate in candidates]
+        taken: list[list[float]] = [[] for _ in candidates]
+        for turn in range(rounds):
+            for place in range(len(prepared)):
+                i = (place + turn) % len(prepared)
+                launch, calls = prepared[i]
+                taken[i].append(self.between_events(launch) / calls)
+        return [Timing(tuple(times), calls, launch) for times, (launch, calls) in zip(taken, prepared, strict=True)]
+
+    def _prepare(self, candidate: Candidate, sets: int) -> tuple[Callable[[], None], int]:
+        """How to launch a run of calls that is long enough, and how many calls it is; warmed up."""
+        candidate.call(0)
+        self.synchronize()  # what the first call loads and makes is not timed
+        once = self.between_events(lambda: candidate.call(0))
+        wanted = min(MOST_CALLS, max(1, round(GRAPH_SECONDS / max(once, 1e-7))))
+        calls = min(MOST_CALLS, -(-wanted // sets) * sets)
+
+        def all_calls() -> None:
+            for i in range(calls):
+                candidate.call(i)
+
+        launch = all_calls
+        if candidate.captures:
+            self.cuda.begin_capture(self.stream)
+            try:
+                all_calls()
+            finally:
+                graph = self.cuda.end_capture(self.stream)
+            launch = lambda: graph.launch(self.stream)  # noqa: E731
+        for _ in range(2):
+            self.between_events(launch)
+        return launch, calls
+
+
+def copy_ceiling(clock: Clock, nbytes: int = 1 << 30) -> float:
+    """Bytes a second of a large copy within the device's memory, counting those read and those written."""
+    source, into = (clock.cuda.allocate_plain(clock.device, nbytes) for _ in range(2))
+
+    def call(_: int) -> None:
+        clock.cuda.copy(into.address, source.address, nbytes, clock.stream, clock.device)
+
+    (timing,) = clock.compare([Candidate("copy", call)])
+    return 2 * nbytes / timing.seconds

@@ -1,0 +1,166 @@
+"""What is measured, part by part. Those that may hang run in a process of their own and take nothing with them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pycollective.comm.cuda.virtual import VirtualWorld
+
+from . import nccl, torch_sum
+from .buffers import Buffers
+from .calls import Ours
+from .clock import Candidate, Clock, copy_ceiling
+from .rows import Row
+
+TOPOLOGIES = ("direct", "ring", "tree", "wheel")
+COLLECTIVES = ("allreduce", "broadcast")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured: bytes a rank."""
+
+    sweep: tuple[int, ...] = tuple(1 << power for power in (10, 13, 16, 19, 22, 25, 28))
+    against: tuple[int, ...] = (1 << 13, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
+    small: tuple[int, ...] = (8, 64, 512, 1 << 10, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16)
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    rounds: int = 9
+    ceiling_bytes: int = 1 << 30
+
+
+TINY = Scale((1 << 10, 1 << 14), (1 << 13,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20)
+"""For trying the bench itself."""
+
+
+class Bench:
+    """One process's measurements for n ranks.
+
+    Args:
+        emit: takes each row as soon as it is there.
+    """
+
+    def __init__(self, ranks: int, scale: Scale, emit: Callable[[Row], None]) -> None:
+        self.ranks, self.scale, self.emit = ranks, scale, emit
+        self.clock = Clock()
+        self.l2_bytes = int(self.clock.cuda.properties(0)["l2_bytes"])
+        self.world = VirtualWorld(ranks)
+        self.ceiling = copy_ceiling(self.clock, scale.ceiling_bytes)
+
+    def buffers(self, dtype: str, nbytes: int) -> Buffers:
+        return Buffers(self.clock, self.ranks, dtype, nbytes, self.l2_bytes)
+
+    def compare(
+        self, part: str, buffers: Buffers, collective: str, ours: Sequence[Ours], others: Sequence[Candidate] = ()
+    ) -> None:
+        """Check each candidate on poisoned outputs, time them in turns, check what their graphs leave; a row each."""
+        by_name = {mine.candidate.name: mine for mine in ours}
+        candidates = [*(mine.candidate for mine in ours), *others]
+        first = functools.partial(self._wrong, buffers=buffers, collective=collective, ours=by_name)
+        wrong = [first(candidate, lambda c=candidate: c.call(0)) for candidate in candidates]  # type: ignore[misc]
+        timings = self.clock.compare(candidates, self.scale.rounds, buffers.sets)
+        for candidate, timing, before in zip(candidates, timings, wrong, strict=True):
+            mine = by_name.get(candidate.name)
+            least = mine.least_bytes(buffers.nbytes) if mine else 0
+            self.emit(
+                Row(
+                    part, candidate.name, collective, buffers.dtype, self.ranks, buffers.nbytes, timing.seconds,
+                    timing.rounds, timing.calls, buffers.sets, before + first(candidate, timing.launch),
+                    path=("low-latency" if mine.plan.low_latency else "schedule") if mine else "",
+                    channels=mine.plan.channels if mine else 0, least_bytes=least,
+                    of_ceiling=least / timing.seconds / self.ceiling,
+                )
+            )  # fmt: skip
+
+    def _wrong(
+        self, candidate: Candidate, launch: Callable[[], None], buffers: Buffers, collective: str, ours: dict[str, Ours]
+    ) -> int:
+        """Wrong elements after a launch on poisoned outputs."""
+        buffers.poison()
+        launch()
+        wrong = buffers.wrong(collective, exact=collective == "broadcast" or candidate.name == "direct")
+        if candidate.name in ours and (fault := ours[candidate.name].fault()) is not None:
+            raise RuntimeError(f"{candidate.name} {collective} of {buffers.nbytes} bytes: {fault}")
+        return wrong
+
+    def ours(self, buffers: Buffers, collective: str, topologies: Sequence[str] = ("direct",)) -> list[Ours]:
+        return [Ours(self.world, self.clock, buffers, collective, topology) for topology in topologies]
+
+
+def sweep(bench: Bench) -> None:
+    """Every topology against the copy ceiling; largest buffers first, for what memory is left."""
+    for nbytes in sorted(bench.scale.sweep, reverse=True):
+        for dtype in bench.scale.dtypes:
+            buffers = bench.buffers(dtype, nbytes)
+            for collective in COLLECTIVES:
+                bench.compare("sweep", buffers, collective, bench.ours(buffers, collective, TOPOLOGIES))
+
+
+def small(bench: Bench) -> None:
+    """Small messages in a graph."""
+    for nbytes in bench.scale.small:
+        buffers = bench.buffers("float32", nbytes)
+        for collective in COLLECTIVES:
+            bench.compare("small", buffers, collective, bench.ours(buffers, collective))
+
+
+def copies(bench: Bench) -> None:
+    """Broadcast against the copies that one would write instead."""
+    for nbytes in bench.scale.against:
+        buffers = bench.buffers("float32", nbytes)
+
+        def call(i: int, buffers: Buffers = buffers) -> None:
+            source = buffers.inputs[i % buffers.sets][0]
+            for out in buffers.outputs[i % buffers.sets][1:]:
+                bench.clock.cuda.copy(out.address, source.address, buffers.nbytes, bench.clock.stream, 0)
+
+        others = [Candidate(f"{bench.ranks - 1} copies", call)]
+        bench.compare("copies", buffers, "broadcast", bench.ours(buffers, "broadcast", TOPOLOGIES), others)
+
+
+def torch(bench: Bench) -> None:
+    """Allreduce against torch's sum and copies."""
+    if reason := torch_sum.why_not():
+        raise Skipped(reason)
+    for nbytes in bench.scale.against:
+        for dtype in bench.scale.dtypes:
+            buffers = bench.buffers(dtype, nbytes)
+            others = [torch_sum.candidate(bench.clock, buffers)]
+            bench.compare("torch", buffers, "allreduce", bench.ours(buffers, "allreduce"), others)
+
+
+def against_nccl(bench: Bench) -> None:
+    """Allreduce and broadcast against NCCL."""
+    nccl.prepare(bench.ranks, int(bench.clock.cuda.properties(0)["multiprocessors"]))
+    library, _, reason = nccl.find()
+    if library is None:
+        raise Skipped(reason)
+    peer = nccl.Nccl(library, bench.clock, bench.ranks)
+    for nbytes in bench.scale.against:
+        for dtype in bench.scale.dtypes:
+            buffers = bench.buffers(dtype, nbytes)
+            for collective in COLLECTIVES:
+                others = [peer.candidate(buffers, collective)]
+                bench.compare("nccl", buffers, collective, bench.ours(buffers, collective), others)
+
+
+class Skipped(Exception):
+    """A part that cannot be measured here; says why."""
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "small": small, "torch": torch, "copies": copies, "nccl": against_nccl, "sweep": sweep,
+}  # fmt: skip
+"""By name, in the order in which they are measured."""
+RANKS = (8, 4, 2)
+
+
+def all_runs() -> Iterator[tuple[tuple[str, ...], int]]:
+    """(parts, ranks) of each process, what matters most first. NCCL has processes of its own: it may hang."""
+    ours = tuple(part for part in PARTS if part != "nccl")
+    yield ours, RANKS[0]
+    for ranks in RANKS[::-1]:
+        yield ("nccl",), ranks
+    for ranks in RANKS[1:]:
+        yield ours, ranks

@@ -1,0 +1,145 @@
+"""A row of the result, where it was measured, and the JSON: ``{"schema", "provenance", "notes", "rows"}``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ..result import cpu_model
+
+SCHEMA = "pycollective-bench-gpu/1"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate at one size.
+
+    Attributes:
+        part: of the measurement; candidates of one part, size and ranks took turns.
+        nbytes: of each rank's buffer.
+        seconds, rounds: of one call: the median round, and all.
+        calls, sets: calls between two events, and sets of buffers that they went through.
+        path, channels: "low-latency" or "schedule", and thread blocks a rank; of ours alone.
+        least_bytes: that the algorithm reads and writes in device memory; 0 where it is not counted.
+        of_ceiling: least_bytes a second over the copy that was measured in the same process; 0 likewise.
+        wrong: elements of the outputs that were not right.
+    """
+
+    part: str
+    candidate: str
+    collective: str
+    dtype: str
+    ranks: int
+    nbytes: int
+    seconds: float
+    rounds: tuple[float, ...]
+    calls: int
+    sets: int
+    wrong: int
+    path: str = ""
+    channels: int = 0
+    least_bytes: int = 0
+    of_ceiling: float = 0.0
+
+    @property
+    def algbw(self) -> float:
+        """Bytes of a rank's buffer a second."""
+        return self.nbytes / self.seconds
+
+    @property
+    def busbw(self) -> float:
+        """As nccl-tests has it."""
+        return self.algbw * (2 * (self.ranks - 1) / self.ranks if self.collective == "allreduce" else 1.0)
+
+
+@dataclass
+class Result:
+    """What a run leaves behind."""
+
+    provenance: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """One row a line."""
+        head = json.dumps({"schema": SCHEMA, "provenance": self.provenance, "notes": self.notes}, indent=1)
+        rows = ",\n  ".join(
+            json.dumps({**asdict(row), "algbw": round(row.algbw), "busbw": round(row.busbw)}) for row in self.rows
+        )
+        return head[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n'
+
+
+def provenance(cuda: Any, device: int, ceiling: float, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Device, driver, CUDA, packages, date and commit; no name of a machine."""
+    properties = cuda.properties(device)
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "device": properties["name"],
+        "compute_capability": ".".join(map(str, properties["compute_capability"])),
+        "multiprocessors": properties["multiprocessors"],
+        "l2_bytes": properties["l2_bytes"],
+        "memory_bytes": properties["memory_bytes"],
+        "driver": driver(),
+        "cuda_driver": _cuda_version(cuda.driver_version()),
+        "cuda_runtime": _cuda_version(cuda.runtime_version()),
+        "copy_bytes_per_second": round(ceiling),
+        "cpu": cpu_model(),
+        "pycollective": _version("pycollective"),
+        "torch": _version("torch"),
+        "cupy": next((v for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy") if (v := _version(name))), ""),
+        **extra,
+    }
+
+
+def commit() -> str:
+    """PYCOLLECTIVE_COMMIT, or the checked-out commit with a mark where files differ from it; "" without both."""
+    if given := os.environ.get("PYCOLLECTIVE_COMMIT"):
+        return given
+    root = Path(__file__).resolve().parents[2]
+    head = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    return head + (" and changes" if head and _output("git", "-C", str(root), "status", "--porcelain", "-uno") else "")
+
+
+def driver() -> str:
+    """NVIDIA's number of the driver, like 580.65.06."""
+    return _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows in columns, for people."""
+    head = f"{'part':10}{'collective':11}{'dtype':9}{'n':>2}{'bytes':>11}  {'candidate':22}"
+    lines = [f"{head}{'us':>10}{'GB/s':>8}{'ceiling':>8} wrong"]
+    for row in rows:
+        share = f"{row.of_ceiling:8.1%}" if row.of_ceiling else " " * 8
+        lines.append(
+            f"{row.part:10}{row.collective:11}{row.dtype:9}{row.ranks:2}{row.nbytes:11}  {row.candidate:22}"
+            f"{row.seconds * 1e6:10.2f}{row.algbw / 1e9:8.1f}{share}{row.wrong:6}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,43 @@
+"""Every topology at small sizes, checked: what compute-sanitizer watches. ``python -m bench.gpu.small``"""
+
+from __future__ import annotations
+
+import sys
+
+from pycollective.comm.cuda.virtual import VirtualWorld
+from pycollective.schedule import describe
+
+from .buffers import Buffers
+from .calls import Ours
+from .clock import Clock
+
+RANKS = (2, 3)
+SIZES = (20, 4096, 200_004)
+"""Bytes a rank: packets with an odd end; packets; tiles, the last one short and no multiple of 16 bytes."""
+
+
+def main() -> int:
+    """Exit status 1 if an element was wrong."""
+    clock, wrong, calls = Clock(), 0, 0
+    for ranks in RANKS:
+        world = VirtualWorld(ranks)
+        for dtype in ("float32", "bfloat16"):
+            for nbytes in SIZES:
+                buffers = Buffers(clock, ranks, dtype, nbytes, l2_bytes=0)
+                for collective in ("allreduce", "broadcast"):
+                    for topology in (row.name for row in describe()):
+                        mine = Ours(world, clock, buffers, collective, topology)
+                        buffers.poison()
+                        mine.call(0)
+                        mine.call(0)  # the second goes through what the first left behind
+                        wrong += buffers.wrong(collective, exact=topology == "direct" or collective == "broadcast")
+                        calls += 2
+                        if (fault := mine.fault()) is not None:
+                            print(f"{topology} {collective} {dtype} {nbytes} bytes, {ranks} ranks: {fault}")
+                            return 1
+    print(f"{calls} calls, {wrong} wrong elements")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""
+The GPU side of pycollective: kernels, windows and launches.
+"""
+from __future__ import annotations
+import collections.abc
+import typing
+import typing_extensions
+__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'device_count', 'device_of', 'driver_version', 'end_capture', 'import_vmm', 'is_capturing', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
+class Stream:
+    """
+    A stream that does not wait for the default one.
+    """
+    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def device(self) -> int:
+        ...
+class Event:
+    """
+    A point in a stream.
+    """
+    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, timed: bool = False) -> None:
+        ...
+    def done(self) -> bool:
+        ...
+    def hold_back(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        The stream waits until the point is reached.
+        """
+    def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def seconds_since(self, earlier: Event) -> float:
+        """
+        Both must be timed and reached.
+        """
+class Graph:
+    """
+    Captured work.
+    """
+    def launch(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+class DeviceMemory:
+    """
+    Device memory of ours, or a peer's as it is mapped here.
+    """
+    def export_fd(self) -> int:
+        """
+        A file descriptor by which another process maps it; the caller closes it.
+        """
+    def ipc_handle(self) -> bytes:
+        """
+        64 bytes by which another process opens it.
+        """
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def device(self) -> int:
+        ...
+    @property
+    def nbytes(self) -> int:
+        ...
+class DlpackView:
+    """
+    A CUDA array of another library, from its DLPack capsule; not copied.
+    """
+    def __init__(self, capsule: typing.Any) -> None:
+        ...
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def contiguous(self) -> bool:
+        ...
+    @property
+    def device(self) -> int:
+        ...
+    @property
+    def dtype(self) -> str:
+        ...
+    @property
+    def read_only(self) -> bool:
+        ...
+    @property
+    def shape(self) -> tuple:
+        ...
+class DeviceArray:
+    """
+    A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack take it without a copy.
+    """
+    def __dlpack__(self, *, stream: typing.Any = None, max_version: typing.Any = None, dl_device: typing.Any = None, copy: typing.Any = None) -> typing_extensions.CapsuleType:
+        ...
+    def __dlpack_device__(self) -> tuple[int, int]:
+        ...
+    def __init__(self, owner: typing.Any, address: typing.SupportsInt | typing.SupportsIndex, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], dtype: str, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def copy_from_host(self, host: typing_extensions.Buffer, stream: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        """
+        Fill from a contiguous host array; returns when it is done.
+        """
+    def copy_to_host(self, host: typing_extensions.Buffer, stream: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        """
+        Copy into a contiguous host array; returns when it is done.
+        """
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        ...
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def device(self) -> int:
+        ...
+    @property
+    def dtype(self) -> str:
+        ...
+    @property
+    def nbytes(self) -> int:
+        ...
+    @property
+    def shape(self) -> tuple:
+        ...
+    @property
+    def size(self) -> int:
+        """
+        Elements.
+        """
+class CustomOperator:
+    """
+    A user's operator, compiled for one element type.
+    """
+class Plan:
+    """
+    What of a call is the same each time.
+    """
+    @property
+    def channels(self) -> int:
+        """
+        Blocks of a rank, at most.
+        """
+    @property
+    def low_latency(self) -> bool:
+        ...
+    @property
+    def placement(self) -> int:
+        ...
+    @property
+    def tile_elements(self) -> int:
+        ...
+    @property
+    def tiles(self) -> int:
+        ...
+class Team:
+    """
+    One process's end of a communicator on GPUs.
+    """
+    @staticmethod
+    def mailbox_bytes(size: typing.SupportsInt | typing.SupportsIndex, channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    @staticmethod
+    def most_channels(device: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Blocks that each rank can have at the same time; 0: too many ranks for the device.
+        """
+    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, first_rank: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex, mailboxes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def abort(self) -> None:
+        """
+        Kernels in flight give up.
+        """
+    def add_window(self, id: typing.SupportsInt | typing.SupportsIndex, bases: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def fault(self) -> typing.Any:
+        """
+        (kind, rank, peer, call, expected, found) of the first fault, or None.
+        """
+    def locate(self, rank_index: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether the bytes lie in a window of this rank.
+        """
+    def low_latency_plan(self, dtype: str, op: typing.SupportsInt | typing.SupportsIndex, custom: CustomOperator, prescale: typing.SupportsFloat | typing.SupportsIndex, divisor: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, reduces: bool, exchanges: collections.abc.Sequence[tuple[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], longest: typing.SupportsInt | typing.SupportsIndex, digest: typing.SupportsInt | typing.SupportsIndex) -> Plan:
+        """
+        A plan of the low-latency path: for each rank here the offsets and counts that it sends to and receives from every rank, in elements; `longest`: of any pair's messages.
+        """
+    def plan(self, schedule: tuple[collections.abc.Sequence[typing_extensions.Buffer], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], fallback: tuple[collections.abc.Sequence[typing_extensions.Buffer], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None, dtype: str, op: typing.SupportsInt | typing.SupportsIndex, custom: CustomOperator, prescale: typing.SupportsFloat | typing.SupportsIndex, divisor: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, reduces: bool, placement: typing.SupportsInt | typing.SupportsIndex, negotiates: bool, digest: typing.SupportsInt | typing.SupportsIndex) -> Plan:
+        """
+        A plan of a compiled schedule: (a table for each rank here, length, input offset and output offset of each chunk in elements); `fallback`: the same staged.
+        """
+    def remove_window(self, id: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Waits for the calls in flight.
+        """
+    def run(self, plan: Plan, buffers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex, max_channels: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Put a call into the stream: (input, output) addresses for each rank here.
+        """
+    def wait(self) -> None:
+        """
+        For the calls in flight.
+        """
+    @property
+    def low_latency_bytes(self) -> int:
+        """
+        The longest message that the low-latency path takes.
+        """
+    @property
+    def low_latency_share(self) -> int:
+        """
+        Bytes of it a channel.
+        """
+class NcclLibrary:
+    """
+    A loaded copy of NCCL.
+    """
+    OLDEST: typing.ClassVar[int] = 21700
+    def __init__(self, file: str) -> None:
+        ...
+    def unique_id(self) -> bytes:
+        ...
+    @property
+    def path(self) -> str:
+        """
+        The file that was loaded.
+        """
+    @property
+    def version(self) -> int:
+        """
+        NCCL's own code, 22304 for 2.23.4.
+        """
+    @property
+    def version_text(self) -> str:
+        ...
+class NcclComm:
+    """
+    One rank's end of an NCCL communicator.
+    """
+    def __init__(self, library: NcclLibrary, unique_id: bytes, size: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex, most_blocks: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Begins to meet the other ranks; `settle` waits for them.
+        """
+    def abort(self) -> None:
+        ...
+    def close(self, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        False where it had to be aborted.
+        """
+    def failure(self) -> str | None:
+        """
+        What has gone wrong meanwhile, or None.
+        """
+    def run(self, collective: str, x: typing.SupportsInt | typing.SupportsIndex, out: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], type: typing.SupportsInt | typing.SupportsIndex, itemsize: typing.SupportsInt | typing.SupportsIndex, op: typing.SupportsInt | typing.SupportsIndex, scalar: bytes, root: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Put a call into its stream; False if a peer did not come within the time.
+        """
+    def settle(self, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        False once the time is up.
+        """
+def allocate_plain(device: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
+    """
+    cudaMalloc memory, zeroed.
+    """
+def allocate_vmm(device: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
+    """
+    Memory of the driver's virtual memory management, zeroed.
+    """
+def begin_capture(stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+    ...
+def copy(into: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+    """
+    Copy between any two memories, in stream order.
+    """
+def current_device() -> int:
+    ...
+def device_count() -> int:
+    ...
+def device_of(address: typing.SupportsInt | typing.SupportsIndex) -> int | None:
+    """
+    The device whose memory an address lies in, or None.
+    """
+def driver_version() -> int:
+    """
+    1000 * major + 10 * minor; 0: no driver.
+    """
+def end_capture(stream: typing.SupportsInt | typing.SupportsIndex) -> Graph:
+    ...
+def import_vmm(device: typing.SupportsInt | typing.SupportsIndex, descriptor: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
+    """
+    Memory that another process has exported as a file descriptor.
+    """
+def is_capturing(stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    ...
+def open_ipc(device: typing.SupportsInt | typing.SupportsIndex, handle: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
+    """
+    Another process's cudaMalloc memory.
+    """
+def probe_read(device: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, words: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    How many words are not as probe_write leaves them.
+    """
+def probe_write(device: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, words: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Write a pattern of 8-byte words with a kernel.
+    """
+def properties(device: typing.SupportsInt | typing.SupportsIndex) -> dict:
+    ...
+def runtime_version() -> int:
+    """
+    Of the runtime that is linked in.
+    """
+def synchronize(stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
+    ...
+def why_no_device() -> str | None:
+    """
+    Why no GPU can be used, in one sentence; None if one can.
+    """
+MOST_CHANNELS: int = 64
+MOST_RANKS: int = 64
+MOST_VIRTUAL_RANKS: int = 32

@@ -1,0 +1,187 @@
+"""The GPU bench: it measures, it notices what is wrong, and it counts the bytes that an algorithm must move."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpu import emulation
+from pycollective.bench.gpu import nccl, parts, rows, small
+from pycollective.bench.gpu.calls import Ours, moved
+from pycollective.bench.gpu.clock import Candidate
+from pycollective.schedule import Placement, compile
+
+SCALE = parts.Scale((1 << 10, 1 << 14), (1 << 13,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20)
+
+
+@pytest.fixture
+def bench(cuda: ModuleType) -> Callable[[], tuple[parts.Bench, list[rows.Row]]]:
+    def make() -> tuple[parts.Bench, list[rows.Row]]:
+        found: list[rows.Row] = []
+        return parts.Bench(3, SCALE, found.append), found
+
+    return make
+
+
+@pytest.mark.parametrize("part", ["sweep", "small", "copies"])
+def test_parts(bench: Any, part: str) -> None:
+    b, found = bench()
+    parts.PARTS[part](b)
+    assert {row.part for row in found} == {part}
+    for row in found:
+        assert row.wrong == 0
+        assert len(row.rounds) == SCALE.rounds and min(row.rounds) <= row.seconds <= max(row.rounds)
+        assert row.calls % row.sets == 0
+    if part == "sweep":
+        assert {row.candidate for row in found} == set(parts.TOPOLOGIES)
+        assert {row.collective for row in found} == set(parts.COLLECTIVES)
+        big = [row for row in found if row.nbytes == 1 << 14 and row.candidate == "direct"]
+        assert big and all(row.path == "schedule" and row.of_ceiling > 0 for row in big)
+    if part == "small":
+        assert {row.path for row in found} == {"low-latency"}
+    if part == "copies":
+        assert "2 copies" in {row.candidate for row in found}
+    result = rows.Result(rows.provenance(b.clock.cuda, 0, b.ceiling, {"nccl": ""}), ["a note"], found)
+    read = json.loads(result.to_json())
+    assert read["schema"] == rows.SCHEMA and len(read["rows"]) == len(found)
+    assert {"date", "commit", "device", "driver", "cuda_driver", "cuda_runtime", "nccl"} <= set(read["provenance"])
+    assert len(rows.table(found).splitlines()) == len(found) + 1
+
+
+class Lazy(Ours):
+    """Does nothing from its second call on."""
+
+    calls = 0
+
+    def call(self, i: int) -> None:
+        type(self).calls += 1
+        if type(self).calls == 1:
+            super().call(i)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_outputs_that_are_not_written_are_noticed(bench: Any, after: int) -> None:
+    """On poisoned memory, before the timing and after it."""
+    b, found = bench()
+    buffers = b.buffers("float32", 1 << 14)
+    Lazy.calls = 1 - after
+    b.compare("trial", buffers, "allreduce", [Lazy(b.world, b.clock, buffers, "allreduce", "direct")])
+    assert found[0].wrong == (2 - after) * 3 * buffers.count
+
+
+def test_a_wrong_sum_is_noticed(bench: Any) -> None:
+    b, found = bench()
+    buffers = b.buffers("bfloat16", 1 << 13)
+
+    def copies_only(i: int) -> None:
+        for x, out in zip(buffers.inputs[i % buffers.sets], buffers.outputs[i % buffers.sets], strict=True):
+            b.clock.cuda.copy(out.address, x.address, buffers.nbytes, b.clock.stream, 0)
+
+    b.compare("trial", buffers, "allreduce", [], [Candidate("copies", copies_only)])
+    assert found[0].wrong > 3 * buffers.count
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_least_bytes(n: int) -> None:
+    """In units of a rank's buffer: reads and writes of device memory by all ranks together."""
+
+    def of(topology: str, collective: str, placement: Placement) -> float:
+        root = 0 if collective == "broadcast" else None
+        return moved(compile(topology, collective, n, root, placement, False), n << 20) / (n << 20)
+
+    assert of("direct", "allreduce", Placement.WINDOW) == 2 * n  # an owner reads n parts of its chunk and writes n
+    assert of("ring", "allreduce", Placement.INPLACE) == 3 * (n - 1) + 2 * (n - 1)  # sums of two, then copies
+    assert of("ring", "broadcast", Placement.INPLACE) == 2 * (n - 1)  # each rank reads it from one other
+    assert of("direct", "broadcast", Placement.INPLACE) <= 2 * (n - 1)
+
+
+def test_small_sizes_for_the_sanitizer(cuda: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert small.main() == 0
+    assert " 0 wrong elements" in capsys.readouterr().out
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    if emulation.on_device():
+        pytest.skip("a GPU is here")
+    command = [sys.executable, "-m", "pycollective.bench.gpu", "--output", str(tmp_path / "gpu.json")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "nothing to measure" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nccl_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYCOLLECTIVE_NCCL", str(tmp_path / "libnccl.so"))
+    assert nccl.find()[::2] == (None, "no NCCL was found")
+    source = tmp_path / "old.c"
+    source.write_text("int ncclGetVersion(int* v) { *v = 22809; return 0; }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnccl.so", source], check=True)
+    library, version, reason = nccl.find()
+    assert (library, version) == (None, 22809)
+    assert "NCCL 2.28.9 cannot" in reason
+
+
+SHARING_NCCL = r"""
+#include <stddef.h>
+/* Collects a group's calls and does them at its end, on memory that the host can reach. */
+typedef struct { char bytes[128]; } Id;
+static struct { const float* x; float* out; size_t count; int root; long comm; void* stream; } calls[16];
+static int many, depth;
+int ncclGetVersion(int* v) { *v = 23001; return 0; }
+int ncclGetUniqueId(Id* id) { for (int i = 0; i < 128; ++i) id->bytes[i] = (char)i; return 0; }
+int ncclCommInitRank(void** comm, int n, Id id, int rank) {
+  for (int i = 0; i < 128; ++i) if (id.bytes[i] != (char)i) return 4;
+  *comm = (void*)(long)(100 * n + rank);
+  return depth == 1 ? 0 : 5;
+}
+int ncclGroupStart(void) { ++depth; many = 0; return 0; }
+static int put(const void* x, void* out, size_t count, int type, int root, void* comm, void* stream) {
+  if (type != 7 || depth != 1 || (long)comm % 100 != many || stream == 0) return 4;
+  calls[many].x = x, calls[many].out = out, calls[many].count = count, calls[many].root = root;
+  calls[many++].comm = (long)comm;
+  return 0;
+}
+int ncclAllReduce(const void* x, void* out, size_t count, int type, int op, void* comm, void* stream) {
+  return op == 0 ? put(x, out, count, type, -1, comm, stream) : 4;
+}
+int ncclBroadcast(const void* x, void* out, size_t count, int type, int root, void* comm, void* stream) {
+  return put(x, out, count, type, root, comm, stream);
+}
+int ncclGroupEnd(void) {
+  --depth;
+  for (size_t i = 0; many > 0 && i < calls[0].count; ++i) {
+    float total = 0;
+    for (int r = 0; r < many; ++r) total += calls[r].x[i];
+    if (calls[0].root >= 0) total = calls[calls[0].root].x[i];
+    for (int r = 0; r < many; ++r) calls[r].out[i] = total;
+  }
+  return many == 0 || many == (int)(calls[0].comm / 100) ? 0 : 5;
+}
+const char* ncclGetErrorString(int result) { return result == 4 ? "invalid argument" : "invalid usage"; }
+"""
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
+def test_nccl_as_a_peer(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, collective: str) -> None:
+    """Several ranks in one group, over a library with NCCL's interface that works on the emulated device's memory."""
+    (tmp_path / "nccl.c").write_text(SHARING_NCCL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnccl.so", tmp_path / "nccl.c"], check=True)
+    monkeypatch.setenv("PYCOLLECTIVE_NCCL", str(tmp_path / "libnccl.so"))
+    library, version, reason = nccl.find()
+    assert (nccl.text_of(version), reason) == ("2.30.1", "")
+    b, _ = bench()
+    peer = nccl.Nccl(library, b.clock, 3)
+    buffers = b.buffers("float32", 1 << 14)
+    buffers.poison()
+    peer.candidate(buffers, collective).call(0)
+    assert buffers.wrong(collective, exact=True) == 0
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        peer.candidate(b.buffers("bfloat16", 1 << 14), collective).call(0)

@@ -1,0 +1,141 @@
+"""GPU arrays of a communicator that spans hosts: half of the ranks believe that they live on another machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import OPEN_MPI_SETTINGS, find_mpirun
+
+TESTS = Path(__file__).resolve().parents[1]
+pytestmark = [pytest.mark.emulated, pytest.mark.mpi]
+
+_HEAD = """
+import gpu.emulation
+gpu.emulation.install()
+import sys, time, warnings
+import numpy as np
+import pycollective as pc
+from gpu.device import get, put
+from pycollective.comm.cuda import rail
+comm = pc.init()
+n, me = comm.size, comm.rank
+def ranks(x): return [x + r for r in range(n)]
+def wait(text):
+    print(text, flush=True)
+"""
+
+_STAGES = """
+rail.SMALL_BYTES, rail.TILE_BYTES = 64, 4096
+stages = []
+whole = rail._Lanes.allreduce
+rail._Lanes.allreduce = lambda self, request: stages.append(request) or whole(self, request)
+for count in (1000, 512, 5000, 1537):  # one tile, exactly one, several, and a rest
+    x = np.arange(count, dtype="f8") + me
+    total = sum(ranks(np.arange(count, dtype="f8")))
+    assert np.array_equal(get(comm.allreduce(put(x))), total), count
+    same = put(x)
+    assert np.array_equal(get(comm.allreduce(same, out=same)), total)
+    assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total / n)
+    assert np.array_equal(get(comm.allreduce(put(x), op="max", topology="ring")), np.arange(count) + n - 1)
+    assert np.array_equal(get(comm.allreduce(put(x), prescale=2.0, postscale=0.25)), total / 2)
+    assert np.array_equal(get(comm.iallreduce(put((x % 8).astype("f2")), op="min").result()),
+                          np.minimum.reduce([(v % 8).astype("f2") for v in ranks(np.arange(count, dtype="f8"))]))
+assert len(stages) == 24, len(stages)
+x = np.arange(300) + me
+total = sum(ranks(np.arange(300)))
+assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total // n)  # whole numbers: rounded once, by NCCL alone
+assert np.array_equal(get(comm.allreduce(put(x), op="bxor")), np.bitwise_xor.reduce(ranks(np.arange(300))))  # MPI
+assert np.array_equal(get(comm.allreduce(put(x.astype("i2")))), total)  # MPI too
+assert len(stages) == 24, "these do not go in stages"
+assert np.array_equal(get(comm.allreduce(put(x), topology="nccl")), total)
+assert np.array_equal(get(comm.broadcast(put(x), root=2)), np.arange(300) + 2)
+assert np.array_equal(get(comm.allgather(put(x))), np.concatenate(ranks(np.arange(300))))
+assert np.array_equal(get(comm.reduce_scatter(put(x))), np.array_split(total, n)[me])
+assert np.array_equal(get(comm.alltoall(put(np.arange(8) + 10 * me))), [v + 10 * r for r in range(n) for v in (2 * me, 2 * me + 1)])
+found = comm.reduce(put(x), root=1)
+assert np.array_equal(get(found), total) if me == 1 else found is None
+assert comm._gpu.path.kind == "nccl" and "cuda-ipc within a host, and by NCCL between hosts" in comm._gpu.path.reason
+assert comm.empty(4, "f4", device="cuda").shape == (4,)
+comm.check()
+comm.barrier()
+comm.free()
+wait("fine")
+"""
+
+_WITHOUT = """
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    x = np.arange(5000.0) + me
+    assert np.array_equal(get(comm.allreduce(put(x))), sum(ranks(np.arange(5000.0))))
+assert any("no NCCL can be used" in str(w.message) and "MPI" in str(w.message) for w in said), said
+assert comm._gpu.path.kind == "host"
+try:
+    comm.allreduce(put(x), topology="nccl")
+except pc.CommunicatorError as error:
+    assert "no NCCL can be used" in str(error)
+    wait("fine")
+"""
+
+_LATE = """
+rail.SMALL_BYTES = 64
+comm.allreduce(put(np.ones(1000)))
+if me == 3:
+    time.sleep(5)
+    wait("fine")
+    sys.exit()
+begin = time.monotonic()
+try:
+    comm.iallreduce(put(np.ones(1000)), timeout=1.0).wait()
+except pc.Error as error:
+    assert time.monotonic() - begin < 4, error
+    wait("fine")
+try:
+    comm.allreduce(put(np.ones(1000)))
+except pc.Error:
+    time.sleep(max(0, 5 - (time.monotonic() - begin)))
+"""
+
+
+def _run(script: str, folder: Path, nccl: str) -> subprocess.CompletedProcess[str]:
+    """`unshare -u` gives two of four ranks a host name of their own."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
+        pytest.skip("needs unshare -u (root, or user namespaces)")
+    mpirun = find_mpirun()
+    assert mpirun is not None
+    file = folder / "case.py"
+    file.write_text(_HEAD + script)
+    here = ["-np", "2", sys.executable, str(file)]
+    there = ["-np", "2", "unshare", "-u", "sh", "-c", f"hostname elsewhere && exec {sys.executable} {file}"]
+    environment = {
+        **os.environ,
+        **OPEN_MPI_SETTINGS,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        "PYCOLLECTIVE_NCCL": nccl,
+        "PC_EMULATED_NCCL_VERSION": "23001",
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    }
+    command = [mpirun, "--bind-to", "none", *here, ":", *there]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, cwd=folder)
+
+
+def test_in_stages(built: Path, tmp_path: Path) -> None:
+    done = _run(_STAGES, tmp_path, str(built.with_name("libnccl.so.2")))
+    assert done.returncode == 0 and done.stdout.count("fine") == 4, done.stdout + done.stderr
+
+
+def test_without_nccl(built: Path, tmp_path: Path) -> None:
+    """Through host memory and MPI, and a warning says why."""
+    done = _run(_WITHOUT, tmp_path, "/nowhere/libnccl.so.2")
+    assert done.stdout.count("fine") == 4, done.stdout + done.stderr
+
+
+def test_a_rank_that_does_not_come(built: Path, tmp_path: Path) -> None:
+    """On its own host and on the other one: nobody waits for ever."""
+    done = _run(_LATE, tmp_path, str(built.with_name("libnccl.so.2")))
+    assert done.stdout.count("fine") == 4, done.stdout + done.stderr
