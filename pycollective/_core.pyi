@@ -116,6 +116,10 @@ class Ledger:
         ...
     def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+    def calls(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        How many calls a rank has made.
+        """
     def counterpart(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
         """
         What a rank has said of its call of the same number as this rank's latest.

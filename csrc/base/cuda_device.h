@@ -56,6 +56,16 @@ class QuietlyOn {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+// A kernel as cudaLaunchCooperativeKernel takes it: the typed form of CUDA 12 does not take functions.
+template <class F>
+auto launchable(F* kernel) {
+#if CUDART_VERSION >= 13000
+  return kernel;
+#else
+  return reinterpret_cast<const void*>(kernel);
+#endif
+}
+
 // A stream that waits for no other; what is put into it is through when the call returns.
 class OwnStream {
  public:

@@ -10,6 +10,7 @@ void bind_ledger(py::module_& m) {
       .def_static("segment_bytes", &Ledger::segment_bytes, py::arg("size"))
       .def("note", &Ledger::note, py::arg("digest"), py::arg("text"),
            "Write down the next call; returns a rank whose call of the same number differs, or -1.")
+      .def("calls", &Ledger::calls, py::arg("rank"), "How many calls a rank has made.")
       .def("counterpart", &Ledger::counterpart, py::arg("rank"),
            "What a rank has said of its call of the same number as this rank's latest.")
       .def("text", &Ledger::text, py::arg("rank"), py::arg("digest"),

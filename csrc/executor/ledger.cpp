@@ -36,6 +36,13 @@ std::string Ledger::read(const Note& note) {
   return found;
 }
 
+int64_t Ledger::calls(int32_t rank) const {
+  uint64_t latest = 0;
+  for (uint64_t slot = 0; slot < kKept; ++slot)
+    latest = std::max(latest, at(rank, slot).call.load(std::memory_order_acquire));
+  return static_cast<int64_t>(latest);
+}
+
 std::string Ledger::counterpart(int32_t rank) const { return read(at(rank, calls_)); }
 
 std::string Ledger::text(int32_t rank, uint64_t digest) const {

@@ -21,6 +21,8 @@ class Ledger {
   int32_t note(uint64_t digest, const std::string& text);
   // What a rank has said of its latest calls with the digest; empty if that is too long ago.
   std::string text(int32_t rank, uint64_t digest) const;
+  // How many calls a rank has made.
+  int64_t calls(int32_t rank) const;
   // What a rank has said of its call of the same number as this rank's latest.
   std::string counterpart(int32_t rank) const;
 

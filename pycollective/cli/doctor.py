@@ -301,22 +301,17 @@ def _cuda() -> Finding:
 
 
 def _nccl() -> Finding:
-    places = ["libnccl.so.2", *_nccl_of_pip()]
-    for place in places:
-        try:
-            library = ctypes.CDLL(place)
-        except OSError:
-            continue
-        version = ctypes.c_int()
-        library.ncclGetVersion(ctypes.byref(version))
-        major, rest = divmod(version.value, 10000)
-        return Finding("GPU", "NCCL", f"{major}.{rest // 100}.{rest % 100}", why=place)
-    return Finding("GPU", "NCCL", "not found", None, "no libnccl.so.2 on the loader's path or among Python's packages")
+    """The copy that `topology="nccl"` would load here, and why that one."""
+    from pycollective.comm.cuda.nccl import library
+    from pycollective.errors import CommunicatorError
 
-
-def _nccl_of_pip() -> list[str]:
-    """Where the packages nvidia-nccl-cu* put the library."""
-    return [str(p) for folder in sys.path for p in Path(folder or ".").glob("nvidia/nccl/lib/libnccl.so.2")]
+    try:
+        found = library()
+    except ImportError:
+        return Finding("GPU", "NCCL", "not looked for", None, "pycollective._cuda, which loads it, is not built")
+    except CommunicatorError as error:
+        return Finding("GPU", "NCCL", "not found", None, str(error))
+    return Finding("GPU", "NCCL", found.version_text, why=f"{found.source}: {found.path}; {found.reason}")
 
 
 # -- what a call would do ----------------------------------------------------------------------------------

@@ -18,10 +18,14 @@ _Result = TypeVar("_Result")
 class LocalWorld:
     """A world of `size` ranks that live as threads; each `run` makes a fresh communicator."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: str | int | None = None) -> None:
         if size < 1:
             raise ValueError(f"a world has at least one rank, not {size}")
         self.size = size
+        if device is not None:
+            from pycollective.comm.cuda.virtual import require_room
+
+            require_room(size, device)
 
     def run(self, function: Callable[[Communicator], _Result]) -> list[_Result]:
         """Call `function(comm)` on every rank's thread.
@@ -77,10 +81,15 @@ class _World(Generic[_Result]):
             self.comms[rank].free()
 
 
-def local_world(size: int) -> LocalWorld:
+def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
     """A world of `size` ranks as threads of this process: `local_world(4).run(lambda comm: comm.rank)`.
 
+    Args:
+        size: how many ranks.
+        device: a GPU ("cuda", "cuda:1" or its number) that can run so many ranks at a time, or an error now. Calls on
+            arrays in its memory meet and become one launch; see docs/gpu.md.
+
     Raises:
-        ValueError: size < 1.
+        ValueError: size < 1. CommunicatorError: no such GPU, or no room on it; says why.
     """
-    return LocalWorld(size)
+    return LocalWorld(size, device)

@@ -76,7 +76,8 @@ def load(file: Path) -> ModuleType:
     """The extension in `file`, as if it were the installed one."""
     import pycollective
 
-    spec = importlib.util.spec_from_file_location(NAME, file)
+    # Under another name: pybind11 makes a module of a name once a process, and the real one may be there already.
+    spec = importlib.util.spec_from_file_location("emulated._cuda", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -42,7 +42,20 @@ def _reductions() -> None:
 
     comm = pc.init()
     n, me = comm.size, comm.rank
-    types = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+    types = [
+        "int8",
+        "uint8",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ]
     functions = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
     for name in types:
         all_ranks = np.stack([(np.arange(37) % 3 + r % 2).astype("f8") for r in range(n)])

@@ -242,3 +242,13 @@ def test_windows_and_subgroups() -> None:
         assert get(half.allreduce(put(x))).tobytes() == half.allreduce(x).tobytes()
 
     pc.local_world(4).run(work)
+
+
+def test_a_world_that_has_no_room_says_so() -> None:
+    assert pc.local_world(2, device="cuda").run(lambda comm: comm.rank) == [0, 1]
+    with pytest.raises(pc.CommunicatorError, match="no CUDA device 7"):
+        pc.local_world(2, device="cuda:7")
+    with pytest.raises(pc.CommunicatorError, match="at most 32 ranks"):
+        pc.local_world(33, device=0)
+    with pytest.raises(ValueError, match="cuda"):
+        pc.local_world(2, device="gpu")

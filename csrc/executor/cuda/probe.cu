@@ -24,7 +24,8 @@ void run(int device, const ProbeArguments& arguments) {
   const OwnStream stream;
   ProbeArguments a = arguments;
   void* parameters[] = {&a};
-  check(cudaLaunchCooperativeKernel(probe, dim3(1), dim3(4), parameters, 0, static_cast<cudaStream_t>(stream)),
+  check(cudaLaunchCooperativeKernel(launchable(probe), dim3(1), dim3(4), parameters, 0,
+                                    static_cast<cudaStream_t>(stream)),
         "cudaLaunchCooperativeKernel");
   stream.wait();
 }

@@ -47,8 +47,8 @@ void require(bool condition, const char* what) {
 template <class A>
 void launch(void (*kernel)(A), int32_t blocks, int32_t threads, A& arguments, cudaStream_t stream) {
   void* parameters[] = {&arguments};
-  check(cudaLaunchCooperativeKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
-                                    parameters, 0, stream),
+  check(cudaLaunchCooperativeKernel(launchable(kernel), dim3(static_cast<unsigned>(blocks)),
+                                    dim3(static_cast<unsigned>(threads)), parameters, 0, stream),
         "cudaLaunchCooperativeKernel");
 }
 

@@ -13,10 +13,10 @@ from pycollective.comm.calls import KIND, Call
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.host import run_through_host, to_device, to_host
 from pycollective.comm.cuda.nccl import NCCL
-from pycollective.comm.cuda.nccl_comm import nccl_calls
+from pycollective.comm.cuda.nccl_comm import NcclCalls, nccl_calls
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.request import Request, make_barrier, make_request
-from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.options import Options
 from pycollective.errors import MismatchError, TimeoutError
 
@@ -51,7 +51,7 @@ class GpuSide(Protocol):
 class Flight:
     """A call in a stream, behind a Handle. Keeps the call's arrays."""
 
-    def __init__(self, gpu: GpuSide, request: Request) -> None:
+    def __init__(self, gpu: GpuSide | NcclCalls, request: Request) -> None:
         self._gpu, self._request = gpu, request
         self._event = load().Event(gpu.device)
         self._event.record(request.stream)
@@ -96,13 +96,15 @@ def launch(comm: Communicator, call: Call, options: Options, nonblocking: bool) 
             out = arrays.new_like(call.x, call.shape, stream)
         request = make_request(call, out, stream, options, comm.rank, comm.size)
     gpu = gpu_side(comm, request.device)
+    watched: GpuSide | NcclCalls = gpu
     if request.signature.topology == NCCL:
-        nccl_calls(comm, request.device).run(request)
+        watched = nccl_calls(comm, request.device)
+        watched.run(request)
     elif gpu.path.kind == HOST:
         run_through_host(comm, request, call.kind)
     else:
         gpu.run(request)
-    flight = Flight(gpu, request) if nonblocking else None
+    flight = Flight(watched, request) if nonblocking else None
     return (None if call.shape is None else out), flight
 
 
@@ -134,20 +136,6 @@ def _make(comm: Communicator, device: int) -> GpuSide:
     from pycollective.comm.cuda.team import DeviceTeam
 
     return DeviceTeam(comm, device)
-
-
-def device_number(device: str | int) -> int:
-    """The number of "cuda" (the current device), "cuda:1" or 1.
-
-    Raises:
-        ValueError: not a CUDA device.
-    """
-    if isinstance(device, int):
-        return device
-    name, _, number = str(device).partition(":")
-    if name != "cuda" or (number and not number.isdigit()):
-        raise ValueError(f"device is 'cuda', 'cuda:N' or a number, not {device!r}")
-    return int(number) if number else int(load().current_device())
 
 
 def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any], device: str | int) -> Any:

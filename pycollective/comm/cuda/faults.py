@@ -37,9 +37,13 @@ def report_fault(comm: Communicator, team: Any, ledger: _core.Ledger) -> None:
         theirs = ledger.text(peer, seen) or "another call"
         _poison(comm, kind, peer, f"rank {rank} calls {mine}, rank {peer} calls {theirs}")
     elif kind == "dropped":
-        text = f"rank {peer} uses a window in {ledger.text(rank, expected) or 'a call'} whose array rank {rank} has dropped"
+        call = ledger.text(rank, expected) or "a call"
+        text = f"rank {peer} uses a window in {call} whose array rank {rank} has dropped"
         _poison(comm, "mismatch", peer, f"{text}: keep the arrays of comm.empty on all ranks while one uses them")
     elif kind == "timeout":
+        made = [ledger.calls(r) for r in range(comm.size)]
+        if min(made) < made[rank]:  # who has not come is the cause, though others may have been waited for
+            peer = made.index(min(made))
         _poison(comm, kind, peer, f"rank {rank} has waited on its GPU for rank {peer} until the deadline")
     team.abort()
 

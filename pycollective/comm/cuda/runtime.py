@@ -39,3 +39,17 @@ def load() -> Any:
             raise CommunicatorError(f"no GPU path: {reason}")
         module = _usable[0] = sys.modules["pycollective._cuda"]
     return module
+
+
+def device_number(device: str | int) -> int:
+    """The number of "cuda" (the current device), "cuda:1" or 1.
+
+    Raises:
+        ValueError: not a CUDA device.
+    """
+    if isinstance(device, int):
+        return device
+    name, _, number = str(device).partition(":")
+    if name != "cuda" or (number and not number.isdigit()):
+        raise ValueError(f"device is 'cuda', 'cuda:N' or a number, not {device!r}")
+    return int(number) if number else int(load().current_device())

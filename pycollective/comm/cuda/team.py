@@ -96,6 +96,8 @@ class DeviceTeam:
         comm = self._comm()
         assert comm is not None
         self.check()
+        if self._freed:
+            raise CommunicatorError("the communicator was freed")
         negotiates = self._windows > 0 and request.signature.collective not in NEVER_SHARED
         packets = self._planner.takes_packets(request.signature)
         placement = self._place(request) if negotiates and not packets else 0

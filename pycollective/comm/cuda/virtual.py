@@ -16,7 +16,7 @@ from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.paths import Path
 from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
 from pycollective.comm.cuda.request import Request
-from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.cuda.windows import share_locally
 from pycollective.comm.teams import setting
 from pycollective.errors import CommunicatorError, MismatchError
@@ -25,6 +25,24 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 _STAGED = frozenset(("gather", "scatter", "barrier", "reduce"))
+
+
+def require_room(size: int, device: str | int) -> int:
+    """Thread blocks that each of so many ranks can have on a GPU at the same time.
+
+    Raises:
+        CommunicatorError: no such GPU, or more ranks than it can run at a time. ValueError: no name of a device.
+    """
+    cuda = load()
+    number = device_number(device)
+    if not 0 <= number < cuda.device_count():
+        raise CommunicatorError(f"there is no CUDA device {number}; there are {cuda.device_count()}")
+    if size > cuda.MOST_VIRTUAL_RANKS:
+        raise CommunicatorError(f"at most {cuda.MOST_VIRTUAL_RANKS} ranks can share one GPU, not {size}")
+    channels = int(cuda.Team.most_channels(number, size))
+    if channels < 1:
+        raise CommunicatorError(f"device {number} has too few multiprocessors for {size} ranks")
+    return channels
 
 
 class VirtualWorld:
@@ -41,11 +59,7 @@ class VirtualWorld:
     def __init__(self, size: int, device: int = 0) -> None:
         cuda = load()
         self.size, self.device = size, device
-        if size > cuda.MOST_VIRTUAL_RANKS:
-            raise CommunicatorError(f"at most {cuda.MOST_VIRTUAL_RANKS} ranks can share one GPU, not {size}")
-        channels = cuda.Team.most_channels(device, size)
-        if channels < 1:
-            raise CommunicatorError(f"device {device} has too few multiprocessors for {size} ranks")
+        channels = require_room(size, device)
         scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
         self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
         self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch)
@@ -167,6 +181,8 @@ class VirtualTeam:
             whatever else the call raises, on every rank.
         """
         self.check()
+        if self._backend.closed:
+            raise CommunicatorError("the communicator was freed")
         meeting = self._meeting
         with meeting.changed:
             now = meeting.round
