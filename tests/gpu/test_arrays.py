@@ -150,8 +150,10 @@ def torch(monkeypatch: pytest.MonkeyPatch, cuda: ModuleType) -> Iterator[Any]:
     yield SimpleNamespace(module=module, streams=streams)
 
 
-def tensor_on_device(torch: Any, array: Any) -> Any:
-    """A CPU tensor in disguise: its data_ptr is that of a device array."""
+def tensor_on_device(torch: Any, array: Any) -> tuple[Any, list[int]]:
+    """A CPU tensor in disguise: its data_ptr is that of a device array. And the streams that are recorded with it."""
+
+    recorded: list[int] = []
 
     class Disguised(torch.module.Tensor):  # type: ignore[misc]
         is_cuda = property(lambda self: True)
@@ -162,32 +164,34 @@ def tensor_on_device(torch: Any, array: Any) -> Any:
             return int(array.address)
 
         def record_stream(self, stream: Any) -> None:
-            self.recorded.append(stream.cuda_stream)
+            recorded.append(stream.cuda_stream)
 
     kind = getattr(torch.module, array.dtype)
-    return torch.module.empty(array.shape, dtype=kind).as_subclass(Disguised)
+    return torch.module.empty(array.shape, dtype=kind).as_subclass(Disguised), recorded
 
 
+@pytest.mark.emulated
 def test_tensors(torch: Any, cuda: ModuleType) -> None:
     array = put(data(0, (5, 4), "bfloat16"))
-    tensor = tensor_on_device(torch, array)
+    tensor, recorded = tensor_on_device(torch, array)
     assert host_arrays.on_device(tensor)
     found = arrays.view(tensor, 0, "x")
     assert (found.address, found.shape, found.dtype, found.device) == (array.address, (5, 4), "bfloat16", 0)
-    assert tensor.recorded == []
+    assert recorded == []
     with pytest.raises(ValueError, match="not C-contiguous"):
         arrays.view(tensor.t(), 0, "x")
     with pytest.raises(TypeError, match="complex64"):
         arrays.view(tensor.to(torch.module.complex64), 0, "x")
 
 
+@pytest.mark.emulated
 def test_tensors_in_a_stream_of_the_callers(torch: Any, cuda: ModuleType) -> None:
     """The current stream by default; in another one torch's allocator hears of it."""
-    tensor = tensor_on_device(torch, put(data(0, 5)))
+    tensor, recorded = tensor_on_device(torch, put(data(0, 5)))
     current, other = cuda.Stream(0), cuda.Stream(0)
     with torch.module.cuda.stream(SimpleNamespace(cuda_stream=current.address)):
         assert arrays.stream_of(None, tensor) == current.address
         arrays.view(tensor, current.address, "x")
-        assert tensor.recorded == []
+        assert recorded == []
         arrays.view(tensor, other.address, "x")
-        assert tensor.recorded == [other.address]
+        assert recorded == [other.address]

@@ -229,6 +229,18 @@ def test_handles() -> None:
     pc.local_world(2).run(work)
 
 
+def test_a_handle_is_no_part_of_a_graph(cuda: ModuleType) -> None:
+    comm, stream, x = pc.init(), cuda.Stream(0), put(data(0, 10))
+    comm.allreduce(x, out=x, stream=stream.address)  # the first call sets the communicator up
+    cuda.begin_capture(stream.address)
+    with pytest.raises(ValueError, match="graph"):
+        comm.iallreduce(x, out=x, stream=stream.address)
+    comm.allreduce(x, out=x, stream=stream.address)
+    cuda.end_capture(stream.address).launch(stream.address)
+    assert get(x, stream.address).tobytes() == data(0, 10).tobytes()
+    pc.shutdown()
+
+
 def test_windows_and_subgroups() -> None:
     def work(comm: Communicator) -> None:
         x = data(comm.rank, LONG)

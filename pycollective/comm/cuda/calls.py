@@ -95,6 +95,10 @@ def launch(comm: Communicator, call: Call, options: Options, nonblocking: bool) 
         if out is None and call.shape is not None:
             out = arrays.new_like(call.x, call.shape, stream)
         request = make_request(call, out, stream, options, comm.rank, comm.size)
+    if nonblocking and cuda.is_capturing(request.stream):
+        raise ValueError(
+            "a handle cannot be waited for within a graph: capture the blocking form, which does not block"
+        )
     gpu = gpu_side(comm, request.device)
     watched: GpuSide | NcclCalls = gpu
     if request.signature.topology == NCCL:

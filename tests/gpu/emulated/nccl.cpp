@@ -80,6 +80,8 @@ struct State {
   std::atomic<int> error{kSuccess};
   std::atomic<bool> met{false};
   std::atomic<int> busy{0};  // polls until a call has settled
+  std::atomic<int> queued{0};
+  std::atomic<bool> leaves{false};
   std::map<int, Own> operators;
   int next_operator = kFirstOwn;
   ~State() {
@@ -284,8 +286,12 @@ thread_local Group group;
 
 int submit(Comm* comm, void* stream, std::vector<Call> calls) {
   if (host_function() == nullptr) return fail(kInvalidUsage, "no emulated runtime in this process");
-  auto* work = new std::function<void()>([state = comm->state, calls = std::move(calls)] { perform(*state, calls); });
-  comm->state->busy = 2;  // lives on: a captured stream runs it more than once
+  auto* work = new std::function<void()>([state = comm->state, calls = std::move(calls)] {
+    perform(*state, calls);
+    if (state->queued > 0) --state->queued;  // a captured call is queued once, and runs more than once
+  });  // lives on for that
+  comm->state->busy = 2;
+  ++comm->state->queued;
   const int result = host_function()(stream, [](void* data) { (*static_cast<std::function<void()>*>(data))(); }, work);
   return result == 0 ? kInProgress : fail(1, "the stream takes no work");
 }
@@ -368,15 +374,19 @@ EXPORT int ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, 
 EXPORT int ncclCommGetAsyncError(Comm* comm, int* found) {
   State& state = *comm->state;
   if (state.error != kSuccess) *found = state.error;
-  else if (!state.met) *found = kInProgress;
+  else if (!state.met || (state.leaves && state.queued > 0)) *found = kInProgress;
   else if (state.busy > 0) {
     --state.busy;
     *found = kInProgress;
-  } else *found = kSuccess;
+  } else {
+    *found = kSuccess;
+    if (state.leaves) state.shared->pid[state.rank] = 0;  // peers that still read from mailboxes lose nothing
+  }
   return kSuccess;
 }
 EXPORT int ncclCommFinalize(Comm* comm) {
   comm->state->busy = 1;
+  comm->state->leaves = true;
   return kInProgress;
 }
 EXPORT int ncclCommDestroy(Comm* comm) {
