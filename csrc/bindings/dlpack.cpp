@@ -9,47 +9,6 @@ namespace {
 
 using namespace dlpack;
 
-Dtype element_type(DataType type) {
-  if (type.lanes != 1) return Dtype::count;
-  struct Row {
-    uint8_t code;
-    uint8_t bits;
-    Dtype dtype;
-  };
-  constexpr Row rows[] = {
-      {code_bool, 8, Dtype::bool_},
-      {code_int, 8, Dtype::int8},
-      {code_int, 16, Dtype::int16},
-      {code_int, 32, Dtype::int32},
-      {code_int, 64, Dtype::int64},
-      {code_uint, 8, Dtype::uint8},
-      {code_uint, 16, Dtype::uint16},
-      {code_uint, 32, Dtype::uint32},
-      {code_uint, 64, Dtype::uint64},
-      {code_float, 16, Dtype::float16},
-      {code_float, 32, Dtype::float32},
-      {code_float, 64, Dtype::float64},
-      {code_bfloat, 16, Dtype::bfloat16},
-      {code_float8_e4m3fn, 8, Dtype::float8_e4m3fn},
-      {code_float8_e5m2, 8, Dtype::float8_e5m2},
-  };
-  for (const Row& row : rows)
-    if (row.code == type.code && row.bits == type.bits) return row.dtype;
-  return Dtype::count;
-}
-
-bool contiguous(const Tensor& t) {
-  if (t.strides == nullptr) return true;
-  for (int32_t d = 0; d < t.ndim; ++d)
-    if (t.shape[d] == 0) return true;
-  int64_t expected = 1;
-  for (int32_t d = t.ndim - 1; d >= 0; --d) {
-    if (t.shape[d] != 1 && t.strides[d] != expected) return false;
-    expected *= t.shape[d];
-  }
-  return true;
-}
-
 ArrayView read(const Tensor& t, bool read_only) {
   if (t.device.type != device_cpu && t.device.type != device_cuda_host)
     throw py::type_error("the array is not in CPU memory (DLPack device type " + std::to_string(t.device.type) + ")");

@@ -18,28 +18,6 @@ using namespace dlpack;
 
 constexpr int32_t kDeviceCuda = 2, kDeviceCudaManaged = 13;
 
-struct TypeRow {
-  uint8_t code, bits;
-  Dtype dtype;
-};
-constexpr TypeRow kTypes[] = {
-    {code_bool, 8, Dtype::bool_},
-    {code_int, 8, Dtype::int8},
-    {code_int, 16, Dtype::int16},
-    {code_int, 32, Dtype::int32},
-    {code_int, 64, Dtype::int64},
-    {code_uint, 8, Dtype::uint8},
-    {code_uint, 16, Dtype::uint16},
-    {code_uint, 32, Dtype::uint32},
-    {code_uint, 64, Dtype::uint64},
-    {code_float, 16, Dtype::float16},
-    {code_bfloat, 16, Dtype::bfloat16},
-    {code_float, 32, Dtype::float32},
-    {code_float, 64, Dtype::float64},
-    {code_float8_e4m3fn, 8, Dtype::float8_e4m3fn},
-    {code_float8_e5m2, 8, Dtype::float8_e5m2},
-};
-
 Dtype dtype_named(const std::string& name) {
   for (const TypeRow& row : kTypes)
     if (name == name_of(row.dtype)) return row.dtype;
@@ -92,19 +70,14 @@ class View {
     if (t.device.type != kDeviceCuda && t.device.type != kDeviceCudaManaged)
       throw py::type_error("the array is not in the memory of a CUDA device (DLPack device type " +
                            std::to_string(t.device.type) + ")");
-    for (const TypeRow& row : kTypes)
-      if (row.code == t.dtype.code && row.bits == t.dtype.bits && t.dtype.lanes == 1) dtype = name_of(row.dtype);
-    if (dtype.empty())
+    const Dtype type = element_type(t.dtype);
+    if (type == Dtype::count)
       throw py::type_error("no collective takes this element type (DLPack code " + std::to_string(t.dtype.code) + ", " +
                            std::to_string(t.dtype.bits) + " bits)");
+    dtype = name_of(type);
     device = t.device.id;
     shape.assign(t.shape, t.shape + t.ndim);
-    int64_t expected = 1;
-    for (int32_t d = t.ndim - 1; d >= 0 && t.strides != nullptr; --d) {
-      if (t.shape[d] == 0) break;
-      if (t.shape[d] != 1 && t.strides[d] != expected) contiguous = false;
-      expected *= t.shape[d];
-    }
+    contiguous = dlpack::contiguous(t);
     address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
   }
   void* managed_ = nullptr;

@@ -216,6 +216,24 @@ PlanView Team::view_of(const Compiled& compiled, size_t element) const {
   return view;
 }
 
+// What both kinds of call are told.
+template <class A>
+void Team::fill(A& a, const Work& work, const CustomOperator* custom) const {
+  a.size = size_;
+  a.first_rank = first_rank_;
+  a.ranks_here = ranks_here_;
+  a.mailbox = mailbox_;
+  a.mailboxes = reinterpret_cast<char* const*>(mailboxes_.data());
+  a.states = reinterpret_cast<ChannelState*>(states_.data());
+  a.host = host_on_device_;
+  a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
+  a.scaling = scaling(work);
+  a.digest = work.digest;
+  a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);
+  a.custom = custom != nullptr ? custom->address() : 0;
+  a.element = static_cast<int32_t>(size_of(work.dtype));
+}
+
 std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const Work& work,
                                  uint32_t placement, bool negotiates,
                                  std::shared_ptr<const CustomOperator> custom) const {
@@ -249,23 +267,11 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
   const CaptureAside aside;
   upload.send(base);
 
-  a.size = size_;
-  a.first_rank = first_rank_;
-  a.ranks_here = ranks_here_;
-  a.mailbox = mailbox_;
-  a.mailboxes = reinterpret_cast<char* const*>(mailboxes_.data());
-  a.states = reinterpret_cast<ChannelState*>(states_.data());
-  a.host = host_on_device_;
-  a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
+  fill(a, work, custom.get());
   a.windows = reinterpret_cast<char* const*>(windows_table_.data());
   a.tables = reinterpret_cast<const RankTables*>(base + pointers_at);
   a.plan.layout = reinterpret_cast<const int64_t*>(base + layout_at);
   a.fallback.layout = reinterpret_cast<const int64_t*>(base + fallback_at);
-  a.scaling = scaling(work);
-  a.digest = work.digest;
-  a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);
-  a.custom = custom ? custom->address() : 0;
-  a.element = static_cast<int32_t>(element);
   const bool logical = work.op == Operator::land || work.op == Operator::lor;
   a.normalises = work.reduces && logical && work.dtype != Dtype::bool_ ? 1 : 0;
   a.negotiates = negotiates ? 1 : 0;
@@ -294,21 +300,9 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   OwnStream().upload(plan->memory.data(), exchanges.data(), exchanges.size() * sizeof(Exchange));
 
   LowLatencyArguments& a = plan->exchange;
-  a.size = size_;
-  a.first_rank = first_rank_;
-  a.ranks_here = ranks_here_;
-  a.mailbox = mailbox_;
-  a.mailboxes = reinterpret_cast<char* const*>(mailboxes_.data());
-  a.states = reinterpret_cast<ChannelState*>(states_.data());
-  a.host = host_on_device_;
-  a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
+  fill(a, work, custom.get());
   a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
-  a.scaling = scaling(work);
-  a.digest = work.digest;
-  a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);
-  a.custom = custom ? custom->address() : 0;
   a.reduces = work.reduces ? 1 : 0;
-  a.element = static_cast<int32_t>(element);
   plan->custom = std::move(custom);
   return plan;
 }

@@ -117,6 +117,7 @@ class Team {
   };
   Place place(int32_t member, uintptr_t address) const;
   ScaleFactors scaling(const Work& work) const;
+  template <class A> void fill(A& a, const Work& work, const CustomOperator* custom) const;
   Kernels choose(const Work& work, const CustomOperator* custom) const;
   PlanView view_of(const Compiled& compiled, size_t element) const;
   void follow(cudaStream_t stream, unsigned long long id);
