@@ -8,7 +8,7 @@
 namespace pc::cuda {
 
 template <class E>
-__global__ void __launch_bounds__(kThreads) run_schedule(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, 1) run_schedule(const __grid_constant__ Arguments a) {
   const auto block = static_cast<int32_t>(block_index());
   CudaGroup<E> group(a, shared<BlockState>(), block / a.channels, block % a.channels);
   ScheduleView table{nullptr};
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) run_schedule(const __grid_constant__
 }
 
 template <class E>
-__global__ void __launch_bounds__(kThreads) run_low_latency(const __grid_constant__ LowLatencyArguments a) {
+__global__ void __launch_bounds__(kThreads, 1) run_low_latency(const __grid_constant__ LowLatencyArguments a) {
   const auto block = static_cast<int32_t>(block_index());
   LowLatencyBlock<E>(a, block / a.channels, block % a.channels).run();
 }
