@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     "local_world": lambda: pc.local_world(2, device="cuda").run(lambda comm: comm.rank),
     "virtual world": virtual_world,
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_world_remains() -> Iterator[None]:
+    yield
+    pc.shutdown()
 
 
 @pytest.fixture
