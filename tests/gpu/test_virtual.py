@@ -101,6 +101,18 @@ def test_scaling(dtype: str, length: int) -> None:
     pc.local_world(3).run(work)
 
 
+def test_scaling_is_refused_where_the_cpu_refuses_it() -> None:
+    def work(comm: Communicator) -> None:
+        for dtype, op in (("bool", "sum"), ("int32", "bor"), ("float32", "land"), ("uint8", "bxor")):
+            for length in (8, 4 * LONG):
+                x = data(comm.rank, length, dtype)
+                for array in (x, put(x)):
+                    with pytest.raises(TypeError, match="prescale"):
+                        comm.allreduce(array, op=op, prescale=2.0)
+
+    pc.local_world(2).run(work)
+
+
 def test_in_place_and_out() -> None:
     def work(comm: Communicator) -> None:
         for length in (10, LONG):
