@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PY  := $(BIN)/python -I
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc pycollective bench -type f -not -name '*.pyc')
+SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test bench lint stubs sass docs clean distclean
