@@ -24,14 +24,7 @@ def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> n
     if isinstance(comm._backend, RailCalls):  # ranks on several hosts share no memory: plain arrays serve them
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
-    number = next(comm._numbers)
-    said = comm._exchange(f"{number} {shape} {dtype}".encode())
-    for rank, text in enumerate(said):
-        if text != said[comm.rank]:
-            raise MismatchError(
-                f"empty() differs between ranks: rank {comm.rank} makes {said[comm.rank].decode()}, "
-                f"rank {rank} {text.decode()} (number, shape, dtype)"
-            )
+    number = next_number(comm, shape, str(dtype))
     unit = HUGE_PAGE if nbytes >= HUGE_PAGE else PAGE
     stride = max(unit, -(-nbytes // unit) * unit)
     members = range(comm.size)
@@ -40,3 +33,20 @@ def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> n
     assert segment is not None
     window: _core.Window = comm._backend.window(segment, number, stride, stride)
     return window.array(dtype, list(shape))
+
+
+def next_number(comm: Communicator, shape: tuple[int, ...], dtype: str) -> int:
+    """Collective: the number of a new window, once all ranks make the same one.
+
+    Raises:
+        MismatchError: shapes or dtypes differ between ranks.
+    """
+    number = next(comm._numbers)
+    said = comm._exchange(f"{number} {shape} {dtype}".encode())
+    for rank, text in enumerate(said):
+        if text != said[comm.rank]:
+            raise MismatchError(
+                f"empty() differs between ranks: rank {comm.rank} makes {said[comm.rank].decode()}, "
+                f"rank {rank} {text.decode()} (number, shape, dtype)"
+            )
+    return number

@@ -18,7 +18,8 @@ from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.request import Request, make_barrier, make_request
 from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.options import Options
-from pycollective.errors import MismatchError, TimeoutError
+from pycollective.comm.windows import next_number
+from pycollective.errors import TimeoutError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -148,14 +149,7 @@ def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any], devi
     where = device_number(device)
     name = _core.dtype_name(dtype)
     assert name is not None
-    number = next(comm._numbers)
-    said = comm._exchange(f"{number} {shape} {name}".encode())
-    for rank, text in enumerate(said):
-        if text != said[comm.rank]:
-            raise MismatchError(
-                f"empty() differs between ranks: rank {comm.rank} makes {said[comm.rank].decode()}, "
-                f"rank {rank} {text.decode()} (number, shape, dtype)"
-            )
+    number = next_number(comm, shape, name)
     return gpu_side(comm, where).empty(number, shape, name)
 
 
