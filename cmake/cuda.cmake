@@ -22,6 +22,7 @@ find_package(CUDAToolkit REQUIRED)
 message(STATUS "pycollective: GPU side with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${PC_CUDA_ARCHITECTURES}")
 
 add_library(pc_cuda STATIC
+  csrc/executor/cuda/custom.cpp
   csrc/executor/cuda/kernels_integers.cu
   csrc/executor/cuda/kernels_reals.cu
   csrc/executor/cuda/kernels_small_reals.cu
@@ -37,8 +38,12 @@ target_compile_options(pc_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Werror=all-warnings>
   $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 
+include(cmake/custom.cmake)
+pc_embed_custom_programs(pc_cuda)
+
 pybind11_add_module(_cuda MODULE NO_EXTRAS
   csrc/bindings/cuda/array.cpp
+  csrc/bindings/cuda/custom.cpp
   csrc/bindings/cuda/memory.cpp
   csrc/bindings/cuda/module.cpp
   csrc/bindings/cuda/nccl.cpp

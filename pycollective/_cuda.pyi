@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'device_count', 'device_of', 'driver_version', 'end_capture', 'import_vmm', 'is_capturing', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
+__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'import_vmm', 'is_capturing', 'load_custom', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
     A stream that does not wait for the default one.
@@ -204,6 +204,9 @@ class Team:
         For the calls in flight.
         """
     @property
+    def device(self) -> int:
+        ...
+    @property
     def low_latency_bytes(self) -> int:
         """
         The longest message that the low-latency path takes.
@@ -277,6 +280,10 @@ def copy(into: typing.SupportsInt | typing.SupportsIndex, source: typing.Support
     """
 def current_device() -> int:
     ...
+def custom_program(dtype: str) -> bytes:
+    """
+    The kernels of an element type, a fatbin of LTO-IR, without the function pc_operator.
+    """
 def device_count() -> int:
     ...
 def device_of(address: typing.SupportsInt | typing.SupportsIndex) -> int | None:
@@ -295,6 +302,10 @@ def import_vmm(device: typing.SupportsInt | typing.SupportsIndex, descriptor: ty
     """
 def is_capturing(stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
     ...
+def load_custom(dtype: str, image: bytes) -> CustomOperator:
+    """
+    What came of linking, as Team.plan takes it.
+    """
 def open_ipc(device: typing.SupportsInt | typing.SupportsIndex, handle: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
     """
     Another process's cudaMalloc memory.

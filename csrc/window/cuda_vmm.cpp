@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cuda_device.h"
+#include "base/cuda_driver.h"
 #include "window/cuda_memory.h"
 
 namespace pc::cuda {
@@ -27,31 +28,17 @@ struct Driver {
   }
 
  private:
-  template <class F>
-  static void look_up(const char* name, F& into) {
-    [[maybe_unused]] constexpr unsigned version = 11000;  // all of them are as old as that
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult status{};
-#if CUDART_VERSION >= 12050
-    check(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status), name);
-#else
-    check(cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status), name);
-#endif
-    if (status != cudaDriverEntryPointSuccess || found == nullptr)
-      throw SystemFailure(std::string("the driver has no ") + name);
-    into = reinterpret_cast<F>(found);
-  }
   Driver() {
-    look_up("cuMemGetAllocationGranularity", granularity);
-    look_up("cuMemCreate", create);
-    look_up("cuMemRelease", release);
-    look_up("cuMemExportToShareableHandle", export_to);
-    look_up("cuMemImportFromShareableHandle", import_from);
-    look_up("cuMemAddressReserve", reserve);
-    look_up("cuMemAddressFree", free_address);
-    look_up("cuMemMap", map);
-    look_up("cuMemUnmap", unmap);
-    look_up("cuMemSetAccess", set_access);
+    driver_function("cuMemGetAllocationGranularity", granularity);
+    driver_function("cuMemCreate", create);
+    driver_function("cuMemRelease", release);
+    driver_function("cuMemExportToShareableHandle", export_to);
+    driver_function("cuMemImportFromShareableHandle", import_from);
+    driver_function("cuMemAddressReserve", reserve);
+    driver_function("cuMemAddressFree", free_address);
+    driver_function("cuMemMap", map);
+    driver_function("cuMemUnmap", unmap);
+    driver_function("cuMemSetAccess", set_access);
   }
 };
 

@@ -18,6 +18,8 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
+from pycollective.comm.operators import Op
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = Path(os.environ.get("PC_EMULATED_BUILD", ROOT / "build" / "emulated"))
@@ -83,7 +85,18 @@ def load(file: Path) -> ModuleType:
     spec.loader.exec_module(module)
     sys.modules[NAME] = module
     pycollective._cuda = module  # type: ignore[attr-defined]
+    _call_operators()
     return module
+
+
+def _call_operators() -> None:
+    """The emulated kernels call a user's operator as the CPU's do: there is nothing to link."""
+    from pycollective.comm.cuda import operators
+
+    def address(op: Op, dtype: str, _capability: tuple[int, int]) -> bytes:
+        return op.address(dtype).to_bytes(8, sys.byteorder)
+
+    operators.image_of = address
 
 
 def on_device() -> bool:

@@ -30,5 +30,6 @@ PYBIND11_MODULE(_cuda, m) {
   pc::cuda::bind_cuda_memory(m);
   pc::cuda::bind_cuda_array(m);
   pc::cuda::bind_cuda_team(m);
+  pc::cuda::bind_cuda_custom(m);
   pc::cuda::bind_cuda_nccl(m);
 }

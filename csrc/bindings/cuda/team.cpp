@@ -88,6 +88,7 @@ void bind_cuda_team(py::module_& m) {
       .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
       .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("ranks_here"),
                   "Blocks that each rank can have at the same time; 0: too many ranks for the device.")
+      .def_property_readonly("device", &Team::device)
       .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
                              "The longest message that the low-latency path takes.")
       .def_property_readonly(

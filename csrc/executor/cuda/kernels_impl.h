@@ -8,7 +8,7 @@
 namespace pc::cuda {
 
 template <class E>
-__global__ void __launch_bounds__(kThreads, 1) run_schedule(const __grid_constant__ Arguments a) {
+PC_FN void schedule_block(const Arguments& a) {
   const auto block = static_cast<int32_t>(block_index());
   CudaGroup<E> group(a, shared<BlockState>(), block / a.channels, block % a.channels);
   ScheduleView table{nullptr};
@@ -20,9 +20,19 @@ __global__ void __launch_bounds__(kThreads, 1) run_schedule(const __grid_constan
 }
 
 template <class E>
-__global__ void __launch_bounds__(kThreads, 1) run_low_latency(const __grid_constant__ LowLatencyArguments a) {
+PC_FN void low_latency_block(const LowLatencyArguments& a) {
   const auto block = static_cast<int32_t>(block_index());
   LowLatencyBlock<E>(a, block / a.channels, block % a.channels).run();
+}
+
+template <class E>
+__global__ void __launch_bounds__(kThreads, 1) run_schedule(const __grid_constant__ Arguments a) {
+  schedule_block<E>(a);
+}
+
+template <class E>
+__global__ void __launch_bounds__(kThreads, 1) run_low_latency(const __grid_constant__ LowLatencyArguments a) {
+  low_latency_block<E>(a);
 }
 
 template <class E>

@@ -67,8 +67,8 @@ struct Plan {
   Arguments schedule{};
   LowLatencyArguments exchange{};
   int32_t most_channels = 1;
+  std::shared_ptr<const CustomOperator> custom;  // let go of after the memory, whose end waits for the kernels
   DeviceBytes memory;
-  std::shared_ptr<const CustomOperator> custom;
 };
 
 class Team {
@@ -87,6 +87,7 @@ class Team {
   void add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t bytes);
   void remove_window(int64_t id);
   void wait() const;  // for the calls in flight
+  int device() const { return device_; }
   // The longest message that the low-latency path takes here: its channels must have a block each.
   int64_t low_latency_bytes() const;
   bool located(int32_t member, uintptr_t address, int64_t bytes) const;

@@ -110,7 +110,7 @@ class DevicePlanner:
         if isinstance(s.op, Op):
             from pycollective.comm.cuda.operators import compile_for_device
 
-            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype)
+            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype, self._team.device)
         elif s.op in OPERATORS:
             number = OPERATORS.index(s.op)
         else:

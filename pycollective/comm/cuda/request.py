@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pycollective.comm.calls import KIND, Call
@@ -42,6 +42,12 @@ class Signature:
     @property
     def nbytes(self) -> int:
         return self.count * ITEMSIZE[self.dtype]
+
+    def matches(self, other: Signature) -> bool:
+        """Whether two ranks mean the same call: each may have made its own `Op` of the same function."""
+        if isinstance(self.op, Op) and isinstance(other.op, Op) and self.op.identity == other.op.identity:
+            other = replace(other, op=self.op)
+        return self == other
 
     def text(self, label: str) -> str:
         """In words, for errors; `label`: of the topology."""

@@ -1,0 +1,27 @@
+// A user's own operator, as comm/cuda/operators.py links it.
+#include "executor/cuda/custom.h"
+
+#include "bindings/cuda/bindings.h"
+
+namespace pc::cuda {
+namespace {
+
+Dtype dtype_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
+    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
+  throw WrongType("no collective takes element type " + name);
+}
+
+}  // namespace
+
+void bind_cuda_custom(py::module_& m) {
+  m.def(
+      "custom_program", [](const std::string& dtype) { return py::bytes(custom_program(dtype_named(dtype))); },
+      py::arg("dtype"), "The kernels of an element type, a fatbin of LTO-IR, without the function pc_operator.");
+  m.def(
+      "load_custom",
+      [](const std::string& dtype, const py::bytes& image) { return load_custom(dtype_named(dtype), image); },
+      py::arg("dtype"), py::arg("image"), "What came of linking, as Team.plan takes it.");
+}
+
+}  // namespace pc::cuda

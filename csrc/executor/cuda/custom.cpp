@@ -1,0 +1,81 @@
+#include "executor/cuda/custom.h"
+
+#include <cuda.h>
+
+#include "base/cuda_driver.h"
+#include "executor/cuda/custom_programs.h"
+
+namespace pc::cuda {
+namespace {
+
+struct Driver {
+  CUresult (*load)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned);
+  CUresult (*kernel)(CUkernel*, CUlibrary, const char*);
+  CUresult (*unload)(CUlibrary);
+
+  static const Driver& instance() {
+    static const Driver driver;
+    return driver;
+  }
+
+ private:
+  Driver() {
+    driver_function("cuLibraryLoadData", load, 12000);
+    driver_function("cuLibraryGetKernel", kernel, 12000);
+    driver_function("cuLibraryUnload", unload, 12000);
+  }
+};
+
+void require(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) throw SystemFailure(std::string(what) + ": driver error " + std::to_string(result));
+}
+
+class LinkedOperator : public CustomOperator {
+ public:
+  // The library belongs to no device: it is loaded where a kernel of it is launched.
+  explicit LinkedOperator(const std::string& image) {
+    check(cudaFree(nullptr), "cudaFree");  // begins CUDA in this process
+    const Driver& driver = Driver::instance();
+    require(driver.load(&library_, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
+    try {
+      kernels_.schedule = find<ScheduleKernel>("pc_schedule");
+      kernels_.low_latency = find<LowLatencyKernel>("pc_low_latency");
+    } catch (...) {
+      (void)driver.unload(library_);
+      throw;
+    }
+  }
+  ~LinkedOperator() override { (void)Driver::instance().unload(library_); }
+  LinkedOperator(const LinkedOperator&) = delete;
+  Kernels kernels() const override { return kernels_; }
+
+ private:
+  // The runtime's launches take such a handle in the place of a kernel's address.
+  template <class F>
+  F find(const char* name) const {
+    CUkernel found = nullptr;
+    require(Driver::instance().kernel(&found, library_, name), "cuLibraryGetKernel");
+    return reinterpret_cast<F>(found);
+  }
+
+  CUlibrary library_ = nullptr;
+  Kernels kernels_;
+};
+
+}  // namespace
+
+std::string custom_program(Dtype dtype) {
+  switch (dtype) {
+#define PC_PROGRAM(name, symbol) \
+  case Dtype::name: return {pc_custom_##symbol##_begin, pc_custom_##symbol##_end};
+    PC_CUSTOM_PROGRAMS(PC_PROGRAM)
+#undef PC_PROGRAM
+    default: return {};
+  }
+}
+
+std::shared_ptr<const CustomOperator> load_custom(Dtype, const std::string& image) {
+  return std::make_shared<LinkedOperator>(image);
+}
+
+}  // namespace pc::cuda

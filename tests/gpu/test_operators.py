@@ -1,0 +1,149 @@
+"""A user's own operator on GPU arrays: run on the emulated runtime; compiled and linked for real, without a GPU."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pycollective as pc
+from gpu.device import get, put
+from pycollective.comm.communicator import Communicator
+
+pytest.importorskip("numba")
+
+COMPUTABLE = [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64", "bool"]
+
+
+def later_unless_zero(a: Any, b: Any) -> Any:
+    """Associative, not commutative: shows the order."""
+    return b if b else a
+
+
+LATER = pc.op(later_unless_zero)
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize("dtype", COMPUTABLE)
+def test_the_same_as_on_the_cpu(dtype: str) -> None:
+    """Both data paths, ends and odd sizes, in the order of the ranks."""
+
+    def work(comm: Communicator) -> None:
+        for count in (0, 1, 7, 1000, 40001):
+            x = np.random.default_rng(comm.rank).integers(0, 3, count).astype(dtype)
+            found = get(comm.allreduce(put(x), op=LATER))
+            assert found.tobytes() == comm.allreduce(x, op=LATER).tobytes()
+
+    pc.local_world(3).run(work)
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("function", "dtype", "message"),
+    [
+        (lambda a, b: "x", "float32", "makes unicode_type of two float32|makes .*str"),
+        (lambda a, b: a.nothing, "float32", "does not compile for float32"),
+        (later_unless_zero, "float16", "numba does not compute with float16"),
+    ],
+)
+def test_refused_as_on_the_cpu(function: Any, dtype: str, message: str) -> None:
+    def work(comm: Communicator) -> None:
+        for x in (np.ones(8, dtype), put(np.ones(8, dtype))):
+            with pytest.raises(TypeError, match=message):
+                comm.allreduce(x, op=pc.op(function))
+
+    pc.local_world(2).run(work)
+
+
+@pytest.mark.usefixtures("cuda")
+def test_another_operator_is_a_mismatch() -> None:
+    def work(comm: Communicator) -> None:
+        function = (lambda a, b: a + b) if comm.rank == 0 else (lambda a, b: a - b)
+        with pytest.raises(pc.MismatchError):
+            comm.allreduce(put(np.ones(8, "f4")), op=pc.op(function))
+
+    pc.local_world(2).run(work)
+
+
+@pytest.mark.usefixtures("cuda")
+def test_it_is_not_scaled() -> None:
+    def work(comm: Communicator) -> None:
+        for x in (np.ones(8, "f4"), put(np.ones(8, "f4"))):
+            with pytest.raises(TypeError, match="no prescale or postscale"):
+                comm.allreduce(x, op=LATER, prescale=2.0)
+
+    pc.local_world(2).run(work)
+
+
+LINK = """
+import sys
+import pycollective as pc
+from pycollective.comm.cuda.operators import image_of
+def mixed(a, b):
+    return a * b + a
+def differ(a, b):
+    return a != b
+function = differ if sys.argv[1] == "bool" else mixed
+sys.stdout.buffer.write(image_of(pc.op(function), sys.argv[1], (int(sys.argv[2]), int(sys.argv[3]))))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "bool"])
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
+def test_compile_and_link_without_a_gpu(dtype: str, capability: tuple[int, int], tmp_path: Path) -> None:
+    for module in ("numba_cuda", "cuda.bindings.nvjitlink"):
+        pytest.importorskip(module, reason=f"needs {module}: pip install 'pycollective[cuda]'")
+    # The emulated extension may be loaded in this process: look on disk, and link in a process of its own.
+    if PathFinder.find_spec("_cuda", pc.__path__) is None:
+        pytest.skip("needs pycollective._cuda, which nvcc builds")
+    command = [sys.executable, "-c", LINK, dtype, *map(str, capability)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    check_cubin(done.stdout, capability)
+
+
+def check_cubin(image: bytes, capability: tuple[int, int]) -> None:
+    """Both kernels are there, the operator has become a part of them, and nothing is left to be found."""
+    symbols = dict(global_symbols(image))
+    assert symbols["pc_schedule"] and symbols["pc_low_latency"]
+    assert "pc_operator" not in symbols
+    assert all(symbols.values()), symbols
+    flags = struct.unpack_from("<I", image, 0x30)[0]
+    number = capability[0] * 10 + capability[1]
+    assert number in (flags & 0xFF, flags >> 8 & 0xFF)
+
+
+def global_symbols(image: bytes) -> Iterator[tuple[str, bool]]:
+    """(name, whether it is defined) of the global symbols of a 64-bit ELF file."""
+    assert image[:5] == b"\x7fELF\x02"
+    table, entry, count = struct.unpack_from("<Q", image, 0x28)[0], *struct.unpack_from("<HH", image, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", image, table + i * entry) for i in range(count)]
+    for section in sections:
+        if section[1] != 2:  # SHT_SYMTAB
+            continue
+        names = sections[section[6]][4]
+        for at in range(section[4], section[4] + section[5], 24):
+            name, info, _, index = struct.unpack_from("<IBBH", image, at)
+            if info >> 4 == 1:  # STB_GLOBAL
+                start = names + name
+                yield image[start : image.index(b"\0", start)].decode(), index != 0
+
+
+@pytest.mark.parametrize("missing", ["numba_cuda", "cuda.bindings"])
+def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycollective.comm.cuda import operators
+    from pycollective.errors import CommunicatorError
+
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(CommunicatorError, match="pip install 'pycollective\\[cuda"):
+        if missing == "numba_cuda":
+            operators._ltoir(LATER, "float32", (9, 0))
+        else:
+            operators._link(LATER, b"", b"", (9, 0))
