@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -216,6 +216,78 @@ class Team:
     @tile_bytes.setter
     def tile_bytes(self, arg1: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]) -> None:
         ...
+class Work:
+    """
+    An operation under way, and what came of it.
+    """
+    error: typing.Any
+    result: typing.Any
+    def done(self) -> bool:
+        """
+        Whether it is through, well or badly.
+        """
+    def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
+        """
+        Block until it is through, `timeout` seconds at most; returns the result, raises what the operation raised.
+        """
+    def when_done(self, callback: typing.Any) -> None:
+        """
+        Call `callback()` once it is through: on the engine's thread, or at once.
+        """
+    @property
+    def item(self) -> typing.Any:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+class Engine:
+    """
+    Named operations among the ranks of one host.
+    """
+    @staticmethod
+    def board_bytes(size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    @staticmethod
+    def prepare_board(board: Segment, size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        By one rank, before the others make their engines.
+        """
+    def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, topologies: list, run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    def close(self) -> None:
+        ...
+    def loop(self) -> None:
+        """
+        The engine's thread; returns after close().
+        """
+    def report(self) -> str:
+        """
+        What waits for whom, a line each.
+        """
+    def set_topologies(self, rows: list) -> None:
+        """
+        (most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.
+        """
+    def submit(self, items: list, now: bool) -> list:
+        """
+        A group of items; `now`: the caller waits for them at once.
+        """
+    def take_events(self) -> tuple:
+        """
+        Since the last time: [(phase, name, begin, end)], [(begin, end, chunk, tile, sources, targets, value, [(peer, value)])]; times in ns of time.monotonic_ns().
+        """
+    def trace(self, on: bool) -> None:
+        ...
+    def tune(self, threshold: typing.SupportsInt | typing.SupportsIndex, cycle_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Of all ranks.
+        """
+    @property
+    def cycle_seconds(self) -> float:
+        ...
+    @property
+    def threshold(self) -> int:
+        ...
 def collectives() -> list[str]:
     """
     Names of the collectives, in the order of their numbers.
@@ -247,6 +319,10 @@ def is_numpy(array: typing.Any) -> bool:
 def operators() -> list[tuple[str, str]]:
     """
     (name, meaning) of the reduction operators, in the order of their numbers.
+    """
+def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    """
+    Engines write what waits for whom to standard error when the signal comes.
     """
 def settings() -> list[tuple[str, float, float, str]]:
     """

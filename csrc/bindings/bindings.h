@@ -47,6 +47,7 @@ void translate(std::exception_ptr pointer);
 
 void bind_array(py::module_& m);
 void bind_dlpack(py::module_& m);
+void bind_engine(py::module_& m);
 void bind_fast_path(py::module_& m);
 void bind_handle(py::module_& m);
 void bind_ledger(py::module_& m);

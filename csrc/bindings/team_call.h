@@ -56,6 +56,7 @@ class TeamCall {
   bool closed() const { return closed_; }
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
   const std::shared_ptr<Team>& team() const { return team_; }
+  std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;
 
  private:
   Operation prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
@@ -78,7 +79,6 @@ class TeamCall {
   static bool may_use_windows(Collective collective, const Arrays& arrays);
   uint8_t place(Collective collective, Arrays& arrays, int32_t root) const;
   std::shared_ptr<const Plan> plan_for(const PlanKey& key);
-  std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;
   Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
 
   std::shared_ptr<Team> team_;

@@ -87,7 +87,9 @@ class CpuGroup {
     const int64_t share = (count + width() - 1) / width();
     const int64_t skip = std::min<int64_t>(count, share * lane());
     const int64_t mine = std::min<int64_t>(share, count - skip);
+    const auto since = team_.trace != nullptr ? Clock::now() : Clock::time_point{};
     if (mine > 0) combine_share(step, begin, skip, mine, slot);
+    if (team_.trace != nullptr && lane() == 0) note(step, tile, since);
   }
 
   Status failure() const {
@@ -98,6 +100,19 @@ class CpuGroup {
   bool reached(int32_t peer, uint64_t target) {
     if (team_.control_.blocks[peer].counter.load(kAcquire) >= target) return true;
     return team_.await_slow(op_, peer, target);
+  }
+
+  void note(const Step& step, int64_t tile, Clock::time_point since) const {
+    const ScheduleView s = plan_.schedule->view();
+    const uint64_t base = op_.span.base + static_cast<uint64_t>(tile) * s.stride();
+    const auto ns = [](Clock::time_point at) { return static_cast<int64_t>(at.time_since_epoch().count()); };
+    TracedStep traced{ns(since), ns(Clock::now()), step.chunk(), tile, step.sources(), step.targets(), 0, {}};
+    if (step.consumed()) traced.value = base + static_cast<uint64_t>(op_.cursor.position) + 1;
+    for (int32_t i = 0; i < step.waits(); ++i) {
+      const Wait wait = step.wait(i);
+      if (wait.count > 0) traced.waits.push_back({wait.peer, base + static_cast<uint64_t>(wait.count)});
+    }
+    team_.trace->push_back(std::move(traced));
   }
 
   char* place(int32_t rank, int32_t place, int32_t chunk, int64_t begin, int64_t skip, uint32_t slot) const {

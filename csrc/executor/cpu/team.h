@@ -14,6 +14,7 @@
 #include "executor/cpu/liveness.h"
 #include "executor/execute.h"
 #include "executor/plan.h"
+#include "executor/trace.h"
 #include "window/segment.h"
 
 namespace pc {
@@ -108,6 +109,7 @@ class Team {
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Patience patience;
   TileBytes tile_bytes;
+  StepTrace* trace = nullptr;  // where the steps of the next calls are noted; whoever holds one_call sets it
   std::mutex one_call;         // held by whoever runs a call: threads of one rank take turns
   std::atomic<int> queued{0};  // calls with the progress thread: a blocking call must go behind them
 

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <thread>
 
+#include "base/pause.h"
 #include "executor/cpu/team.h"
 
 namespace pc {
@@ -20,14 +21,6 @@ constexpr int kTightSpins = 64;                      // a peer that is just arri
 constexpr int kHopefulSpins = 128;                    // about a microsecond
 constexpr int kHopefulYields = 8;                    // about a turn of all ranks, where they share cores
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is no loss
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
 uint32_t* futex_word(RankBlock& block) { return reinterpret_cast<uint32_t*>(&block.counter); }

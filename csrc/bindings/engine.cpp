@@ -1,0 +1,374 @@
+// The engine as Python sees it: items in, works out.
+#include "engine/engine.h"
+
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "bindings/bindings.h"
+#include "bindings/team_call.h"
+
+namespace pc {
+namespace {
+
+using engine::Announcement;
+using engine::Board;
+using engine::Details;
+using engine::Engine;
+using engine::Kind;
+using engine::Pending;
+using engine::Pendings;
+
+// Python objects die with the interpreter's lock held: the engine hands over what has ended (take_spent).
+class Work {
+ public:
+  Work(std::shared_ptr<Engine> engine, py::object item) : item(std::move(item)), engine_(std::move(engine)) {}
+
+  const std::string& name() const { return pending->name(); }
+  bool done() const { return pending->done(); }
+  py::object wait(std::optional<double> timeout) const;
+  void when_done(py::object callback);
+  void call_back();
+
+  std::shared_ptr<Pending> pending;
+  py::object item, result = py::none(), error = py::none();
+  std::vector<py::object> buffers;  // views of the item's arrays
+
+ private:
+  void wait_done(std::optional<double> timeout) const;
+
+  std::shared_ptr<Engine> engine_;
+  std::vector<py::object> callbacks_;
+};
+
+// In short turns, so that Ctrl-C gets through.
+void Work::wait_done(std::optional<double> timeout) const {
+  const auto start = Clock::now();
+  auto end = Clock::time_point::max();
+  if (timeout) {
+    const std::chrono::duration<double> seconds(std::clamp(*timeout, 0.0, 1e9));
+    end = start + std::chrono::duration_cast<Clock::duration>(seconds);
+  }
+  for (bool first = true;; first = false) {
+    bool through = false;
+    {
+      const py::gil_scoped_release release;
+      if (first) engine_->urge(*pending);
+      through = engine_->wait(pending, std::min(end, Clock::now() + std::chrono::milliseconds(100)));
+    }
+    if (through) return;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (Clock::now() < end) continue;
+    const py::object type = py::module_::import("pycollective.errors").attr("TimeoutError");
+    PyErr_SetString(type.ptr(), ("operation '" + name() + "' is not through yet; it can be waited for again").c_str());
+    throw py::error_already_set();
+  }
+}
+
+py::object Work::wait(std::optional<double> timeout) const {
+  if (!done()) wait_done(timeout);
+  engine_->take_spent();
+  if (pending->fault()) throw CommunicatorFault(*pending->fault());
+  if (!error.is_none()) {
+    PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
+    throw py::error_already_set();
+  }
+  return pending->number() >= 0 ? py::cast(pending->number()) : result;
+}
+
+void Work::when_done(py::object callback) {
+  callbacks_.push_back(std::move(callback));
+  pending->watched.store(true, std::memory_order_seq_cst);
+  if (done()) call_back();
+}
+
+// Each callback is called once: whoever comes first takes them all.
+void Work::call_back() {
+  for (const py::object& callback : std::exchange(callbacks_, {})) callback();
+}
+
+std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept) { return std::static_pointer_cast<Work>(kept); }
+
+class PyRunner : public engine::Runner {
+ public:
+  PyRunner(std::shared_ptr<Team> team, py::object run) : team_(std::move(team)), run_(std::move(run)) {}
+
+  void run(const std::shared_ptr<Pending>& mine, const Details& details) override {
+    const py::gil_scoped_acquire gil;
+    std::vector<int32_t> absent;
+    for (int32_t r = 0; r < team_->size(); ++r)
+      if (details.absent.has(r)) absent.push_back(r);
+    const auto& s = details.signature;
+    const std::vector<int64_t> shape(s.shape.begin(), s.shape.begin() + std::min(s.dims, engine::kMostDims));
+    try {
+      run_(mine ? py::cast(work_of(mine->keep())) : py::none(), engine::name_of(s.kind),
+           s.dtype == Dtype::count ? "" : name_of(s.dtype), shape, details.rows, absent);
+    } catch (const py::error_already_set& error) {
+      if (team_->poisoned()) team_->raise();
+      throw InvalidArgument(error.what());
+    }
+  }
+
+  void finished(const std::vector<std::shared_ptr<void>>& kept) override {
+    const py::gil_scoped_acquire gil;
+    for (const auto& work : kept) {
+      try {
+        work_of(work)->call_back();
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("a callback of pycollective's engine");
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<Team> team_;
+  py::object run_;
+};
+
+// -- from an item to an announcement ------------------------------------------------------------------------------
+
+Kind kind_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Kind::count); ++i)
+    if (name == engine::name_of(static_cast<Kind>(i))) return static_cast<Kind>(i);
+  throw InvalidArgument("the engine has no collective '" + name + "'");
+}
+
+Operator operator_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Operator::custom); ++i)
+    if (name == name_of(static_cast<Operator>(i))) return static_cast<Operator>(i);
+  throw InvalidArgument("the engine has no operator '" + name + "'");
+}
+
+ArrayView adapt(py::object array, const char* what, Work& work) {
+  if (!is_numpy(array) && !py::isinstance<Buffer>(array)) array = py::cast(std::make_shared<Buffer>(array));
+  work.buffers.push_back(array);
+  return view_of(array, what);
+}
+
+void read_shape(const py::handle& array, Announcement& said) {
+  auto& s = said.signature;
+  for (const py::handle extent : array.attr("shape")) {
+    const auto value = extent.cast<int64_t>();
+    if (s.dims < engine::kMostDims) s.shape[s.dims] = value;
+    else s.shape[engine::kMostDims - 1] *= value;
+    ++s.dims;
+  }
+  said.rows = s.dims > 0 ? s.shape[0] : 1;
+  if (s.dims > 0 && (s.kind == Kind::allgather || s.kind == Kind::alltoall)) s.shape[0] = -1;
+}
+
+// Reads an item into an announcement, and checks what can be checked alone.
+std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group) {
+  const py::object& item = work->item;
+  Announcement said;
+  said.name = item.attr("name").cast<std::string>();
+  auto& s = said.signature;
+  s.kind = kind_named(item.attr("collective").cast<std::string>());
+  s.group = group;
+  said.priority = item.attr("priority").cast<int32_t>();
+  const py::object x = item.attr("x");
+  const char* input = nullptr;
+  char* output = nullptr;
+  if (!x.is_none()) {
+    const ArrayView view = adapt(x, "x", *work);
+    s.dtype = view.dtype;
+    read_shape(x, said);
+    said.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
+    input = view.data;
+  }
+  if (s.kind == Kind::broadcast) s.root = item.attr("root").cast<int32_t>();
+  if (s.kind == Kind::broadcast && (s.root < 0 || s.root >= team.size()))
+    throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
+                          std::to_string(team.size()));
+  if (s.kind == Kind::allreduce || s.kind == Kind::reducescatter) {
+    s.op = operator_named(item.attr("op").cast<std::string>());
+    s.prescale = item.attr("prescale").cast<double>();
+    s.postscale = item.attr("postscale").cast<double>();
+    const Kernel kernel = kernel_for(s.dtype, s.op);
+    if (kernel.plain == nullptr)
+      throw WrongType(std::string("operator ") + name_of(s.op) + " does not take " + name_of(s.dtype));
+    if ((s.prescale != 1.0 || s.postscale != 1.0) && kernel.scaled == nullptr)
+      throw WrongType(std::string("operator ") + name_of(s.op) + " on " + name_of(s.dtype) +
+                      " takes no prescale or postscale");
+  }
+  if (s.kind == Kind::allreduce) {
+    const ArrayView out = adapt(item.attr("out"), "out", *work);
+    if (!out.writable) throw InvalidArgument("out is read-only");
+    if (out.dtype != s.dtype) throw WrongType("x and out differ in their element types");
+    if (out.count * static_cast<int64_t>(size_of(out.dtype)) != said.bytes)
+      throw InvalidArgument("x and out differ in size");
+    output = out.data;
+    work->result = item.attr("out");
+    const Location at = input == output ? team.locate(output, said.bytes) : Location{};
+    if (at.window >= 0 && said.bytes > 0) said.place = at.window << 40 | at.offset;
+  }
+  return std::make_shared<Pending>(std::move(said), input, output, work);
+}
+
+uint64_t group_of(const py::list& items) {
+  if (items.size() < 2) return 0;
+  uint64_t hash = items.size();
+  for (const py::handle item : items) {
+    const auto name = item.attr("name").cast<std::string>();
+    hash = (hash ^ std::hash<std::string>{}(name)) * 0x9E3779B97F4A7C15ull + 1;
+  }
+  return hash | 1;
+}
+
+// -- the engine ---------------------------------------------------------------------------------------------------
+
+void want_report(int) { Engine::reports_wanted.fetch_add(1); }
+
+class PyEngine {
+ public:
+  PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, py::object buffer,
+           py::list topologies, py::object run, double warn_seconds, double shutdown_seconds)
+      : team_object_(team), buffer_(std::move(buffer)), topologies_(std::move(topologies)) {
+    auto& call = team.cast<TeamCall&>();
+    team_ = call.team();
+    auto shared = std::make_unique<Board>(board, board->data(), team_->rank(), team_->size(), slots);
+    const ArrayView view = view_of(buffer_, "buffer");
+    engine_ = std::make_shared<Engine>(
+        team_, std::move(shared),
+        [this, &call](const engine::Reduction& r, int64_t count, bool in_window) {
+          return make_plan(call, r, count, in_window);
+        },
+        view.data, view.count, engine::StallSettings{warn_seconds, shutdown_seconds},
+        std::make_shared<PyRunner>(team_, std::move(run)));
+  }
+
+  py::list submit(const py::list& items, bool now) {
+    engine_->take_spent();
+    const uint64_t group = group_of(items);
+    Pendings operations;
+    py::list works;
+    for (const py::handle item : items) {
+      auto work = std::make_shared<Work>(engine_, py::reinterpret_borrow<py::object>(item));
+      work->pending = read_item(work, *team_, group);
+      operations.push_back(work->pending);
+      works.append(work);
+    }
+    const py::gil_scoped_release release;
+    engine_->submit(operations, now);
+    return works;
+  }
+
+  void loop() {
+    const py::gil_scoped_release release;
+    engine_->loop();
+  }
+  void close() {
+    {
+      const py::gil_scoped_release release;
+      engine_->close();
+    }
+    engine_->take_spent();
+  }
+  void set_topologies(const py::list& rows) {
+    std::vector<std::pair<int64_t, int32_t>> programs;
+    py::list topologies;
+    topologies.append(topologies_[0]);
+    for (const py::handle row : rows) {
+      const auto pair = py::reinterpret_borrow<py::tuple>(row);
+      programs.emplace_back(pair[0].cast<int64_t>(), static_cast<int32_t>(topologies.size()));
+      topologies.append(pair[1]);
+    }
+    topologies_ = topologies;
+    engine_->set_programs(std::move(programs));
+  }
+  Engine& engine() { return *engine_; }
+  const std::string& team_name() const { return team_->name(); }
+
+ private:
+  // Called without the interpreter's lock, for the first buffer of about this size.
+  std::shared_ptr<const Plan> make_plan(TeamCall& call, const engine::Reduction& r, int64_t count, bool in_window) {
+    const py::gil_scoped_acquire gil;
+    try {
+      const py::str op(name_of(r.op));
+      const py::object topology = topologies_[static_cast<size_t>(r.program)];
+      const uint8_t placement = in_window ? input_shared | output_shared | in_place : 0;
+      return call.make_plan({Collective::allreduce,
+                             r.dtype,
+                             placement,
+                             -1,
+                             count,
+                             op.ptr(),
+                             topology.ptr(),
+                             Scaling{r.prescale, r.postscale},
+                             {}});
+    } catch (const py::error_already_set& error) {
+      throw InvalidArgument(error.what());
+    }
+  }
+
+  py::object team_object_, buffer_;
+  py::list topologies_;  // 0: the default
+  std::shared_ptr<Team> team_;
+  std::shared_ptr<Engine> engine_;
+};
+
+py::tuple take_events(PyEngine& self) {
+  auto [events, steps] = self.engine().timeline().take();
+  py::list phases, traced;
+  for (const auto& e : events) phases.append(py::make_tuple(engine::name_of(e.phase), e.name, e.begin, e.end));
+  for (const auto& s : steps) {
+    py::list waits;
+    for (const auto& w : s.waits) waits.append(py::make_tuple(w.peer, w.value));
+    traced.append(py::make_tuple(s.begin, s.end, s.chunk, s.tile, s.sources, s.targets, s.value, waits));
+  }
+  return py::make_tuple(phases, traced);
+}
+
+}  // namespace
+
+void bind_engine(py::module_& m) {
+  py::class_<Work, std::shared_ptr<Work>>(m, "Work", "An operation under way, and what came of it.")
+      .def_property_readonly("name", &Work::name)
+      .def_readonly("item", &Work::item)
+      .def_readwrite("result", &Work::result)
+      .def_readwrite("error", &Work::error)
+      .def("done", &Work::done, "Whether it is through, well or badly.")
+      .def(
+          "wait", &Work::wait, py::arg("timeout") = py::none(),
+          "Block until it is through, `timeout` seconds at most; returns the result, raises what the operation raised.")
+      .def("when_done", &Work::when_done, py::arg("callback"),
+           "Call `callback()` once it is through: on the engine's thread, or at once.");
+  py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
+      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, py::object, py::list, py::object, double,
+                    double>(),
+           py::arg("team"), py::arg("board"), py::arg("slots"), py::arg("buffer"), py::arg("topologies"),
+           py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"))
+      .def_static("board_bytes", &Board::bytes, py::arg("size"), py::arg("slots"))
+      .def_static(
+          "prepare_board",
+          [](std::shared_ptr<Segment> board, int32_t size, int32_t slots) {
+            Board(board, board->data(), 0, size, slots).prepare();
+          },
+          py::arg("board"), py::arg("size"), py::arg("slots"), "By one rank, before the others make their engines.")
+      .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"),
+           "A group of items; `now`: the caller waits for them at once.")
+      .def("loop", &PyEngine::loop, "The engine's thread; returns after close().")
+      .def("close", &PyEngine::close)
+      .def("set_topologies", &PyEngine::set_topologies, py::arg("rows"),
+           "(most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.")
+      .def(
+          "tune", [](PyEngine& self, int64_t threshold, double cycle) { self.engine().board().tune(threshold, cycle); },
+          py::arg("threshold"), py::arg("cycle_seconds"), "Of all ranks.")
+      .def_property_readonly("threshold", [](PyEngine& self) { return self.engine().board().threshold(); })
+      .def_property_readonly("cycle_seconds", [](PyEngine& self) { return self.engine().board().cycle_seconds(); })
+      .def(
+          "report", [](PyEngine& self) { return self.engine().report(); }, "What waits for whom, a line each.")
+      .def(
+          "trace", [](PyEngine& self, bool on) { self.engine().timeline().start(on); }, py::arg("on"))
+      .def("take_events", &take_events,
+           "Since the last time: [(phase, name, begin, end)], [(begin, end, chunk, tile, sources, targets, value, "
+           "[(peer, value)])]; times in ns of time.monotonic_ns().");
+  m.def(
+      "report_on_signal", [](int number) { return std::signal(number, want_report) != SIG_ERR; }, py::arg("number"),
+      "Engines write what waits for whom to standard error when the signal comes.");
+}
+
+}  // namespace pc

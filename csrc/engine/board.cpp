@@ -1,0 +1,477 @@
+#include "engine/board.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include "base/status.h"
+
+namespace pc::engine {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr const char* kKinds[] = {
+#define PC_NAME(name, fused) #name,
+    PC_ENGINE_COLLECTIVES(PC_NAME)
+#undef PC_NAME
+};
+constexpr bool kFused[] = {
+#define PC_FUSED(name, fused) fused,
+    PC_ENGINE_COLLECTIVES(PC_FUSED)
+#undef PC_FUSED
+};
+
+int64_t now_ns() { return steady_clock::now().time_since_epoch().count(); }
+static_assert(std::is_same_v<steady_clock::period, std::nano>);
+
+constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Names are told apart by 128 bits of hash; the text is for messages.
+void hash_of(const std::string& name, uint64_t (&hash)[2]) {
+  hash[0] = 14695981039346656037ull;
+  hash[1] = name.size() + 0x9E3779B97F4A7C15ull;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    hash[0] = (hash[0] ^ byte) * 1099511628211ull;
+    hash[1] = (hash[1] + byte) * 0xD6E8FEB86659FD93ull;
+    hash[1] ^= hash[1] >> 32;
+  }
+}
+
+}  // namespace
+
+struct Header {
+  pthread_mutex_t mutex;  // robust: whoever dies with it is noticed
+  std::atomic<uint32_t> broken;
+  alignas(64) std::atomic<uint32_t> news;  // a futex
+  std::atomic<uint32_t> sleepers;
+  alignas(64) std::atomic<uint64_t> batches;  // cut so far
+  std::atomic<int32_t> ready;                 // operations that wait to be cut
+  std::atomic<int64_t> threshold;             // bytes
+  std::atomic<double> cycle;                  // seconds
+  uint64_t ids;                               // written to the ring so far
+  int64_t ready_since, ready_bytes;
+  bool urgent;
+  int32_t used, hand;
+  RankSet joined;
+};
+
+// One round of an operation: what has been said of it.
+struct Record {
+  Signature signature;  // of the first to announce
+  Signature theirs;     // of the first that differs from it
+  int32_t first, other, last, priority;
+  int64_t bytes, place, since, ready;
+  bool urgent, differs;
+  RankSet absent;  // who had joined and takes part without having submitted it
+};
+
+// An operation.  A rank may be through with a round, and announce the next, before a slower one has fetched it: there
+// are two records, and a round is complete only when all have fetched the one before.
+struct Slot {
+  uint64_t hash[2];
+  char name[128];
+  int32_t next;  // in its bucket; -1: the last
+  uint32_t turn;
+  RankSet announced;    // the round that is being announced: records[turn & 1]
+  RankSet outstanding;  // who has not fetched the agreed round yet: the other record
+  Record records[2];
+  int64_t rows[];  // of both records, one for each rank
+
+  Record& current() { return records[turn & 1]; }
+  Record& agreed() { return records[~turn & 1]; }
+};
+
+struct Board::Batch {
+  uint64_t first;  // in the ring
+  int32_t count;
+};
+
+namespace {
+constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * sizeof(int64_t) * size); }
+}  // namespace
+
+const char* name_of(Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+RankSet RankSet::operator|(const RankSet& other) const {
+  RankSet both = *this;
+  for (size_t i = 0; i < both.words.size(); ++i) both.words[i] |= other.words[i];
+  return both;
+}
+
+RankSet RankSet::first(int32_t count) {
+  RankSet all;
+  for (int32_t r = 0; r < count; ++r) all.add(r);
+  return all;
+}
+
+bool Signature::fuses_with(const Signature& other) const {
+  return kFused[static_cast<size_t>(kind)] && kind == other.kind && dtype == other.dtype && op == other.op &&
+         prescale == other.prescale && postscale == other.postscale;
+}
+
+std::string Signature::describe() const {
+  std::string text = std::string(name_of(kind)) + "(";
+  if (dtype != Dtype::count) {
+    text += "shape=(";
+    for (int32_t d = 0; d < std::min(dims, kMostDims); ++d) {
+      const std::string extent = shape[d] < 0 ? "*" : std::to_string(shape[d]);
+      text += (d > 0 ? ", " : "") + extent + (dims == 1 ? "," : "");
+    }
+    text += std::string("), dtype=") + name_of(dtype);
+  }
+  if (kind == Kind::allreduce || kind == Kind::reducescatter) text += std::string(", op=") + name_of(op);
+  const auto factor = [&text](const char* name, double value) {
+    char number[48];
+    std::snprintf(number, sizeof number, ", %s=%g", name, value);
+    if (value != 1.0) text += number;
+  };
+  factor("prescale", prescale);
+  factor("postscale", postscale);
+  if (root >= 0) text += ", root=" + std::to_string(root);
+  if (group != 0) text += ", in a group";
+  return text + ")";
+}
+
+// Holds the board.  A rank that died holding it has left it in an unknown state: nobody uses it any more.
+class Board::Lock {
+ public:
+  explicit Lock(Header& header) : header_(header) {
+    const int code = pthread_mutex_lock(&header.mutex);
+    if (code == EOWNERDEAD) {
+      header.broken.store(1, std::memory_order_release);
+      pthread_mutex_consistent(&header.mutex);
+    } else if (code != 0) {
+      throw SystemFailure(std::string("the engine's lock: ") + std::strerror(code));
+    }
+    if (header.broken.load(std::memory_order_acquire) != 0) {
+      pthread_mutex_unlock(&header.mutex);
+      throw CommunicatorFault(Fault::peer_lost, -1, "a rank ended while it wrote to the engine's board");
+    }
+  }
+  ~Lock() { pthread_mutex_unlock(&header_.mutex); }
+  Lock(const Lock&) = delete;
+
+ private:
+  Header& header_;
+};
+
+size_t Board::bytes(int32_t size, int32_t slots) {
+  const auto n = static_cast<size_t>(slots);
+  return round_up(sizeof(Header)) + n * slot_bytes(size) + 4 * round_up(n * sizeof(int32_t)) +
+         round_up(n * sizeof(Batch));
+}
+
+Board::Board(std::shared_ptr<void> owner, char* memory, int32_t rank, int32_t size, int32_t slots)
+    : owner_(std::move(owner)), header_(reinterpret_cast<Header*>(memory)), rank_(rank), size_(size), slots_(slots) {
+  if (size > kMostRanks) throw InvalidArgument("the engine takes at most 256 ranks of one host");
+  const auto n = static_cast<size_t>(slots);
+  slots_at_ = memory + round_up(sizeof(Header));
+  char* at = slots_at_ + n * slot_bytes(size);
+  const auto next = [&at](size_t bytes) { return std::exchange(at, at + round_up(bytes)); };
+  buckets_ = reinterpret_cast<int32_t*>(next(n * sizeof(int32_t)));
+  ready_ = reinterpret_cast<int32_t*>(next(n * sizeof(int32_t)));
+  ring_ = reinterpret_cast<int32_t*>(next(2 * n * sizeof(int32_t)));
+  batches_ = reinterpret_cast<Batch*>(at);
+}
+
+void Board::prepare() {
+  pthread_mutexattr_t kind;
+  pthread_mutexattr_init(&kind);
+  pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&header_->mutex, &kind);
+  pthread_mutexattr_destroy(&kind);
+  std::fill(buckets_, buckets_ + slots_, -1);
+}
+
+Slot& Board::slot(int32_t index) const {
+  return *reinterpret_cast<Slot*>(slots_at_ + static_cast<size_t>(index) * slot_bytes(size_));
+}
+
+// -- slots --------------------------------------------------------------------------------------------------------
+
+// The slot of a name; a new one if it has none.
+int32_t Board::find(const std::string& name, const uint64_t (&hash)[2]) {
+  int32_t& bucket = buckets_[hash[0] % static_cast<uint64_t>(slots_)];
+  for (int32_t i = bucket; i >= 0; i = slot(i).next)
+    if (slot(i).hash[0] == hash[0] && slot(i).hash[1] == hash[1]) return i;
+  const int32_t made = take_slot();
+  Slot& s = slot(made);
+  std::memset(static_cast<void*>(&s), 0, slot_bytes(size_));
+  std::copy(std::begin(hash), std::end(hash), s.hash);
+  name.copy(s.name, sizeof s.name - 1);
+  int32_t& head = buckets_[hash[0] % static_cast<uint64_t>(slots_)];
+  s.next = std::exchange(head, made);
+  return made;
+}
+
+// An unused slot, or the next one round whose operation is not under way.
+int32_t Board::take_slot() {
+  if (header_->used < slots_) return header_->used++;
+  for (int32_t tried = 0; tried < slots_; ++tried) {
+    const int32_t index = header_->hand;
+    header_->hand = (index + 1) % slots_;
+    Slot& s = slot(index);
+    if (!s.announced.none() || !s.outstanding.none()) continue;
+    forget(index);
+    return index;
+  }
+  throw InvalidArgument("more than " + std::to_string(slots_) +
+                        " operations are under way: raise HOROVOD_CACHE_CAPACITY");
+}
+
+void Board::forget(int32_t index) {
+  int32_t* link = &buckets_[slot(index).hash[0] % static_cast<uint64_t>(slots_)];
+  while (*link != index) link = &slot(*link).next;
+  *link = slot(index).next;
+}
+
+// -- announcing ---------------------------------------------------------------------------------------------------
+
+void Board::announce(std::vector<Announcement>& items, bool urgent) {
+  bool ready = false;
+  {
+    const Lock lock(*header_);
+    const int64_t now = now_ns();
+    for (Announcement& item : items) note(item, urgent, now);
+    for (const Announcement& item : items) {
+      if (item.signature.kind == Kind::join) {
+        header_->joined.add(rank_);
+        for (int32_t i = 0; i < header_->used; ++i)
+          if (i != item.slot) ready = settle(i, now) || ready;
+      }
+      ready = settle(item.slot, now) || ready;
+    }
+  }
+  if (ready) wake();
+}
+
+void Board::note(Announcement& item, bool urgent, int64_t now) {
+  uint64_t hash[2];
+  hash_of(item.name, hash);
+  item.slot = find(item.name, hash);
+  Slot& s = slot(item.slot);
+  Record& r = s.current();
+  if (s.announced.none()) {
+    r = {};
+    r.signature = item.signature;
+    r.first = rank_;
+    r.since = now;
+    r.bytes = item.bytes;
+    r.place = item.place;
+    r.priority = item.priority;
+  } else {
+    if (!r.differs && r.signature != item.signature) {
+      r.differs = true;
+      r.theirs = item.signature;
+      r.other = rank_;
+    }
+    if (r.place != item.place) r.place = -1;
+  }
+  r.urgent = r.urgent || urgent;
+  r.last = rank_;
+  s.announced.add(rank_);
+  s.rows[(s.turn & 1) * size_ + rank_] = item.rows;
+}
+
+// All have submitted it or need not, and all have fetched the round before.
+bool Board::complete(Slot& s) const {
+  if (s.announced.none() || !s.outstanding.none()) return false;
+  const bool join = s.current().signature.kind == Kind::join;
+  return (join ? s.announced : s.announced | header_->joined) == RankSet::first(size_);
+}
+
+// Makes an operation ready if it is complete.
+bool Board::settle(int32_t index, int64_t now) {
+  Slot& s = slot(index);
+  if (!complete(s)) return false;
+  Record& r = s.current();
+  r.ready = now;
+  for (int32_t rank = 0; rank < size_; ++rank)
+    if (!s.announced.has(rank)) r.absent.add(rank);
+  if (r.signature.kind == Kind::join) header_->joined = {};
+  s.outstanding = RankSet::first(size_);
+  s.announced = {};
+  ++s.turn;
+  const int32_t count = header_->ready.load(std::memory_order_relaxed);
+  if (count == 0) {
+    header_->ready_since = now;
+    header_->ready_bytes = 0;
+    header_->urgent = false;
+  }
+  ready_[count] = index;
+  header_->ready_bytes += r.bytes;
+  header_->urgent = header_->urgent || r.urgent || r.differs || !kFused[static_cast<size_t>(r.signature.kind)];
+  header_->ready.store(count + 1, std::memory_order_release);
+  return true;
+}
+
+void Board::urge(int32_t index) {
+  {
+    const Lock lock(*header_);
+    Slot& s = slot(index);
+    if (s.announced.has(rank_)) s.current().urgent = true;
+    const int32_t count = header_->ready.load(std::memory_order_relaxed);
+    if (header_->urgent || std::find(ready_, ready_ + count, index) == ready_ + count) return;
+    header_->urgent = true;
+  }
+  wake();
+}
+
+// -- batches ------------------------------------------------------------------------------------------------------
+
+bool Board::has_batch() const { return header_->batches.load(std::memory_order_acquire) > fetched_; }
+bool Board::has_ready() const { return header_->ready.load(std::memory_order_acquire) > 0; }
+
+steady_clock::time_point Board::cut() {
+  if (!has_ready()) return steady_clock::time_point::max();
+  {
+    const Lock lock(*header_);
+    if (has_batch()) return steady_clock::time_point{};
+    if (header_->ready.load(std::memory_order_relaxed) == 0) return steady_clock::time_point::max();
+    const auto cycle = std::chrono::nanoseconds(static_cast<int64_t>(cycle_seconds() * 1e9));
+    const auto due = steady_clock::time_point(std::chrono::nanoseconds(header_->ready_since)) + cycle;
+    if (!header_->urgent && header_->ready_bytes < threshold() && steady_clock::now() < due) return due;
+    cut_batch(choose());
+  }
+  wake();
+  return steady_clock::time_point{};
+}
+
+// Positions in the list of what is ready: the most needed operation, and those that fuse with it, most needed first.
+std::vector<int32_t> Board::choose() {
+  const int32_t count = header_->ready.load(std::memory_order_relaxed);
+  std::vector<int32_t> order(count);
+  for (int32_t i = 0; i < count; ++i) order[i] = i;
+  const auto at = [this](int32_t position) -> const Record& { return slot(ready_[position]).agreed(); };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return at(a).priority < at(b).priority; });
+  std::vector<int32_t> chosen{order[0]};
+  const Record& head = at(order[0]);
+  if (head.differs) return chosen;
+  int64_t bytes = head.bytes;
+  uint64_t group = head.signature.group;
+  for (size_t i = 1; i < order.size(); ++i) {
+    const Record& next = at(order[i]);
+    if (next.differs || !head.signature.fuses_with(next.signature)) continue;
+    const bool together = group != 0 && next.signature.group == group;  // a group is not torn apart
+    if (!together && bytes + next.bytes > threshold()) break;
+    group = next.signature.group;
+    bytes += next.bytes;
+    chosen.push_back(order[i]);
+  }
+  return chosen;
+}
+
+void Board::cut_batch(const std::vector<int32_t>& chosen) {
+  const uint64_t number = header_->batches.load(std::memory_order_relaxed);
+  batches_[number % static_cast<uint64_t>(slots_)] = {header_->ids, static_cast<int32_t>(chosen.size())};
+  for (const int32_t position : chosen) {
+    const int32_t index = ready_[position];
+    ring_[header_->ids++ % static_cast<uint64_t>(2 * slots_)] = index;
+    header_->ready_bytes -= slot(index).agreed().bytes;
+    ready_[position] = -1;
+  }
+  const int32_t count = header_->ready.load(std::memory_order_relaxed);
+  const auto left = static_cast<int32_t>(std::remove(ready_, ready_ + count, -1) - ready_);
+  header_->ready.store(left, std::memory_order_release);
+  header_->batches.store(number + 1, std::memory_order_release);
+}
+
+std::vector<Member> Board::fetch() {
+  std::vector<Member> members;
+  if (!has_batch()) return members;
+  bool ready = false;
+  {
+    const Lock lock(*header_);
+    const Batch batch = batches_[fetched_++ % static_cast<uint64_t>(slots_)];
+    members.resize(batch.count);
+    for (int32_t i = 0; i < batch.count; ++i) {
+      const int32_t index = ring_[(batch.first + static_cast<uint64_t>(i)) % static_cast<uint64_t>(2 * slots_)];
+      Slot& s = slot(index);
+      const Record& r = s.agreed();
+      members[i] = {index, r.place, r.since, r.ready, nullptr};
+      if (r.differs || !kFused[static_cast<size_t>(r.signature.kind)] || !r.absent.none())
+        members[i].details = details_of(s);
+      s.outstanding.remove(rank_);
+      ready = settle(index, now_ns()) || ready;  // the others may have submitted it again already
+    }
+  }
+  if (ready) wake();
+  return members;
+}
+
+std::unique_ptr<Details> Board::details_of(Slot& s) const {
+  const Record& r = s.agreed();
+  auto details = std::make_unique<Details>();
+  details->name = s.name;
+  details->signature = r.signature;
+  details->absent = r.absent;
+  details->last = r.last;
+  const int64_t* rows = s.rows + (~s.turn & 1) * size_;
+  for (int32_t rank = 0; rank < size_; ++rank) details->rows.push_back(r.absent.has(rank) ? 0 : rows[rank]);
+  if (r.differs)
+    details->difference = "operation '" + details->name + "' differs between ranks: rank " + std::to_string(r.first) +
+                          " submits " + r.signature.describe() + "; rank " + std::to_string(r.other) + " submits " +
+                          r.theirs.describe();
+  return details;
+}
+
+// -- news ---------------------------------------------------------------------------------------------------------
+
+uint32_t Board::news() const { return header_->news.load(std::memory_order_acquire); }
+
+void Board::sleep(uint32_t seen, std::chrono::nanoseconds limit) {
+  const timespec timeout{static_cast<time_t>(limit.count() / 1000000000),
+                         static_cast<long>(limit.count() % 1000000000)};
+  header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (header_->news.load(std::memory_order_seq_cst) == seen)
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&header_->news), FUTEX_WAIT, seen, &timeout, nullptr, 0);
+  header_->sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Board::wake() {
+  header_->news.fetch_add(1, std::memory_order_seq_cst);
+  if (header_->sleepers.load(std::memory_order_seq_cst) != 0)
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&header_->news), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// -- what is missing ----------------------------------------------------------------------------------------------
+
+std::vector<Stall> Board::stalls(double seconds, bool all) {
+  std::vector<Stall> found;
+  const Lock lock(*header_);
+  const int64_t now = now_ns();
+  for (int32_t i = 0; i < header_->used; ++i) {
+    Slot& s = slot(i);
+    const Record& record = s.current();
+    const double waited = static_cast<double>(now - record.since) * 1e-9;
+    if (s.announced.none() || record.signature.kind == Kind::join || waited < seconds) continue;
+    Stall stall{s.name, {}, -1, waited};
+    for (int32_t r = 0; r < size_; ++r) {
+      if (s.announced.has(r)) stall.reporter = stall.reporter < 0 ? r : stall.reporter;
+      else if (!header_->joined.has(r)) stall.missing.push_back(r);
+    }
+    if (!stall.missing.empty() && (all || stall.reporter == rank_)) found.push_back(std::move(stall));
+  }
+  return found;
+}
+
+void Board::tune(int64_t threshold, double cycle_seconds) {
+  header_->threshold.store(threshold, std::memory_order_relaxed);
+  header_->cycle.store(cycle_seconds, std::memory_order_relaxed);
+}
+
+int64_t Board::threshold() const { return header_->threshold.load(std::memory_order_relaxed); }
+double Board::cycle_seconds() const { return header_->cycle.load(std::memory_order_relaxed); }
+
+}  // namespace pc::engine

@@ -1,0 +1,369 @@
+#include "engine/engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <utility>
+
+#include "base/pause.h"
+
+namespace pc::engine {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kCheckEvery = milliseconds(5);     // how often a driver without work looks after its peers
+constexpr auto kNap = milliseconds(50);           // longest sleep of a driver
+constexpr auto kInspectEvery = milliseconds(250);  // how often the engine's thread looks for stalls and signals
+
+int64_t bytes_of(const Signature& signature) {
+  auto bytes = static_cast<int64_t>(size_of(signature.dtype));
+  for (int32_t d = 0; d < std::min(signature.dims, kMostDims); ++d) bytes *= signature.shape[d];
+  return bytes;
+}
+
+}  // namespace
+
+std::atomic<uint32_t> Engine::reports_wanted{0};
+
+Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
+               int64_t bytes, StallSettings stall, std::shared_ptr<Runner> runner)
+    : team_(std::move(team)),
+      board_(std::move(board)),
+      fused_(team_, std::move(maker), buffer, bytes, timeline_),
+      stall_(stall),
+      runner_(std::move(runner)),
+      reports_given_(reports_wanted.load()) {}
+
+void Engine::submit(const Pendings& operations, bool now) {
+  bool asleep = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (fault_) throw CommunicatorFault(*fault_);
+    for (size_t i = 0; i < operations.size(); ++i) {
+      const std::string& name = operations[i]->name();
+      const bool twice = std::any_of(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(i),
+                                     [&name](const auto& other) { return other->name() == name; });
+      if (twice || flying_.contains(name))
+        throw InvalidArgument("an operation named '" + name + "' is under way: wait for it, or use another name");
+    }
+    std::vector<Announcement> said;
+    for (const auto& operation : operations) said.push_back(operation->announcement_);
+    board_->announce(said, now);
+    for (size_t i = 0; i < operations.size(); ++i) {
+      operations[i]->announcement_.slot = said[i].slot;
+      by_slot_[said[i].slot] = flying_[said[i].name] = operations[i];
+    }
+    asleep = !driven_ && !now;
+  }
+  if (asleep) idle_.notify_one();
+}
+
+// -- driving ------------------------------------------------------------------------------------------------------
+
+bool Engine::take_wheel() {
+  const std::lock_guard lock(mutex_);
+  return !std::exchange(driven_, true);
+}
+
+void Engine::leave_wheel() {
+  bool more = false;
+  {
+    const std::lock_guard lock(mutex_);
+    driven_ = false;
+    more = !flying_.empty();
+    if (waiters_ > 0) completed_.notify_all();  // one of them may drive
+  }
+  if (more) idle_.notify_one();
+}
+
+bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
+  while (!operation->done()) {
+    if (Clock::now() >= limit) return false;
+    if (take_wheel()) {
+      while (!operation->done() && turn(limit)) {
+      }
+      leave_wheel();
+    } else {
+      std::unique_lock lock(mutex_);
+      ++waiters_;
+      completed_.wait_until(lock, limit, [&] { return operation->done() || !driven_; });
+      --waiters_;
+    }
+  }
+  return true;
+}
+
+void Engine::urge(const Pending& operation) {
+  if (!operation.done()) board_->urge(operation.announcement_.slot);
+}
+
+void Engine::loop() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      idle_.wait_for(lock, kInspectEvery, [this] { return closing_ || (!driven_ && !flying_.empty()); });
+      if (closing_) return;
+    }
+    inspect();
+    {
+      const std::lock_guard lock(mutex_);
+      if (driven_ || flying_.empty()) continue;
+      driven_ = true;
+    }
+    turn(Clock::now() + kInspectEvery);
+    leave_wheel();
+  }
+}
+
+// Runs the next batch.  False: there was none until `limit`.
+bool Engine::turn(Clock::time_point limit) {
+  try {
+    if (team_->poisoned()) team_->raise();
+    if (!await_batch(limit)) return false;
+    std::vector<Member> members = board_->fetch();
+    if (!members.empty()) run_batch(members);
+    return true;
+  } catch (const CommunicatorFault& fault) {
+    fail(fault);
+    return false;
+  }
+}
+
+bool Engine::await_batch(Clock::time_point limit) {
+  const auto start = Clock::now();
+  auto due = Clock::time_point{};  // before then it is no use to try and cut
+  uint32_t known = board_->news() - 1;
+  for (;;) {
+    const uint32_t seen = board_->news();
+    if (board_->has_batch()) return true;
+    const auto now = Clock::now();
+    if (board_->has_ready() && (seen != known || now >= due)) {
+      known = seen;
+      due = board_->cut();
+      continue;
+    }
+    if (now >= limit) return false;
+    if (now - start < team_->patience.spin) {
+      for (int i = 0; i < 32; ++i) pause();
+    } else if (now - start < team_->patience.yield) {
+      sched_yield();
+    } else {
+      check_peers(now);
+      const auto until = std::min({limit, now + kNap, board_->has_ready() ? due : limit});
+      if (until > now) board_->sleep(seen, until - now);
+    }
+    const std::lock_guard lock(mutex_);
+    if (closing_) return false;
+  }
+}
+
+// Raises what keeps a peer from ever submitting what is awaited.
+void Engine::check_peers(Clock::time_point now) {
+  if (now - checked_ < kCheckEvery) return;
+  checked_ = now;
+  if (team_->poisoned()) team_->raise();
+  for (int32_t peer = 0; peer < team_->size(); ++peer) {
+    if (peer == team_->rank()) continue;
+    const bool departed = team_->control().blocks[peer].presence.load(std::memory_order_acquire) ==
+                          static_cast<uint32_t>(Presence::departed);
+    if (!departed && !team_->gone(peer)) continue;
+    const auto waiting = board_->stalls(0, true);
+    const auto awaited = std::find_if(waiting.begin(), waiting.end(), [peer](const Stall& stall) {
+      return std::find(stall.missing.begin(), stall.missing.end(), peer) != stall.missing.end();
+    });
+    if (departed && (awaited == waiting.end() || board_->has_batch())) continue;
+    const std::string what = awaited == waiting.end() ? "" : "; it has not submitted '" + awaited->name + "'";
+    const std::string rank = "rank " + std::to_string(peer);
+    if (departed) team_->poison(Fault::aborted, peer, rank + " has shut its engine down" + what);
+    else team_->poison(Fault::peer_lost, peer, rank + " is gone (its process has ended)" + what);
+    team_->raise();
+  }
+}
+
+// -- batches ------------------------------------------------------------------------------------------------------
+
+// This rank's part of each operation; null where it has joined.
+Pendings Engine::claim(const std::vector<Member>& members) {
+  Pendings mine;
+  const std::lock_guard lock(mutex_);
+  for (const Member& member : members) {
+    const bool absent = member.details && member.details->absent.has(team_->rank());
+    const auto found = absent ? by_slot_.end() : by_slot_.find(member.slot);
+    mine.push_back(found == by_slot_.end() ? nullptr : found->second);
+  }
+  return mine;
+}
+
+void Engine::run_batch(std::vector<Member>& members) {
+  const Pendings mine = claim(members);
+  const int64_t begin = timeline_.on() ? Timeline::now() : 0;
+  const Details* first = members[0].details.get();
+  if (first != nullptr && !first->difference.empty()) {
+    complete(mine, CommunicatorFault(Fault::mismatch, -1, first->difference));
+    return;
+  }
+  int32_t number = -1;
+  const Kind kind = first != nullptr ? first->signature.kind : Kind::allreduce;
+  try {
+    if (kind == Kind::allreduce) run_fused(members, mine);
+    else if (kind == Kind::join) number = first->last;
+    else runner_->run(mine[0], *first);
+  } catch (const CommunicatorFault&) {
+    throw;
+  } catch (const std::exception& error) {  // before anything was sent, and alike on all ranks
+    complete(mine, CommunicatorFault(Fault::aborted, -1, error.what()));
+    return;
+  }
+  if (begin != 0) trace(members, mine, begin, Timeline::now());
+  complete(mine, std::nullopt, number);
+}
+
+void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine) {
+  std::vector<Piece> pieces;
+  Signature signature;
+  int64_t total = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Pending* own = mine[i].get();
+    signature = own != nullptr ? own->announcement_.signature : members[i].details->signature;
+    const int64_t bytes = bytes_of(signature);
+    total += bytes;
+    // Where a rank has joined there is nothing in its window.
+    const int64_t place = members[i].details ? -1 : members[i].place;
+    pieces.push_back({own != nullptr ? own->input_ : nullptr, own != nullptr ? own->output_ : nullptr, bytes, place});
+  }
+  fused_.run({signature.dtype, signature.op, signature.prescale, signature.postscale, program_for(total)},
+             std::move(pieces));
+}
+
+void Engine::trace(const std::vector<Member>& members, const Pendings& mine, int64_t begin, int64_t end) {
+  for (size_t i = 0; i < members.size(); ++i) {
+    const std::string name = mine[i] ? mine[i]->name() : members[i].details->name;
+    timeline_.add({Phase::negotiate, name, members[i].since, members[i].ready});
+    timeline_.add({Phase::queue, name, members[i].ready, begin});
+    timeline_.add({Phase::execute, name, begin, end});
+  }
+}
+
+void Engine::complete(const Pendings& operations, const std::optional<CommunicatorFault>& fault, int32_t number) {
+  std::vector<std::shared_ptr<void>> watched;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& operation : operations) {
+      if (operation == nullptr) continue;
+      flying_.erase(operation->name());
+      by_slot_.erase(operation->announcement_.slot);
+      if (fault) operation->fault_.emplace(*fault);
+      operation->number_ = number;
+      operation->done_.store(true, std::memory_order_seq_cst);
+      if (operation->watched.load(std::memory_order_seq_cst)) watched.push_back(operation->keep_);
+      spent_.push_back(std::move(operation->keep_));
+    }
+    if (waiters_ > 0) completed_.notify_all();
+  }
+  if (watched.empty()) return;
+  runner_->finished(watched);
+  const std::lock_guard lock(mutex_);
+  std::move(watched.begin(), watched.end(), std::back_inserter(spent_));
+}
+
+std::vector<std::shared_ptr<void>> Engine::take_spent() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(spent_, {});
+}
+
+// Nothing goes on after a fault of the communicator.
+void Engine::fail(const CommunicatorFault& fault) {
+  Pendings all;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!fault_) fault_.emplace(fault);
+    for (const auto& [name, operation] : flying_) all.push_back(operation);
+  }
+  complete(all, fault);
+}
+
+void Engine::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  idle_.notify_all();
+  board_->wake();
+  // Whoever drives leaves soon: nobody touches the team after this.
+  std::unique_lock lock(mutex_);
+  while (driven_) {
+    ++waiters_;
+    completed_.wait_for(lock, milliseconds(10));
+    --waiters_;
+  }
+  lock.unlock();
+  fail(CommunicatorFault(Fault::aborted, team_->rank(), "the engine was shut down"));
+}
+
+// -- topologies ---------------------------------------------------------------------------------------------------
+
+void Engine::set_programs(std::vector<std::pair<int64_t, int32_t>> programs) { programs_ = std::move(programs); }
+
+int32_t Engine::program_for(int64_t bytes) const {
+  for (const auto& [most, program] : programs_)
+    if (bytes <= most) return program;
+  return 0;
+}
+
+// -- stalls -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::string list(const std::vector<Stall>& stalls) {
+  std::string text;
+  for (const Stall& stall : stalls) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.1f", stall.seconds);
+    text += "  '" + stall.name + "' has waited " + seconds + " s for rank";
+    text += stall.missing.size() > 1 ? "s" : "";
+    for (size_t i = 0; i < stall.missing.size(); ++i) text += (i > 0 ? ", " : " ") + std::to_string(stall.missing[i]);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Engine::report() { return list(board_->stalls(0, true)); }
+
+// Standard error, and not Python's logging: the interpreter may be what is stuck.
+void Engine::inspect() {
+  const std::string me = "pycollective: communicator '" + team_->name() + "', rank " + std::to_string(team_->rank());
+  if (const uint32_t wanted = reports_wanted.load(); wanted != reports_given_) {
+    reports_given_ = wanted;
+    const std::string text = report();
+    std::fprintf(stderr, "%s: %s\n%s", me.c_str(),
+                 text.empty() ? "no operation waits for a rank" : "operations that wait:", text.c_str());
+  }
+  const auto now = Clock::now();
+  const bool watches = stall_.warn_seconds > 0 || stall_.shutdown_seconds > 0;
+  if (!watches || team_->poisoned()) return;
+  try {
+    const auto since = std::chrono::duration<double>(now - inspected_).count();
+    if (stall_.warn_seconds > 0 && since >= stall_.warn_seconds) {
+      const auto stalls = board_->stalls(stall_.warn_seconds, false);
+      if (!stalls.empty()) {
+        inspected_ = now;
+        std::fprintf(stderr, "%s: some ranks have not submitted what others wait for:\n%s", me.c_str(),
+                     list(stalls).c_str());
+      }
+    }
+    if (stall_.shutdown_seconds > 0) {
+      const auto stalls = board_->stalls(stall_.shutdown_seconds, true);
+      if (!stalls.empty())
+        team_->poison(Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls));
+    }
+  } catch (const CommunicatorFault& fault) {
+    fail(fault);
+  }
+}
+
+}  // namespace pc::engine

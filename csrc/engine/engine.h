@@ -1,0 +1,125 @@
+// Named operations, submitted in any order on any rank, run behind the callers' backs.
+//
+// Somebody drives: waits for the next batch and runs it. It is the engine's thread, or a caller that waits anyway; a
+// waiting caller spares two changes of thread.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/board.h"
+#include "engine/fused.h"
+#include "engine/timeline.h"
+#include "executor/cpu/team.h"
+
+namespace pc::engine {
+
+// One rank's operation under way.
+class Pending {
+ public:
+  Pending(Announcement announcement, const char* input, char* output, std::shared_ptr<void> keep)
+      : announcement_(std::move(announcement)), input_(input), output_(output), keep_(std::move(keep)) {}
+
+  const std::string& name() const { return announcement_.name; }
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  const std::optional<CommunicatorFault>& fault() const { return fault_; }  // once done
+  int32_t number() const { return number_; }  // result of join: the last rank to do so
+  const std::shared_ptr<void>& keep() const { return keep_; }  // until it is done
+
+  std::atomic<bool> watched{false};  // tell the runner when it is done
+
+ private:
+  friend class Engine;
+  Announcement announcement_;
+  const char* input_;
+  char* output_;
+  std::shared_ptr<void> keep_;  // arrays
+  std::atomic<bool> done_{false};
+  std::optional<CommunicatorFault> fault_;
+  int32_t number_ = -1;
+};
+
+using Pendings = std::vector<std::shared_ptr<Pending>>;
+
+// What only Python can do.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  // Runs an operation that the core has no code for; `mine` is null where this rank has joined.  Errors of the
+  // operation alone it keeps for itself.  Throws CommunicatorFault.
+  virtual void run(const std::shared_ptr<Pending>& mine, const Details& details) = 0;
+  // Watched operations are done; their keeps.
+  virtual void finished(const std::vector<std::shared_ptr<void>>& kept) = 0;
+};
+
+struct StallSettings {
+  double warn_seconds = 60;      // 0: never
+  double shutdown_seconds = 0;   // 0: never
+};
+
+class Engine {
+ public:
+  Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
+         int64_t bytes, StallSettings stall, std::shared_ptr<Runner> runner);
+
+  // All become ready together.  `now`: the caller goes on to wait() for them.  Throws InvalidArgument if one of the
+  // names is under way, CommunicatorFault if the engine has failed.
+  void submit(const Pendings& operations, bool now);
+  // Until it is done or the time is over; may run any operation meanwhile.  False: not done.
+  bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit);
+  // What ended operations kept: arrays, to be let go of by a thread that may.
+  std::vector<std::shared_ptr<void>> take_spent();
+  void loop();   // the engine's thread; returns after close()
+  void close();  // what is under way fails
+
+  void urge(const Pending& operation);
+  void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
+  Board& board() { return *board_; }
+  Timeline& timeline() { return timeline_; }
+  std::string report();  // what waits for whom, one line each
+
+  static std::atomic<uint32_t> reports_wanted;  // counted up by a signal handler
+
+ private:
+  bool take_wheel();
+  void leave_wheel();
+  bool turn(Clock::time_point limit);
+  bool await_batch(Clock::time_point limit);
+  void check_peers(Clock::time_point now);
+  void run_batch(std::vector<Member>& members);
+  void run_fused(const std::vector<Member>& members, const Pendings& mine);
+  void trace(const std::vector<Member>& members, const Pendings& mine, int64_t begin, int64_t end);
+  Pendings claim(const std::vector<Member>& members);
+  void complete(const Pendings& operations, const std::optional<CommunicatorFault>& fault, int32_t number = -1);
+  void fail(const CommunicatorFault& fault);
+  void inspect();
+  int32_t program_for(int64_t bytes) const;
+
+  std::shared_ptr<Team> team_;
+  std::unique_ptr<Board> board_;
+  Timeline timeline_;
+  FusedAllreduce fused_;
+  StallSettings stall_;
+  std::shared_ptr<Runner> runner_;
+
+  std::mutex mutex_;
+  std::condition_variable idle_;       // the engine's thread: is there something to drive?
+  std::condition_variable completed_;  // callers
+  std::unordered_map<std::string, std::shared_ptr<Pending>> flying_;
+  std::unordered_map<int32_t, std::shared_ptr<Pending>> by_slot_;
+  std::vector<std::pair<int64_t, int32_t>> programs_;  // (most bytes, topology), ascending
+  std::optional<CommunicatorFault> fault_;
+  std::vector<std::shared_ptr<void>> spent_;
+  bool driven_ = false, closing_ = false;
+  int waiters_ = 0;
+  Clock::time_point checked_{}, inspected_{};
+  uint32_t reports_given_ = 0;
+};
+
+}  // namespace pc::engine

@@ -1,0 +1,61 @@
+// An allreduce of many pieces of memory as if they were one buffer.
+//
+// Pieces that lie in windows are reduced where they are, neighbours together. All others pass through the fusion
+// buffer, itself a window, tile by tile: pack, reduce, unpack, while the tile is in the cache.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/timeline.h"
+#include "executor/cpu/team.h"
+
+namespace pc::engine {
+
+// A rank's part of an operation.
+struct Piece {
+  const char* input;  // null: zeros (this rank has joined)
+  char* output;       // null: nobody wants the result
+  int64_t bytes;
+  int64_t place;      // as for Announcement
+};
+
+// What is reduced how.
+struct Reduction {
+  Dtype dtype;
+  Operator op;
+  double prescale, postscale;
+  int32_t program;  // which of the engine's topologies
+  auto operator<=>(const Reduction&) const = default;
+};
+
+class FusedAllreduce {
+ public:
+  // A plan for an allreduce in place of about as many elements; makes one from the topology, and may be slow.
+  // `shared`: in a window.
+  using PlanMaker = std::function<std::shared_ptr<const Plan>(const Reduction&, int64_t count, bool shared)>;
+
+  // `buffer`: `bytes` bytes of this rank's part of a window of the team's.
+  FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes, Timeline& timeline);
+
+  // The same pieces on all ranks, but for addresses.  Throws CommunicatorFault.
+  void run(const Reduction& reduction, std::vector<Piece> pieces);
+
+ private:
+  void reduce(const Reduction& reduction, char* data, int64_t bytes);
+  void run_in_windows(const Reduction& reduction, std::vector<Piece>& pieces);
+  void run_packed(const Reduction& reduction, const std::vector<Piece>& pieces);
+  std::shared_ptr<const Plan> plan_for(const Reduction& reduction, int64_t count, bool shared);
+
+  std::shared_ptr<Team> team_;
+  PlanMaker maker_;
+  char* buffer_;
+  int64_t tile_bytes_;
+  Timeline& timeline_;
+  using Key = std::tuple<Reduction, int64_t, bool>;
+  std::map<Key, std::shared_ptr<const Plan>> plans_, sizes_;
+};
+
+}  // namespace pc::engine

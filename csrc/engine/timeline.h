@@ -1,0 +1,58 @@
+// What an engine did when: events that Python writes into a trace.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/trace.h"
+
+namespace pc::engine {
+
+// negotiate: from the first rank's submission to the last's.  queue: from there to the batch.
+enum class Phase : uint8_t { negotiate, queue, execute, pack, reduce, unpack };
+const char* name_of(Phase phase);
+
+struct Event {
+  Phase phase;
+  std::string name;  // of the operation; empty: the batch's
+  int64_t begin, end;  // nanoseconds of the steady clock
+};
+
+class Timeline {
+ public:
+  // Notes its time from here to end(), if anybody wants it.
+  class Span {
+   public:
+    Span(Timeline* timeline, Phase phase) : timeline_(timeline), phase_(phase), begin_(timeline ? now() : 0) {}
+    void end() {
+      if (timeline_ != nullptr) timeline_->add({phase_, {}, begin_, now()});
+      timeline_ = nullptr;
+    }
+
+   private:
+    Timeline* timeline_;
+    Phase phase_;
+    int64_t begin_;
+  };
+
+  static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  void start(bool on) { on_.store(on, std::memory_order_relaxed); }
+  Span span(Phase phase) { return {on() ? this : nullptr, phase}; }
+  void add(Event event);
+  void add(const StepTrace& steps);
+  std::pair<std::vector<Event>, StepTrace> take();  // since the last time
+
+ private:
+  std::atomic<bool> on_{false};
+  std::mutex mutex_;
+  std::vector<Event> events_;
+  StepTrace steps_;
+};
+
+}  // namespace pc::engine

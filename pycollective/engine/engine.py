@@ -1,0 +1,188 @@
+"""Named operations among the ranks of a communicator, run behind the caller's back."""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import signal
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycollective import _core
+from pycollective.comm.rail_calls import RailCalls
+from pycollective.comm.teams import KINDS, share_segment
+from pycollective.engine import jobs
+from pycollective.engine.item import Item, Work
+from pycollective.engine.settings import Settings
+from pycollective.errors import CommunicatorError
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+LEAST_SLOTS = 8192
+"""Operations that can be under way at a time, at least."""
+_live: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Engine:
+    """Operations that ranks submit in any order, under names; each runs once all ranks have submitted it.
+
+    Ranks agree in shared memory, without a coordinator. Allreduces that are ready at the same time are fused: they
+    pass together through a window, or are reduced where they are if they lie in windows of `engine.comm`. With a
+    topology that reduces in rank order (`direct`, the default, `star`) fusion changes no bit.
+
+    An operation about which the ranks differ (shape, dtype, op, root, group) raises MismatchError from `wait` on every
+    rank, with both descriptions; the engine goes on. A rank whose process ends raises PeerLostError from every `wait`
+    and `submit` of the others, one that closes its engine CommunicatorError from those that wait for it.
+
+    Attributes:
+        comm: the engine's own communicator, a duplicate of the one given. Its `empty` makes arrays that are reduced
+            where they are. Only the engine may call its collectives, but between construction and the first submit.
+        rank, size: of the communicator.
+        settings: those of rank 0.
+    """
+
+    def __init__(self, comm: Communicator, settings: Settings | None = None) -> None:
+        """Collective.
+
+        Args:
+            comm: whose ranks take part; all of one host.
+            settings: by default from the environment; rank 0's count.
+
+        Raises:
+            CommunicatorError: the ranks are on several hosts.
+            ValueError: an environment variable that makes no sense.
+        """
+        self.comm = comm.dup()
+        self.rank, self.size = comm.rank, comm.size
+        said = self.comm._exchange(pickle.dumps(settings or Settings.read()))
+        self.settings: Settings = pickle.loads(said[0])
+        team = self.comm._backend
+        if isinstance(team, RailCalls):
+            self.comm.free()
+            raise CommunicatorError("the engine agrees in shared memory: its ranks must be on one host")
+        slots = max(LEAST_SLOTS, self.settings.cache_capacity)
+        buffer = self.comm.empty(max(4096, self.settings.fusion_buffer), np.uint8)
+        self._core = _core.Engine(
+            team, self._share_board(slots), slots, buffer, [self.settings.topology or None], self._run,
+            0.0 if self.settings.stall_check_disable else self.settings.stall_check_time,
+            self.settings.stall_shutdown_time,
+        )  # fmt: skip
+        if self.rank == 0:
+            self.tune(self.settings.fusion_threshold, self.settings.cycle_time)
+        self.comm.barrier()
+        self._closed = False
+        self._thread = threading.Thread(target=self._core.loop, name=f"pycollective engine {comm.name}", daemon=True)
+        self._thread.start()
+        _register(self)
+
+    def _share_board(self, slots: int) -> _core.Segment:
+        nbytes = _core.Engine.board_bytes(self.size, slots)
+        kinds = ("local",) if self.comm._threads else KINDS
+        board = share_segment(self.comm._exchange, self.rank, range(self.size), nbytes, kinds)
+        assert board is not None
+        if self.rank == 0:
+            _core.Engine.prepare_board(board, self.size, slots)
+        self.comm.barrier()
+        return board
+
+    def __repr__(self) -> str:
+        return f"<Engine of {self.comm.name!r}: rank {self.rank} of {self.size}>"
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def submit(self, items: Sequence[Item]) -> list[Work]:
+        """Start operations as a group: they become ready together. Does not block.
+
+        Args:
+            items: at least one; ranks submit the same groups. The arrays must be left alone until the work is done.
+
+        Raises:
+            ValueError: a name that is under way already, arguments that cannot work.
+            TypeError: no array, an element type that the operator does not take.
+            PeerLostError, TimeoutError, CommunicatorError: the engine has failed or was closed.
+        """
+        for item in items:
+            jobs.check(item, self.size)
+        return self._core.submit(list(items), False)
+
+    def run(self, items: Sequence[Item]) -> list[Any]:
+        """submit, then wait for all: their results. Quicker than the two, since this thread does the work itself."""
+        for item in items:
+            jobs.check(item, self.size)
+        return [work.wait() for work in self._core.submit(list(items), True)]
+
+    def join(self) -> int:
+        """Take part with zeros in what the others still do, until all ranks have joined.
+
+        Allreduces get zeros from here, allgathers no rows; operations that need all ranks fail on all of them.
+
+        Returns:
+            the rank that joined last.
+        """
+        return int(self.run([Item("join", "pycollective.join")])[0])
+
+    def _run(
+        self,
+        work: _core.Work | None,
+        collective: str,
+        dtype: str,
+        shape: list[int],
+        rows: list[int],
+        absent: list[int],
+    ) -> None:
+        """Called by the engine, for one operation at a time."""
+        job = jobs.Job(work.item if work is not None else None, collective, dtype, shape, rows, absent)
+        try:
+            result = jobs.run(self.comm, job)
+        except Exception as error:
+            if self._core_poisoned():
+                raise
+            if work is not None:
+                work.error = error
+        else:
+            if work is not None:
+                work.result = result
+
+    def _core_poisoned(self) -> bool:
+        team = self.comm._backend
+        return not isinstance(team, RailCalls) and team.poisoned
+
+    # -- tuning and reports ----------------------------------------------------------------------------------------
+
+    def tune(self, fusion_threshold: int, cycle_time: float) -> None:
+        """Set both for all ranks, from now on; any rank may. Bytes and seconds."""
+        self._core.tune(int(fusion_threshold), float(cycle_time))
+
+    def report(self) -> str:
+        """The operations that wait for ranks, and for which, one line each."""
+        return self._core.report()
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End this rank's part: what is under way raises CommunicatorError here. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._core.close()
+        self._thread.join()
+        self.comm.free()
+
+
+def _register(engine: Engine) -> None:
+    if not _live:
+        atexit.register(_close_all)
+        if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+            _core.report_on_signal(signal.SIGUSR1)
+    _live.add(engine)
+
+
+def _close_all() -> None:
+    """Before the interpreter ends: the engines' threads must not ask for it any more."""
+    for engine in list(_live):
+        engine.close()

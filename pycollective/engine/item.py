@@ -1,0 +1,62 @@
+"""What a rank submits to the engine, and what it gets for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+
+@dataclass(slots=True)
+class Item:
+    """One named operation. All ranks submit the same but for the arrays' content, in any order.
+
+    Attributes:
+        collective: allreduce, adasum, broadcast, allgather, alltoall, reducescatter, barrier, or call: anything else
+            that ranks do together on the engine's communicator.
+        name: what ranks know it by; only one operation of a name may be in flight.
+        x: input, a C-contiguous CPU array (a torch tensor, a NumPy array, anything with DLPack); None for a barrier.
+        out: where the result goes, may be x; None: a new array of x's library.
+        op: as for Communicator.allreduce; of allreduce and reducescatter.
+        root: of broadcast.
+        splits: of alltoall: rows of x for each rank; None: equally many.
+        prescale, postscale: factors on each contribution and on the result, of allreduce and reducescatter.
+        priority: smaller ones go first where several are ready.
+        run: of a call: run(engine.comm) is its result.
+    """
+
+    collective: str
+    name: str
+    x: Any = None
+    out: Any = None
+    op: str = "sum"
+    root: int = -1
+    splits: Sequence[int] | None = None
+    prescale: float = 1.0
+    postscale: float = 1.0
+    priority: int = 0
+    run: Callable[[Communicator], Any] | None = None
+
+
+class Work(Protocol):
+    """An operation under way."""
+
+    name: str
+
+    def done(self) -> bool:
+        """Whether it is through, well or badly."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Block until it is through; returns the result (alltoall: (result, rows received from each rank)).
+
+        Raises what the operation raised; TimeoutError if it is not through after `timeout` seconds.
+        """
+        ...
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once it is through, on the engine's thread, or at once."""
+        ...
