@@ -274,10 +274,14 @@ class Engine:
         """
     def take_events(self) -> tuple:
         """
-        Since the last time: [(phase, name, begin, end)], [(begin, end, chunk, tile, sources, targets, value, [(peer, value)])]; times in ns of time.monotonic_ns().
+        Since the last time: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().
         """
     def trace(self, on: bool) -> None:
         ...
+    def traffic(self) -> tuple[int, int]:
+        """
+        Bytes that allreduces have reduced so far, and batches run.
+        """
     def tune(self, threshold: typing.SupportsInt | typing.SupportsIndex, cycle_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
         Of all ranks.

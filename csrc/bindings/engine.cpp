@@ -313,11 +313,12 @@ class PyEngine {
 py::tuple take_events(PyEngine& self) {
   auto [events, steps] = self.engine().timeline().take();
   py::list phases, traced;
-  for (const auto& e : events) phases.append(py::make_tuple(engine::name_of(e.phase), e.name, e.begin, e.end));
+  for (const auto& e : events)
+    phases.append(py::make_tuple(engine::name_of(e.phase), e.kind == nullptr ? "" : e.kind, e.name, e.begin, e.end));
   for (const auto& s : steps) {
     py::list waits;
     for (const auto& w : s.waits) waits.append(py::make_tuple(w.peer, w.value));
-    traced.append(py::make_tuple(s.begin, s.end, s.chunk, s.tile, s.sources, s.targets, s.value, waits));
+    traced.append(py::make_tuple(s.begin, s.end, s.chunk, s.tile, s.sources, s.targets, s.value, s.consumers, waits));
   }
   return py::make_tuple(phases, traced);
 }
@@ -357,15 +358,19 @@ void bind_engine(py::module_& m) {
       .def(
           "tune", [](PyEngine& self, int64_t threshold, double cycle) { self.engine().board().tune(threshold, cycle); },
           py::arg("threshold"), py::arg("cycle_seconds"), "Of all ranks.")
+      .def(
+          "traffic", [](PyEngine& self) { return self.engine().traffic(); },
+          "Bytes that allreduces have reduced so far, and batches run.")
       .def_property_readonly("threshold", [](PyEngine& self) { return self.engine().board().threshold(); })
       .def_property_readonly("cycle_seconds", [](PyEngine& self) { return self.engine().board().cycle_seconds(); })
       .def(
           "report", [](PyEngine& self) { return self.engine().report(); }, "What waits for whom, a line each.")
       .def(
           "trace", [](PyEngine& self, bool on) { self.engine().timeline().start(on); }, py::arg("on"))
-      .def("take_events", &take_events,
-           "Since the last time: [(phase, name, begin, end)], [(begin, end, chunk, tile, sources, targets, value, "
-           "[(peer, value)])]; times in ns of time.monotonic_ns().");
+      .def(
+          "take_events", &take_events,
+          "Since the last time: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, "
+          "target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().");
   m.def(
       "report_on_signal", [](int number) { return std::signal(number, want_report) != SIG_ERR; }, py::arg("number"),
       "Engines write what waits for whom to standard error when the signal comes.");

@@ -123,7 +123,7 @@ bool Engine::turn(Clock::time_point limit) {
   try {
     if (team_->poisoned()) team_->raise();
     if (!await_batch(limit)) return false;
-    std::vector<Member> members = board_->fetch();
+    const std::vector<Member> members = board_->fetch();
     if (!members.empty()) run_batch(members);
     return true;
   } catch (const CommunicatorFault& fault) {
@@ -197,28 +197,30 @@ Pendings Engine::claim(const std::vector<Member>& members) {
   return mine;
 }
 
-void Engine::run_batch(std::vector<Member>& members) {
+void Engine::run_batch(const std::vector<Member>& members) {
+  ++batches_;
   const Pendings mine = claim(members);
-  const int64_t begin = timeline_.on() ? Timeline::now() : 0;
   const Details* first = members[0].details.get();
   if (first != nullptr && !first->difference.empty()) {
     complete(mine, CommunicatorFault(Fault::mismatch, -1, first->difference));
     return;
   }
-  int32_t number = -1;
-  const Kind kind = first != nullptr ? first->signature.kind : Kind::allreduce;
   try {
-    if (kind == Kind::allreduce) run_fused(members, mine);
-    else if (kind == Kind::join) number = first->last;
-    else runner_->run(mine[0], *first);
+    timeline_.on() ? run_traced(members, mine) : run_agreed(members, mine);
   } catch (const CommunicatorFault&) {
     throw;
   } catch (const std::exception& error) {  // before anything was sent, and alike on all ranks
     complete(mine, CommunicatorFault(Fault::aborted, -1, error.what()));
     return;
   }
-  if (begin != 0) trace(members, mine, begin, Timeline::now());
-  complete(mine, std::nullopt, number);
+  complete(mine, std::nullopt, first != nullptr && first->signature.kind == Kind::join ? first->last : -1);
+}
+
+void Engine::run_agreed(const std::vector<Member>& members, const Pendings& mine) {
+  const Details* first = members[0].details.get();
+  const Kind kind = first != nullptr ? first->signature.kind : Kind::allreduce;
+  if (kind == Kind::allreduce) run_fused(members, mine);
+  else if (kind != Kind::join) runner_->run(mine[0], *first);
 }
 
 void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine) {
@@ -236,15 +238,30 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
   }
   fused_.run({signature.dtype, signature.op, signature.prescale, signature.postscale, program_for(total)},
              std::move(pieces));
+  reduced_ += total;
 }
 
-void Engine::trace(const std::vector<Member>& members, const Pendings& mine, int64_t begin, int64_t end) {
-  for (size_t i = 0; i < members.size(); ++i) {
-    const std::string name = mine[i] ? mine[i]->name() : members[i].details->name;
-    timeline_.add({Phase::negotiate, name, members[i].since, members[i].ready});
-    timeline_.add({Phase::queue, name, members[i].ready, begin});
-    timeline_.add({Phase::execute, name, begin, end});
+void Engine::run_traced(const std::vector<Member>& members, const Pendings& mine) {
+  StepTrace steps;
+  const int64_t begin = Timeline::now();
+  team_->trace = &steps;
+  try {
+    run_agreed(members, mine);
+  } catch (...) {
+    team_->trace = nullptr;
+    throw;
   }
+  team_->trace = nullptr;
+  const int64_t end = Timeline::now();
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Details* details = members[i].details.get();
+    const std::string name = mine[i] ? mine[i]->name() : details->name;
+    const char* kind = name_of(details != nullptr ? details->signature.kind : Kind::allreduce);
+    timeline_.add({Phase::negotiate, kind, name, members[i].since, members[i].ready});
+    timeline_.add({Phase::queue, nullptr, name, members[i].ready, begin});
+    timeline_.add({Phase::execute, kind, name, begin, end});
+  }
+  timeline_.add(steps);
 }
 
 void Engine::complete(const Pendings& operations, const std::optional<CommunicatorFault>& fault, int32_t number) {

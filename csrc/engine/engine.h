@@ -82,6 +82,7 @@ class Engine {
   void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
   Board& board() { return *board_; }
   Timeline& timeline() { return timeline_; }
+  std::pair<int64_t, int64_t> traffic() const { return {reduced_.load(), batches_.load()}; }  // bytes, batches
   std::string report();  // what waits for whom, one line each
 
   static std::atomic<uint32_t> reports_wanted;  // counted up by a signal handler
@@ -92,9 +93,10 @@ class Engine {
   bool turn(Clock::time_point limit);
   bool await_batch(Clock::time_point limit);
   void check_peers(Clock::time_point now);
-  void run_batch(std::vector<Member>& members);
+  void run_batch(const std::vector<Member>& members);
   void run_fused(const std::vector<Member>& members, const Pendings& mine);
-  void trace(const std::vector<Member>& members, const Pendings& mine, int64_t begin, int64_t end);
+  void run_agreed(const std::vector<Member>& members, const Pendings& mine);
+  void run_traced(const std::vector<Member>& members, const Pendings& mine);
   Pendings claim(const std::vector<Member>& members);
   void complete(const Pendings& operations, const std::optional<CommunicatorFault>& fault, int32_t number = -1);
   void fail(const CommunicatorFault& fault);
@@ -118,6 +120,7 @@ class Engine {
   std::vector<std::shared_ptr<void>> spent_;
   bool driven_ = false, closing_ = false;
   int waiters_ = 0;
+  std::atomic<int64_t> reduced_{0}, batches_{0};
   Clock::time_point checked_{}, inspected_{};
   uint32_t reports_given_ = 0;
 };

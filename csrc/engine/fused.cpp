@@ -97,14 +97,10 @@ void FusedAllreduce::reduce(const Reduction& reduction, char* data, int64_t byte
   operation.input = operation.output = data;
   if (shared) operation.input_at = operation.output_at = team_->locate(data, bytes);
   operation.timeout = std::chrono::duration<double>(environment().timeout);
-  StepTrace steps;
   auto span = timeline_.span(Phase::reduce);
   const std::lock_guard turn(team_->one_call);
-  team_->trace = timeline_.on() ? &steps : nullptr;
   team_->run(operation);
-  team_->trace = nullptr;
   span.end();
-  if (!steps.empty()) timeline_.add(steps);
 }
 
 // A plan of any size is a copy of one of about that size: making one asks Python.

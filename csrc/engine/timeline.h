@@ -19,6 +19,7 @@ const char* name_of(Phase phase);
 
 struct Event {
   Phase phase;
+  const char* kind;  // of the operation, for "negotiate" and "execute"; else null
   std::string name;  // of the operation; empty: the batch's
   int64_t begin, end;  // nanoseconds of the steady clock
 };
@@ -30,7 +31,7 @@ class Timeline {
    public:
     Span(Timeline* timeline, Phase phase) : timeline_(timeline), phase_(phase), begin_(timeline ? now() : 0) {}
     void end() {
-      if (timeline_ != nullptr) timeline_->add({phase_, {}, begin_, now()});
+      if (timeline_ != nullptr) timeline_->add({phase_, nullptr, {}, begin_, now()});
       timeline_ = nullptr;
     }
 

@@ -15,8 +15,9 @@ struct TracedStep {
   int64_t begin, end;  // nanoseconds of the steady clock: reading, reducing and writing
   int32_t chunk;
   int64_t tile;
-  int32_t sources, targets;
-  uint64_t value;  // that the rank's counter has afterwards; 0: nobody waits for the step
+  std::vector<int32_t> sources, targets;  // ranks
+  uint64_t value;                         // that the rank's counter has afterwards
+  std::vector<int32_t> consumers;         // who waits for exactly that
   std::vector<TracedWait> waits;
 };
 

@@ -6,8 +6,10 @@ import atexit
 import pickle
 import signal
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +17,11 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, share_segment
-from pycollective.engine import jobs
+from pycollective.engine import autotune, jobs
 from pycollective.engine.item import Item, Work
 from pycollective.engine.settings import Settings
-from pycollective.errors import CommunicatorError
+from pycollective.engine.timeline import Timeline, merge
+from pycollective.errors import CommunicatorError, Error
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -72,13 +75,16 @@ class Engine:
             0.0 if self.settings.stall_check_disable else self.settings.stall_check_time,
             self.settings.stall_shutdown_time,
         )  # fmt: skip
-        if self.rank == 0:
-            self.tune(self.settings.fusion_threshold, self.settings.cycle_time)
+        self._tuner: autotune.Tuner | None = None
+        self._set_up_tuning()
         self.comm.barrier()
         self._closed = False
+        self._timeline: Timeline | None = None
         self._thread = threading.Thread(target=self._core.loop, name=f"pycollective engine {comm.name}", daemon=True)
         self._thread.start()
         _register(self)
+        if self.settings.timeline not in ("", "DYNAMIC"):
+            self.start_timeline(self.settings.timeline, self.settings.timeline_mark_cycles)
 
     def _share_board(self, slots: int) -> _core.Segment:
         nbytes = _core.Engine.board_bytes(self.size, slots)
@@ -158,9 +164,68 @@ class Engine:
         """Set both for all ranks, from now on; any rank may. Bytes and seconds."""
         self._core.tune(int(fusion_threshold), float(cycle_time))
 
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that allreduces have reduced so far, and batches run."""
+        return self._core.traffic()
+
+    def _set_up_tuning(self) -> None:
+        """Collective: threshold, cycle time and topologies, as set, as kept from an earlier run, or to be found."""
+        settings = self.settings
+        found: dict[str, Any] | None = None
+        if settings.autotune and settings.autotune_file:
+            kept = autotune.load(settings.autotune_file, self.size) if self.rank == 0 else None
+            found = pickle.loads(self.comm._exchange(pickle.dumps(kept))[0])
+        if settings.autotune:
+            names = settings.autotune_topologies.split(",")
+            rows = found["topologies"] if found else autotune.choose_topologies(self.comm, names)
+            self._core.set_topologies([(int(most), str(name)) for most, name in rows])
+        if self.rank != 0:
+            return
+        if found is not None:
+            self.tune(found["fusion_threshold"], found["cycle_time"])
+            return
+        self.tune(settings.fusion_threshold, settings.cycle_time)
+        if settings.autotune:
+            self._tuner = autotune.Tuner(self, lambda *best: self._keep(rows, *best))
+
+    def _keep(self, topologies: list[tuple[int, str]], fusion_threshold: int, cycle_time: float) -> None:
+        if self.settings.autotune_file:
+            found = {"fusion_threshold": fusion_threshold, "cycle_time": cycle_time, "topologies": topologies}
+            autotune.save(self.settings.autotune_file, self.size, found)
+
     def report(self) -> str:
         """The operations that wait for ranks, and for which, one line each."""
         return self._core.report()
+
+    # -- the timeline ----------------------------------------------------------------------------------------------
+
+    def start_timeline(self, path: str | Path, mark_cycles: bool = False) -> None:
+        """Collective: note what happens from here on; see pycollective.engine.timeline.
+
+        Args:
+            path: of the file that `stop_timeline` or `close` leaves; rank 0's counts.
+            mark_cycles: also mark the beginning of every batch.
+
+        Raises:
+            RuntimeError: a timeline is being written already.
+            OSError: it cannot be written.
+        """
+        if self._timeline is not None:
+            raise RuntimeError("a timeline is being written already: stop_timeline() first")
+        self._timeline = Timeline(path, self, mark_cycles)
+
+    def stop_timeline(self) -> None:
+        """Collective: end the timeline, if there is one. When rank 0 returns, the file of all ranks is there."""
+        timeline, self._timeline = self._timeline, None
+        if timeline is None:
+            return
+        timeline.close()
+        try:
+            self.run([Item("barrier", "pycollective.timeline")])  # all parts are written
+        except Error as error:
+            warnings.warn(f"the timeline may lack ranks: {error}", RuntimeWarning, stacklevel=2)
+        if self.rank == 0:
+            merge(timeline.path, self.size)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -168,7 +233,10 @@ class Engine:
         """End this rank's part: what is under way raises CommunicatorError here. May be called twice."""
         if self._closed:
             return
+        self.stop_timeline()
         self._closed = True
+        if self._tuner is not None:
+            self._tuner.close()
         self._core.close()
         self._thread.join()
         self.comm.free()

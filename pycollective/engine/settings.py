@@ -45,6 +45,12 @@ class Settings:
     autotune_file: str = _setting(
         "", ("PYCOLLECTIVE_AUTOTUNE_FILE",), "file that keeps what autotuning found for the next run"
     )
+    autotune_topologies: str = _setting(
+        "direct,star",
+        ("PYCOLLECTIVE_AUTOTUNE_TOPOLOGIES",),
+        "topologies that autotuning may choose; by default those with which fusion changes no bit",
+    )
+    log_level: str = _setting("", ("HOROVOD_LOG_LEVEL",), "trace, debug, info, warning, error or fatal")
     topology: str = _setting("", ("PYCOLLECTIVE_TOPOLOGY",), "topology of the allreduces; by default direct")
 
     @classmethod

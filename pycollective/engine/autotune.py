@@ -1,0 +1,153 @@
+"""Autotuning: which topology for which size, how much to fuse, how long to wait for more to fuse.
+
+Topologies are timed when the engine is made, before there is other traffic. Threshold and cycle time are found on the
+job's own traffic: rank 0 tries one value after the other, each for half a second or so, and keeps what moved the most
+bytes; first one of the two, then the other, as Horovod's parameter manager does with Bayesian optimization
+(https://horovod.readthedocs.io/en/stable/autotune.html). What was found can be kept in a file for the next run.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+    from pycollective.engine.engine import Engine
+
+log = logging.getLogger("pycollective.autotune")
+
+THRESHOLDS = tuple(mebibytes << 20 for mebibytes in (128, 64, 32, 8, 2))
+CYCLE_TIMES = (1e-3, 0.1e-3, 0.3e-3, 3e-3, 10e-3)
+"""Bytes and seconds, the defaults first."""
+SAMPLE_SECONDS, SAMPLE_BATCHES, WARMUP_SAMPLES = 0.5, 10, 1
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+REPEATS = 7
+
+
+# -- topologies ----------------------------------------------------------------------------------------------------
+
+
+def choose_topologies(comm: Communicator, candidates: Sequence[str]) -> list[tuple[int, str]]:
+    """Collective: the fastest of some topologies for every size.
+
+    Args:
+        comm: whose ranks take part; nothing else may be under way on it.
+        candidates: names of topologies; the first is kept where no other is at least 5 % faster.
+
+    Returns:
+        (most bytes, topology), ascending, the same on all ranks; the last row is for all longer ones too.
+    """
+    window = comm.empty(max(SIZES) // 4, np.float32)
+    window[:] = 0
+    rows: list[tuple[int, str]] = []
+    for nbytes in SIZES:
+        part = window[: nbytes // 4]
+        times = [_time(comm, part, name) for name in candidates]
+        slowest = comm.allreduce(np.array(times), op="max")  # a topology is as fast as its slowest rank
+        best = int(np.argmin(slowest * np.where(np.arange(len(times)) == 0, 0.95, 1.0)))
+        rows.append((nbytes * 4, candidates[best]))
+    rows[-1] = (1 << 62, rows[-1][1])
+    return rows
+
+
+def _time(comm: Communicator, part: Any, topology: str) -> float:
+    """Median seconds of an allreduce."""
+    times = []
+    for _ in range(REPEATS):
+        comm.barrier()
+        start = time.perf_counter()
+        comm.allreduce(part, out=part, topology=topology)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+# -- threshold and cycle time --------------------------------------------------------------------------------------
+
+
+class Tuner:
+    """Tries values on the traffic of a job, on rank 0, in a thread."""
+
+    def __init__(self, engine: Engine, done: Callable[[int, float], None]) -> None:
+        """Start.
+
+        Args:
+            engine: whose traffic is measured and that is tuned.
+            done: called with the threshold (bytes) and the cycle time (seconds) that were found.
+        """
+        self._engine, self._done = engine, done
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pycollective autotune", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give up, if it is not through."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        path = self._engine.settings.autotune_log
+        with open(path or "/dev/null", "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("fusion_threshold_bytes", "cycle_time_ms", "score_bytes_per_second"))
+            try:
+                for _ in range(WARMUP_SAMPLES):
+                    self._sample()
+                threshold, _ = self._best([(value, CYCLE_TIMES[0]) for value in THRESHOLDS], table)
+                _, cycle_time = self._best([(threshold, value) for value in CYCLE_TIMES], table)
+            except InterruptedError:
+                return
+        self._engine.tune(threshold, cycle_time)
+        log.info("found fusion threshold %d bytes, cycle time %g ms", threshold, cycle_time * 1e3)
+        self._done(threshold, cycle_time)
+
+    def _best(self, values: Sequence[tuple[int, float]], table: Any) -> tuple[int, float]:
+        scores = []
+        for threshold, cycle_time in values:
+            self._engine.tune(threshold, cycle_time)
+            scores.append(self._sample())
+            table.writerow((threshold, cycle_time * 1e3, round(scores[-1])))
+            log.info("threshold %d bytes, cycle time %g ms: %.4g bytes/s", threshold, cycle_time * 1e3, scores[-1])
+        return values[int(np.argmax(scores))]
+
+    def _sample(self) -> float:
+        """Bytes a second that allreduces moved, over enough traffic."""
+        bytes_before, batches_before = self._engine.traffic()
+        start = time.monotonic()
+        while not self._stop.wait(0.02):
+            moved, batches = self._engine.traffic()
+            seconds = time.monotonic() - start
+            if seconds >= SAMPLE_SECONDS and batches - batches_before >= SAMPLE_BATCHES:
+                return (moved - bytes_before) / seconds
+        raise InterruptedError
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+def load(path: str, size: int) -> dict[str, Any] | None:
+    """What an earlier run with as many ranks has found: threshold, cycle_time, topologies; None if there is nothing."""
+    try:
+        found: dict[str, Any] | None = json.loads(Path(path).read_text()).get(str(size))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def save(path: str, size: int, found: dict[str, Any]) -> None:
+    """Keep it, beside what is kept for other numbers of ranks."""
+    file = Path(path)
+    kept: dict[str, Any] = {}
+    if file.exists():
+        kept = json.loads(file.read_text())
+    kept[str(size)] = found
+    file.write_text(json.dumps(kept, indent=1) + "\n")
