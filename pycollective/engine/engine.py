@@ -19,9 +19,10 @@ from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, share_segment
 from pycollective.engine import autotune, jobs
 from pycollective.engine.item import Item, Work
+from pycollective.engine.rounds import Rounds
 from pycollective.engine.settings import Settings
 from pycollective.engine.timeline import Timeline, merge
-from pycollective.errors import CommunicatorError, Error
+from pycollective.errors import Error
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -53,28 +54,18 @@ class Engine:
         """Collective.
 
         Args:
-            comm: whose ranks take part; all of one host.
+            comm: whose ranks take part. Where they are on several hosts, they agree by messages (see rounds.py): same
+                results, but no timeline, no stall inspector and no autotuning.
             settings: by default from the environment; rank 0's count.
 
         Raises:
-            CommunicatorError: the ranks are on several hosts.
             ValueError: an environment variable that makes no sense.
         """
         self.comm = comm.dup()
         self.rank, self.size = comm.rank, comm.size
         said = self.comm._exchange(pickle.dumps(settings or Settings.read()))
         self.settings: Settings = pickle.loads(said[0])
-        team = self.comm._backend
-        if isinstance(team, RailCalls):
-            self.comm.free()
-            raise CommunicatorError("the engine agrees in shared memory: its ranks must be on one host")
-        slots = max(LEAST_SLOTS, self.settings.cache_capacity)
-        buffer = self.comm.empty(max(4096, self.settings.fusion_buffer), np.uint8)
-        self._core = _core.Engine(
-            team, self._share_board(slots), slots, buffer, [self.settings.topology or None], self._run,
-            0.0 if self.settings.stall_check_disable else self.settings.stall_check_time,
-            self.settings.stall_shutdown_time,
-        )  # fmt: skip
+        self._core: Any = self._make_core()
         self._tuner: autotune.Tuner | None = None
         self._set_up_tuning()
         self.comm.barrier()
@@ -85,6 +76,20 @@ class Engine:
         _register(self)
         if self.settings.timeline not in ("", "DYNAMIC"):
             self.start_timeline(self.settings.timeline, self.settings.timeline_mark_cycles)
+
+    def _make_core(self) -> _core.Engine | Rounds:
+        team = self.comm._backend
+        if isinstance(team, RailCalls):  # no memory in common
+            return Rounds(self.comm, self._run)
+        settings = self.settings
+        slots = max(LEAST_SLOTS, settings.cache_capacity)
+        buffer = self.comm.empty(max(4096, settings.fusion_buffer), np.uint8)
+        warn_seconds = 0.0 if settings.stall_check_disable else settings.stall_check_time
+        topologies = [settings.topology or None]
+        return _core.Engine(
+            team, self._share_board(slots), slots, buffer, topologies, self._run, warn_seconds,
+            settings.stall_shutdown_time,
+        )  # fmt: skip
 
     def _share_board(self, slots: int) -> _core.Segment:
         nbytes = _core.Engine.board_bytes(self.size, slots)
@@ -114,7 +119,8 @@ class Engine:
         """
         for item in items:
             jobs.check(item, self.size)
-        return self._core.submit(list(items), False)
+        works: list[Work] = self._core.submit(list(items), False)
+        return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:
         """submit, then wait for all: their results. Quicker than the two, since this thread does the work itself."""
@@ -161,12 +167,13 @@ class Engine:
     # -- tuning and reports ----------------------------------------------------------------------------------------
 
     def tune(self, fusion_threshold: int, cycle_time: float) -> None:
-        """Set both for all ranks, from now on; any rank may. Bytes and seconds."""
+        """Set both for all ranks, from now on; any rank may. Bytes and seconds. (Over hosts: all ranks must.)"""
         self._core.tune(int(fusion_threshold), float(cycle_time))
 
     def traffic(self) -> tuple[int, int]:
         """Bytes that allreduces have reduced so far, and batches run."""
-        return self._core.traffic()
+        traffic: tuple[int, int] = self._core.traffic()
+        return traffic
 
     def _set_up_tuning(self) -> None:
         """Collective: threshold, cycle time and topologies, as set, as kept from an earlier run, or to be found."""
@@ -179,13 +186,11 @@ class Engine:
             names = settings.autotune_topologies.split(",")
             rows = found["topologies"] if found else autotune.choose_topologies(self.comm, names)
             self._core.set_topologies([(int(most), str(name)) for most, name in rows])
-        if self.rank != 0:
-            return
         if found is not None:
             self.tune(found["fusion_threshold"], found["cycle_time"])
             return
         self.tune(settings.fusion_threshold, settings.cycle_time)
-        if settings.autotune:
+        if settings.autotune and self.rank == 0 and not isinstance(self._core, Rounds):
             self._tuner = autotune.Tuner(self, lambda *best: self._keep(rows, *best))
 
     def _keep(self, topologies: list[tuple[int, str]], fusion_threshold: int, cycle_time: float) -> None:
@@ -195,7 +200,8 @@ class Engine:
 
     def report(self) -> str:
         """The operations that wait for ranks, and for which, one line each."""
-        return self._core.report()
+        text: str = self._core.report()
+        return text
 
     # -- the timeline ----------------------------------------------------------------------------------------------
 
