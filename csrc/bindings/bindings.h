@@ -39,6 +39,9 @@ class Buffer {
 // The elements of a NumPy array or a Buffer.  Throws py::type_error for anything else or for an unknown
 // element type, and py::value_error for an array that is not C-contiguous.
 ArrayView view_of(py::handle array, const char* what);
+// Reads an array of a library that describes its arrays to C code (torch) without taking hold of it; false where that
+// does not go.  Throws as Buffer does.
+bool glance(py::handle array, ArrayView& view);
 bool is_numpy(py::handle array);
 Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if there is no such element type
 

@@ -2,6 +2,8 @@
 
 #include <pybind11/numpy.h>
 
+#include <unordered_map>
+
 #include "bindings/bindings.h"
 
 namespace pc {
@@ -35,7 +37,36 @@ py::object export_capsule(const py::object& array) {
   return array.attr("__dlpack__")();
 }
 
+// Null where the type has none, or might have read-only arrays, which this interface does not tell.
+const ExchangeApi* exchange_api(PyTypeObject* type) {
+  static auto* known = new std::unordered_map<PyTypeObject*, const ExchangeApi*>;
+  if (const auto found = known->find(type); found != known->end()) return found->second;
+  const ExchangeApi* api = nullptr;
+  const py::handle handle(reinterpret_cast<PyObject*>(type));
+  const py::object capsule = py::getattr(handle, "__dlpack_c_exchange_api__", py::none());
+  const bool of_torch =
+      py::str(py::getattr(handle, "__module__", py::str(""))).cast<std::string>().starts_with("torch");
+  if (of_torch && PyCapsule_CheckExact(capsule.ptr()) != 0)
+    api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();
+  if (api != nullptr && (api->major != 1 || api->describe == nullptr)) api = nullptr;
+  if (known->size() < 64) known->emplace(reinterpret_cast<PyTypeObject*>(handle.inc_ref().ptr()), api);
+  return api;
+}
+
 }  // namespace
+
+bool glance(py::handle array, ArrayView& view) {
+  const ExchangeApi* api = exchange_api(Py_TYPE(array.ptr()));
+  if (api == nullptr) return false;
+  Tensor tensor{};
+  if (api->describe(array.ptr(), &tensor) != 0) {
+    PyErr_Clear();  // the capsule's protocol gives the reason
+    return false;
+  }
+  view = read(tensor, false);
+  return true;
+}
 
 Buffer::Buffer(py::object array) {
   const py::object capsule = export_capsule(array);

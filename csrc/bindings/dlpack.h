@@ -51,6 +51,16 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
+// What a library offers to C code for its arrays (type.__dlpack_c_exchange_api__); only what is used here.
+struct ExchangeApi {
+  uint32_t major, minor;
+  void* previous;
+  void* allocate;
+  void* export_owned;
+  void* import_owned;
+  int (*describe)(void* object, Tensor* out);  // borrowed; 0, or -1 with a Python exception
+};
+
 // The element types that collectives take.
 struct TypeRow {
   uint8_t code, bits;

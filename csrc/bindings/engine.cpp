@@ -143,6 +143,8 @@ Operator operator_named(const std::string& name) {
 }
 
 ArrayView adapt(py::object array, const char* what, Work& work) {
+  ArrayView view;
+  if (!is_numpy(array) && glance(array, view)) return view;  // the item holds it
   if (!is_numpy(array) && !py::isinstance<Buffer>(array)) array = py::cast(std::make_shared<Buffer>(array));
   work.buffers.push_back(array);
   return view_of(array, what);
@@ -289,16 +291,12 @@ class PyEngine {
     try {
       const py::str op(name_of(r.op));
       const py::object topology = topologies_[static_cast<size_t>(r.program)];
+      Scaling scaling;
+      scaling.prescale = r.prescale;
+      scaling.postscale = r.postscale;
       const uint8_t placement = in_window ? input_shared | output_shared | in_place : 0;
-      return call.make_plan({Collective::allreduce,
-                             r.dtype,
-                             placement,
-                             -1,
-                             count,
-                             op.ptr(),
-                             topology.ptr(),
-                             Scaling{r.prescale, r.postscale},
-                             {}});
+      return call.make_plan(
+          {Collective::allreduce, r.dtype, placement, -1, count, op.ptr(), topology.ptr(), scaling, {}});
     } catch (const py::error_already_set& error) {
       throw InvalidArgument(error.what());
     }

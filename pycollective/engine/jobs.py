@@ -121,6 +121,8 @@ def check(item: Item, size: int) -> None:
         return
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")
+    if not hasattr(item.x, "__dlpack__"):
+        item.x = arrays.readable(item.x)  # numbers and sequences of them; what is no array is refused
     shape = arrays.shape_of(item.x)
     if item.out is not None:
         arrays.writable(item.out)

@@ -1,0 +1,31 @@
+"""What `horovod.torch` was: `import pycollective.torch as hvd`. See docs/from-horovod.md.
+
+Importing it also registers the torch.distributed backend "pycollective".
+"""
+
+from __future__ import annotations
+
+import torch.distributed as _distributed
+
+from pycollective.torch import mpi_ops as _mpi_ops
+from pycollective.torch.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from pycollective.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from pycollective.torch.mpi_ops import *  # noqa: F403
+
+if _distributed.is_available():
+    from pycollective.torch import distributed as distributed
+
+__all__ = [
+    *_mpi_ops.__all__,
+    "HostsUpdatedInterrupt",
+    "HorovodInternalError",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]

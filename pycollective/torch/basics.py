@@ -1,0 +1,310 @@
+"""Who takes part: init, ranks, process sets, and what was built."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pycollective
+from pycollective.comm.communicator import Communicator
+from pycollective.engine import Engine
+from pycollective.torch.process_sets import ProcessSet, global_process_set
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+@dataclass
+class World:
+    """What init() has made.
+
+    Attributes:
+        comm: all ranks.
+        engines: process set's number -> its engine; none of sets that this rank is not in.
+        sets: process set's number -> the set.
+        dynamic: whether sets may be added and removed.
+    """
+
+    comm: Communicator
+    engines: dict[int, Engine] = field(default_factory=dict)
+    sets: dict[int, ProcessSet] = field(default_factory=dict)
+    dynamic: bool = False
+    next_number: int = 1
+
+
+_world: World | None = None
+_lock = threading.RLock()
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Find the other ranks and start the engine. Does nothing when called again.
+
+    Under mpirun, torchrun, `pycollective run`, Horovod's launchers, or alone.
+
+    Args:
+        comm: None: all ranks; ranks, as a list: those among them, in that order; an mpi4py communicator; a
+            pycollective.Communicator.
+        process_sets: sets to make at once, the same on all ranks; "dynamic": allow add_process_set and
+            remove_process_set later (as HOROVOD_DYNAMIC_PROCESS_SETS=1 does).
+
+    Raises:
+        ValueError: this rank is not among `comm`, or `process_sets` makes no sense.
+        pycollective.BootstrapError: the other ranks cannot be found.
+    """
+    global _world
+    with _lock:
+        if _world is not None:
+            return
+        if isinstance(process_sets, str) and process_sets != "dynamic":
+            raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
+        world = World(_communicator(comm))
+        world.dynamic = process_sets == "dynamic" or os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in (
+            "",
+            "0",
+        )
+        world.engines[0] = Engine(world.comm)
+        world.sets[0] = global_process_set
+        global_process_set.attach(0, range(world.comm.size))
+        _world = world
+        for process_set in process_sets if process_sets and not isinstance(process_sets, str) else ():
+            _add(process_set)
+
+
+def _communicator(comm: Any) -> Communicator:
+    if isinstance(comm, Communicator):
+        return comm
+    if comm is None or isinstance(comm, (list, tuple, range)):
+        everybody = pycollective.init()
+        if comm is None or len(comm) == 0:
+            return everybody
+        part = everybody.group(list(comm))
+        if part is None:
+            raise ValueError(f"rank {everybody.rank} is not among the ranks {list(comm)} of init()")
+        return part
+    if hasattr(comm, "Get_rank"):
+        from pycollective.comm.mpi_bootstrap import MpiBootstrap
+        from pycollective.comm.rendezvous import DEFAULT_TIMEOUT
+
+        return pycollective.init(MpiBootstrap(comm, DEFAULT_TIMEOUT))
+    raise ValueError(f"comm is None, a list of ranks or an mpi4py communicator, not {type(comm).__name__}")
+
+
+def shutdown() -> None:
+    """End the engines; what is under way fails. init() may be called again. Does nothing before init()."""
+    global _world
+    with _lock:
+        world, _world = _world, None
+        if world is None:
+            return
+        for number in sorted(world.engines, reverse=True):
+            world.engines[number].close()
+        for process_set in world.sets.values():
+            process_set.detach()
+
+
+def world() -> World:
+    """What init() has made.
+
+    Raises:
+        ValueError: init() was not called.
+    """
+    if _world is None:
+        raise ValueError(NOT_INITIALIZED)
+    return _world
+
+
+def engine_of(process_set: ProcessSet) -> Engine:
+    """The engine that runs a process set's operations on this rank.
+
+    Raises:
+        ValueError: no init(), the set was not added, or this rank is not in it.
+    """
+    here = world()
+    number = process_set.process_set_id
+    if number is None or number not in here.sets:
+        raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
+    engine = here.engines.get(number)
+    if engine is None:
+        raise ValueError(f"rank {here.comm.rank} is not part of {process_set}")
+    return engine
+
+
+def is_initialized() -> bool:
+    """Whether init() was called and shutdown() was not."""
+    return _world is not None
+
+
+# -- process sets --------------------------------------------------------------------------------------------------
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Collective over all ranks: a set of ranks with operations of its own.
+
+    Raises:
+        ValueError: sets are not dynamic, there is such a set already, or a rank is out of range.
+    """
+    with _lock:
+        _require_dynamic()
+        return _add(process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set))
+
+
+def _add(process_set: ProcessSet) -> ProcessSet:
+    here = world()
+    ranks = process_set.ranks if process_set.ranks is not None else list(range(here.comm.size))
+    if process_set.process_set_id is not None or any(ranks == other.ranks for other in here.sets.values()):
+        raise ValueError(f"there is a process set of the ranks {ranks} already")
+    part = here.comm.group(ranks)
+    number, here.next_number = here.next_number, here.next_number + 1
+    here.sets[number] = process_set
+    if part is not None:
+        here.engines[number] = Engine(part)
+    process_set.attach(number, ranks)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Collective over all ranks: forget a process set; False if it is the global one or not registered."""
+    with _lock:
+        here = world()
+        number = process_set.process_set_id
+        if not number or number not in here.sets:
+            return False
+        _require_dynamic()
+        here.comm.barrier()
+        del here.sets[number]
+        engine = here.engines.pop(number, None)
+        if engine is not None:
+            engine.close()
+        process_set.detach()
+        return True
+
+
+def _require_dynamic() -> None:
+    if not world().dynamic:
+        raise ValueError("process sets are fixed by init(): set HOROVOD_DYNAMIC_PROCESS_SETS=1 to change them later")
+
+
+# -- ranks ---------------------------------------------------------------------------------------------------------
+
+
+def rank() -> int:
+    """This process's number among all."""
+    return world().comm.rank
+
+
+def size() -> int:
+    """How many processes there are."""
+    return world().comm.size
+
+
+def local_rank() -> int:
+    """This process's number among those of its host."""
+    return world().comm.local_rank
+
+
+def local_size() -> int:
+    """How many processes this host has."""
+    return world().comm.local_size
+
+
+def cross_rank() -> int:
+    """This host's number, among the processes with this local rank."""
+    return world().comm.cross_rank
+
+
+def cross_size() -> int:
+    """How many hosts have a process with this local rank."""
+    return world().comm.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have equally many processes."""
+    sizes = world().comm.allgather([world().comm.local_size])
+    return len({int(n) for n in sizes}) == 1
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begin a timeline of all ranks; call it on all of them. See pycollective.engine.timeline.
+
+    Raises:
+        ValueError: init() was not called. RuntimeError: one is being written.
+    """
+    world().engines[0].start_timeline(file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End it, on all ranks; rank 0 leaves the file."""
+    world().engines[0].stop_timeline()
+
+
+# -- what was built ------------------------------------------------------------------------------------------------
+
+
+def mpi_built() -> bool:
+    """Whether mpi4py is there: MPI is found at run time."""
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def mpi_enabled() -> bool:
+    """Whether the ranks found each other through MPI."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and bool(mpi.Is_initialized()) and not mpi.Is_finalized()
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be called from several threads.
+
+    Raises:
+        ValueError: no init(), or no MPI.
+    """
+    world()
+    if not mpi_enabled():
+        raise ValueError("MPI is not in use: the job was not started by mpirun")
+    from mpi4py import MPI
+
+    return bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+
+
+def gloo_built() -> bool:
+    """False: pycollective has its own transport in Gloo's place, which needs no MPI either."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False, see gloo_built."""
+    return False
+
+
+def nccl_built() -> int:
+    """NCCL's version where a GPU and NCCL can be used, as NCCL_VERSION_CODE has it; else 0."""
+    from pycollective.comm.cuda import runtime
+
+    if not cuda_built() or runtime.why_not() is not None:
+        return 0
+    from pycollective.comm.cuda import nccl
+
+    return 0 if nccl.why_not() is not None else int(nccl.library().version)
+
+
+def cuda_built() -> bool:
+    """Whether the package has its GPU side."""
+    return importlib.util.find_spec("pycollective._cuda") is not None
+
+
+def ddl_built() -> bool:
+    """False: IBM's DDL is not used."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: Intel's oneCCL is not used."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: there is no ROCm build."""
+    return False

@@ -1,0 +1,14 @@
+"""A torch.distributed backend: `import pycollective.torch`, then `init_process_group("pycollective")`.
+
+Importing this package makes the backend known to torch. Tensors are in CPU memory.
+"""
+
+from __future__ import annotations
+
+from pycollective.torch.distributed.backend import register
+from pycollective.torch.distributed.group import ProcessGroup
+from pycollective.torch.distributed.options import Options
+
+__all__ = ["Options", "ProcessGroup", "register"]
+
+register()

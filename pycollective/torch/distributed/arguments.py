@@ -1,0 +1,66 @@
+"""What torch passes to a process group's methods, in the forms that its overloads allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(slots=True)
+class Together:
+    """The options of one of several calls that are waited for together."""
+
+    reduceOp: Any
+    timeout: timedelta
+    asyncOp: bool = True
+
+
+def options(kind: type, given: Any, *more: Any) -> Any:
+    """The options object: as given, or made from what torch's shorter forms pass instead.
+
+    Those are (tensor, root), (tensor, root, op), (tensor, op), each with a timedelta behind it.
+    """
+    if given is not None and not isinstance(given, (int, dist.ReduceOp, dist.ReduceOp.RedOpType, timedelta)):
+        return given
+    made = kind()
+    for value in (given, *more):
+        if isinstance(value, timedelta):
+            made.timeout = value
+        elif isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            made.reduceOp = dist.ReduceOp(value) if isinstance(value, dist.ReduceOp.RedOpType) else value
+        elif isinstance(value, int):
+            made.rootRank = value
+    return made
+
+
+def one(given: Any, what: str) -> Any:
+    """The tensor (or list of tensors) of a call that torch passes in a list of one.
+
+    Raises:
+        ValueError: several: they were for several GPUs of one process.
+    """
+    if isinstance(given, torch.Tensor):
+        return given
+    if len(given) != 1:
+        raise ValueError(f"{what} takes one tensor a call, not {len(given)}")
+    return given[0]
+
+
+def many(given: Any, size: int, what: str) -> Sequence[Any]:
+    """A list of one tensor for each rank; torch passes it alone or in a list of one."""
+    if len(given) == 1 and not isinstance(given[0], torch.Tensor):
+        given = given[0]
+    if len(given) != size:
+        raise ValueError(f"{what}: a list of {len(given)} tensors for {size} ranks")
+    return list(given)
+
+
+def same_size(x: Any, out: Any, what: str) -> None:
+    """Refuse an output that does not take what comes."""
+    if x.numel() != out.numel():
+        raise ValueError(f"{what}: {x.numel()} elements for an output of {out.numel()}")

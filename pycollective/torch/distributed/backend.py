@@ -1,0 +1,77 @@
+"""The backend "pycollective" of torch.distributed."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from pycollective.comm.communicator import forget_all
+from pycollective.torch.distributed import rendezvous
+from pycollective.torch.distributed.group import ProcessGroup
+from pycollective.torch.distributed.lane import Lane
+from pycollective.torch.distributed.mailbox import Mailbox
+from pycollective.torch.distributed.meeting import StoreExchange, meet
+from pycollective.torch.distributed.messages import Messages
+from pycollective.torch.distributed.options import Options
+
+NAME = "pycollective"
+_live: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+
+def register() -> None:
+    """Make the backend known to torch; may be called twice."""
+    if NAME in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    rendezvous.register()
+    atexit.register(_leave)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
+    """Collective among a process group's ranks: what torch calls for init_process_group and new_group.
+
+    Args:
+        made_by_torch: store, group_rank, group_size, timeout, group_id and global_ranks_in_group.
+        options: the `pg_options` of the call.
+
+    Raises:
+        BootstrapError: ranks that do not come in time, named. CommunicatorError: no memory can be shared.
+        TypeError: options of another backend.
+    """
+    if options is not None and not isinstance(options, Options):
+        raise TypeError(f"pg_options of this backend are its Options, not {type(options).__name__}")
+    store, rank, size = made_by_torch.store, made_by_torch.group_rank, made_by_torch.group_size
+    timeout = made_by_torch.timeout.total_seconds()
+    ranks: Sequence[int] = made_by_torch.global_ranks_in_group or range(size)
+    name = str(made_by_torch.group_id)
+    exchange = StoreExchange(store, rank, size, "group", timeout)
+    comm = meet(exchange, rank, ranks, f"process group {name}")
+
+    def beside() -> Any:
+        return meet(StoreExchange(store, rank, size, "lane", timeout), rank, ranks, f"process group {name}/lane")
+
+    messages = Messages(comm, Mailbox(exchange, rank, size), timeout)
+    lane = Lane(beside, f"pycollective-{name}")
+    group = ProcessGroup(comm, lane, messages, options or Options(), timeout, name, store)
+    _live.add(group)
+    return group
+
+
+def _leave() -> None:
+    """At exit, for scripts that do not destroy their process groups."""
+    for group in list(_live):
+        with contextlib.suppress(RuntimeError):
+            group.shutdown()
+
+
+def _forget() -> None:
+    """In a forked child: the groups are the parent's."""
+    _live.clear()
+    forget_all()

@@ -1,0 +1,163 @@
+"""What all calls of a process group rest on: what torch asks about a group, and how a call is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pycollective.comm.calls import KIND
+from pycollective.comm.communicator import Communicator
+from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.fusion import Fusion
+from pycollective.torch.distributed.lane import Job, Lane
+from pycollective.torch.distributed.messages import Messages
+from pycollective.torch.distributed.options import Options
+from pycollective.torch.distributed.work import Flight, Through, Work
+
+
+class Calls(dist.ProcessGroup):  # type: ignore[misc]
+    """Args:
+    comm: of the group's ranks.
+    lane: for calls of several steps and for futures' callbacks.
+    messages: for send and recv.
+    options: see Options.
+    timeout: seconds that a call waits for the others.
+    name: by which torch knows the group.
+    store: of the group.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        lane: Lane,
+        messages: Messages,
+        options: Options,
+        timeout: float,
+        name: str,
+        store: Any,
+    ) -> None:
+        super().__init__(comm.rank, comm.size)  # the form with a store is refused to Python subclasses (torch 2.13)
+        self.comm, self.options = comm, options
+        self._lane, self._messages, self._fusion = lane, messages, Fusion(comm)
+        self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
+        self._calls = 0
+
+    # -- what torch asks about a group -----------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        """pycollective."""
+        return "pycollective"
+
+    name = getBackendName
+
+    def getRank(self) -> int:
+        """This process's rank in the group."""
+        return int(self.comm.rank)
+
+    def getSize(self) -> int:
+        """How many ranks the group has."""
+        return int(self.comm.size)
+
+    rank, size = getRank, getSize
+
+    def getGroupName(self) -> str:
+        """The name by which functional collectives find the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """torch's, once it has chosen one."""
+        self._name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def getGroupDesc(self) -> str:
+        """What the group is for, in its maker's words."""
+        return self._desc
+
+    def setGroupDesc(self, description: str) -> None:
+        """See getGroupDesc."""
+        self._desc = description
+
+    _set_group_desc = setGroupDesc
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [torch.device("cpu")]
+
+    def get_group_store(self) -> Any:
+        """The store through which the ranks met."""
+        return self._store
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._calls
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long calls from now on wait for the other ranks."""
+        self._timeout = self._messages.timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # -- how a call is carried out -----------------------------------------------------------------------------------
+
+    def _seconds(self, opts: Any) -> float:
+        given = opts.timeout.total_seconds()
+        return float(given) if given > 0 else self._timeout
+
+    def _call(
+        self,
+        kind: str,
+        data: Any,
+        into: Any,
+        opts: Any,
+        outputs: Sequence[Any],
+        finish: Callable[[], None] | None = None,
+        *,
+        op: str = "sum",
+        root: int = -1,
+        counts: tuple[int, ...] | None = None,
+        scale: tuple[float, float] | None = None,
+    ) -> Any:
+        """A collective of one step, of tensors as `numbers` and `moved` make them; returns a Work."""
+        self._calls += 1
+        within = self._lane.inside()
+        later = getattr(opts, "asyncOp", True)
+        if within:
+            comm = self._lane.comm
+        else:
+            comm = self.comm
+            if self._fusion.flying:
+                self._fusion.settle()  # what was called first is done first
+            if self.options.engine and kind in Fusion.KINDS:
+                flight = self._fusion.start(kind, [(data, into)], op, root, scale)
+                return self._returned(flight, outputs, finish, later)
+        topology = self.options.topology_for(kind)
+        x, out = tensors.buffers(data, into)
+        flight = comm._call(KIND[kind], x, out, op, topology, root, counts, scale, self._seconds(opts), later)
+        if later:
+            return Work(flight, outputs, finish, self._lane)
+        if finish is not None:
+            finish()
+        return Through(outputs, self._lane)
+
+    def _steps(self, job: Job, outputs: Sequence[Any], opts: Any) -> Any:
+        """A collective of several steps."""
+        self._calls += 1
+        if getattr(opts, "asyncOp", True) and not self._lane.inside():
+            return Work(self._lane.submit(job), outputs, None, self._lane)
+        self._lane.run(job)
+        return Through(outputs, self._lane)
+
+    def _returned(self, flight: Flight, outputs: Sequence[Any], finish: Callable[[], None] | None, later: bool) -> Work:
+        work = Work(flight, outputs, finish, self._lane)
+        if not later:
+            work.wait()
+        return work

@@ -1,0 +1,161 @@
+"""The process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.arguments import Together, one, options
+from pycollective.torch.distributed.moving import Moving
+from pycollective.torch.distributed.operators import operator
+from pycollective.torch.distributed.reductions import Reductions
+from pycollective.torch.distributed.work import Flights, Work
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+class ProcessGroup(Reductions, Moving):
+    """A process group of CPU tensors in memory that its ranks share.
+
+    Made by init_process_group("pycollective") and new_group(backend="pycollective"). Every rank makes the same calls in
+    the same order, as torch asks for; whether they are asynchronous may differ between ranks. A call that does not
+    match raises pycollective.MismatchError on all ranks; a lost rank PeerLostError; a late one TimeoutError, which
+    names it. All are RuntimeErrors. Afterwards the group is of no use any more.
+    """
+
+    # -- several tensors at once -----------------------------------------------------------------------------------
+
+    def allreduce_coalesced(self, inputs: Sequence[Any], opts: Any = None) -> Any:
+        """allreduce of several tensors, which the engine fuses."""
+        opts = options(c10d.AllreduceCoalescedOptions, opts)
+        if self._lane.inside() or len(inputs) == 1:
+            return self._together(self.allreduce, zip(inputs), opts)
+        pairs, finishes = [], []
+        op, scale = "sum", None
+        for x in inputs:
+            tensors.check([x], "allreduce")
+            op, scale = operator(opts.reduceOp, x)
+            landing = tensors.filled(x)
+            data = tensors.numbers(landing.whole)
+            pairs.append((data, data))
+            finishes.append(landing.finish)
+        self._calls += 1
+        flight = self._fusion.start("allreduce", pairs, op, -1, scale)
+        return self._returned(flight, inputs, _chain(finishes), getattr(opts, "asyncOp", True))
+
+    def allgather_coalesced(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:
+        """allgather of several tensors: outputs[rank][i] is inputs[i] of that rank."""
+        opts = options(c10d.AllgatherOptions, opts)
+        columns = [[row[i] for row in outputs] for i in range(len(inputs))]
+        return self._together(self.allgather, zip(columns, inputs, strict=True), opts)
+
+    def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Any:
+        """all_gather_single of several tensors."""
+        opts = options(c10d.AllgatherOptions, opts)
+        return self._together(self.all_gather_single, zip(outputs, inputs, strict=True), opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Any:
+        """reduce_scatter_single of several tensors."""
+        opts = options(c10d.ReduceScatterOptions, opts)
+        return self._together(self.reduce_scatter_single, zip(outputs, inputs, strict=True), opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _together(self, call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], opts: Any) -> Any:
+        each = Together(getattr(opts, "reduceOp", None), opts.timeout)
+        works = [call(*some, each) for some in arguments]
+        outputs = [x for work in works for x in work.outputs]
+        return self._returned(Flights(works), outputs, None, getattr(opts, "asyncOp", True))
+
+    # -- waiting for each other ----------------------------------------------------------------------------------------
+
+    def barrier(self, opts: Any = None, *more: Any) -> Any:
+        """Through once every rank has called."""
+        opts = options(c10d.BarrierOptions, opts, *more)
+        return self._call("barrier", _NOTHING, _NOTHING, opts, [])
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names the missing ranks, always all of them.
+
+        dist.monitored_barrier turns away every backend but Gloo: call the group's method.
+
+        Raises:
+            pycollective.TimeoutError: ranks are missing after `timeout`; the group is of no use any more.
+        """
+        opts = c10d.BarrierOptions()
+        if timeout is not None:
+            opts.timeout = timeout
+        opts.asyncOp = False
+        self.barrier(opts)
+
+    # -- messages ------------------------------------------------------------
+
+    def send(self, inputs: Any, dest: int, tag: int = 0) -> Any:
+        """Start sending a tensor to a rank, which must receive it with the same tag and size."""
+        x = one(inputs, "send")
+        tensors.check([x], "send")
+        return Work(self._messages.send(tensors.as_bytes(tensors.straight(x)), dest, tag), [x])
+
+    def recv(self, outputs: Any, source: int, tag: int = 0) -> Any:
+        """Start receiving a tensor from a rank. Messages of one rank with the same tag come in order."""
+        return self._receive(one(outputs, "recv"), source, tag)
+
+    def recv_anysource(self, outputs: Any, tag: int = 0) -> Any:
+        """Start receiving a tensor from whoever sends one first; the Work's source_rank() says who it was."""
+        return self._receive(one(outputs, "recv"), None, tag)
+
+    def _receive(self, out: Any, source: int | None, tag: int) -> Any:
+        tensors.check([out], "recv")
+        landing = tensors.Landing([out])
+        message = self._messages.receive(tensors.as_bytes(landing.whole), source, tag)
+        return Received(message, [out], landing.finish)
+
+    def _start_coalescing(self, device: Any) -> None:
+        pass  # calls are under way as soon as they are made
+
+    def _end_coalescing(self, device: Any) -> None:
+        pass
+
+    # -- the end ------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Say goodbye to the other ranks; later calls raise. Called by destroy_process_group."""
+        self._messages.close()
+        self._lane.close()
+        self._fusion.close()
+        self.comm.free()
+
+    def abort(self) -> None:
+        """End the group now, also for ranks that are in a call: theirs raises."""
+        backend: Any = self.comm._backend
+        if hasattr(backend, "give_up"):
+            backend.give_up(f"rank {self.comm.rank} has aborted the process group")
+        self.shutdown()
+
+
+class Received(Work):
+    """A message that is waited for."""
+
+    def source_rank(self) -> int:
+        """The rank in the group that sent it, once it is through."""
+        self.wait()
+        flight: Any = self.flight
+        return int(flight.sender)
+
+    _source_rank = source_rank
+
+
+def _chain(finishes: Sequence[Callable[[], None] | None]) -> Callable[[], None]:
+    def finish() -> None:
+        for each in finishes:
+            if each is not None:
+                each()
+
+    return finish

@@ -1,0 +1,145 @@
+"""A second line of calls beside a process group's own: what takes several steps, and what futures' callbacks call.
+
+A process group's communicator runs calls in the order of the caller's program, the same on all ranks. Two kinds of
+calls would break that order if they were made there: those that need a second call when a first is through (an
+alltoall of uneven parts asks for the parts' sizes first), and those that a future's callback makes whenever it is run.
+Both become jobs of this line, which has a thread and a communicator of its own and carries jobs out one by one, in
+the order of the program that submitted them. So a chain of callbacks (PowerSGD's) calls in the same order on all ranks.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pycollective.comm.communicator import Communicator
+from pycollective.errors import CommunicatorError, TimeoutError
+
+Job = Callable[["Lane"], Any]
+"""What a lane carries out. It asks for `lane.comm` only if all ranks' jobs do: making that is collective."""
+
+
+class Ticket:
+    """A job under way; waits and tests as a communicator's handle does."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._through = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def carry_out(self, lane: Lane) -> None:
+        try:
+            self.result = self._job(lane)
+        except BaseException as error:
+            self.error = error
+        self._job = _nothing  # lets go of its tensors
+        self._through.set()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._through.set()
+
+    def test(self) -> bool:
+        """Whether the job is through, well or badly."""
+        return self._through.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the job is through; raises what it raised, or TimeoutError after `timeout` seconds."""
+        if not self._through.wait(timeout):
+            raise TimeoutError("the call is not through yet; it can be waited for again")
+        if self.error is not None:
+            raise self.error
+
+
+def _nothing(lane: Lane) -> None:
+    pass
+
+
+class Lane:
+    """Args: build: collective, makes the lane's communicator; called when a job first asks for it."""
+
+    def __init__(self, build: Callable[[], Communicator], name: str) -> None:
+        self._build, self._name = build, name
+        self._comm: Communicator | None = None
+        self._jobs: collections.deque[Ticket] = collections.deque()
+        self._changed = threading.Condition()
+        self._busy = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._ident: int | None = None
+
+    @property
+    def comm(self) -> Communicator:
+        """The lane's communicator; only for the job that is being carried out."""
+        if self._comm is None:
+            self._comm = self._build()
+        return self._comm
+
+    def inside(self) -> bool:
+        """Whether the caller is a job of this lane."""
+        return threading.get_ident() == self._ident
+
+    def submit(self, job: Job) -> Ticket:
+        """Carry out `job(lane)` on the lane's thread, after all jobs before it."""
+        ticket = Ticket(job)
+        with self._changed:
+            if self._closed:
+                ticket.fail(CommunicatorError("the process group was destroyed"))
+                return ticket
+            self._jobs.append(ticket)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return ticket
+
+    def run(self, job: Job) -> None:
+        """Carry out `job(lane)` after all jobs before it, and wait: here, without a change of thread, if none is."""
+        if self.inside():
+            job(self)
+            return
+        with self._changed:
+            idle = not (self._busy or self._jobs or self._closed)
+            if idle:
+                self._busy = True
+        if not idle:
+            self.submit(job).wait()
+            return
+        try:
+            job(self)
+        finally:
+            self._rest()
+
+    def close(self, patience: float = 1.0) -> None:
+        """No more jobs: those that have not begun fail, one that has may take `patience` seconds more."""
+        with self._changed:
+            self._closed = True
+            left = list(self._jobs)
+            self._jobs.clear()
+            self._changed.notify_all()
+        for ticket in left:
+            ticket.fail(CommunicatorError("the process group was destroyed"))
+        if self._thread is not None and not self.inside():
+            self._thread.join(patience)
+        if self._comm is not None:
+            self._comm.free()
+
+    def _rest(self) -> None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify()
+
+    def _loop(self) -> None:
+        self._ident = threading.get_ident()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or (self._jobs and not self._busy))
+                if self._closed:
+                    return
+                ticket = self._jobs.popleft()
+                self._busy = True
+            ticket.carry_out(self)
+            self._rest()

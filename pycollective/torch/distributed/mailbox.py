@@ -1,0 +1,91 @@
+"""A small table in shared memory in which senders announce their messages to receivers.
+
+A channel between two ranks delivers messages in the order in which they were sent, to a receiver that knows their
+size. torch's messages have tags, may be received in another order, and from whoever sends first: so each is announced
+here before it is sent. An entry is two words, each of which carries the message's number beside its own share, so that
+a reader tells by the word itself whether it is new, whatever order the memory shows them in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pycollective.errors import CommunicatorError
+
+SLOTS = 128
+"""Messages from one rank to another that can be announced and not yet taken."""
+_NUMBER_BITS, _SIZE_BITS = 16, 48
+_MASK = (1 << _NUMBER_BITS) - 1
+
+
+class Mailbox:
+    """Args: exchange, rank, size: of the process group.
+
+    Collective; raises CommunicatorError where memory cannot be shared.
+    """
+
+    def __init__(self, exchange: Callable[[bytes], list[bytes]], rank: int, size: int) -> None:
+        self._memory = _share(exchange, rank, 8 * size * size * (2 * SLOTS + 1))
+        words = np.frombuffer(self._memory, np.uint64).reshape(size, size, 2 * SLOTS + 1)
+        self._outgoing = words[rank]  # [receiver]
+        self._incoming = words[:, rank]  # [sender]
+        self._sent = [0] * size
+        self._taken = [0] * size
+
+    def room(self, dest: int) -> bool:
+        """Whether another message to `dest` can be announced."""
+        return self._sent[dest] - int(self._outgoing[dest, -1]) < SLOTS
+
+    def announce(self, dest: int, tag: int, nbytes: int) -> None:
+        """Tell `dest` of the next message on the channel to it; there must be room. Tags: 32 bits, signed."""
+        number = self._sent[dest]
+        self._sent[dest] += 1
+        slot = 2 * (number % SLOTS)
+        mark = (number // SLOTS + 1) & _MASK
+        self._outgoing[dest, slot] = mark << _SIZE_BITS | nbytes
+        self._outgoing[dest, slot + 1] = mark << _SIZE_BITS | (tag & 0xFFFFFFFF)
+
+    def next(self, source: int) -> tuple[int, int] | None:
+        """(tag, bytes) of the next message from `source`, if it is announced; it stays the next until `take`."""
+        number = self._taken[source]
+        slot = 2 * (number % SLOTS)
+        mark = (number // SLOTS + 1) & _MASK
+        size, tag = int(self._incoming[source, slot]), int(self._incoming[source, slot + 1])
+        if size >> _SIZE_BITS != mark or tag >> _SIZE_BITS != mark:
+            return None
+        tag &= 0xFFFFFFFF
+        return tag - (1 << 32) if tag >> 31 else tag, size & ((1 << _SIZE_BITS) - 1)
+
+    def take(self, source: int) -> None:
+        """Go on to the message after `next`."""
+        self._taken[source] += 1
+        self._incoming[source, -1] = self._taken[source]
+
+
+def _share(exchange: Callable[[bytes], list[bytes]], rank: int, nbytes: int) -> Any:
+    """Rank 0 makes anonymous memory; the others open it through its process, as windows are."""
+    descriptor, problem, token = -1, "", ""
+    if rank == 0:
+        descriptor = os.memfd_create("pycollective", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, nbytes)
+        token = f"/proc/{os.getpid()}/fd/{descriptor}"
+    token = exchange(token.encode())[0].decode()
+    try:
+        if rank != 0:
+            descriptor = os.open(token, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        problem = f"rank {rank} cannot map rank 0's memory: {error}"
+    problems = [text.decode() for text in exchange(problem.encode()) if text]
+    try:
+        if problems:
+            raise CommunicatorError(problems[0])
+        return mmap.mmap(descriptor, nbytes)
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,266 @@
+"""send and recv with tags, from one rank or from any: which message belongs to which receive."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pycollective.comm.communicator import Communicator
+from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
+from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
+
+_EAGER_LOOKS = 200
+"""How often a waiting receive looks for its message before it sleeps between two looks."""
+_NAP, _LONGEST_NAP = 20e-6, 1e-3
+
+
+@dataclass(eq=False, slots=True)
+class Send:
+    """A message under way; a Flight."""
+
+    box: Messages
+    dest: int
+    tag: int
+    data: Any
+    handle: Any = None
+
+    def test(self) -> bool:
+        return self.box.started(self) and self.handle.test()
+
+    def wait(self, timeout: float | None = None) -> None:
+        until = time.monotonic() + (self.box.timeout if timeout is None else timeout)
+        self.box.wait_for(self, until)
+        self.handle.wait(timeout)
+
+
+@dataclass(eq=False, slots=True)
+class Receive:
+    """A message that is waited for; a Flight. source None: any.
+
+    Attributes:
+        data: one-dimensional uint8 tensor that it goes to.
+        sender: whom it came from, once that is known.
+    """
+
+    box: Messages
+    source: int | None
+    tag: int
+    data: Any
+    sender: int = -1
+    handle: Any = None
+    spare: Any = None
+    error: Exception | None = None
+
+    def test(self) -> bool:
+        return self.box.started(self) and (self.error is not None or self.handle.test())
+
+    def wait(self, timeout: float | None = None) -> None:
+        until = time.monotonic() + (self.box.timeout if timeout is None else timeout)
+        self.box.wait_for(self, until)
+        if self.error is not None:
+            raise self.error
+        self.handle.wait(timeout)
+        if self.spare is not None:
+            self.data.copy_(self.spare)
+            self.spare = None
+
+    def wants(self, source: int, tag: int) -> bool:
+        return self.tag == tag and self.source in (None, source)
+
+
+@dataclass(slots=True)
+class _Stray:
+    """A message that nobody had asked for when one behind it was wanted."""
+
+    source: int
+    tag: int
+    data: Any
+    handle: Any
+
+
+@dataclass
+class Messages:
+    """The messages of one process group; all methods may be called by any thread.
+
+    Args:
+        comm: carries them.
+        mailbox: announces them.
+        timeout: seconds that a message may take.
+    """
+
+    comm: Communicator
+    mailbox: Mailbox
+    timeout: float
+    _unsent: list[Send] = field(default_factory=list)
+    _wanted: list[Receive] = field(default_factory=list)
+    _strays: list[_Stray] = field(default_factory=list)
+    _turn: threading.RLock = field(default_factory=threading.RLock)
+    _work: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _closed: bool = False
+
+    def send(self, data: Any, dest: int, tag: int) -> Send:
+        """Start sending a one-dimensional uint8 tensor."""
+        self._check_peer(dest)
+        send = Send(self, dest, tag, data)
+        with self._turn:
+            self._unsent.append(send)
+            self._advance()
+        self._push_on(send)
+        return send
+
+    def receive(self, data: Any, source: int | None, tag: int) -> Receive:
+        """Start receiving into a one-dimensional uint8 tensor, from `source` or (None) from whoever sends first."""
+        if source is not None:
+            self._check_peer(source)
+        receive = Receive(self, source, tag, data)
+        with self._turn:
+            stray = next((s for s in self._strays if receive.wants(s.source, s.tag)), None)
+            if stray is not None:
+                self._strays.remove(stray)
+                self._land(receive, stray.source, stray.data.numel(), stray)
+            else:
+                self._wanted.append(receive)
+                self._advance()
+        self._push_on(receive)
+        return receive
+
+    def started(self, one: Send | Receive) -> bool:
+        """Whether a message is on its way (or failed); looks once."""
+        if one.handle is None and getattr(one, "error", None) is None:
+            with self._turn:
+                self._advance()
+        return one.handle is not None or getattr(one, "error", None) is not None
+
+    def wait_for(self, one: Send | Receive, until: float) -> None:
+        """Block until a message is on its way.
+
+        Raises:
+            TimeoutError: it is not at `until`. PeerLostError: it will never be. CommunicatorError: closed.
+        """
+        looks, nap = 0, _NAP
+        while not self.started(one):
+            if self._closed:
+                raise CommunicatorError("the process group was destroyed")
+            looks += 1
+            if looks < _EAGER_LOOKS:
+                time.sleep(0)
+                continue
+            self._require_sender(one)
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self._described(one)} in time")
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+
+    def close(self) -> None:
+        """Nothing more is matched; whoever waits gets an error."""
+        self._closed = True
+        with self._work:
+            self._work.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    # -- inside: under _turn -----------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        full: set[int] = set()  # whose entries are all taken; what follows for them must not overtake
+        for send in [*self._unsent]:
+            if send.dest in full or not self.mailbox.room(send.dest):
+                full.add(send.dest)
+                continue
+            self._unsent.remove(send)
+            self.mailbox.announce(send.dest, send.tag, send.data.numel())
+            send.handle = self._isend(send.data, send.dest)
+        for source in {r.source for r in self._wanted}:
+            for one in range(self.comm.size) if source is None else (source,):
+                self._drain(one)
+
+    def _drain(self, source: int) -> None:
+        """Take what `source` has announced, as long as somebody may want something from it."""
+        while any(r.source in (None, source) for r in self._wanted):
+            announced = self.mailbox.next(source) if source != self.comm.rank else None
+            if announced is None:
+                return
+            self.mailbox.take(source)
+            tag, nbytes = announced
+            receive = next((r for r in self._wanted if r.wants(source, tag)), None)
+            if receive is not None:
+                self._wanted.remove(receive)
+                self._land(receive, source, nbytes, None)
+            else:
+                room = torch.empty(nbytes, dtype=torch.uint8)
+                self._strays.append(_Stray(source, tag, room, self._irecv(room, source)))
+
+    def _land(self, receive: Receive, source: int, nbytes: int, stray: _Stray | None) -> None:
+        receive.sender = source
+        if nbytes != receive.data.numel():
+            if stray is None:
+                self._irecv(torch.empty(nbytes, dtype=torch.uint8), source)  # it must leave the channel
+            wanted = receive.data.numel()
+            receive.error = ValueError(f"a message of {nbytes} bytes from rank {source} for a tensor of {wanted}")
+        elif stray is not None:
+            receive.spare, receive.handle = stray.data, stray.handle
+        else:
+            receive.handle = self._irecv(receive.data, source)
+
+    def _isend(self, data: Any, dest: int) -> Any:
+        return self.comm.isend(data, dest, timeout=self.timeout) if data.numel() else _Nothing()
+
+    def _irecv(self, room: Any, source: int) -> Any:
+        return self.comm.irecv(room, source, timeout=self.timeout) if room.numel() else _Nothing()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _check_peer(self, peer: int) -> None:
+        if not 0 <= peer < self.comm.size or peer == self.comm.rank:
+            raise ValueError(f"{peer} is not another rank of this process group of {self.comm.size}")
+        if self._closed:
+            raise CommunicatorError("the process group was destroyed")
+
+    def _require_sender(self, one: Send | Receive) -> None:
+        team: Any = self.comm._backend
+        peer = one.dest if isinstance(one, Send) else one.source
+        if peer is None or self.started(one):
+            return
+        lost = team.gone(peer) or team.departed(peer)
+        if lost and not self.started(one):  # its last words may have come before it went
+            raise PeerLostError(f"rank {peer} is gone; {self._described(one)}", peer)
+
+    def _described(self, one: Send | Receive) -> str:
+        if isinstance(one, Send):
+            return f"rank {one.dest} has not taken the {SLOTS} messages before the one with tag {one.tag}"
+        sender = "no rank" if one.source is None else f"rank {one.source}"
+        return f"{sender} has sent {'no' if one.source is not None else 'a'} message with tag {one.tag}"
+
+    def _push_on(self, one: Send | Receive) -> None:
+        """See to it that a message goes on its way also while nobody waits for it."""
+        if one.handle is not None or getattr(one, "error", None) is not None:
+            return
+        with self._work:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="pycollective-messages", daemon=True)
+                self._thread.start()
+            self._work.notify()
+
+    def _loop(self) -> None:
+        while not self._closed:
+            with self._work:
+                self._work.wait_for(lambda: self._closed or self._unsent or self._wanted)
+            with self._turn:
+                if not self._closed:
+                    self._advance()
+            time.sleep(_LONGEST_NAP)
+
+
+class _Nothing:
+    """The handle of a message without bytes: its announcement is all of it."""
+
+    def test(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        pass

@@ -1,0 +1,35 @@
+"""torch's reduction operators as the core's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+_RED = dist.ReduceOp.RedOpType
+_NAMES = {
+    _RED.SUM: "sum",
+    _RED.AVG: "avg",
+    _RED.PRODUCT: "prod",
+    _RED.MIN: "min",
+    _RED.MAX: "max",
+    _RED.BAND: "band",
+    _RED.BOR: "bor",
+    _RED.BXOR: "bxor",
+    _RED.PREMUL_SUM: "sum",
+}
+_ON_COMPLEX = frozenset((_RED.SUM, _RED.AVG, _RED.PREMUL_SUM))
+
+
+def operator(op: Any, x: Any) -> tuple[str, tuple[float, float] | None]:
+    """(the core's name, (factor before, factor after) or None) of a ReduceOp for tensors like x.
+
+    Raises:
+        TypeError: an operator that complex numbers do not have.
+    """
+    kind = op.__getstate__()[0] if isinstance(op, dist.ReduceOp) else op
+    if x.is_complex() and kind not in _ON_COMPLEX:
+        raise TypeError(f"{kind} is not defined for {x.dtype}")
+    if kind == _RED.PREMUL_SUM:
+        return "sum", (float(op.__getstate__()[1]), 1.0)
+    return _NAMES[kind], None

@@ -1,0 +1,37 @@
+"""What a process group can be told: `pg_options` of init_process_group and new_group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of one process group, the same on all its ranks.
+
+    Attributes:
+        topology: how data moves, for the collectives that this topology has ("ring", "tree", "wheel(hub=2)", a
+            class, an instance); the others, and None, take the default, `direct`.
+        engine: send every allreduce, broadcast and barrier through the engine, which fuses small ones, draws them in
+            the timeline and watches for stalls. Without it only coalesced allreduces go there: a single one is
+            through sooner when it is called directly.
+
+    Raises:
+        TopologyError: there is no such topology.
+    """
+
+    topology: Any = None
+    engine: bool = False
+
+    def __post_init__(self) -> None:
+        from pycollective.schedule import registry
+
+        has = frozenset() if self.topology is None else frozenset(registry.info(self.topology).collectives)
+        object.__setattr__(self, "_has", has)
+        if self.topology is not None:
+            object.__setattr__(self, "topology", registry.get(self.topology))
+
+    def topology_for(self, collective: str) -> Any:
+        """The topology that a collective takes; None for the default."""
+        return self.topology if collective in self._has else None  # type: ignore[attr-defined]

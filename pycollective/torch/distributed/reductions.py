@@ -1,0 +1,68 @@
+"""The collectives that reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from pycollective.torch.distributed import several, tensors
+from pycollective.torch.distributed.arguments import many, one, options, same_size
+from pycollective.torch.distributed.calls import Calls
+from pycollective.torch.distributed.operators import operator
+
+
+class Reductions(Calls):
+    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call is through."""
+
+    def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
+        """Every rank's tensor becomes the reduction of all, in place. Sparse ones are summed or averaged."""
+        opts = options(c10d.AllreduceOptions, opts, *more)
+        x = one(inputs, "allreduce")
+        if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
+            return self._steps(several.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], opts)
+        tensors.check([x], "allreduce")
+        landing = tensors.filled(x)
+        op, scale = operator(opts.reduceOp, x)
+        data = tensors.numbers(landing.whole)
+        return self._call("allreduce", data, data, opts, [x], landing.finish, op=op, scale=scale)
+
+    def reduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
+        """The root's tensor becomes the reduction of all; the others' stay as they are."""
+        opts = options(c10d.ReduceOptions, opts, *more)
+        x = one(inputs, "reduce")
+        tensors.check([x], "reduce")
+        op, scale = operator(opts.reduceOp, x)
+        root, out, finish = opts.rootRank, None, None
+        if self.comm.rank == root:
+            landing = tensors.Landing([x])
+            out, finish = tensors.numbers(landing.whole), landing.finish
+        data = tensors.numbers(tensors.straight(x))
+        return self._call("reduce", data, out, opts, [x], finish, op=op, root=root, scale=scale)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
+        """The reduction of all ranks' lists of tensors; rank r gets that of their r-th ones."""
+        opts = options(c10d.ReduceScatterOptions, opts, *more)
+        out, parts = one(outputs, "reduce_scatter"), many(inputs, self.comm.size, "reduce_scatter")
+        same_size(parts[self.comm.rank], out, "reduce_scatter")
+        return self._reduce_scatter(out, parts, [part.numel() for part in parts], opts)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """The same with the parts of one tensor, of equal size."""
+        opts = options(c10d.ReduceScatterOptions, opts)
+        if input.numel() != output.numel() * self.comm.size:
+            raise ValueError(f"reduce_scatter: {self.comm.size} parts of {output.numel()} elements in {input.numel()}")
+        return self._reduce_scatter(output, [input], [output.numel()] * self.comm.size, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _reduce_scatter(self, out: Any, parts: Sequence[Any], sizes: Sequence[int], opts: Any) -> Any:
+        tensors.check([out, *parts], "reduce_scatter")
+        op, scale = operator(opts.reduceOp, out)
+        landing = tensors.Landing([out])
+        data, into = tensors.numbers(tensors.joined(parts)), tensors.numbers(landing.whole)
+        width = 2 if out.is_complex() else 1
+        counts = tuple(width * size for size in sizes)
+        return self._call("reduce_scatter", data, into, opts, [out], landing.finish, op=op, counts=counts, scale=scale)

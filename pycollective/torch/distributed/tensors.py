@@ -1,0 +1,145 @@
+"""torch tensors as the core takes them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pycollective import _core
+
+Finish = Callable[[], None]
+
+_TAKEN = frozenset(
+    getattr(torch, name)
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
+    + ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+)
+"""Element types that the core takes."""
+
+
+def plain(x: Any) -> bool:
+    """Whether a tensor's memory holds its elements in order: contiguous, nothing still to be negated or conjugated."""
+    return bool(x.is_contiguous()) and not x.is_neg() and not x.is_conj()
+
+
+def straight(x: Any) -> Any:
+    """x, or a contiguous copy of it where it is not `plain`; without gradient."""
+    x = x.detach()
+    return x if plain(x) else x.resolve_conj().resolve_neg().contiguous()
+
+
+def numbers(x: Any) -> Any:
+    """What the core reduces: a tensor over x's own memory (x must be `plain`), of real elements.
+
+    Raises:
+        TypeError: an element type that cannot be reduced.
+    """
+    if x.is_complex():
+        x = torch.view_as_real(x)
+    if x.dtype not in _TAKEN:
+        raise TypeError(f"{x.dtype} cannot be reduced")
+    return x.detach()
+
+
+def moved(x: Any) -> Any:
+    """What the core moves: a tensor over x's own memory (x must be `plain`), as bytes where the core lacks the type."""
+    return x.detach() if x.dtype in _TAKEN else as_bytes(x)
+
+
+def buffers(data: Any, into: Any) -> tuple[Any, Any]:
+    """Input and output of a call, tensors or None, as the core takes them."""
+    # Through DLPack, not numpy(): that would forbid torch to resize the storage ever after, which FSDP does.
+    first = None if data is None else _core.HostBuffer(data)
+    if into is data:
+        return first, first
+    return first, None if into is None else _core.HostBuffer(into)
+
+
+def as_bytes(x: Any) -> Any:
+    """x's own memory (x must be `plain`) as a one-dimensional tensor of uint8."""
+    return x.detach().reshape(-1).view(torch.uint8)
+
+
+class Landing:
+    """Memory in which the parts of a result land one after the other: the outputs' own where they lie so.
+
+    Args:
+        outputs: tensors of one type, in the order of their parts.
+
+    Attributes:
+        whole: one-dimensional tensor over all parts.
+        finish: copies the parts to the outputs; None where that is not needed.
+    """
+
+    __slots__ = ("_outputs", "finish", "whole")
+
+    def __init__(self, outputs: Sequence[Any]) -> None:
+        self._outputs = [out.detach() for out in outputs]
+        whole = adjacent(self._outputs)
+        self.finish: Finish | None = None
+        if whole is None:
+            self.finish = self._copy
+            whole = torch.empty(sum(out.numel() for out in outputs), dtype=outputs[0].dtype)
+        self.whole = whole
+
+    def _copy(self) -> None:
+        parts = self.whole.split([out.numel() for out in self._outputs])
+        for out, part in zip(self._outputs, parts, strict=True):
+            out.copy_(part.view(out.shape))
+
+
+def filled(x: Any) -> Landing:
+    """A landing for x alone that holds x's elements already: for calls in place."""
+    landing = Landing([x])
+    if landing.finish is not None:
+        landing.whole.copy_(x.detach().reshape(-1))
+    return landing
+
+
+def adjacent(tensors: Sequence[Any]) -> Any:
+    """One flat tensor over the memory of all, if they are plain and follow each other in one storage; else None."""
+    first = tensors[0]
+    if len(tensors) == 1:
+        return first.view(-1) if plain(first) else None
+    place, storage, total = first.data_ptr(), first.untyped_storage().data_ptr(), 0
+    for x in tensors:
+        if not plain(x) or x.dtype != first.dtype or x.data_ptr() != place or not x.numel():
+            return None
+        if x.untyped_storage().data_ptr() != storage:
+            return None
+        place += x.numel() * x.element_size()
+        total += x.numel()
+    return first.as_strided((total,), (1,))
+
+
+def joined(tensors: Sequence[Any]) -> Any:
+    """One flat tensor with the elements of all, without a copy where they lie so already."""
+    tensors = [x.detach() for x in tensors]
+    whole = adjacent(tensors)
+    return torch.cat([straight(x).reshape(-1) for x in tensors]) if whole is None else whole
+
+
+def check(tensors: Sequence[Any], what: str) -> None:
+    """Refuse what no collective of this backend takes.
+
+    Raises:
+        TypeError: not tensors, or not in CPU memory. ValueError: none at all, or types that differ.
+    """
+    if not tensors:
+        raise ValueError(f"{what}: no tensors")
+    for x in tensors:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{what} takes tensors, not {type(x).__name__}")
+        if not x.is_cpu:
+            raise TypeError(f"{what}: a tensor on {x.device}; this process group moves CPU tensors")
+        if x.layout != torch.strided:
+            raise TypeError(f"{what}: a tensor of layout {x.layout}; only allreduce takes sparse ones")
+        if x.dtype != tensors[0].dtype:
+            raise ValueError(f"{what}: tensors of different types, {tensors[0].dtype} and {x.dtype}")
+
+
+def width(x: Any) -> int:
+    """Elements of the array that `moved` makes, for one element of x."""
+    return 1 if x.dtype in _TAKEN else int(x.element_size())

@@ -1,0 +1,229 @@
+"""What an asynchronous call returns: torch's Work, and its Future."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from pycollective.errors import TimeoutError
+from pycollective.torch.distributed.lane import Lane
+
+
+class Flight(Protocol):
+    """A call under way: a communicator's handle, a lane's ticket, a message."""
+
+    def wait(self, timeout: float | None = None, /) -> Any: ...
+
+    def test(self) -> bool: ...
+
+
+class Flights:
+    """Several as one."""
+
+    def __init__(self, flights: Sequence[Flight]) -> None:
+        self.flights = flights
+
+    def wait(self, timeout: float | None = None) -> None:
+        for flight in self.flights:
+            flight.wait(timeout)
+
+    def test(self) -> bool:
+        return all(flight.test() for flight in self.flights)
+
+
+class EngineFlight:
+    """An operation of the engine, whose Work says `done` for `test`."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return self._work.wait(timeout)
+
+    def test(self) -> bool:
+        return bool(self._work.done())
+
+
+class Future(torch.futures.Future):  # type: ignore[misc]
+    """A future whose callbacks run on the process group's lane, in the order of the program.
+
+    torch runs a callback at once where the future is complete already, else on the thread that completes it: which
+    one it is differs from rank to rank, and with it the order of what the callbacks call.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__()
+        self._lane = lane
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        """A future of what `callback(self)` returns."""
+        following = Future(self._lane)
+
+        def job(_: object = None) -> None:
+            if not self.done():
+                with contextlib.suppress(Exception):  # a failed future is for the callback to look at
+                    self.wait()
+            try:
+                following.set_result(callback(self))
+            except Exception as error:
+                following.set_exception(error)
+
+        if self._lane.inside():
+            job()
+        else:
+            self._lane.submit(job)
+        return following
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """A call under way.
+
+    Args:
+        flight: of the call.
+        outputs: the tensors that it fills.
+        finish: what is left to do when it is through (copying to tensors that are not contiguous).
+        lane: of the process group; None for messages, which may come in any order.
+    """
+
+    def __init__(
+        self,
+        flight: Flight,
+        outputs: Sequence[Any],
+        finish: Callable[[], None] | None = None,
+        lane: Lane | None = None,
+    ) -> None:
+        super().__init__()
+        self.flight = flight
+        self.outputs, self._finish, self._lane = list(outputs), finish, lane
+        self._turn = threading.Lock()
+        self._through = False
+        self._future: Any = None
+        self._error: BaseException | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the call is through and its tensors are filled.
+
+        Args:
+            timeout: how long at most; None or zero waits for the call's own deadline.
+
+        Raises:
+            pycollective.TimeoutError: not through in time. Whatever the call raised.
+        """
+        self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """wait()."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the call is through, well or badly. Does not block."""
+        if not self._through and self.flight.test():
+            self._settle(None)
+        return self._through
+
+    test = is_completed
+
+    def is_success(self) -> bool:
+        """Whether the call is through and nothing went wrong."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What the call raised, if it is through and did."""
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[Any]:
+        """The tensors that the call fills."""
+        self.wait()
+        return self.outputs
+
+    def get_future(self) -> Any:
+        """A torch.futures.Future of `result()`."""
+        if self._future is None:
+            self._future = self._promise()
+        return self._future
+
+    def _promise(self) -> Any:
+        lane = self._lane
+        if lane is None:
+            future = torch.futures.Future()
+            threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
+            return future
+        future = Future(lane)
+        if lane.inside() or self.is_completed():
+            self._fulfil(future)
+        else:
+            lane.submit(lambda _: self._fulfil(future))
+        return future
+
+    def _fulfil(self, future: Any) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self.outputs)
+
+    def _settle(self, timeout: float | None) -> None:
+        """Wait for the flight and finish, once; who comes meanwhile waits for that."""
+        if self._through:
+            return
+        try:
+            self.flight.wait(timeout)
+        except TimeoutError:
+            if not self.flight.test():
+                raise  # can be waited for again
+        except Exception:
+            pass  # seen again below
+        with self._turn:
+            if not self._through:
+                self._complete()
+
+    def _complete(self) -> None:
+        try:
+            self.flight.wait(0)
+            if self._finish is not None:
+                self._finish()
+        except Exception as error:
+            self._error = error
+        self._finish = None
+        self._through = True
+
+
+class Through(dist.Work):  # type: ignore[misc]
+    """A call that was through when it returned."""
+
+    def __init__(self, outputs: Sequence[Any], lane: Lane) -> None:
+        super().__init__()
+        self.outputs, self._lane = list(outputs), lane
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[Any]:
+        return self.outputs
+
+    def get_future(self) -> Any:
+        future = Future(self._lane)
+        future.set_result(self.outputs)
+        return future

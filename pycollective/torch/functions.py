@@ -1,0 +1,144 @@
+"""What training scripts do with the collectives: models, optimizers and objects from one rank to all."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from pycollective.torch import handles
+from pycollective.torch.mpi_ops import allgather, broadcast_, broadcast_async_, rank, synchronize
+from pycollective.torch.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Collective: overwrite parameters on all ranks by the root's.
+
+    Args:
+        params: model.state_dict(), model.named_parameters() or model.parameters().
+        root_rank: whose values count.
+
+    Raises:
+        ValueError: something else.
+    """
+    pending = []
+    for name, tensor in _named(params):
+        if tensor is None:
+            continue
+        data = tensor.data if tensor.data.is_contiguous() else tensor.data.contiguous()
+        pending.append((tensor, data, broadcast_async_(data, root_rank, f"parameters.{name}", process_set)))
+    for tensor, data, handle in pending:
+        synchronize(handle)
+        if data is not tensor.data and data.data_ptr() != tensor.data.data_ptr():
+            tensor.data.copy_(data)
+
+
+def _named(params: Any) -> list[tuple[str, Any]]:
+    if isinstance(params, Mapping):
+        return [(name, p) for name, p in sorted(params.items()) if p is None or isinstance(p, torch.Tensor)]
+    if isinstance(params, Iterable) and not isinstance(params, (str, bytes)):
+        rows = list(params)
+        if all(isinstance(row, torch.Tensor) for row in rows):
+            return [(str(number), row) for number, row in enumerate(rows)]
+        if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) for row in rows):
+            return rows
+    raise ValueError(f"params is a state_dict, named parameters or parameters, not {type(params).__name__}")
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Collective: overwrite an optimizer's state and options on all ranks by the root's.
+
+    The other ranks need not have taken a step: state that they lack they get from the root.
+
+    Raises:
+        ValueError: LBFGS, whose state is no set of tensors by parameter.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("the state of LBFGS cannot be broadcast")
+    if isinstance(getattr(optimizer, "state", None), Mapping) and rank() == root_rank:
+        plain, tensors = _without_tensors(optimizer.state_dict())
+    else:
+        plain, tensors = None, []
+    plain, likes = broadcast_object((plain, [(t.shape, t.dtype) for t in tensors]), root_rank, process_set=process_set)
+    if rank() != root_rank:
+        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in likes]
+    pending = [
+        broadcast_async_(tensor, root_rank, f"optimizer.{number}", process_set) for number, tensor in enumerate(tensors)
+    ]
+    for handle in pending:
+        synchronize(handle)
+    if rank() != root_rank:
+        optimizer.load_state_dict(_with_tensors(plain, tensors))
+
+
+class _Place:
+    """Where a tensor was taken out of a state."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _without_tensors(state: Any) -> tuple[Any, list[torch.Tensor]]:
+    """A copy of nested containers with the tensors taken out, and these."""
+    tensors: list[torch.Tensor] = []
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value.detach().contiguous().clone())
+            return _Place(len(tensors) - 1)
+        if isinstance(value, dict):
+            return {key: strip(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)([strip(inner) for inner in value])
+        return value
+
+    return strip(state), tensors
+
+
+def _with_tensors(plain: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(plain, _Place):
+        return tensors[plain.number]
+    if isinstance(plain, dict):
+        return {key: _with_tensors(inner, tensors) for key, inner in plain.items()}
+    if isinstance(plain, (list, tuple)):
+        return type(plain)([_with_tensors(inner, tensors) for inner in plain])
+    return plain
+
+
+def broadcast_object(
+    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Collective: the root's object on all ranks, by way of pickle (cloudpickle where it is installed)."""
+    label = name if name is not None else handles.unnamed("broadcast_object", process_set)
+    data = _dumped(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
+    count = broadcast_(torch.tensor([data.numel()]), root_rank, f"{label}.size", process_set)
+    if rank() != root_rank:
+        data = torch.empty(int(count), dtype=torch.uint8)
+    broadcast_(data, root_rank, f"{label}.data", process_set)
+    return obj if rank() == root_rank else _loaded(data)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Collective: the list of all ranks' objects, in rank order."""
+    label = name if name is not None else handles.unnamed("allgather_object", process_set)
+    data = _dumped(obj)
+    counts = allgather(torch.tensor([data.numel()]), f"{label}.sizes", process_set)
+    joined = allgather(data, f"{label}.data", process_set)
+    return [_loaded(part) for part in torch.split(joined, counts.tolist())]
+
+
+def _dumped(obj: Any) -> torch.Tensor:
+    try:
+        import cloudpickle as pickler
+    except ImportError:
+        pickler = pickle
+    return torch.frombuffer(bytearray(pickler.dumps(obj)), dtype=torch.uint8)
+
+
+def _loaded(data: torch.Tensor) -> Any:
+    return pickle.load(io.BytesIO(data.numpy().tobytes()))

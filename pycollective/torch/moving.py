@@ -1,0 +1,224 @@
+"""Operations that move tensors: allgather, broadcast, alltoall; and the sparse allreduce, which is two allgathers.
+
+See mpi_ops for the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycollective.engine import Item
+from pycollective.torch import basics, handles
+from pycollective.torch.arguments import Average, Sum, Tensors, changeable, empty_like, sendable
+from pycollective.torch.process_sets import ProcessSet, global_process_set
+from pycollective.torch.reductions import Allreduce
+
+# -- allgather -----------------------------------------------------------------------------------------------------
+
+
+def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet) -> list[Item]:
+    base = f"allgather.{name}" if name is not None else handles.unnamed("allgather", process_set)
+    items = []
+    for number, tensor in enumerate(tensors):
+        label = base if len(tensors) == 1 else f"{base}.{number}"
+        x = sendable(tensor)
+        items.append(Item("allgather", label, x if x.dim() else x.reshape(1)))
+    return items
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """Start to join all ranks' tensors along the first axis; ranks may differ in that extent."""
+    return handles.start(_allgathers([tensor], name, process_set), process_set)
+
+
+class Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
+        ctx.process_set = process_set
+        ctx.shapes = [tensor.shape for tensor in tensors]
+        return tuple(handles.run(_allgathers(tensors, name, process_set), process_set, list))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """The mean of the ranks' gradients for this rank's rows, as Horovod defines it."""
+        mine = []
+        for gradient, shape in zip(gradients, ctx.shapes, strict=True):
+            rows = shape[0] if shape else 1
+            counts = handles.run(_allgathers([torch.tensor([rows])], None, ctx.process_set), ctx.process_set)
+            start = int(counts[: ctx.process_set.rank()].sum())
+            averaged = Allreduce.apply(gradient, None, Average, 1.0, 1.0, ctx.process_set)
+            mine.append(averaged[start : start + rows].reshape(shape))
+        return (None, None, *mine)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """All ranks' tensors joined along the first axis, in rank order. Its gradient is averaged over the ranks."""
+    (joined,) = Allgather.apply(name, process_set, tensor)
+    result: torch.Tensor = joined
+    return result
+
+
+def grouped_allgather_async(
+    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """allgather_async of several tensors; gives a list."""
+    return handles.start(_allgathers(tensors, name, process_set), process_set, list)
+
+
+def grouped_allgather(
+    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
+    """allgather of several tensors."""
+    return list(Allgather.apply(name, process_set, *tensors))
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Start a reduction (Sum or Average) of a sparse COO tensor; calling what is returned gives the result.
+
+    Raises:
+        ValueError: another op.
+    """
+    if op not in (Sum, Average):
+        raise ValueError("sparse tensors are summed or averaged")
+    tensor = tensor.coalesce()
+    base = name if name is not None else handles.unnamed("sparse_allreduce", process_set)
+    indices = allgather_async(tensor.indices().t().contiguous(), f"{base}.indices", process_set)
+    values = allgather_async(tensor.values(), f"{base}.values", process_set)
+
+    def finish() -> torch.Tensor:
+        where, what = handles.synchronize(indices), handles.synchronize(values)
+        if op == Average:
+            what = what / process_set.size()
+        return torch.sparse_coo_tensor(where.t(), what, tensor.shape).coalesce()
+
+    return finish
+
+
+# -- broadcast -----------------------------------------------------------------------------------------------------
+
+
+def _broadcast(
+    tensor: torch.Tensor, out: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> list[Item]:
+    """`root_rank` is a rank of the world, also where a process set takes part."""
+    engine = basics.engine_of(process_set)
+    ranks = process_set.ranks or []
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank {root_rank} is not one of the ranks {ranks}")
+    label = f"broadcast.{name}" if name is not None else handles.unnamed("broadcast", process_set)
+    root = ranks.index(root_rank)
+    return [Item("broadcast", label, tensor if engine.rank == root else out, out, root=root)]
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start to send the root's tensor to all ranks; gives a new tensor."""
+    return handles.start(_broadcast(sendable(tensor), empty_like(tensor), root_rank, name, process_set), process_set)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start to overwrite all ranks' tensors by the root's."""
+    x = changeable(tensor)
+    return handles.start(_broadcast(x, x, root_rank, name, process_set), process_set, lambda _: tensor)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
+        ctx.arguments = root_rank, process_set
+        items = _broadcast(sendable(tensor), empty_like(tensor), root_rank, name, process_set)
+        return handles.run(items, process_set)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """The mean of the gradients at the root, zeros elsewhere, as Horovod defines it."""
+        root_rank, process_set = ctx.arguments
+        averaged = Allreduce.apply(gradients[0], None, Average, 1.0, 1.0, process_set)
+        return averaged if basics.rank() == root_rank else averaged * 0, None, None, None
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """A new tensor: the root's. Differentiable with respect to the root's."""
+    result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
+    return result
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Overwrite all ranks' tensors by the root's; returns it."""
+    x = changeable(tensor)
+    handles.run(_broadcast(x, x, root_rank, name, process_set), process_set)
+    return tensor
+
+
+# -- alltoall ------------------------------------------------------------------------------------------------------
+
+
+def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> list[Item]:
+    label = f"alltoall.{name}" if name is not None else handles.unnamed("alltoall", process_set)
+    parts = None if splits is None else [int(part) for part in splits]
+    return [Item("alltoall", label, sendable(tensor), splits=parts)]
+
+
+def _received(splits: Any) -> handles.Finish:
+    """Without splits only the tensor; with them also the rows received from each rank, an int32 tensor."""
+
+    def finish(results: list[Any]) -> Any:
+        tensor, rows = results[0]
+        return tensor if splits is None else (tensor, torch.tensor(rows, dtype=torch.int32))
+
+    return finish
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start to send rows to every rank.
+
+    Args:
+        splits: rows for each rank, a sequence or an integer tensor; None: equally many. With them `synchronize` gives
+            (tensor, rows received from each rank).
+    """
+    return handles.start(_alltoall(tensor, splits, name, process_set), process_set, _received(splits))
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
+        output, ctx.rows = handles.run(_alltoall(tensor, splits, name, process_set), process_set)
+        ctx.process_set = process_set
+        received = torch.tensor(ctx.rows, dtype=torch.int32)
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        back, _ = _Alltoall.apply(gradients[0], ctx.rows, None, ctx.process_set)
+        return back, None, None, None
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Rows from every rank; see alltoall_async. Differentiable."""
+    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received)

@@ -1,0 +1,167 @@
+"""The collectives of `horovod.torch`, with its names, arguments and meaning.
+
+Every operation exists as NAME_async, which returns a handle, and as NAME, which waits and is differentiable; those that
+can work in place also as NAME_async_ and NAME_. Arguments that they share:
+
+    tensor, tensors: CPU tensors of any shape; bool, 8- to 64-bit integers, float16, bfloat16, float32, float64.
+        In-place forms need contiguous ones.
+    name: what the ranks know the operation by; by default numbered in the order of the calls.
+    op: Average (the default), Sum, Adasum, Min, Max or Product.
+    prescale_factor, postscale_factor: factors on the inputs and on the result.
+    process_set: the ranks that take part.
+
+They raise ValueError where a name is under way already or arguments cannot work, RuntimeError on every rank where the
+ranks' calls do not match, HorovodInternalError where a rank is gone. Meaning and signatures:
+https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch
+"""
+
+from __future__ import annotations
+
+from pycollective.engine import Item
+from pycollective.torch import basics, handles
+from pycollective.torch.arguments import Adasum, Average, Max, Min, Product, Sum
+from pycollective.torch.basics import (
+    add_process_set,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    remove_process_set,
+    rocm_built,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from pycollective.torch.compression import Compression
+from pycollective.torch.exceptions import HorovodInternalError
+from pycollective.torch.handles import poll, synchronize
+from pycollective.torch.moving import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    sparse_allreduce_async,
+)
+from pycollective.torch.process_sets import ProcessSet, global_process_set
+from pycollective.torch.reductions import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from pycollective.torch.scattered import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]
+
+
+def shutdown() -> None:
+    """End the engines; what is under way fails. init() may be called again."""
+    basics.shutdown()
+    handles.forget_all()
+
+
+def join(device: int = -1) -> int:
+    """Wait until all ranks have joined; until then take part in allreduces with zeros, in allgathers with nothing.
+
+    For ranks that have run out of data before others.
+
+    Returns:
+        the rank that joined last.
+    """
+    with handles.internal_errors():
+        return basics.engine_of(global_process_set).join()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return once all ranks have called."""
+    handles.run([Item("barrier", handles.unnamed("barrier", process_set))], process_set)

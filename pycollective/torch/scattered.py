@@ -1,0 +1,101 @@
+"""reducescatter, single and grouped. See mpi_ops for the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycollective.engine import Item
+from pycollective.torch import handles
+from pycollective.torch.arguments import OPS, Average, Sum, Tensors, sendable
+from pycollective.torch.compression import Compression
+from pycollective.torch.moving import Allgather
+from pycollective.torch.process_sets import ProcessSet, global_process_set
+
+
+def _reducescatters(
+    tensors: Tensors, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
+) -> list[Item]:
+    if op not in (Average, Sum):
+        raise ValueError("reducescatter takes Average and Sum")
+    base = f"reducescatter.{name}" if name is not None else handles.unnamed("reducescatter", process_set)
+    items = []
+    for number, tensor in enumerate(tensors):
+        if tensor.dim() == 0:
+            raise ValueError("reducescatter needs a tensor with an axis to cut")
+        label = base if len(tensors) == 1 else f"{base}.{number}"
+        items.append(Item("reducescatter", label, sendable(tensor), op=OPS[op], prescale=prescale, postscale=postscale))
+    return items
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start a reduction of which each rank gets its rows: one more for the first ranks where they do not divide."""
+    items = _reducescatters([tensor], name, op, prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set)
+
+
+def grouped_reducescatter_async(
+    tensors: Tensors,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """reducescatter_async of several tensors; gives a list."""
+    items = _reducescatters(tensors, name, op, prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set, list)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
+                *tensors: torch.Tensor) -> Any:  # fmt: skip
+        ctx.process_set = process_set
+        ctx.factor = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)
+        return tuple(
+            handles.run(_reducescatters(tensors, name, op, prescale, postscale, process_set), process_set, list)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """All ranks' gradients joined, times the number of ranks for Sum, as Horovod defines it."""
+        scaled = [gradient * ctx.factor for gradient in gradients]
+        joined = Allgather.apply(None, ctx.process_set, *scaled)
+        return (None, None, None, None, None, *joined)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """This rank's rows of the reduction over all ranks. Differentiable."""
+    return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
+
+
+def grouped_reducescatter(
+    tensors: Tensors,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """reducescatter of several tensors."""
+    small, contexts = zip(*map(compression.compress, tensors), strict=True) if tensors else ((), ())
+    reduced = _Reducescatter.apply(name, op, prescale_factor, postscale_factor, process_set, *small)
+    return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
