@@ -2,7 +2,7 @@
 
 Each rank is a process of the trace. One of its rows shows the batches as they pass through the fusion buffer, one the
 steps of the schedules with an arrow from each step to those that waited for it, and each operation has a row of its
-own: NEGOTIATE_* from the first rank's submission to the last's, QUEUE until its batch begins, then the operation
+own: NEGOTIATE_* from its rank's submission to the last one's, QUEUE until its batch begins, then the operation
 itself. Names are those of Horovod's Timeline, https://horovod.readthedocs.io/en/stable/timeline.html; the format is
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
 """
@@ -87,6 +87,10 @@ class Timeline:
         )
 
     def _phase(self, phase: str, collective: str, name: str, begin: int, end: int) -> Iterator[dict[str, Any]]:
+        if phase == "cycle":
+            if self._mark_cycles:
+                yield {"ph": "i", "s": "p", "name": "CYCLE_START", "pid": self._engine.rank, "tid": BATCHES, "ns": begin}
+            return
         label = _PHASES.get(phase) or ("NEGOTIATE_" if phase == "negotiate" else "") + collective.upper()
         row = self._rows.get(name, BATCHES) if name else BATCHES
         if name and row == BATCHES:
@@ -94,8 +98,6 @@ class Timeline:
             yield _meta("thread_name", self._engine.rank, row, name=name)
             yield _meta("thread_sort_index", self._engine.rank, row, sort_index=row)
         yield _slice(label, self._engine.rank, row, begin, end, {"operation": name} if name else {})
-        if self._mark_cycles and phase == "execute":
-            yield {"ph": "i", "s": "p", "name": "CYCLE_START", "pid": self._engine.rank, "tid": BATCHES, "ns": begin}
 
     def _write(self, events: Iterable[dict[str, Any]]) -> None:
         for event in events:

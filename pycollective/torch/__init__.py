@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.distributed as _distributed
 
 from pycollective.torch import mpi_ops as _mpi_ops
-from pycollective.torch.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from pycollective.torch.exceptions import HostsUpdatedInterrupt
 from pycollective.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -16,14 +16,17 @@ from pycollective.torch.functions import (
     broadcast_parameters,
 )
 from pycollective.torch.mpi_ops import *  # noqa: F403
+from pycollective.torch.optimizer import DistributedOptimizer
+from pycollective.torch.sync_batch_norm import SyncBatchNorm
 
 if _distributed.is_available():
     from pycollective.torch import distributed as distributed
 
 __all__ = [
     *_mpi_ops.__all__,
+    "DistributedOptimizer",
     "HostsUpdatedInterrupt",
-    "HorovodInternalError",
+    "SyncBatchNorm",
     "allgather_object",
     "broadcast_object",
     "broadcast_optimizer_state",
