@@ -142,6 +142,12 @@ Operator operator_named(const std::string& name) {
   throw InvalidArgument("the engine has no operator '" + name + "'");
 }
 
+Dtype dtype_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
+    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
+  throw WrongType("no collective takes element type " + name);
+}
+
 ArrayView adapt(py::object array, const char* what, Work& work) {
   ArrayView view;
   if (!is_numpy(array) && glance(array, view)) return view;  // the item holds it
@@ -163,18 +169,24 @@ void read_shape(const py::handle& array, Announcement& said) {
 }
 
 // Reads an item into an announcement, and checks what can be checked alone.
-std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group) {
+std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
+                                   size_t together) {
   const py::object& item = work->item;
   Announcement said;
   said.name = item.attr("name").cast<std::string>();
   auto& s = said.signature;
   s.kind = kind_named(item.attr("collective").cast<std::string>());
   s.group = group;
+  s.together = static_cast<int32_t>(together);
   said.priority = item.attr("priority").cast<int32_t>();
   const py::object x = item.attr("x");
   const char* input = nullptr;
   char* output = nullptr;
-  if (!x.is_none()) {
+  if (item.attr("device").cast<bool>()) {  // only Python looks into it
+    s.dtype = dtype_named(item.attr("element").cast<std::string>());
+    if (s.kind == Kind::allreduce) s.kind = Kind::device_allreduce;
+    read_shape(x, said);
+  } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", *work);
     s.dtype = view.dtype;
     read_shape(x, said);
@@ -185,7 +197,7 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
   if (s.kind == Kind::broadcast && (s.root < 0 || s.root >= team.size()))
     throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
                           std::to_string(team.size()));
-  if (s.kind == Kind::allreduce || s.kind == Kind::reducescatter) {
+  if (s.kind == Kind::allreduce || s.kind == Kind::device_allreduce || s.kind == Kind::reducescatter) {
     s.op = operator_named(item.attr("op").cast<std::string>());
     s.prescale = item.attr("prescale").cast<double>();
     s.postscale = item.attr("postscale").cast<double>();
@@ -212,11 +224,8 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
 
 uint64_t group_of(const py::list& items) {
   if (items.size() < 2) return 0;
-  uint64_t hash = items.size();
-  for (const py::handle item : items) {
-    const auto name = item.attr("name").cast<std::string>();
-    hash = (hash ^ std::hash<std::string>{}(name)) * 0x9E3779B97F4A7C15ull + 1;
-  }
+  uint64_t hash = 0;  // a sum: the order does not matter
+  for (const py::handle item : items) hash += std::hash<std::string>{}(item.attr("name").cast<std::string>());
   return hash | 1;
 }
 
@@ -249,7 +258,7 @@ class PyEngine {
     py::list works;
     for (const py::handle item : items) {
       auto work = std::make_shared<Work>(engine_, py::reinterpret_borrow<py::object>(item));
-      work->pending = read_item(work, *team_, group);
+      work->pending = read_item(work, *team_, group, items.size());
       operations.push_back(work->pending);
       works.append(work);
     }

@@ -129,7 +129,8 @@ std::string Signature::describe() const {
     }
     text += std::string("), dtype=") + name_of(dtype);
   }
-  if (kind == Kind::allreduce || kind == Kind::reducescatter) text += std::string(", op=") + name_of(op);
+  if (kind == Kind::allreduce || kind == Kind::device_allreduce || kind == Kind::reducescatter)
+    text += std::string(", op=") + name_of(op);
   const auto factor = [&text](const char* name, double value) {
     char number[48];
     std::snprintf(number, sizeof number, ", %s=%g", name, value);
@@ -138,7 +139,12 @@ std::string Signature::describe() const {
   factor("prescale", prescale);
   factor("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);
-  if (group != 0) text += ", in a group";
+  if (group != 0) {
+    char members[48];
+    std::snprintf(members, sizeof members, ", in a group of %d [%04x]", together,
+                  static_cast<unsigned>(group & 0xffff));
+    text += members;
+  }
   return text + ")";
 }
 
@@ -243,7 +249,13 @@ void Board::announce(std::vector<Announcement>& items, bool urgent) {
   {
     const Lock lock(*header_);
     const int64_t now = now_ns();
-    for (Announcement& item : items) note(item, urgent, now);
+    try {
+      for (Announcement& item : items) note(item, urgent, now);
+    } catch (const InvalidArgument&) {  // no room: it was not said
+      for (const Announcement& item : items)
+        if (item.slot >= 0) slot(item.slot).announced.remove(rank_);
+      throw;
+    }
     for (const Announcement& item : items) {
       if (item.signature.kind == Kind::join) {
         header_->joined.add(rank_);
@@ -316,6 +328,15 @@ bool Board::settle(int32_t index, int64_t now) {
   return true;
 }
 
+void Board::leave() {
+  {
+    const Lock lock(*header_);
+    header_->joined.remove(rank_);
+    for (int32_t i = 0; i < header_->used; ++i) slot(i).announced.remove(rank_);
+  }
+  wake();
+}
+
 void Board::urge(int32_t index) {
   {
     const Lock lock(*header_);
@@ -333,7 +354,7 @@ void Board::urge(int32_t index) {
 bool Board::has_batch() const { return header_->batches.load(std::memory_order_acquire) > fetched_; }
 bool Board::has_ready() const { return header_->ready.load(std::memory_order_acquire) > 0; }
 
-steady_clock::time_point Board::cut() {
+steady_clock::time_point Board::cut(bool at_once) {
   if (!has_ready()) return steady_clock::time_point::max();
   {
     const Lock lock(*header_);
@@ -341,7 +362,7 @@ steady_clock::time_point Board::cut() {
     if (header_->ready.load(std::memory_order_relaxed) == 0) return steady_clock::time_point::max();
     const auto cycle = std::chrono::nanoseconds(static_cast<int64_t>(cycle_seconds() * 1e9));
     const auto due = steady_clock::time_point(std::chrono::nanoseconds(header_->ready_since)) + cycle;
-    if (!header_->urgent && header_->ready_bytes < threshold() && steady_clock::now() < due) return due;
+    if (!at_once && !header_->urgent && header_->ready_bytes < threshold() && steady_clock::now() < due) return due;
     cut_batch(choose());
   }
   wake();

@@ -38,6 +38,7 @@ struct RankSet {
 // X(name, whether an allreduce of the core runs it and several may be fused)
 #define PC_ENGINE_COLLECTIVES(X) \
   X(allreduce, true)             \
+  X(device_allreduce, false)     \
   X(adasum, false)               \
   X(broadcast, false)            \
   X(allgather, false)            \
@@ -65,7 +66,8 @@ struct Signature {
   int32_t dims = 0;
   std::array<int64_t, kMostDims> shape{};  // -1: may differ; of more dimensions the last holds the product
   double prescale = 1.0, postscale = 1.0;
-  uint64_t group = 0;  // of the names submitted together; 0: alone
+  uint64_t group = 0;    // of the names submitted together, whatever their order; 0: alone
+  int32_t together = 1;  // how many
   bool operator==(const Signature&) const = default;
   bool fuses_with(const Signature& other) const;
   std::string describe() const;
@@ -121,11 +123,13 @@ class Board {
 
   // Throws InvalidArgument if there are more operations under way than slots.
   void announce(std::vector<Announcement>& items, bool urgent);
+  void leave();             // this rank submits nothing more: what is not complete lacks it from now on
   void urge(int32_t slot);  // somebody waits for it: do not hold it back for others to fuse with
   // The next batch in order; empty: not cut yet.
   std::vector<Member> fetch();
   // Cuts a batch if there is reason to; else says when there may be one (the far future: nothing is ready).
-  std::chrono::steady_clock::time_point cut();
+  // `at_once`: without waiting for more to fuse.
+  std::chrono::steady_clock::time_point cut(bool at_once = false);
   bool has_batch() const;
   bool has_ready() const;
 

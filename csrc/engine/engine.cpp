@@ -50,7 +50,11 @@ void Engine::submit(const Pendings& operations, bool now) {
         throw InvalidArgument("an operation named '" + name + "' is under way: wait for it, or use another name");
     }
     std::vector<Announcement> said;
-    for (const auto& operation : operations) said.push_back(operation->announcement_);
+    const int64_t submitted = Timeline::now();
+    for (const auto& operation : operations) {
+      operation->submitted_ = submitted;
+      said.push_back(operation->announcement_);
+    }
     board_->announce(said, now);
     for (size_t i = 0; i < operations.size(); ++i) {
       operations[i]->announcement_.slot = said[i].slot;
@@ -257,10 +261,11 @@ void Engine::run_traced(const std::vector<Member>& members, const Pendings& mine
     const Details* details = members[i].details.get();
     const std::string name = mine[i] ? mine[i]->name() : details->name;
     const char* kind = name_of(details != nullptr ? details->signature.kind : Kind::allreduce);
-    timeline_.add({Phase::negotiate, kind, name, members[i].since, members[i].ready});
+    if (mine[i]) timeline_.add({Phase::negotiate, kind, name, mine[i]->submitted_, members[i].ready});
     timeline_.add({Phase::queue, nullptr, name, members[i].ready, begin});
     timeline_.add({Phase::execute, kind, name, begin, end});
   }
+  timeline_.add({Phase::cycle, nullptr, {}, begin, begin});
   timeline_.add(steps);
 }
 
@@ -309,15 +314,27 @@ void Engine::close() {
   }
   idle_.notify_all();
   board_->wake();
-  // Whoever drives leaves soon: nobody touches the team after this.
-  std::unique_lock lock(mutex_);
-  while (driven_) {
+  while (!take_wheel()) {  // whoever has it leaves soon
+    std::unique_lock lock(mutex_);
     ++waiters_;
     completed_.wait_for(lock, milliseconds(10));
     --waiters_;
   }
-  lock.unlock();
+  drain();
   fail(CommunicatorFault(Fault::aborted, team_->rank(), "the engine was shut down"));
+}
+
+// The others count on this rank for what all have submitted.  Keeps the wheel: nobody touches the team after this.
+void Engine::drain() {
+  try {
+    while (!team_->poisoned()) {
+      if (board_->has_batch()) run_batch(board_->fetch());
+      else if (board_->cut(true) == Clock::time_point::max()) break;
+    }
+    board_->leave();
+  } catch (const CommunicatorFault& fault) {
+    fail(fault);
+  }
 }
 
 // -- topologies ---------------------------------------------------------------------------------------------------

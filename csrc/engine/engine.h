@@ -40,6 +40,7 @@ class Pending {
   const char* input_;
   char* output_;
   std::shared_ptr<void> keep_;  // arrays
+  int64_t submitted_ = 0;       // nanoseconds of the steady clock
   std::atomic<bool> done_{false};
   std::optional<CommunicatorFault> fault_;
   int32_t number_ = -1;
@@ -91,6 +92,7 @@ class Engine {
   bool take_wheel();
   void leave_wheel();
   bool turn(Clock::time_point limit);
+  void drain();
   bool await_batch(Clock::time_point limit);
   void check_peers(Clock::time_point now);
   void run_batch(const std::vector<Member>& members);

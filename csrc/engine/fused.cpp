@@ -44,7 +44,11 @@ class Walk {
 
 FusedAllreduce::FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes,
                                Timeline& timeline)
-    : team_(std::move(team)), maker_(std::move(maker)), buffer_(buffer), tile_bytes_(bytes), timeline_(timeline) {}
+    : team_(std::move(team)),
+      maker_(std::move(maker)),
+      buffer_(buffer),
+      tile_bytes_(bytes / 64 * 64),
+      timeline_(timeline) {}
 
 void FusedAllreduce::run(const Reduction& reduction, std::vector<Piece> pieces) {
   const auto packed = std::partition(pieces.begin(), pieces.end(), [](const Piece& p) { return p.place >= 0; });

@@ -5,7 +5,7 @@
 namespace pc::engine {
 
 const char* name_of(Phase phase) {
-  constexpr const char* names[] = {"negotiate", "queue", "execute", "pack", "reduce", "unpack"};
+  constexpr const char* names[] = {"negotiate", "queue", "execute", "pack", "reduce", "unpack", "cycle"};
   return names[static_cast<size_t>(phase)];
 }
 

@@ -13,8 +13,8 @@
 
 namespace pc::engine {
 
-// negotiate: from the first rank's submission to the last's.  queue: from there to the batch.
-enum class Phase : uint8_t { negotiate, queue, execute, pack, reduce, unpack };
+// negotiate: from this rank's submission to the last one's.  queue: from there to the batch.  cycle: a batch begins.
+enum class Phase : uint8_t { negotiate, queue, execute, pack, reduce, unpack, cycle };
 const char* name_of(Phase phase);
 
 struct Event {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ class Item:
         collective: allreduce, adasum, broadcast, allgather, alltoall, reducescatter, barrier, or call: anything else
             that ranks do together on the engine's communicator.
         name: what ranks know it by; only one operation of a name may be in flight.
-        x: input, a C-contiguous CPU array (a torch tensor, a NumPy array, anything with DLPack); None for a barrier.
+        x: input, a C-contiguous array (a torch tensor, a NumPy array, anything that the communicator takes); None for a
+            barrier. Of arrays in GPU memory the work is done when the collective is in the stream that is current now.
         out: where the result goes, may be x; None: a new array of x's library.
         op: as for Communicator.allreduce; of allreduce and reducescatter.
         root: of broadcast.
@@ -39,6 +40,9 @@ class Item:
     postscale: float = 1.0
     priority: int = 0
     run: Callable[[Communicator], Any] | None = None
+    device: bool = field(default=False, init=False, repr=False)
+    element: str = field(default="", init=False, repr=False)
+    stream: int | None = field(default=None, init=False, repr=False)
 
 
 class Work(Protocol):

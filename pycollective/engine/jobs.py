@@ -60,21 +60,31 @@ def run(comm: Communicator, job: Job) -> Any:
     return _RUN[job.collective](comm, job)
 
 
+def _allreduce_on_device(comm: Communicator, job: Job) -> Any:
+    item = job.item
+    assert item is not None
+    return comm.allreduce(
+        item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale, stream=item.stream
+    )
+
+
 def _broadcast(comm: Communicator, job: Job) -> Any:
     item = job.item
     assert item is not None
-    return comm.broadcast(item.x, item.root, item.out)
+    return comm.broadcast(item.x, item.root, item.out, stream=item.stream)
 
 
 def _allgather(comm: Communicator, job: Job) -> Any:
-    return comm.allgatherv(job.x(), job.rows, job.item.out if job.item else None)
+    if job.item is None:
+        return comm.allgatherv(job.x(), job.rows)
+    return comm.allgatherv(job.item.x, job.rows, job.item.out, stream=job.item.stream)
 
 
 def _alltoall(comm: Communicator, job: Job) -> Any:
     item = job.item
     assert item is not None and item.splits is not None
     matrix = comm.allgather(np.array(item.splits, np.int64)).reshape(comm.size, comm.size)
-    result = comm._run(calls.alltoall(item.x, item.out, comm.rank, comm.size, matrix.tolist()), {})
+    result = comm._run(calls.alltoall(item.x, item.out, comm.rank, comm.size, matrix.tolist()), {"stream": item.stream})
     return result, [int(rows) for rows in matrix[:, comm.rank]]
 
 
@@ -82,7 +92,9 @@ def _reducescatter(comm: Communicator, job: Job) -> Any:
     if job.item is None:
         raise AssertionError("a reducescatter needs all ranks")
     item = job.item
-    return comm.reduce_scatter(item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale)
+    return comm.reduce_scatter(
+        item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale, stream=item.stream
+    )
 
 
 def _adasum(comm: Communicator, job: Job) -> Any:
@@ -106,6 +118,7 @@ _RUN: dict[str, Callable[[Communicator, Job], Any]] = {
     "barrier": _barrier,
     "broadcast": _broadcast,
     "call": _call,
+    "device_allreduce": _allreduce_on_device,
     "reducescatter": _reducescatter,
 }
 _WITHOUT_SOME = frozenset(("allgather", "allreduce", "barrier"))
@@ -121,10 +134,17 @@ def check(item: Item, size: int) -> None:
         return
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")
-    if not hasattr(item.x, "__dlpack__"):
+    if arrays.on_device(item.x):
+        from pycollective.comm.cuda import arrays as device_arrays
+
+        item.stream = device_arrays.stream_of(None, item.x)
+        item.device, item.element = True, device_arrays.view(item.x, item.stream, "x").dtype
+    elif not hasattr(item.x, "__dlpack__"):
         item.x = arrays.readable(item.x)  # numbers and sequences of them; what is no array is refused
     shape = arrays.shape_of(item.x)
-    if item.out is not None:
+    if item.device:
+        pass  # the communicator looks at the rest
+    elif item.out is not None:
         arrays.writable(item.out)
     elif item.collective == "allreduce":
         item.out = arrays.new_like(item.x, shape)

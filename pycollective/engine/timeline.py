@@ -89,7 +89,14 @@ class Timeline:
     def _phase(self, phase: str, collective: str, name: str, begin: int, end: int) -> Iterator[dict[str, Any]]:
         if phase == "cycle":
             if self._mark_cycles:
-                yield {"ph": "i", "s": "p", "name": "CYCLE_START", "pid": self._engine.rank, "tid": BATCHES, "ns": begin}
+                yield {
+                    "ph": "i",
+                    "s": "p",
+                    "name": "CYCLE_START",
+                    "pid": self._engine.rank,
+                    "tid": BATCHES,
+                    "ns": begin,
+                }
             return
         label = _PHASES.get(phase) or ("NEGOTIATE_" if phase == "negotiate" else "") + collective.upper()
         row = self._rows.get(name, BATCHES) if name else BATCHES
