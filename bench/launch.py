@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .events import EventReader
-from .plan import Plan
 from .result import available_cores
 
 __all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "find_launcher", "launch", "same_path"]
@@ -90,10 +89,19 @@ def _mpiruns() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def launch(plan: Plan, ranks: int, first_group: int = 0) -> Iterator[dict[str, Any]]:
+class Orders(Protocol):
+    """What the ranks shall measure, in a form that travels to them."""
+
+    def to_json(self) -> str: ...
+
+
+def launch(
+    plan: Orders, ranks: int, first_group: int = 0, worker: str = f"{__package__}.worker"
+) -> Iterator[dict[str, Any]]:
     """Start a world of ranks on a plan and yield its events as they come (see events.py).
 
-    Raises :class:`LaunchError` when it fails.  Leaving the iterator early ends the ranks.
+    ``worker`` names the module whose ``main`` each rank runs.  Raises :class:`LaunchError` when it fails.
+    Leaving the iterator early ends the ranks.
     """
     launcher = find_launcher()
     with tempfile.TemporaryDirectory(prefix="pycollective-bench-") as folder:
@@ -101,8 +109,7 @@ def launch(plan: Plan, ranks: int, first_group: int = 0) -> Iterator[dict[str, A
         start_file = Path(folder) / "start.py"
         plan_file.write_text(plan.to_json())
         start_file.write_text(
-            f"{same_path()}from {__package__}.worker import main\n"
-            f"main({[str(plan_file), str(events_file), str(first_group)]!r})\n"
+            f"{same_path()}from {worker} import main\nmain({[str(plan_file), str(events_file), str(first_group)]!r})\n"
         )
         command = launcher.command(ranks, [sys.executable, str(start_file)])
         with log_file.open("w") as log, _process(command, launcher.environment(ranks), log) as process:

@@ -22,7 +22,7 @@ from .plan import Budget, Candidate
 from .stats import rotation, slowest
 from .world import World
 
-__all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "measure"]
+__all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "Timed", "measure", "take_rounds"]
 
 _MOST_REPETITIONS = 1_000_000
 
@@ -106,18 +106,34 @@ def measure(
     ready = [run for run in runs if isinstance(run, _Run)]
     for run in ready:
         run.wrong = run.check(world)
-    times = _rounds(world, ready, budget)
+    times = take_rounds(world, ready, budget)
     for run, seconds in zip(ready, times, strict=True):
         run.seconds, run.wrong = seconds, run.wrong + run.check(world)
     return [run if isinstance(run, NotMeasured) else run.measured() for run in runs]
 
 
-class _Run:
+class Timed:
+    """Something that takes turns with others: a call without arguments, collective."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.repetitions = call, 1
+
+    def block(self) -> int:
+        """Nanoseconds of one block of repetitions on this rank."""
+        call, repetitions = self.call, range(self.repetitions)
+        start = perf_counter_ns()
+        for _ in repetitions:
+            call()
+        return perf_counter_ns() - start
+
+
+class _Run(Timed):
     """A candidate that is ready to be called."""
 
     def __init__(self, candidate: Candidate, call: Call, send: Array, recv: Array, checked: bool) -> None:
-        self.candidate, self.call, self.send, self.recv, self.checked = candidate, call, send, recv, checked
-        self.repetitions, self.wrong = 1, 0
+        super().__init__(call)
+        self.candidate, self.send, self.recv, self.checked = candidate, send, recv, checked
+        self.wrong = 0
         self.seconds: list[float] = []
 
     def check(self, world: World) -> int:
@@ -135,14 +151,6 @@ class _Run:
         if self.send is self.recv:
             self.recv[:] = 0  # or repeated sums in place would overflow
         return sum(world.share(wrong))
-
-    def block(self) -> int:
-        """Nanoseconds of one block of repetitions on this rank."""
-        call, repetitions = self.call, range(self.repetitions)
-        start = perf_counter_ns()
-        for _ in repetitions:
-            call()
-        return perf_counter_ns() - start
 
     def measured(self) -> Measured:
         return Measured(self.candidate, self.seconds, self.repetitions, self.wrong)
@@ -176,7 +184,7 @@ def _prepare(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run:
     return run
 
 
-def _rounds(world: World, runs: Sequence[_Run], budget: Budget) -> list[list[float]]:
+def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[list[float]]:
     """Seconds per call for each run and round; repetitions and rounds are agreed with the other ranks."""
     blocks = [_calibrate(world, run, budget.block_s) for run in runs]
     rounds = budget.rounds
@@ -194,7 +202,7 @@ def _rounds(world: World, runs: Sequence[_Run], budget: Budget) -> list[list[flo
     ]
 
 
-def _calibrate(world: World, run: _Run, block_s: float) -> float:
+def _calibrate(world: World, run: Timed, block_s: float) -> float:
     """Set the repetitions that fill a block; the block's seconds.  Warms the call up on the way."""
     while True:
         seconds = _block_everywhere(world, run)
@@ -211,7 +219,7 @@ def _calibrate(world: World, run: _Run, block_s: float) -> float:
     return call_s * run.repetitions
 
 
-def _stalled(world: World, run: _Run, seconds: float, block_s: float) -> bool:
+def _stalled(world: World, run: Timed, seconds: float, block_s: float) -> bool:
     """Whether a block took its time because a rank waited for its core: twice the calls then take hardly longer."""
     if seconds > 5 * block_s:
         return False
@@ -221,6 +229,6 @@ def _stalled(world: World, run: _Run, seconds: float, block_s: float) -> bool:
     return longer < 1.4 * seconds
 
 
-def _block_everywhere(world: World, run: _Run) -> float:
+def _block_everywhere(world: World, run: Timed) -> float:
     world.barrier()
     return float(max(world.share(run.block()))) / 1e9

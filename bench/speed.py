@@ -23,7 +23,7 @@ from .table import format_time
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["SCHEMA", "Line", "markdown", "speed"]
+__all__ = ["SCHEMA", "Line", "markdown", "ratio_text", "speed", "table_of"]
 
 SCHEMA = "pycollective-speed/1"
 _RANKS = (2, 4, 8)
@@ -72,7 +72,7 @@ def speed(
             console.print(str(error), style="red", markup=False, highlight=False)
     lines = [line for goal in GOALS for one in goal.comparisons if (line := _line(one, session.rows))] + lines
     result = session.result({"quick": quick, "ranks": ranks})
-    console.print(_table(lines))
+    console.print(table_of(lines))
     out.mkdir(parents=True, exist_ok=True)
     (out / "cpu-speed.json").write_text(_json(lines, result))
     (out / "cpu-speed.md").write_text(markdown(lines, result.provenance))
@@ -105,7 +105,7 @@ def _overheads(console: Console) -> list[Line]:
 
 
 def _line(one: Comparison, rows: Sequence[Row]) -> Line:
-    goal = _ratio(one.least, one.against)
+    goal = ratio_text(one.least, one.against)
     outcome = outcome_of(one, rows)
     if outcome is None:
         return Line(one.name, one.against, goal, "-", None, "", {})
@@ -113,10 +113,10 @@ def _line(one: Comparison, rows: Sequence[Row]) -> Line:
     where = f"{outcome.case}: {format_time(outcome.ours_us / 1e6)} against {format_time(outcome.theirs_us / 1e6)}"
     cases = {label: float(f"{value:.4g}") for label, value in outcome.cases.items()}
     met = ratio >= one.least
-    return Line(one.name, one.against, goal, _ratio(ratio, one.against, goal=False), met, where, cases)
+    return Line(one.name, one.against, goal, ratio_text(ratio, one.against, goal=False), met, where, cases)
 
 
-def _ratio(value: float, against: str, goal: bool = True) -> str:
+def ratio_text(value: float, against: str, goal: bool = True) -> str:
     """A ratio in the words of its goal: 2x, 90% of the ceiling, at most 1.2x the time; rounded against us."""
     if against == "float32":
         return f"<= {1 / value:.3g}x" if goal else f"{math.ceil(100 / value) / 100:.2f}x"
@@ -125,7 +125,8 @@ def _ratio(value: float, against: str, goal: bool = True) -> str:
     return f">= {value:g}x" if goal else f"{math.floor(100 * value) / 100:.{2 if value < 10 else 1}f}x"
 
 
-def _table(lines: Sequence[Line]) -> Any:
+def table_of(lines: Sequence[Line]) -> Any:
+    """The lines for a terminal."""
     from rich import box
     from rich.table import Table
 
@@ -143,7 +144,7 @@ def _json(lines: Sequence[Line], result: Result) -> str:
     return f'{head[:-2]},\n "result": {to_json(result).strip()}\n}}\n'
 
 
-def markdown(lines: Sequence[Line], provenance: Provenance) -> str:
+def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "speed") -> str:
     """The table for docs/performance.md, with the command that made it and where it ran."""
     libraries = ", ".join(version for version in provenance.libraries.values() if version)
     yields = "; ".join(
@@ -158,7 +159,7 @@ def markdown(lines: Sequence[Line], provenance: Provenance) -> str:
             for line in lines
         ),
         "",
-        f"`python -I -m pycollective.bench.speed` on {provenance.date[:10]}: {provenance.cpu}, "
+        f"`python -I -m pycollective.bench.{command}` on {provenance.date[:10]}: {provenance.cpu}, "
         f"{provenance.cores} cores, Python {provenance.python}, NumPy {provenance.numpy}; {libraries}. "
         f"Open MPI with {yields}. Ratios are medians over paired rounds.",
     ]

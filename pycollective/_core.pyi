@@ -252,7 +252,7 @@ class Engine:
         """
         By one rank, before the others make their engines.
         """
-    def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, topologies: list, run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: list, run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def close(self) -> None:
         ...

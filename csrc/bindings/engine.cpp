@@ -235,7 +235,7 @@ void want_report(int) { Engine::reports_wanted.fetch_add(1); }
 
 class PyEngine {
  public:
-  PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, py::object buffer,
+  PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, py::object buffer, int32_t buffers,
            py::list topologies, py::object run, double warn_seconds, double shutdown_seconds)
       : team_object_(team), buffer_(std::move(buffer)), topologies_(std::move(topologies)) {
     auto& call = team.cast<TeamCall&>();
@@ -247,7 +247,7 @@ class PyEngine {
         [this, &call](const engine::Reduction& r, int64_t count, bool in_window) {
           return make_plan(call, r, count, in_window);
         },
-        view.data, view.count, engine::StallSettings{warn_seconds, shutdown_seconds},
+        view.data, view.count, buffers, engine::StallSettings{warn_seconds, shutdown_seconds},
         std::make_shared<PyRunner>(team_, std::move(run)));
   }
 
@@ -345,10 +345,10 @@ void bind_engine(py::module_& m) {
       .def("when_done", &Work::when_done, py::arg("callback"),
            "Call `callback()` once it is through: on the engine's thread, or at once.");
   py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
-      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, py::object, py::list, py::object, double,
-                    double>(),
-           py::arg("team"), py::arg("board"), py::arg("slots"), py::arg("buffer"), py::arg("topologies"),
-           py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"))
+      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, py::object, int32_t, py::list, py::object,
+                    double, double>(),
+           py::arg("team"), py::arg("board"), py::arg("slots"), py::arg("buffer"), py::arg("buffers"),
+           py::arg("topologies"), py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"))
       .def_static("board_bytes", &Board::bytes, py::arg("size"), py::arg("slots"))
       .def_static(
           "prepare_board",

@@ -29,10 +29,10 @@ int64_t bytes_of(const Signature& signature) {
 std::atomic<uint32_t> Engine::reports_wanted{0};
 
 Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
-               int64_t bytes, StallSettings stall, std::shared_ptr<Runner> runner)
+               int64_t bytes, int32_t buffers, StallSettings stall, std::shared_ptr<Runner> runner)
     : team_(std::move(team)),
       board_(std::move(board)),
-      fused_(team_, std::move(maker), buffer, bytes, timeline_),
+      fused_(team_, std::move(maker), buffer, bytes, buffers, timeline_),
       stall_(stall),
       runner_(std::move(runner)),
       reports_given_(reports_wanted.load()) {}
@@ -67,9 +67,10 @@ void Engine::submit(const Pendings& operations, bool now) {
 
 // -- driving ------------------------------------------------------------------------------------------------------
 
-bool Engine::take_wheel() {
+// Once the engine closes only close() gets it.
+bool Engine::take_wheel(bool to_close) {
   const std::lock_guard lock(mutex_);
-  return !std::exchange(driven_, true);
+  return closing_ == to_close && !std::exchange(driven_, true);
 }
 
 void Engine::leave_wheel() {
@@ -86,14 +87,14 @@ void Engine::leave_wheel() {
 bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
-    if (take_wheel()) {
+    if (take_wheel(false)) {
       while (!operation->done() && turn(limit)) {
       }
       leave_wheel();
     } else {
       std::unique_lock lock(mutex_);
       ++waiters_;
-      completed_.wait_until(lock, limit, [&] { return operation->done() || !driven_; });
+      completed_.wait_until(lock, limit, [&] { return operation->done() || (!driven_ && !closing_); });
       --waiters_;
     }
   }
@@ -114,7 +115,7 @@ void Engine::loop() {
     inspect();
     {
       const std::lock_guard lock(mutex_);
-      if (driven_ || flying_.empty()) continue;
+      if (driven_ || closing_ || flying_.empty()) continue;
       driven_ = true;
     }
     turn(Clock::now() + kInspectEvery);
@@ -231,7 +232,9 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
   std::vector<Piece> pieces;
   Signature signature;
   int64_t total = 0;
+  bool everybody = true;
   for (size_t i = 0; i < members.size(); ++i) {
+    everybody = everybody && !members[i].details;
     const Pending* own = mine[i].get();
     signature = own != nullptr ? own->announcement_.signature : members[i].details->signature;
     const int64_t bytes = bytes_of(signature);
@@ -241,7 +244,7 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
     pieces.push_back({own != nullptr ? own->input_ : nullptr, own != nullptr ? own->output_ : nullptr, bytes, place});
   }
   fused_.run({signature.dtype, signature.op, signature.prescale, signature.postscale, program_for(total)},
-             std::move(pieces));
+             std::move(pieces), everybody);
   reduced_ += total;
 }
 
@@ -314,7 +317,7 @@ void Engine::close() {
   }
   idle_.notify_all();
   board_->wake();
-  while (!take_wheel()) {  // whoever has it leaves soon
+  while (!take_wheel(true)) {  // whoever has it leaves soon
     std::unique_lock lock(mutex_);
     ++waiters_;
     completed_.wait_for(lock, milliseconds(10));

@@ -67,7 +67,7 @@ struct StallSettings {
 class Engine {
  public:
   Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
-         int64_t bytes, StallSettings stall, std::shared_ptr<Runner> runner);
+         int64_t bytes, int32_t buffers, StallSettings stall, std::shared_ptr<Runner> runner);
 
   // All become ready together.  `now`: the caller goes on to wait() for them.  Throws InvalidArgument if one of the
   // names is under way, CommunicatorFault if the engine has failed.
@@ -89,7 +89,7 @@ class Engine {
   static std::atomic<uint32_t> reports_wanted;  // counted up by a signal handler
 
  private:
-  bool take_wheel();
+  bool take_wheel(bool to_close);
   void leave_wheel();
   bool turn(Clock::time_point limit);
   void drain();

@@ -15,8 +15,10 @@ namespace {
 constexpr size_t kMostPlans = 4096;
 constexpr int64_t kStagedBytes = 4096;  // up to here one synchronisation of a staged call beats the windows' two
 
+}  // namespace
+
 // Goes through the pieces as through one buffer.
-class Walk {
+class FusedAllreduce::Walk {
  public:
   explicit Walk(const std::vector<Piece>& pieces) : piece_(pieces.begin()), end_(pieces.end()) {}
 
@@ -40,22 +42,24 @@ class Walk {
   int64_t offset_ = 0;
 };
 
-}  // namespace
-
 FusedAllreduce::FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes,
-                               Timeline& timeline)
+                               int32_t buffers, Timeline& timeline)
     : team_(std::move(team)),
       maker_(std::move(maker)),
       buffer_(buffer),
-      tile_bytes_(bytes / 64 * 64),
+      buffers_(buffers),
+      tile_bytes_(bytes / buffers / 64 * 64),
       timeline_(timeline) {}
 
-void FusedAllreduce::run(const Reduction& reduction, std::vector<Piece> pieces) {
+void FusedAllreduce::run(const Reduction& reduction, std::vector<Piece> pieces, bool everybody) {
   const auto packed = std::partition(pieces.begin(), pieces.end(), [](const Piece& p) { return p.place >= 0; });
   std::vector<Piece> others(packed, pieces.end());
   pieces.erase(packed, pieces.end());
   run_in_windows(reduction, pieces);
-  run_packed(reduction, others);
+  // The executor stages a single array as well as we would, and copies it once less.
+  if (others.size() == 1 && everybody && others[0].bytes > 0)
+    reduce(reduction, others[0].input, others[0].output, others[0].bytes, false, {});
+  else run_packed(reduction, others);
 }
 
 // Neighbours are one array: their order in memory is the same on all ranks.
@@ -65,45 +69,69 @@ void FusedAllreduce::run_in_windows(const Reduction& reduction, std::vector<Piec
     int64_t bytes = first->bytes;
     auto next = std::next(first);
     for (; next != pieces.end() && next->place == first->place + bytes; ++next) bytes += next->bytes;
-    if (bytes > 0) reduce(reduction, first->output, bytes);
+    if (bytes > 0) reduce(reduction, first->output, first->output, bytes, bytes > kStagedBytes, {});
     first = next;
   }
 }
 
+// A tile is packed ahead while the peers are not there yet, as far as there are buffers.
 void FusedAllreduce::run_packed(const Reduction& reduction, const std::vector<Piece>& pieces) {
-  int64_t left = 0;
-  for (const Piece& piece : pieces) left += piece.bytes;
+  int64_t total = 0;
+  for (const Piece& piece : pieces) total += piece.bytes;
+  const int64_t tiles = (total + tile_bytes_ - 1) / tile_bytes_;
+  const auto bytes_of = [&](int64_t tile) { return std::min(tile_bytes_, total - tile * tile_bytes_); };
+  const auto buffer_of = [this](int64_t tile) { return buffer_ + tile % buffers_ * tile_bytes_; };
   Walk in(pieces), out(pieces);
-  while (left > 0) {
-    const int64_t bytes = std::min(left, tile_bytes_);
-    auto span = timeline_.span(Phase::pack);
-    in.part(bytes, [this](const Piece& piece, int64_t from, int64_t to, int64_t count) {
-      if (piece.input != nullptr) std::memcpy(buffer_ + to, piece.input + from, static_cast<size_t>(count));
-      else std::memset(buffer_ + to, 0, static_cast<size_t>(count));
+  int64_t packed = 0;
+  const auto pack_next = [&] {
+    pack(in, buffer_of(packed), bytes_of(packed));
+    ++packed;
+  };
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    if (packed == tile) pack_next();
+    reduce(reduction, buffer_of(tile), buffer_of(tile), bytes_of(tile), bytes_of(tile) > kStagedBytes, [&] {
+      if (packed == tiles || packed == tile + buffers_) return false;
+      pack_next();
+      return true;
     });
-    span.end();
-    reduce(reduction, buffer_, bytes);
-    span = timeline_.span(Phase::unpack);
-    out.part(bytes, [this](const Piece& piece, int64_t to, int64_t from, int64_t count) {
-      if (piece.output != nullptr) std::memcpy(piece.output + to, buffer_ + from, static_cast<size_t>(count));
-    });
-    span.end();
-    left -= bytes;
+    unpack(out, buffer_of(tile), bytes_of(tile));
   }
 }
 
-// In place, in a window.
-void FusedAllreduce::reduce(const Reduction& reduction, char* data, int64_t bytes) {
+void FusedAllreduce::pack(Walk& walk, char* buffer, int64_t bytes) {
+  auto span = timeline_.span(Phase::pack);
+  walk.part(bytes, [buffer](const Piece& piece, int64_t from, int64_t to, int64_t count) {
+    if (piece.input != nullptr) std::memcpy(buffer + to, piece.input + from, static_cast<size_t>(count));
+    else std::memset(buffer + to, 0, static_cast<size_t>(count));
+  });
+  span.end();
+}
+
+void FusedAllreduce::unpack(Walk& walk, const char* buffer, int64_t bytes) {
+  auto span = timeline_.span(Phase::unpack);
+  walk.part(bytes, [buffer](const Piece& piece, int64_t to, int64_t from, int64_t count) {
+    if (piece.output != nullptr) std::memcpy(piece.output + to, buffer + from, static_cast<size_t>(count));
+  });
+  span.end();
+}
+
+// In place in a window if `shared`, the same on all ranks; else of plain arrays.  `meanwhile`: something to do while the peers are not there; false: nothing
+// more.
+void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char* output, int64_t bytes, bool shared,
+                            const std::function<bool()>& meanwhile) {
   const auto element = static_cast<int64_t>(size_of(reduction.dtype));
   Operation operation;
-  const bool shared = bytes > kStagedBytes;
+  if (shared) operation.input_at = operation.output_at = team_->locate(output, bytes);
   operation.plan = plan_for(reduction, bytes / element, shared);
-  operation.input = operation.output = data;
-  if (shared) operation.input_at = operation.output_at = team_->locate(data, bytes);
+  operation.input = input;
+  operation.output = output;
   operation.timeout = std::chrono::duration<double>(environment().timeout);
-  auto span = timeline_.span(Phase::reduce);
   const std::lock_guard turn(team_->one_call);
-  team_->run(operation);
+  Status status = Status::pending;
+  while (meanwhile && (status = team_->advance(operation)) == Status::pending && meanwhile()) {
+  }
+  auto span = timeline_.span(Phase::reduce);
+  if (status == Status::pending) team_->run(operation);
   span.end();
 }
 

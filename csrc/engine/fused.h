@@ -37,14 +37,20 @@ class FusedAllreduce {
   // `shared`: in a window.
   using PlanMaker = std::function<std::shared_ptr<const Plan>(const Reduction&, int64_t count, bool shared)>;
 
-  // `buffer`: `bytes` bytes of this rank's part of a window of the team's.
-  FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes, Timeline& timeline);
+  // `buffer`: `bytes` bytes of this rank's part of a window of the team's, for `buffers` tiles.
+  FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes, int32_t buffers,
+                 Timeline& timeline);
 
-  // The same pieces on all ranks, but for addresses.  Throws CommunicatorFault.
-  void run(const Reduction& reduction, std::vector<Piece> pieces);
+  // The same pieces on all ranks, but for addresses.  `everybody`: all ranks have arrays of their own for all of them.
+  // Throws CommunicatorFault.
+  void run(const Reduction& reduction, std::vector<Piece> pieces, bool everybody);
 
  private:
-  void reduce(const Reduction& reduction, char* data, int64_t bytes);
+  class Walk;
+  void reduce(const Reduction& reduction, const char* input, char* output, int64_t bytes, bool shared,
+              const std::function<bool()>& meanwhile);
+  void pack(Walk& walk, char* buffer, int64_t bytes);
+  void unpack(Walk& walk, const char* buffer, int64_t bytes);
   void run_in_windows(const Reduction& reduction, std::vector<Piece>& pieces);
   void run_packed(const Reduction& reduction, const std::vector<Piece>& pieces);
   std::shared_ptr<const Plan> plan_for(const Reduction& reduction, int64_t count, bool shared);
@@ -52,6 +58,7 @@ class FusedAllreduce {
   std::shared_ptr<Team> team_;
   PlanMaker maker_;
   char* buffer_;
+  int32_t buffers_;
   int64_t tile_bytes_;
   Timeline& timeline_;
   using Key = std::tuple<Reduction, int64_t, bool>;

@@ -27,8 +27,13 @@ bool Task::wait(double seconds) {
 bool Task::poll() {
   if (!turn_.owns_lock() && !turn_.try_lock()) return false;
   std::optional<CommunicatorFault> fault;
+  const int64_t tile = operation_.cursor.tile;
+  const int32_t position = operation_.cursor.position;
   try {
-    if (team_->advance(operation_) == Status::pending) return false;
+    if (team_->advance(operation_) == Status::pending) {
+      moved_ = operation_.cursor.tile != tile || operation_.cursor.position != position;
+      return false;
+    }
   } catch (const CommunicatorFault& thrown) {
     fault.emplace(thrown.fault, thrown.culprit, thrown.what());
   }
@@ -87,7 +92,7 @@ void Progress::loop() {
   }
 }
 
-// Gives every team's first task a turn.  True if one of them got through.
+// Gives every team's first task a turn.  True if one of them got on.
 bool Progress::poll_heads() {
   std::vector<std::shared_ptr<Task>> heads;
   {
@@ -96,8 +101,9 @@ bool Progress::poll_heads() {
   }
   bool any = false;
   for (const auto& task : heads) {
-    if (!task->poll()) continue;
-    any = true;
+    const bool through = task->poll();
+    any = any || through || task->moved_;
+    if (!through) continue;
     const std::lock_guard lock(mutex_);
     const auto queue =
         std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.team == task->team_.get(); });

@@ -28,7 +28,8 @@ class Task {
 
  private:
   friend class Progress;
-  bool poll();  // true: through, one way or the other
+  bool poll();           // true: through, one way or the other
+  bool moved_ = false;   // whether the last poll got on
   void complete(std::optional<CommunicatorFault> fault);
 
   std::shared_ptr<Team> team_;

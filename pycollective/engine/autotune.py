@@ -136,18 +136,21 @@ class Tuner:
 
 def load(path: str, size: int) -> dict[str, Any] | None:
     """What an earlier run with as many ranks has found: threshold, cycle_time, topologies; None if there is nothing."""
-    try:
-        found: dict[str, Any] | None = json.loads(Path(path).read_text()).get(str(size))
-    except (OSError, ValueError):
-        return None
+    found: dict[str, Any] | None = _kept(Path(path)).get(str(size))
     return found
 
 
 def save(path: str, size: int, found: dict[str, Any]) -> None:
     """Keep it, beside what is kept for other numbers of ranks."""
-    file = Path(path)
-    kept: dict[str, Any] = {}
-    if file.exists():
-        kept = json.loads(file.read_text())
+    kept = _kept(Path(path))
     kept[str(size)] = found
-    file.write_text(json.dumps(kept, indent=1) + "\n")
+    Path(path).write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _kept(file: Path) -> dict[str, Any]:
+    """The content of a file; nothing if it cannot be read or makes no sense."""
+    try:
+        kept = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}

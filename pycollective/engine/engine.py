@@ -83,11 +83,12 @@ class Engine:
             return Rounds(self.comm, self._run)
         settings = self.settings
         slots = max(LEAST_SLOTS, settings.cache_capacity)
-        buffer = self.comm.empty(max(4096, settings.fusion_buffer), np.uint8)
+        buffers = max(1, settings.fusion_buffers)
+        buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
         warn_seconds = 0.0 if settings.stall_check_disable else settings.stall_check_time
         topologies = [settings.topology or None]
         return _core.Engine(
-            team, self._share_board(slots), slots, buffer, topologies, self._run, warn_seconds,
+            team, self._share_board(slots), slots, buffer, buffers, topologies, self._run, warn_seconds,
             settings.stall_shutdown_time,
         )  # fmt: skip
 

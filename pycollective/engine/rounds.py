@@ -47,7 +47,11 @@ class Signature:
         text += f", op={self.op}" if self.op else ""
         text += f", prescale={self.prescale:g}" if self.prescale != 1 else ""
         text += f", postscale={self.postscale:g}" if self.postscale != 1 else ""
-        return text + (f", root={self.root}" if self.root >= 0 else "") + (", in a group)" if self.group else ")")
+        return (
+            text
+            + (f", root={self.root}" if self.root >= 0 else "")
+            + (f", in a group of {len(self.group)})" if self.group else ")")
+        )
 
 
 @dataclass
@@ -123,7 +127,8 @@ class Rounds:
     def submit(self, items: Sequence[Item], now: bool) -> list[RoundWork]:
         names = tuple(item.name for item in items)
         works = [RoundWork(item) for item in items]
-        said = [_read(item, names if len(names) > 1 else ()) for item in items]
+        group = tuple(sorted(names)) if len(names) > 1 else ()
+        said = [_read(item, group) for item in items]
         with self._lock:
             if self._fault is not None:
                 raise self._fault

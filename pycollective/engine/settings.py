@@ -29,6 +29,9 @@ class Settings:
     fusion_buffer: int = _setting(
         1 << 20, ("PYCOLLECTIVE_FUSION_BUFFER",), "bytes of the window that tiles pass through"
     )
+    fusion_buffers: int = _setting(
+        2, ("PYCOLLECTIVE_FUSION_BUFFERS",), "tiles in the fusion buffer: one is packed ahead"
+    )
     stall_check_time: float = _setting(
         60.0, ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME"), "seconds until a stall is reported"
     )

@@ -67,7 +67,7 @@ def build(preset: str, *targets: str) -> Path:
 def plain() -> Path:
     if why_not():
         pytest.skip(why_not())
-    return build("cpu", "unit_test", "executor_test", "cuda_blocks_test")
+    return build("cpu", "unit_test", "executor_test", "engine_test", "cuda_blocks_test")
 
 
 @functools.cache
@@ -91,7 +91,9 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = why_not() or sanitizer(tmp_path_factory.getbasetemp())[1]
     if problem:
         pytest.skip(problem)
-    return build("tsan", "executor_test", "faults_test", "weak_acquire_test", "cuda_blocks_test", "weak_flag_test")
+    return build(
+        "tsan", "executor_test", "faults_test", "engine_test", "weak_acquire_test", "cuda_blocks_test", "weak_flag_test"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -136,6 +138,22 @@ def test_executor_has_no_race(
 
 def test_faults_have_no_race(sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     done = run_sanitized(tmp_path_factory, sanitized / "faults_test", PC_TEST_SCHEDULES=str(schedules))
+    assert done.returncode == 0, done.stdout[:4000]
+    assert "ThreadSanitizer" not in done.stdout
+
+
+@pytest.mark.parametrize("part", ["board", "engine"])
+def test_the_engine_at_full_speed(plain: Path, schedules: Path, part: str) -> None:
+    """Ranks as threads that submit in orders of their own: what they agree on, and what comes out."""
+    done = run(plain / "engine_test", part, PC_TEST_SCHEDULES=str(schedules))
+    assert done.returncode == 0, last_lines(done.stdout)
+
+
+@pytest.mark.parametrize("part", ["board", "engine"])
+def test_the_engine_has_no_race(
+    sanitized: Path, schedules: Path, part: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done = run_sanitized(tmp_path_factory, sanitized / "engine_test", part, PC_TEST_SCHEDULES=str(schedules))
     assert done.returncode == 0, done.stdout[:4000]
     assert "ThreadSanitizer" not in done.stdout
 

@@ -19,7 +19,7 @@ from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.work import Flight, Through, Work
 
 
-class Calls(dist.ProcessGroup):  # type: ignore[misc]
+class Calls(dist.ProcessGroup):
     """Args:
     comm: of the group's ranks.
     lane: for calls of several steps and for futures' callbacks.

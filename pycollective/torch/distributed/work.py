@@ -50,7 +50,7 @@ class EngineFlight:
         return bool(self._work.done())
 
 
-class Future(torch.futures.Future):  # type: ignore[misc]
+class Future(torch.futures.Future):
     """A future whose callbacks run on the process group's lane, in the order of the program.
 
     torch runs a callback at once where the future is complete already, else on the thread that completes it: which
@@ -81,7 +81,7 @@ class Future(torch.futures.Future):  # type: ignore[misc]
         return following
 
 
-class Work(dist.Work):  # type: ignore[misc]
+class Work(dist.Work):
     """A call under way.
 
     Args:
@@ -198,7 +198,7 @@ class Work(dist.Work):  # type: ignore[misc]
         self._through = True
 
 
-class Through(dist.Work):  # type: ignore[misc]
+class Through(dist.Work):
     """A call that was through when it returned."""
 
     def __init__(self, outputs: Sequence[Any], lane: Lane) -> None:

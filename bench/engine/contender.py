@@ -1,0 +1,47 @@
+"""Somebody who takes part in a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..measure import Timed
+from ..peers import Array, Call
+from ..world import World
+from .tensors import count_wrong, fill
+
+__all__ = ["Contender", "Summing"]
+
+
+class Contender(Timed):
+    """A call that takes turns with its rivals.
+
+    Args:
+        name: what a goal knows it by.
+        library: whose it is: "pycollective", "gloo", "openmpi" or "mpich".
+        call: does the work once, and returns when it is done.
+    """
+
+    def __init__(self, name: str, library: str, call: Call) -> None:
+        super().__init__(call)
+        self.name, self.library = name, library
+
+    def check(self, world: World) -> int:
+        """Do it once on known inputs; how many elements are wrong on this rank.  Collective."""
+        raise NotImplementedError
+
+
+class Summing(Contender):
+    """A call that sums arrays over the ranks and returns the sums, in the arrays' order."""
+
+    def __init__(self, name: str, library: str, inputs: Sequence[Array], call: Callable[[], Sequence[Any]]) -> None:
+        super().__init__(name, library, call)
+        self._inputs, self._sums = inputs, call
+
+    def check(self, world: World) -> int:
+        fill(self._inputs, world.rank)
+        world.barrier()
+        wrong = count_wrong(self._sums(), world.size)
+        for array in self._inputs:
+            array[...] = 0  # or repeated sums in place would overflow
+        return wrong

@@ -1,0 +1,96 @@
+"""The engine by itself, and pycollective.torch on top of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..peers import Array, PeerUnavailable
+from ..plan import OURS
+from .contender import Contender, Summing
+
+__all__ = ["Ours"]
+
+
+class Ours:
+    """One engine, and Horovod's interface once somebody asks for it; shared by all contenders.  Collective."""
+
+    def __init__(self) -> None:
+        package = importlib.import_module("pycollective")
+        module: Any = importlib.import_module("pycollective.engine")
+        self._comm: Any = package.init()
+        self._module, self._engine = module, module.Engine(self._comm)
+        self._horovod: Any = None
+        self.version = f"pycollective {package.__version__}"
+
+    def window(self, count: int) -> Array:
+        """A flat float32 array in a window of the engine's communicator, where it is reduced without a copy."""
+        array: Array = self._engine.comm.empty((count,), np.float32)
+        array[:] = 0
+        return array
+
+    def horovod(self) -> Any:
+        """pycollective.torch, initialised; PeerUnavailable where torch is missing."""
+        if self._horovod is None:
+            try:
+                module: Any = importlib.import_module("pycollective.torch")
+            except ImportError as error:
+                raise PeerUnavailable(f"pycollective.torch: {error}") from error
+            module.init()
+            self._horovod = module
+        return self._horovod
+
+    def engine(self, name: str, arrays: Sequence[Array]) -> Contender:
+        """All arrays as one group, in place."""
+        item, submit = self._module.Item, self._engine.submit
+        items = [item("allreduce", f"{name}.{i}", array, out=array) for i, array in enumerate(arrays)]
+
+        def call() -> Sequence[Array]:
+            for work in submit(items):
+                work.wait()
+            return arrays
+
+        return Summing(name, OURS, arrays, call)
+
+    def one_by_one(self, name: str, arrays: Sequence[Array]) -> Contender:
+        """Each array submitted by itself, as gradients are when backward finishes them; all awaited at the end."""
+        item, submit = self._module.Item, self._engine.submit
+        items = [[item("allreduce", f"{name}.{i}", array, out=array)] for i, array in enumerate(arrays)]
+
+        def call() -> Sequence[Array]:
+            for works in [submit(each) for each in items]:
+                works[0].wait()
+            return arrays
+
+        return Summing(name, OURS, arrays, call)
+
+    def grouped(self, name: str, arrays: Sequence[Array], in_place: bool) -> Contender:
+        """Horovod's grouped_allreduce: the form that returns new tensors, or the one that ends in ``_``."""
+        hvd, torch = self.horovod(), importlib.import_module("torch")
+        tensors = [torch.from_numpy(array) for array in arrays]
+        function = hvd.grouped_allreduce_ if in_place else hvd.grouped_allreduce
+
+        def call() -> Sequence[Any]:
+            sums: Sequence[Any] = function(tensors, op=hvd.Sum, name=name)
+            return sums
+
+        return Summing(name, OURS, arrays, call)
+
+    def single(self, name: str, array: Array) -> Contender:
+        """Horovod's allreduce_ of one tensor."""
+        hvd, torch = self.horovod(), importlib.import_module("torch")
+        tensor, function = torch.from_numpy(array), hvd.allreduce_
+
+        def call() -> Sequence[Any]:
+            return (function(tensor, op=hvd.Sum, name=name),)
+
+        return Summing(name, OURS, [array], call)
+
+    def close(self) -> None:
+        """Collective."""
+        if self._horovod is not None:
+            self._horovod.shutdown()
+        self._engine.close()

@@ -1,0 +1,9 @@
+"""Training that survives lost ranks, as `horovod.torch.elastic`: state that is committed and restored, and `run`."""
+
+from __future__ import annotations
+
+from pycollective.torch.elastic.running import run
+from pycollective.torch.elastic.sampler import ElasticSampler
+from pycollective.torch.elastic.state import TorchState
+
+__all__ = ["ElasticSampler", "TorchState", "run"]

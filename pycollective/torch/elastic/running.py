@@ -1,0 +1,88 @@
+"""The loop around a training function: after a loss it goes back to the last commit, and on with who is left."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pycollective.errors import Error
+from pycollective.torch import basics, mpi_ops
+from pycollective.torch.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+ELASTIC_TIMEOUT = 600.0
+"""Seconds to wait for the other ranks after a loss; HOROVOD_ELASTIC_TIMEOUT changes it. Horovod's default."""
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a training function whose first argument is a State (a TorchState).
+
+    The state is made equal on all ranks by `state.sync()`, then the function runs. Where it raises
+
+    * HorovodInternalError (a rank is gone), the state goes back to the last `state.commit()`;
+    * HostsUpdatedInterrupt, it stays as it is;
+
+    then the ranks that still live start anew among themselves (their ranks and size() may differ from before), the
+    state's reset callbacks are called, and the function runs again. Other exceptions pass through. All that ranks do
+    together belongs into the function or after it; before it, a rank's `init()` alone.
+
+    Raises:
+        RuntimeError: the ranks that are left do not find each other (several hosts, HOROVOD_ELASTIC_TIMEOUT).
+    """
+    return run_fn(func, reset)
+
+
+def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
+    """As `run`, with another way of starting anew."""
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
+        skip_sync = False
+        while True:
+            try:
+                if not skip_sync:
+                    state.sync()
+                return func(state, *args, **kwargs)
+            except HorovodInternalError:
+                state.restore()
+                skip_sync = False
+            except HostsUpdatedInterrupt as interrupt:
+                skip_sync = interrupt.skip_sync
+            reset()
+            state.on_reset()
+
+    return wrapper
+
+
+def reset() -> None:
+    """Collective over the ranks that still live: shutdown(), then init() among them, in their old order.
+
+    Process sets are gone after it, except the global one.
+
+    Raises:
+        ValueError: HOROVOD_ELASTIC_TIMEOUT is no positive number. RuntimeError: see `run`.
+    """
+    if not basics.is_initialized():
+        mpi_ops.init()
+        return
+    seconds = _timeout()
+    old = basics.world()
+    mpi_ops.shutdown()  # a rank that still waits for this one hears of it, and comes here too
+    try:
+        survivors = old.comm.shrink(seconds)
+    except Error as error:
+        raise RuntimeError(f"elastic.run cannot go on with the ranks that are left: {error}") from error
+    basics.init(survivors, "dynamic" if old.dynamic else None)
+    basics.remember(survivors)
+
+
+def _timeout() -> float:
+    text = os.environ.get("HOROVOD_ELASTIC_TIMEOUT", "")
+    try:
+        seconds = float(text) if text else ELASTIC_TIMEOUT
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"HOROVOD_ELASTIC_TIMEOUT={text!r} is not a positive number of seconds")
+    return seconds

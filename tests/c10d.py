@@ -1,0 +1,102 @@
+"""Ranks with process groups of torch.distributed: one of the backend under test, one of Gloo to compare with.
+
+A body is a function at the top of a test's file: `body(world, *arguments)` on every rank; what it returns, in rank
+order, is what `run` returns.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from core import processes
+
+SECONDS = 20.0
+"""How long a process group waits in tests, unless told otherwise."""
+_LOADED = ("checkpoint", "fsdp", "nn.functional", "optim", "tensor.parallel", "algorithms.ddp_comm_hooks.powerSGD_hook")
+"""Parts of torch.distributed that take long to load."""
+_server: subprocess.Popen[str] | None = None
+
+
+class World:
+    """What a body gets.
+
+    Attributes:
+        rank, size: in both groups.
+        link: to the test (a multiprocessing connection).
+        ours: the process group under test, which is torch's default group.
+        gloo: a process group of the same ranks; None if it was not asked for.
+    """
+
+    def __init__(self, link: Any, rank: int, size: int, gloo: bool) -> None:
+        import torch.distributed as dist
+
+        self.link, self.rank, self.size = link, rank, size
+        self.ours = dist.group.WORLD
+        self.gloo = dist.new_group(backend="gloo") if gloo else None
+
+
+def run(n: int, body: Callable[..., Any], *arguments: Any, gloo: bool = True, **options: Any) -> list[Any]:
+    """body(world, *arguments) on n processes; what they returned, in rank order."""
+    with job(n, body, *arguments, gloo=gloo, **options) as started:
+        return started.results(60)
+
+
+@contextmanager
+def job(
+    n: int, body: Callable[..., Any], *arguments: Any, gloo: bool = False, seconds: float = SECONDS, leave: str = "free"
+) -> Iterator[processes.Job]:
+    """The same, under way: for tests that talk to ranks or kill them."""
+    where = {"file": body.__code__.co_filename, "name": body.__qualname__}
+    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, _torch_loaded():
+        started = processes.Job(n, _enter, where, folder, gloo, seconds, arguments, leave=leave)
+        with started:
+            yield started
+
+
+def _enter(comm: Any, link: Any, where: dict[str, str], folder: str, gloo: bool, seconds: float, arguments: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    import pycollective.torch.distributed  # noqa: F401  registers the backend
+
+    torch.set_num_threads(1)
+    body = processes._load(where["file"], where["name"])
+    dist.init_process_group(
+        "pycollective",
+        init_method=f"file://{Path(folder, 'store')}",
+        rank=comm.rank,
+        world_size=comm.size,
+        timeout=timedelta(seconds=seconds),
+    )
+    value = body(World(link, comm.rank, comm.size, gloo), *arguments)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return value
+
+
+@contextmanager
+def _torch_loaded() -> Iterator[None]:
+    """Jobs fork from a server that has loaded torch."""
+    global _server
+    if _server is None or _server.poll() is not None:
+        modules = ", ".join(("torch", *(f"torch.distributed.{name}" for name in _LOADED), "torch._dynamo"))
+        _server = subprocess.Popen(
+            [sys.executable, "-c", f"import {modules}; from core.processes import serve; serve()"],
+            stdin=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | processes.IMPORTABLE,
+            cwd=tempfile.gettempdir(),
+        )
+    before, processes._server = processes._server, _server
+    try:
+        yield
+    finally:
+        processes._server = before

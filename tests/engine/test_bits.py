@@ -1,0 +1,145 @@
+"""Fusion changes no bits: whatever the threshold, the groups, the order and where the tensors lie."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from core.processes import run
+from core.reference import Array, numpy_type
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.operations import SECONDS, on_engines
+from pycollective import Communicator
+from pycollective.engine import Engine, Item, Settings
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+THRESHOLDS = (0, 1, 1000, 64 << 10, 128 << 20)
+SHAPES = [(1,), (3,), (1000,), (64, 3, 7, 7), (17, 129), (0,), (), (31_337,), (128,), (255,), (4097,)]
+
+
+def gradients(rank: int, dtype: str, shapes: list[tuple[int, ...]]) -> list[Array]:
+    """Of a range in which the order of additions shows in the last bits."""
+    source = np.random.default_rng(rank)
+    return [
+        np.asarray(source.standard_normal(shape) * 10.0 ** source.integers(-3, 4, shape)).astype(numpy_type(dtype))
+        for shape in shapes
+    ]
+
+
+def unfused(comm: Communicator, arrays: list[Array], options: dict[str, Any]) -> list[bytes]:
+    """Each by itself, by the communicator: what everything is compared with."""
+    return [np.asarray(comm.allreduce(array, **options)).tobytes() for array in arrays]
+
+
+def fused(engine: Engine, arrays: list[Array], options: dict[str, Any], seed: int, windows: bool) -> list[bytes]:
+    """Through the engine, in a few groups and an order of this rank's own."""
+    groups: list[list[int]] = [[]]
+    for index in range(len(arrays)):
+        if random.Random(f"{seed} {index}").random() < 0.5:  # the same groups on all ranks
+            groups.append([])
+        groups[-1].append(index)
+    held = list(arrays)
+    if windows:  # every other one, some neighbours
+        whole = engine.comm.empty(sum(array.size for array in arrays), arrays[0].dtype)
+        ends = np.cumsum([array.size for array in arrays])
+        for index, (array, end) in enumerate(zip(arrays, ends, strict=True)):
+            if index % 4 < 2:
+                held[index] = whole[end - array.size : end].reshape(array.shape)
+                held[index][...] = array
+    random.Random(f"{seed} {engine.rank}").shuffle(groups)
+    works: dict[int, Any] = {}
+    for group in groups:
+        items = [Item("allreduce", f"{index}", held[index], **options) for index in group]
+        works.update(zip(group, engine.submit(items) if items else [], strict=True))
+    return [np.asarray(works[index].wait(SECONDS)).tobytes() for index in range(len(arrays))]
+
+
+def in_one_world(engine: Engine, comm: Communicator, dtype: str, seed: int, options: dict[str, Any]) -> None:
+    arrays = gradients(engine.rank, dtype, SHAPES)
+    right = unfused(comm, arrays, options)
+    for threshold in THRESHOLDS:
+        comm.barrier()
+        engine.tune(threshold, 1e-4)
+        comm.barrier()
+        assert fused(engine, arrays, options, seed + threshold, seed % 2 == 1) == right, threshold
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(
+    n=st.integers(1, 5),
+    dtype=st.sampled_from(DTYPES),
+    op=st.sampled_from(("sum", "avg", "prod", "max")),
+    scale=st.sampled_from((1.0, 0.37)),
+    buffer=st.sampled_from((4096, 100_000, 1 << 20)),
+    seed=st.integers(0, 1000),
+)
+def test_threads(n: int, dtype: str, op: str, scale: float, buffer: int, seed: int) -> None:
+    options = {"op": op, "prescale": scale, "postscale": 1 / scale}
+
+    def body(engine: Engine) -> None:
+        other = engine.comm.dup()
+        in_one_world(engine, other, dtype, seed, options)
+
+    on_engines(n, body, settings=Settings(fusion_buffer=buffer))
+
+
+def in_processes(comm: Communicator, link: Connection, dtype: str, seed: int) -> None:
+    engine = Engine(comm)
+    in_one_world(engine, comm, dtype, seed, {"op": "avg"})
+    engine.close()
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(2, "float32"), (3, "float16"), (4, "float32"), (4, "bfloat16")])
+def test_processes(n: int, dtype: str) -> None:
+    run(n, in_processes, dtype, n)
+
+
+def test_the_order_of_ranks_is_that_of_the_sum() -> None:
+    """Not just the same bits each time: those of adding rank 1 to rank 0, then rank 2, and so on."""
+    shapes = [(5000,), (3,), (200, 7)]
+    everybody = [gradients(rank, "float32", shapes) for rank in range(5)]
+    right = []
+    for parts in zip(*everybody, strict=True):
+        total = parts[0].copy()
+        for part in parts[1:]:
+            total = total + part
+        right.append(total.tobytes())
+
+    def body(engine: Engine) -> list[bytes]:
+        items = [Item("allreduce", f"{i}", x) for i, x in enumerate(everybody[engine.rank])]
+        return [np.asarray(got).tobytes() for got in engine.run(items)]
+
+    assert on_engines(5, body) == [right] * 5
+
+
+def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Horovod's variables, in its units; rank 0's count."""
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2.5")
+    monkeypatch.setenv("HOROVOD_CACHE_CAPACITY", "99")
+    monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "7")
+    monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "8")
+    made = Settings.read()
+    assert (made.fusion_threshold, made.cycle_time, made.cache_capacity) == (12345, 2.5e-3, 99)
+    assert (made.stall_check_time, made.stall_shutdown_time) == (7, 8)
+    assert on_engines(2, lambda engine: engine.settings) == [made] * 2
+    given_by_hand = replace(made, fusion_threshold=0)
+    assert on_engines(2, lambda engine: engine.settings, settings=given_by_hand) == [given_by_hand] * 2
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
+    with pytest.raises(ValueError, match="HOROVOD_CYCLE_TIME"):
+        Settings.read()
+
+
+def test_defaults_are_horovods() -> None:
+    made = Settings.read({})
+    assert made.fusion_threshold == 128 << 20
+    assert made.cycle_time == 1e-3
+    assert made.cache_capacity == 1024
+    assert made.stall_check_time == 60
+    assert made.stall_shutdown_time == 0

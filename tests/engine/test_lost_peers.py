@@ -1,0 +1,111 @@
+"""A rank that dies: every wait on the others says who it was, and those who are left can go on."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from core.processes import Job
+
+from engine.operations import SECONDS
+from pycollective import Communicator, PeerLostError
+from pycollective.engine import Engine, Item
+
+
+def ones(name: str, count: int = 1000) -> Item:
+    return Item("allreduce", name, np.ones(count))
+
+
+def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str) -> int:
+    """All submit but the victim, which is killed; whoever waits, or submits later, is told."""
+    engine = Engine(comm)
+    for turn in range(3):
+        assert engine.submit([ones(f"fine {turn}")])[0].wait(SECONDS)[0] == engine.size
+    if engine.rank == victim:
+        if how == "busy":  # dies anywhere in the midst of work
+            link.send("ready")
+            for turn in range(1_000_000):
+                engine.submit([ones(f"{turn % 5}")])[0].wait(SECONDS)
+        link.send("ready")
+        time.sleep(60)
+    works = [] if how == "busy" else engine.submit([ones("a"), ones("b", 100_000)])
+    link.send("ready")
+    if how == "busy":
+        with pytest.raises(PeerLostError) as caught:
+            for turn in range(1_000_000):
+                engine.submit([ones(f"{turn % 5}")])[0].wait(SECONDS)
+        assert caught.value.rank == victim
+    for work in works:
+        with pytest.raises(PeerLostError) as caught:
+            work.wait(SECONDS)
+        assert caught.value.rank == victim
+        assert work.done()
+    with pytest.raises(PeerLostError):
+        engine.submit([ones("later")])[0].wait(SECONDS)
+    with pytest.raises(PeerLostError):
+        engine.join()
+    engine.close()
+    smaller = comm.shrink()
+    second = Engine(smaller)
+    total: int = second.submit([Item("allreduce", "a", np.array([1]))])[0].wait(SECONDS)[0]
+    second.close()
+    return total
+
+
+@pytest.mark.parametrize("how", ["away", "busy"])
+@pytest.mark.parametrize(("n", "victim"), [(2, 0), (2, 1), (3, 0), (4, 2)])
+def test_a_killed_rank(n: int, victim: int, how: str) -> None:
+    with Job(n, waits_and_loses, victim, how) as job:
+        for rank in range(n):
+            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        if how == "busy":
+            time.sleep(0.05)
+        job.kill(victim)
+        outcomes = job.outcomes()
+        for rank in set(range(n)) - {victim}:
+            assert outcomes[rank].value == n - 1, outcomes[rank].trace
+
+
+def callbacks_too(comm: Communicator, link: Connection) -> list[str]:
+    """Who does not wait but asked to be called is called."""
+    engine = Engine(comm)
+    said: list[str] = []
+    if engine.rank == 0:
+        link.send("ready")
+        time.sleep(60)
+    work: Any = engine.submit([ones("a")])[0]
+    work.when_done(lambda: said.append("called"))
+    link.send("ready")
+    with pytest.raises(PeerLostError):
+        work.wait(SECONDS)
+    end = time.monotonic() + SECONDS
+    while not said and time.monotonic() < end:
+        time.sleep(0.01)
+    engine.close()
+    return said
+
+
+def test_callbacks() -> None:
+    with Job(2, callbacks_too) as job:
+        assert [job.hear(0), job.hear(1)] == ["ready"] * 2
+        job.kill(0)
+        outcome = job.outcomes()[1]
+        assert outcome.value == ["called"], outcome.trace
+
+
+def leaves_without_a_word(comm: Communicator, link: Connection) -> str:
+    """Rank 1 returns while the others wait for it: gone is gone."""
+    engine = Engine(comm)
+    if engine.rank == 1:
+        return "left"
+    with pytest.raises((PeerLostError, RuntimeError)):
+        engine.submit([ones("a")])[0].wait(SECONDS)
+    return "told"
+
+
+def test_a_rank_that_ends() -> None:
+    with Job(3, leaves_without_a_word) as job:
+        assert [job.outcomes()[rank].value for rank in range(3)] == ["told", "left", "told"]

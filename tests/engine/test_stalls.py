@@ -1,0 +1,137 @@
+"""A rank that does not come: who misses what is said after a while, at a signal, and where asked for ends the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+from core.processes import IMPORTABLE
+
+from engine.operations import SECONDS, on_engines
+from launch import launch
+from pycollective.engine import Engine, Item
+
+WAITING = """
+    import os, sys, time
+    import numpy as np
+    import pycollective
+    from pycollective.engine import Engine, Item
+    engine = Engine(pycollective.init())
+    engine.run([Item("allreduce", "all", np.ones(3))])
+    if engine.rank == 2:
+        time.sleep(float(sys.argv[1]))
+    try:
+        got = engine.run([Item("allreduce", name, np.ones(3)) for name in ("grad.weight", "grad.bias")])
+        print("got", got[0].sum())
+    except Exception as error:
+        print(type(error).__name__, str(error).replace(chr(10), " "))
+    engine.close()
+"""
+
+
+def test_ranks_and_tensors_are_named() -> None:
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.3"}
+    done = launch(3, WAITING, 1.5, env=IMPORTABLE | env).check()
+    assert list(done) == ["got 9.0\n"] * 3  # a warning, no more
+    for name in ("grad.weight", "grad.bias"):
+        lines = [line for line in done.stderr.splitlines() if name in line]
+        assert lines, done.report()
+        assert all("2" in line for line in lines), lines
+    assert " all" not in done.stderr.replace("at all", ""), "what is through is no stall"
+
+
+def test_silence_where_nothing_stalls() -> None:
+    done = launch(3, WAITING, 0.2, env=IMPORTABLE | {"HOROVOD_STALL_CHECK_TIME_SECONDS": "20"}).check()
+    assert "grad" not in done.stderr
+
+
+def test_it_can_be_turned_off() -> None:
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "HOROVOD_STALL_CHECK_DISABLE": "1"}
+    done = launch(3, WAITING, 1.0, env=IMPORTABLE | env).check()
+    assert "grad" not in done.stderr
+
+
+def test_a_stall_can_end_the_job() -> None:
+    """An error on the ranks that wait, naming whom they wait for; on the late one, too, once it comes."""
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.8"}
+    done = launch(3, WAITING, 4, env=IMPORTABLE | env)
+    for rank in (0, 1):
+        assert "Error" in done[rank], done.report()
+        assert "got" not in done[rank].split(), done.report()
+        assert "2" in done[rank], done.report()
+        assert "grad." in done[rank], done.report()
+    assert "Error" in done[2], done.report()
+
+
+def test_a_report_at_any_time() -> None:
+    reported = threading.Event()
+
+    def body(engine: Engine) -> str:
+        if engine.rank == 1:
+            assert reported.wait(SECONDS)
+            said = engine.report()
+            engine.run([Item("allreduce", "grad", np.ones(2))])
+            return said
+        work = engine.submit([Item("allreduce", "grad", np.ones(2))])[0]
+        said = engine.report()
+        reported.set()
+        work.wait(SECONDS)
+        return said + "|" + engine.report()
+
+    first, second = on_engines(2, body)
+    assert "grad" in first.split("|")[0]
+    assert "1" in first.split("|")[0]
+    assert "grad" not in first.split("|")[1]
+    assert "grad" in second
+
+
+SIGNALLED = """
+    import os, signal, sys, time
+    import numpy as np
+    import pycollective
+    from pycollective.engine import Engine, Item
+    comm = pycollective.init()
+    engine = Engine(comm)
+    engine.run([Item("allreduce", "all", np.ones(3))])
+    if engine.rank == 1:
+        time.sleep(0.5)
+        os.kill(int(open(sys.argv[1]).read()), signal.SIGUSR1)
+        time.sleep(1)
+    else:
+        with open(sys.argv[1] + ".part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".part", sys.argv[1])
+    print(engine.run([Item("allreduce", "grad.late", np.ones(3))])[0].sum())
+    engine.close()
+"""
+
+
+def test_the_same_at_sigusr1(tmp_path: object) -> None:
+    """A signal ends nothing; the rank that waits says for whom."""
+    script = SIGNALLED
+    done = launch(2, script, f"{tmp_path}/pid", env=IMPORTABLE).check()
+    assert list(done) == ["6.0\n"] * 2
+    lines = [line for line in done.stderr.splitlines() if "grad.late" in line]
+    assert lines, done.report()
+    assert all("1" in line for line in lines)
+
+
+def test_a_handler_of_somebody_else_s_stays() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    try:
+
+        def body(engine: Engine) -> None:
+            engine.run([Item("barrier", "b")])
+
+        on_engines(2, body)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        end = time.monotonic() + SECONDS
+        while not got and time.monotonic() < end:
+            time.sleep(0.01)
+        assert got == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)

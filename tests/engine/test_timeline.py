@@ -1,0 +1,178 @@
+"""The timeline: one Chrome trace of all ranks, with what every operation waited for and every step of a schedule."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from core.processes import IMPORTABLE, run
+
+from engine.operations import on_engines
+from engine.trace import SCHEMA, Trace, read
+from launch import launch
+from pycollective import Communicator
+from pycollective.engine import Engine, Item, Settings
+
+TENSORS = {"grad.weight": 50_000, "grad.bias": 10, "größe": 1000}
+
+
+def steps(engine: Engine, count: int) -> None:
+    for _ in range(count):
+        works = [engine.submit([Item("allreduce", name, np.ones(n))])[0] for name, n in TENSORS.items()]
+        works += engine.submit([Item("broadcast", "weights", np.ones(10), root=engine.size - 1)])
+        for work in works:
+            work.wait(20)
+
+
+def traced(comm: Communicator, link: Connection, path: str, topology: str) -> None:
+    engine = Engine(comm, Settings(topology=topology))
+    steps(engine, 2)  # not in the file
+    engine.start_timeline(path, mark_cycles=True)
+    steps(engine, 3)
+    engine.stop_timeline()
+    comm.barrier()
+    assert not [name for name in Path(path).parent.iterdir() if name != Path(path)], "parts are left"
+    steps(engine, 2)  # not in it either
+    engine.close()
+
+
+def check(trace: Trace, ranks: int, rounds: int) -> None:
+    assert trace.processes == {rank: f"rank {rank}" for rank in range(ranks)}
+    for rank in range(ranks):
+        for name in (*TENSORS, "weights"):
+            phases = Counter(one.name for one in trace.row(rank, name))
+            kind = "BROADCAST" if name == "weights" else "ALLREDUCE"
+            assert phases == {f"NEGOTIATE_{kind}": rounds, "QUEUE": rounds, kind: rounds}, (rank, name, phases)
+            row = trace.row(rank, name)
+            assert [one.name for one in row] == [f"NEGOTIATE_{kind}", "QUEUE", kind] * rounds
+        assert trace.row(rank, "steps"), rank
+
+
+@pytest.mark.parametrize("topology", ["", "ring"])
+def test_four_ranks(tmp_path: Path, topology: str) -> None:
+    path = tmp_path / "timeline.json"
+    run(4, traced, str(path), topology)
+    trace = read(path)
+    check(trace, 4, 3)
+    assert min(one.begin for one in trace.slices) < 1000, "times count from the start of the trace"
+    for rank in range(4):
+        packed = Counter(one.name for one in trace.row(rank, "fusion buffer"))
+        assert packed["MEMCPY_IN_FUSION_BUFFER"] == packed["MEMCPY_OUT_FUSION_BUFFER"] >= 3
+        assert packed["REDUCE"] >= 3
+    for step in (one for rank in range(4) for one in trace.row(rank, "steps")):
+        assert set(step.args["peers"]) <= {0, 1, 2, 3} - {step.pid}
+        assert step.args["chunk"] >= 0
+        assert set(step.args["peers"]) == {*step.args["reads"], *step.args["writes"]} - {step.pid}
+    marks = Counter(mark["pid"] for mark in trace.instants)
+    assert len(set(marks.values())) == 1, "all ranks run the same batches"
+    assert all(mark["name"] == "CYCLE_START" for mark in trace.instants)
+    assert trace.arrows
+    assert all(begin["pid"] != end["pid"] for begin, end in trace.arrows)
+    if topology == "ring":  # everybody waits for the rank before it
+        assert {(begin["pid"], end["pid"]) for begin, end in trace.arrows} >= {(r, (r + 1) % 4) for r in range(4)}
+
+
+def test_clocks_agree(tmp_path: Path) -> None:
+    """Nobody is through with a round before the last has submitted it; arrows do not go back in time."""
+    path = tmp_path / "timeline.json"
+    run(3, traced, str(path), "ring")
+    trace = read(path)
+    for name in TENSORS:
+        rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(3)]
+        for together in zip(*rows, strict=True):
+            assert max(s.begin for s in together) <= min(s.end for s in together), "they overlap in time"
+        negotiated = [[s.end for s in trace.row(rank, name) if s.name.startswith("NEG")] for rank in range(3)]
+        for ends in zip(*negotiated, strict=True):
+            assert max(ends) - min(ends) < 0.01, "one moment for all"
+    for begin, end in trace.arrows:
+        begun = next(s for s in trace.row(begin["pid"], "steps") if s.begin <= begin["ts"] <= s.end)
+        assert begun.begin <= end["ts"] + 0.01
+
+
+ENVIRONMENT = """
+    import numpy as np, pycollective
+    from pycollective.engine import Engine, Item
+    engine = Engine(pycollective.init())
+    for _ in range(3):
+        engine.run([Item("allreduce", name, np.ones(9)) for name in ("a", "b")])
+    engine.close()
+"""
+
+
+def test_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    env = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    launch(2, ENVIRONMENT, env=IMPORTABLE | env).check()
+    trace = read(path)
+    for rank in range(2):
+        assert Counter(s.name for s in trace.row(rank, "a"))["ALLREDUCE"] == 3
+    # fused: a batch each round, and a mark each batch
+    assert Counter(mark["pid"] for mark in trace.instants) == {0: 3, 1: 3}
+
+
+def test_dynamic_waits_to_be_started(tmp_path: Path) -> None:
+    script = ENVIRONMENT.replace("\n    engine.close()", "\n    print(engine.settings.timeline)\n    engine.close()")
+    done = launch(2, script, env=IMPORTABLE | {"HOROVOD_TIMELINE": "DYNAMIC"}).check()
+    assert list(done) == ["DYNAMIC\n"] * 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_start_and_stop_again(tmp_path: Path) -> None:
+    def body(engine: Engine) -> None:
+        for turn in range(3):
+            engine.start_timeline(tmp_path / f"{turn}.json")
+            with pytest.raises(RuntimeError, match="already"):
+                engine.start_timeline(tmp_path / "other.json")
+            steps(engine, turn)
+            engine.stop_timeline()
+            engine.stop_timeline()  # once more does nothing
+        engine.run([Item("barrier", "merged")])
+
+    on_engines(2, body)
+    for turn in range(3):
+        trace = read(tmp_path / f"{turn}.json")
+        names = Counter(s.name for s in trace.slices)
+        assert names["NEGOTIATE_BROADCAST"] == 2 * turn
+        assert not trace.instants, "cycles were not asked for"
+
+
+def test_where_it_cannot_be_written(tmp_path: Path) -> None:
+    def body(engine: Engine) -> None:
+        with pytest.raises(OSError):
+            engine.start_timeline(tmp_path / "nowhere" / "timeline.json")
+        steps(engine, 1)
+
+    on_engines(2, body)
+
+
+def test_the_reader_refuses_what_viewers_would(tmp_path: Path) -> None:
+    """So that the tests above mean something."""
+    head = [
+        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "rank 0"}},
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "steps"}},
+    ]
+    piece = {"ph": "X", "name": "a", "pid": 0, "tid": 1, "ts": 0.0, "dur": 5.0, "args": {}}
+    arrow = {"ph": "f", "name": "w", "cat": "w", "bp": "e", "pid": 0, "tid": 1, "ts": 1.0, "id": "1"}
+    path = tmp_path / "t.json"
+
+    def write(*events: object) -> Path:
+        path.write_text(json.dumps({"traceEvents": [*head, *events]}))
+        return path
+
+    read(write(piece, {**piece, "ts": 1.0, "dur": 2.0}, {**piece, "ts": 5.0}))
+    with pytest.raises(AssertionError, match="overlaps"):
+        read(write(piece, {**piece, "ts": 4.0}))
+    with pytest.raises(AssertionError, match="no begin"):
+        read(write(piece, arrow))
+    with pytest.raises(AssertionError, match="no row"):
+        read(write({**piece, "tid": 7}))
+    with pytest.raises(jsonschema.ValidationError):
+        read(write({**piece, "dur": -1.0}))
+    with pytest.raises(jsonschema.ValidationError):
+        read(write({**piece, "ph": "B"}))
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)

@@ -1,0 +1,324 @@
+"""What submit() gives: waiting, asking, callbacks; and who holds what for how long."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.operations import SECONDS, on_engines
+from pycollective import CommunicatorError, TimeoutError, local_world
+from pycollective.engine import Engine, Item
+
+
+def ones(name: str, count: int = 3) -> Item:
+    return Item("allreduce", name, np.ones(count))
+
+
+def test_submit_never_blocks_and_wait_does() -> None:
+    """Rank 1 comes only after rank 0 has seen its operation unfinished, and a wait for it run out."""
+    go = threading.Event()
+
+    def body(engine: Engine) -> None:
+        if engine.rank == 1:
+            assert go.wait(SECONDS)
+        works = engine.submit([ones("a"), ones("b")])
+        if engine.rank == 0:
+            assert not any(work.done() for work in works)
+            for _ in range(2):
+                with pytest.raises(TimeoutError, match="a"):
+                    works[0].wait(0.01)
+            go.set()
+        for work in works:
+            assert work.wait(SECONDS).tolist() == [2] * 3
+            assert work.done()
+            assert work.wait() is work.wait(0)  # what is through stays so
+
+    on_engines(2, body)
+
+
+def test_it_is_done_behind_the_caller_s_back() -> None:
+    """Nobody waits: the results arrive all the same."""
+
+    def body(engine: Engine) -> None:
+        x = np.ones(100_000)
+        through = threading.Event()
+        work = engine.submit([Item("allreduce", "a", x, out=x)])[0]
+        work.when_done(through.set)
+        assert through.wait(SECONDS)
+        assert work.done()
+        assert (x == engine.size).all()
+
+    on_engines(3, body)
+
+
+def test_run_is_submit_and_wait() -> None:
+    def body(engine: Engine) -> None:
+        for turn in range(30):
+            got = engine.run([ones("a"), Item("broadcast", "b", np.full(2, engine.rank), root=turn % engine.size)])
+            assert [list(each) for each in got] == [[engine.size] * 3, [turn % engine.size] * 2]
+
+    on_engines(3, body)
+
+
+def test_a_call_of_anything() -> None:
+    """Functions on the engine's communicator, in an order that all ranks share."""
+
+    def body(engine: Engine) -> None:
+        names = ["x", "y", "z"]
+        order = names if engine.rank else names[::-1]
+        calls = {name: Item("call", name, run=lambda comm: comm.reduce(np.full(3, comm.rank), 1)) for name in names}
+        works = {name: engine.submit([calls[name]])[0] for name in order}
+        for name in names:
+            got = works[name].wait(SECONDS)
+            assert (got is None) == (engine.rank != 1)
+            assert got is None or got.tolist() == [3, 3, 3]
+        if engine.rank == 2:  # a failure of one's own, without a collective in it
+            with pytest.raises(ZeroDivisionError):
+                engine.run([Item("call", "bad", run=lambda comm: 1 // 0)])
+        else:
+            assert engine.run([Item("call", "bad", run=lambda comm: "fine")]) == ["fine"]
+        assert engine.run([ones("after")])[0].tolist() == [3] * 3
+
+    on_engines(3, body)
+
+
+def test_callbacks_are_called_once_each() -> None:
+    def body(engine: Engine) -> list[str]:
+        said: list[str] = []
+        work = engine.submit([ones("a")])[0]
+        work.when_done(lambda: said.append("first"))
+        work.when_done(lambda: said.append("second"))
+        work.wait(SECONDS)
+        work.when_done(lambda: said.append("late"))
+        engine.submit([Item("barrier", "end")])[0].wait(SECONDS)
+        return said
+
+    for said in on_engines(2, body):
+        assert sorted(said) == ["first", "late", "second"]
+
+
+def test_the_result_is_there_when_a_callback_runs() -> None:
+    def body(engine: Engine) -> None:
+        seen: list[Any] = []
+        through = threading.Event()
+
+        def look() -> None:
+            seen.append((work.done(), work.wait(0).sum()))
+            through.set()
+
+        for turn in range(50):
+            work = engine.submit([ones(f"{turn % 7}", 1000)])[0]
+            work.when_done(look)
+            assert through.wait(SECONDS)
+            through.clear()
+        assert seen == [(True, 1000 * engine.size)] * 50
+
+    on_engines(2, body)
+
+
+def test_a_callback_may_submit() -> None:
+    """As a framework chains operations; the second is waited for by somebody else."""
+
+    def body(engine: Engine) -> None:
+        second: list[Any] = []
+        submitted = threading.Event()
+
+        def go_on() -> None:
+            second.extend(engine.submit([ones("second", 7)]))
+            submitted.set()
+
+        engine.submit([ones("first")])[0].when_done(go_on)
+        assert submitted.wait(SECONDS)
+        assert second[0].wait(SECONDS).tolist() == [engine.size] * 7
+
+    on_engines(3, body)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_callback_that_raises_harms_nobody() -> None:
+    def body(engine: Engine) -> None:
+        def fail() -> None:
+            raise ValueError("a callback's own trouble")
+
+        work = engine.submit([ones("a")])[0]
+        work.when_done(fail)
+        assert work.wait(SECONDS).tolist() == [engine.size] * 3
+        assert engine.submit([ones("b")])[0].wait(SECONDS).tolist() == [engine.size] * 3
+
+    on_engines(2, body)
+
+
+def test_nobody_needs_to_keep_anything() -> None:
+    """Works, items and arrays are dropped at once; the engine holds what it needs, and lets go of it after."""
+
+    def body(engine: Engine) -> None:
+        results = []
+        for turn in range(100):
+            out = np.zeros(5000)
+            results.append(out)
+            engine.submit([Item("allreduce", f"{turn}", np.full(5000, float(turn)), out=out)])
+        gc.collect()
+        engine.submit([Item("barrier", "end")])[0].wait(SECONDS)
+        last = engine.submit([ones("last")])[0]
+        last.wait(SECONDS)
+        for turn, out in enumerate(results):
+            assert (out == turn * engine.size).all(), turn
+
+    on_engines(3, body)
+
+
+class Held(np.ndarray[Any, Any]):
+    """An array that can be watched."""
+
+
+def test_what_is_through_is_let_go() -> None:
+    def body(engine: Engine) -> None:
+        x = np.ones(1000).view(Held)
+        watched = weakref.ref(x)
+        work = engine.submit([Item("allreduce", "a", x)])[0]
+        del x
+        work.wait(SECONDS)
+        del work
+        # the engine may hold its last batch until the next
+        for turn in range(3):
+            engine.submit([ones(f"{turn}")])[0].wait(SECONDS)
+        gc.collect()
+        assert watched() is None
+
+    on_engines(2, body)
+
+
+def test_several_threads_of_a_rank() -> None:
+    """Each submits and waits for its own; the ranks' threads run in any order."""
+
+    def body(engine: Engine) -> None:
+        failed: list[BaseException] = []
+
+        def worker(number: int) -> None:
+            try:
+                for turn in range(40):
+                    x = np.full(50 + number, number + turn)
+                    got = engine.submit([Item("allreduce", f"{number}", x)])[0].wait(SECONDS)
+                    assert got.tolist() == [engine.size * (number + turn)] * (50 + number)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=worker, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed, failed
+
+    on_engines(2, body)
+
+
+def test_two_threads_wait_for_the_same() -> None:
+    def body(engine: Engine) -> None:
+        for _ in range(20):
+            work = engine.submit([ones("a", 20_000)])[0]
+            got: list[Any] = []
+            other = threading.Thread(target=lambda work=work, got=got: got.append(work.wait(SECONDS)))
+            other.start()
+            mine = work.wait(SECONDS)
+            other.join()
+            assert got[0] is mine
+
+    on_engines(2, body)
+
+
+def test_after_close() -> None:
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        work = engine.submit([ones("a")])[0]
+        assert work.wait(SECONDS).tolist() == [3] * 3
+        engine.close()
+        with pytest.raises(CommunicatorError):
+            engine.submit([ones("b")])
+        with pytest.raises(CommunicatorError):
+            engine.join()
+        engine.close()  # again does nothing
+        assert work.wait(0).tolist() == [3] * 3
+        second = Engine(comm)  # the communicator is as good as before
+        assert second.submit([ones("a")])[0].wait(SECONDS).tolist() == [3] * 3
+        second.close()
+        assert comm.allreduce(np.ones(1)).tolist() == [3]
+
+    local_world(3).run(rank)
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    """Each operation has a result or says that the engine was closed; none is waited for in vain."""
+
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        works = [engine.submit([ones(f"{i}", 1000)])[0] for i in range(30)]
+        if comm.rank == 0:
+            works += engine.submit([ones("nobody else has this")])
+        engine.close()
+        for work in works:
+            try:
+                assert work.wait(SECONDS).sum() == 2000
+            except CommunicatorError as error:
+                assert "shut down" in str(error) or "closed" in str(error)
+            assert work.done()
+        with pytest.raises(CommunicatorError):
+            engine.submit([ones("later")])
+
+    local_world(2).run(rank)
+
+
+def test_closing_while_another_thread_waits() -> None:
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        work = engine.submit([ones(f"only rank {comm.rank}")])[0]
+        told: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                work.wait(SECONDS)
+            except BaseException as error:
+                told.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        comm.barrier()
+        engine.close()
+        waiter.join()
+        assert isinstance(told[0], CommunicatorError), told
+
+    local_world(2).run(rank)
+
+
+def test_who_closes_tells_those_that_wait() -> None:
+    """Not a hang: the others learn that this rank will not come."""
+
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        assert engine.submit([ones("all")])[0].wait(SECONDS).sum() == 9
+        if comm.rank != 1:
+            with pytest.raises(CommunicatorError):
+                engine.submit([ones("some")])[0].wait(SECONDS)
+        engine.close()
+
+    local_world(3).run(rank)
+
+
+def test_engines_come_and_go() -> None:
+    """As frameworks are initialised and shut down again; nothing is left, and no thread."""
+    before = threading.active_count()
+
+    def rank(comm: Any) -> None:
+        for turn in range(15):
+            engine = Engine(comm)
+            assert (engine.rank, engine.size) == (comm.rank, 2)
+            assert engine.submit([ones("a", turn)])[0].wait(SECONDS).tolist() == [2] * turn
+            engine.close()
+
+    local_world(2).run(rank)
+    assert threading.active_count() <= before

@@ -1,0 +1,218 @@
+"""Asynchronous calls, futures and their callbacks, the engine, topologies: the order of calls is the program's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from c10d import World, run
+
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_work(n: int) -> None:
+    run(n, _work, gloo=False)
+
+
+def _work(world: World) -> None:
+    x = torch.full((1000,), float(world.rank))
+    total = sum(range(world.size))
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait() is True and work.wait(timedelta(seconds=1))
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert (x == total).all() and work.result()[0] is x
+    outs = [torch.zeros(2) for _ in range(world.size)]
+    work = dist.all_gather(outs, torch.full((2,), float(world.rank)), async_op=True)
+    while not work.is_completed():  # is through also without anybody waiting
+        time.sleep(0.001)
+    assert [out[0].item() for out in outs] == list(range(world.size))
+    work = dist.barrier(async_op=True)
+    assert work.wait() and work.result() == []
+    flipped = torch.arange(6.0).reshape(2, 3).t()
+    work = dist.all_reduce(flipped, async_op=True)
+    assert work.get_future().wait()[0] is flipped
+    assert torch.equal(flipped, world.size * torch.arange(6.0).reshape(2, 3).t())
+
+
+def test_a_call_that_is_late_can_be_waited_for_again() -> None:
+    run(2, _late, gloo=False)
+
+
+def _late(world: World) -> None:
+    x = torch.ones(10)
+    if world.rank == 0:
+        work = dist.all_reduce(x, async_op=True)
+        with pytest.raises(RuntimeError, match="not through yet"):
+            work.wait(timedelta(seconds=0.05))
+        assert not work.is_completed() and work.exception() is None
+        world.ours.get_group_store().set("go", "on")
+        work.wait()
+    else:
+        world.ours.get_group_store().wait(["go"])
+        dist.all_reduce(x)
+    assert x[0] == 2
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_may_differ_in_what_they_wait_for(n: int) -> None:
+    run(n, _mixed, gloo=False)
+
+
+def _mixed(world: World) -> None:
+    """The same calls, here asynchronous and there not; several under way; nothing overtakes."""
+    x, works = torch.ones(20_000), []
+    for i in range(12):
+        later = (i + world.rank) % 2 == 0
+        work = dist.all_reduce(x, async_op=later)
+        works += [work] * later
+        parts = torch.empty(world.size * 2)  # and a call of several steps in between
+        work = dist.all_to_all_single(parts, torch.full((world.size * 2,), float(i)), async_op=not later)
+        works += [work] * (not later)
+        if i % 4 == 3:
+            for work in works:
+                work.wait()
+            assert (parts == i).all()
+            assert (x == float(world.size) ** (i + 1)).all()
+            works = []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_futures(n: int) -> None:
+    run(n, _futures, gloo=False)
+
+
+def _futures(world: World) -> None:
+    n = world.size
+    x = torch.ones(5)
+    future = dist.all_reduce(x, async_op=True).get_future()
+    chained = future.then(lambda f: f.value()[0] * 10).then(lambda f: f.wait() + 1)
+    assert chained.wait().tolist() == [10.0 * n + 1] * 5
+    assert future.done() and future.value()[0] is x
+    both = torch.futures.collect_all([dist.all_reduce(x, async_op=True).get_future(), chained]).wait()
+    assert both[0].value()[0][0] == n * n
+    failing = dist.all_reduce(x, async_op=True).get_future().then(lambda f: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.wait()
+    seen = threading.Event()
+    dist.all_reduce(x, async_op=True).get_future().add_done_callback(lambda f: seen.set())
+    assert seen.wait(10)
+    done = world.ours.broadcast([x], _sync(dist.BroadcastOptions())).get_future()
+    assert done.then(lambda f: f.value()[0] is x).wait()
+
+
+def _sync(opts: Any) -> Any:
+    opts.asyncOp = False
+    return opts
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_callbacks_may_call(n: int) -> None:
+    """On every rank at another time, and the ranks' main programs go on meanwhile: yet all calls meet their own."""
+    run(n, _callbacks, gloo=False)
+
+
+def _callbacks(world: World) -> None:
+    n, chains = world.size, []
+    for i in range(10):
+        x = torch.full((50,), float(i))
+        time.sleep(0.003 * ((i + world.rank) % 3))
+
+        def add(future: Any, i: int = i) -> Any:
+            y = future.value()[0] + 1
+            time.sleep(0.002 * ((i * world.rank) % 3))
+            if i % 2:
+                dist.all_reduce(y)
+            else:
+                y = dist.all_reduce(y, async_op=True).get_future().wait()[0]
+            if i % 3 == 0:
+                parts = torch.empty(n)
+                dist.all_to_all_single(parts, torch.full((n,), float(i)))
+                assert (parts == i).all()
+            with dist._coalescing_manager():
+                dist.all_reduce(y)
+                dist.all_reduce(parts := torch.ones(3))
+            assert parts[0] == n
+            return y
+
+        future = dist.all_reduce(x, async_op=True).get_future().then(add)
+        if i % 3 == world.rank % 3:
+            future.wait()  # complete here, not yet elsewhere, when the next callback is added
+        chains.append(future.then(lambda f: f.value() * 2))
+        dist.all_reduce(torch.ones(3))
+    for i, chain in enumerate(chains):
+        assert chain.wait().tolist() == [2.0 * (i * n + 1) * n * n] * 50
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_through_the_engine(n: int) -> None:
+    run(n, _engine)
+
+
+def _engine(world: World) -> None:
+    from pycollective.torch.distributed import Options
+
+    group = dist.new_group(backend="pycollective", pg_options=Options(engine=True))
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        xs = [torch.full((i + 1, 3), world.rank + i).to(dtype) for i in range(20)]
+        right = [x.clone() for x in xs]
+        works = [dist.all_reduce(x, group=group, async_op=True) for x in xs]
+        works.append(dist.all_reduce(xs[0], group=group, async_op=True))  # the same memory: not before the first
+        dist.all_reduce(xs[1], group=group)
+        got = torch.empty(world.size * 3, dtype=dtype)
+        dist.all_gather_single(got, xs[2][0], group=group)  # past the engine, but not past what is under way in it
+        for work in works:
+            work.wait()
+        for i, x in enumerate(right):
+            for _ in range(2 if i < 2 else 1):
+                dist.all_reduce(x)
+        assert all(map(torch.equal, xs, right))
+        assert torch.equal(got, torch.cat([right[2][0]] * world.size))
+    x = torch.full((4,), float(world.rank))
+    dist.broadcast(x, world.size - 1, group=group)
+    assert (x == world.size - 1).all()
+    dist.all_reduce(x, dist.ReduceOp.AVG, group=group)
+    dist.all_reduce(x, dist._make_nccl_premul_sum(2.0), group=group)
+    assert (x == 2.0 * world.size * (world.size - 1)).all()
+    dist.barrier(group)
+
+
+@pytest.mark.parametrize("topology", ["ring", "tree", "wheel(hub=1)", "halving_doubling"])
+def test_topologies(topology: str) -> None:
+    run(3, _topology, topology, gloo=False)
+
+
+def _topology(world: World, topology: str) -> None:
+    from pycollective.torch.distributed import Options
+
+    group = dist.new_group(backend="pycollective", pg_options=Options(topology=topology))
+    seen: list[Any] = []
+    call = group.comm._call
+    group.comm._call = lambda *arguments: [seen.append(arguments[4]), call(*arguments)][1]
+    x = torch.full((1000,), world.rank + 1.0)
+    dist.all_reduce(x, group=group)
+    assert (x == 6).all()
+    assert type(seen[-1]).__name__.lower().replace("_", "") == topology.partition("(")[0].replace("_", "")
+    outs = torch.empty(9)
+    dist.all_gather_single(outs, x[:3].contiguous(), group=group)
+    assert (outs == 6).all()
+    dist.all_to_all_single(outs, outs.clone(), group=group)
+
+
+def test_unknown_options() -> None:
+    run(1, _options, gloo=False)
+
+
+def _options(world: World) -> None:
+    from pycollective.torch.distributed import Options
+
+    with pytest.raises(ValueError, match="did you mean ring"):
+        Options(topology="rimg")
+    with pytest.raises(TypeError, match="Options, not dict"):
+        dist.new_group(backend="pycollective", pg_options={"topology": "ring"})

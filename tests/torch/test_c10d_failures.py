@@ -1,0 +1,170 @@
+"""What goes wrong is told, on every rank, with names: mismatches, late ranks, lost ranks, missing ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from c10d import World, job, run
+
+import pycollective
+
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("case", ["count", "dtype", "op", "root", "collective", "splits"])
+def test_calls_that_do_not_match(case: str, later: bool) -> None:
+    run(3, _mismatch, case, later, gloo=False)
+
+
+def _mismatch(world: World, case: str, later: bool) -> None:
+    odd = world.rank == 1
+    x = torch.ones(4 + (odd and case == "count"), dtype=torch.float64 if odd and case == "dtype" else torch.float32)
+    text = {
+        "op": "max",
+        "dtype": "float64",
+        "root": "root=2",
+        "collective": "broadcast",
+        "splits": "rank 0 sends 1 elements to rank 1, which expects 2",
+    }
+    with pytest.raises(pycollective.MismatchError, match=text.get(case, "allreduce")):
+        if case == "root":
+            work = dist.broadcast(x, 2 if odd else 0, async_op=later)
+        elif case == "collective" and odd:
+            work = dist.broadcast(x, 0, async_op=later)
+        elif case == "splits":
+            rows = [2, 1, 1] if odd else [1, 1, 2]
+            work = dist.all_to_all_single(torch.ones(sum(rows)), torch.ones(4), rows, [1, 1, 2], async_op=later)
+        else:
+            op = dist.ReduceOp.MAX if odd and case == "op" else dist.ReduceOp.SUM
+            work = dist.all_reduce(x, op, async_op=later)
+        if later:
+            work.wait()
+        dist.barrier()  # a rank that has left the call before the mismatch was seen hears of it in its next one
+
+
+def test_a_late_rank_is_named() -> None:
+    with job(3, _late, seconds=1.0) as ranks:
+        outcomes = ranks.outcomes(20)
+    for outcome in outcomes.values():
+        assert outcome.error is None, outcome.trace
+
+
+def _late(world: World) -> None:
+    dist.barrier()
+    if world.rank == 2:
+        time.sleep(2.5)
+        return
+    with pytest.raises(pycollective.TimeoutError, match=r"not entered within 1 s by rank 2"):
+        dist.all_reduce(torch.ones(3))
+    with pytest.raises(RuntimeError):  # the group is of no use any more
+        dist.all_reduce(torch.ones(3))
+
+
+@pytest.mark.parametrize("way", ["waiting", "work", "future", "lane", "barrier"])
+def test_a_killed_rank_is_named_by_all_others(way: str) -> None:
+    with job(3, _killed, way) as ranks:
+        for rank in range(3):
+            assert ranks.hear(rank) == "ready"
+        time.sleep(0.1)
+        ranks.kill(1)
+        outcomes = ranks.outcomes(20)
+    for rank in (0, 2):
+        assert outcomes[rank].error is None, outcomes[rank].trace
+        assert outcomes[rank].value < 5
+
+
+def _killed(world: World, way: str) -> float:
+    dist.all_reduce(torch.ones(3))
+    out = torch.ones(3)
+    dist.all_to_all_single(out, torch.ones(3))
+    world.link.send("ready")
+    if world.rank == 1:
+        time.sleep(60)
+    start = time.monotonic()
+    with pytest.raises(pycollective.PeerLostError, match="rank 1 is gone") as caught:
+        if way == "waiting":
+            dist.all_reduce(torch.ones(3))
+        elif way == "work":
+            dist.all_reduce(torch.ones(3), async_op=True).wait()
+        elif way == "future":
+            dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+        elif way == "lane":
+            dist.all_to_all_single(out, torch.ones(3))
+        else:
+            dist.barrier()
+    assert caught.value.rank == 1
+    return time.monotonic() - start
+
+
+def test_a_rank_lost_during_backward() -> None:
+    with job(3, _backward) as ranks:
+        for rank in range(3):
+            assert ranks.hear(rank) == "ready"
+        ranks.kill(2)
+        outcomes = ranks.outcomes(30)
+    for rank in (0, 1):
+        assert outcomes[rank].error is None, outcomes[rank].trace
+
+
+def _backward(world: World) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    world.link.send("ready")
+    if world.rank == 2:
+        time.sleep(60)
+    with pytest.raises(RuntimeError, match="rank 2 is gone"):
+        for _ in range(100):
+            model(torch.ones(2, 4)).sum().backward()
+
+
+def test_abort_ends_the_calls_of_the_others() -> None:
+    with job(3, _abort) as ranks:
+        outcomes = ranks.outcomes(20)
+    for outcome in outcomes.values():
+        assert outcome.error is None, outcome.trace
+
+
+def _abort(world: World) -> None:
+    dist.barrier()
+    if world.rank == 0:
+        time.sleep(0.2)
+        world.ours.abort()
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(torch.ones(2))
+        return
+    with pytest.raises(RuntimeError, match="rank 0 has aborted the process group"):
+        dist.all_reduce(torch.ones(2))
+
+
+def test_a_rank_that_does_not_join_is_named() -> None:
+    with job(3, _stays_away, seconds=1.0) as ranks:
+        outcomes = ranks.outcomes(20)
+    for outcome in outcomes.values():
+        assert outcome.error is None, outcome.trace
+
+
+def _stays_away(world: World) -> None:
+    if world.rank == 1:
+        time.sleep(2.5)
+        return
+    with pytest.raises(pycollective.BootstrapError, match=r"rank 1 of 3 has not joined .* within 1 s"):
+        dist.new_group(timeout=timedelta(seconds=1))
+
+
+def test_nothing_is_left_of_ranks_that_end_without_a_word() -> None:
+    """The job itself checks /dev/shm."""
+    with job(2, _vanish, leave="vanish") as ranks:
+        ranks.outcomes(20)
+
+
+def _vanish(world: World) -> None:
+    dist.all_reduce(torch.ones(3))
+    os._exit(0)

@@ -1,0 +1,162 @@
+"""Groups of some of the ranks, groups after groups, and what torch can ask about them."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from c10d import World, job, run
+
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_every_subset(n: int) -> None:
+    run(n, _subsets, gloo=False)
+
+
+def _subsets(world: World) -> None:
+    """All groups of all sizes, in both orders of ranks, alive at the same time and used in turn."""
+    ranks = range(world.size)
+    members = [list(some) for k in ranks for some in itertools.combinations(ranks, k + 1)]
+    groups = [dist.new_group(some) for some in members]
+    for _ in range(2):
+        for some, group in zip(members, groups, strict=True):
+            if world.rank not in some:
+                assert group is dist.GroupMember.NON_GROUP_MEMBER
+                continue
+            assert dist.get_backend(group) == "pycollective"
+            x = torch.tensor([float(world.rank)])
+            dist.all_reduce(x, group=group)
+            assert x == sum(some)
+            dist.broadcast(x.fill_(world.rank), some[-1], group=group)
+            assert x == some[-1]
+            found: list[Any] = [None] * len(some)
+            dist.all_gather_object(found, world.rank, group=group)
+            assert found == some
+            if len(some) > 1:
+                me = some.index(world.rank)
+                work = dist.isend(torch.tensor([7.0 * world.rank]), some[me - 1], group=group)
+                source = some[(me + 1) % len(some)]
+                assert dist.recv(x, source, group=group) == source and x == 7 * source
+                work.wait()
+                assert dist.get_group_rank(group, world.rank) == me
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_what_torch_asks(n: int) -> None:
+    run(n, _asked, gloo=False)
+
+
+def _asked(world: World) -> None:
+    group = dist.new_group(list(range(world.size - 1, -1, -1)), group_desc="backwards")
+    for one in (world.ours, group):
+        assert (one.rank(), one.size(), one.name()) == (dist.get_rank(one), world.size, "pycollective")
+        assert dist.get_process_group_ranks(one) == list(range(world.size))
+        assert dist.distributed_c10d._resolve_process_group(one.group_name) is one
+        assert dist.distributed_c10d._device_capability(one) == ["cpu"]
+        one.get_group_store().set(f"{world.rank}", "here")
+        one.get_group_store().wait([f"{rank}" for rank in range(world.size)])
+    assert group.group_name != world.ours.group_name and group.group_desc == "backwards"
+    before = world.ours._get_sequence_number_for_group()
+    dist.barrier()
+    assert world.ours._get_sequence_number_for_group() == before + 1
+
+
+def test_groups_come_and_go() -> None:
+    run(2, _come_and_go, gloo=False)
+
+
+def _come_and_go(world: World) -> None:
+    import os
+    from pathlib import Path
+
+    def windows() -> int:
+        return Path(f"/proc/{os.getpid()}/maps").read_text().count("pycollective")
+
+    store = world.ours.get_group_store()
+    counts = []
+    for i in range(4):
+        group = dist.new_group()
+        x = torch.ones(3)
+        dist.all_reduce(x, group=group)
+        dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its lane
+        dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: None).wait()
+        assert x.tolist() == [2.0 * i] * 2
+        dist.destroy_process_group(group)
+        with pytest.raises(RuntimeError, match=r"freed|destroyed"):
+            group.allreduce([x]).wait()
+        del group
+        dist.barrier()
+        counts.append(windows())
+    assert counts[-1] == counts[1], counts  # nothing stays mapped
+    dist.destroy_process_group()
+    for i in range(3):  # under the same name, in the same store: as torchrun's ranks do it
+        dist.init_process_group("pycollective", store=store, rank=world.rank, world_size=2)
+        x = torch.full((2,), float(i))
+        dist.all_reduce(x)
+        assert x.tolist() == [2.0 * i] * 2
+        dist.destroy_process_group()
+
+
+def test_two_dimensions_of_ranks() -> None:
+    run(4, _mesh, gloo=False)
+
+
+def _mesh(world: World) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    x = torch.tensor([2.0**world.rank])
+    dist.all_reduce(x, group=mesh.get_group("columns"))
+    assert x == (3 if world.rank < 2 else 12)
+    dist.all_reduce(x, group=mesh.get_group("rows"))
+    assert x == 15
+    assert mesh["rows"].get_local_rank() == world.rank // 2
+    y = torch.tensor([1.0])
+    dist.all_reduce(y, group=mesh["rows", "columns"]._flatten().get_group())
+    assert y == 4
+
+
+def test_a_backend_by_device() -> None:
+    """What torch also lets one say."""
+    run(2, _by_device, gloo=False)
+
+
+def _by_device(world: World) -> None:
+    group = dist.new_group(backend="cpu:pycollective")
+    x = torch.ones(2)
+    dist.all_reduce(x, group=group)
+    assert x.tolist() == [2.0, 2.0] and group.name() == "pycollective"
+
+
+def test_barriers() -> None:
+    with job(3, _barriers) as ranks:
+        assert ranks.results() == [None] * 3
+
+
+def _barriers(world: World) -> None:
+    dist.barrier()
+    store = world.ours.get_group_store()
+    for i in range(5):
+        store.add("came", 1)
+        dist.barrier()
+        assert store.add("came", 0) == 3 * (i + 1)
+        world.ours.monitored_barrier(timedelta(seconds=10))
+    with pytest.raises(ValueError, match="only implemented for GLOO"):
+        dist.monitored_barrier()
+    group = dist.new_group()
+    if world.rank == 1:
+        with pytest.raises(RuntimeError, match=r"not entered within 0\.3 s by rank 0, rank 2"):
+            group.monitored_barrier(timedelta(seconds=0.3))
+        world.ours.get_group_store().set("over", "yes")
+    else:
+        world.ours.get_group_store().wait(["over"])
+        with pytest.raises(RuntimeError, match="rank"):
+            group.monitored_barrier(timedelta(seconds=5))
+    dist.barrier()  # another group is none the worse

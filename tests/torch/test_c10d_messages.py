@@ -1,0 +1,257 @@
+"""send and recv: tags, orders, sizes, any source, in the background."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from c10d import World, job, run
+
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def message(source: int, dest: int, tag: int, size: int = 10) -> Any:
+    return torch.full((size,), 10_000.0 * source + 100 * dest + tag)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_ring_of_every_type(n: int) -> None:
+    run(n, _ring)
+
+
+def _ring(world: World) -> None:
+    to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.float8_e4m3fnuz, torch.int16):
+        for shape in [(3, 4), (), (0,), (100_000,)]:
+            x = torch.full(shape, world.rank % 2).to(dtype)
+            out = torch.full(shape, 5).to(dtype)
+            work = dist.isend(x, to)
+            assert dist.recv(out, source) == source
+            work.wait()
+            assert torch.equal(out.float(), torch.full(shape, source % 2).to(dtype).float())
+    x = torch.arange(12.0).reshape(3, 4) + world.rank
+    out = torch.zeros(4, 3).t()
+    work = dist.isend(x.t(), to)
+    dist.recv(out.t(), source)
+    work.wait()
+    assert torch.equal(out, x - world.rank + source)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_tags_in_any_order(n: int) -> None:
+    run(n, _tags, gloo=False)
+
+
+def _tags(world: World) -> None:
+    """Everybody sends everybody messages of several tags and sizes; they are received in a random order."""
+    shuffled = random.Random(world.rank)
+    others = [rank for rank in range(world.size) if rank != world.rank]
+    sizes = {tag: 7**tag for tag in range(6)}  # up to 67 kB: more than a channel holds
+    sends = [(dest, tag) for dest in others for tag in sizes]
+    receives = [(source, tag) for source in others for tag in sizes]
+    shuffled.shuffle(sends)
+    shuffled.shuffle(receives)
+    works = [dist.isend(message(world.rank, dest, tag, sizes[tag]), dest, tag=tag) for dest, tag in sends]
+    for i, (source, tag) in enumerate(receives):
+        out = torch.zeros(sizes[tag])
+        if i % 2:
+            dist.recv(out, source, tag=tag)
+        else:
+            dist.irecv(out, source, tag=tag).wait()
+        assert torch.equal(out, message(source, world.rank, tag, sizes[tag])), (source, tag)
+    for work in works:
+        work.wait()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_from_whoever_sends_first(n: int) -> None:
+    run(n, _anybody, gloo=False)
+
+
+def _anybody(world: World) -> None:
+    rounds = 20
+    if world.rank:
+        for i in range(rounds):
+            dist.send(message(world.rank, 0, i % 2), 0, tag=i % 2)
+        dist.send(message(world.rank, 0, 7), 0, tag=7)
+        return
+    count = dict.fromkeys(range(1, world.size), 0)
+    for _ in range(rounds // 2 * (world.size - 1)):
+        out = torch.zeros(10)
+        source = dist.recv(out, tag=1)
+        assert torch.equal(out, message(source, 0, 1))
+        count[source] += 1
+    assert set(count.values()) == {rounds // 2}
+    for source in range(1, world.size):
+        work = dist.irecv(out, source, tag=7)
+        work.wait()
+        assert torch.equal(out, message(source, 0, 7))
+    for _ in range(rounds // 2 * (world.size - 1)):
+        work = world.ours.recv_anysource([out], 0)
+        work.wait()
+        assert torch.equal(out, message(work.source_rank(), 0, 0))
+
+
+def test_a_receive_goes_on_while_nobody_waits_for_it() -> None:
+    run(2, _background, gloo=False)
+
+
+def _background(world: World) -> None:
+    """Rank 1 turns to a collective before it waits; rank 0 must get rid of its long messages all the same."""
+    n, long = 6, 300_000
+    if world.rank == 0:
+        for i in range(n):
+            dist.send(message(0, 1, i, long), 1, tag=i)
+        dist.barrier()
+        return
+    outs = [torch.zeros(long) for _ in range(n)]
+    works = [dist.irecv(out, 0, tag=i) for i, out in enumerate(outs)]
+    dist.barrier()
+    for i, (work, out) in enumerate(zip(works, outs, strict=True)):
+        work.wait()
+        assert torch.equal(out, message(0, 1, i, long))
+
+
+def test_more_messages_than_there_is_room_to_announce() -> None:
+    run(3, _many, gloo=False)
+
+
+def _many(world: World) -> None:
+    others = [rank for rank in range(world.size) if rank != world.rank]
+    works = [dist.isend(message(world.rank, dest, i), dest) for i in range(500) for dest in others]
+    for i in range(500):
+        for source in others:
+            out = torch.zeros(10)
+            dist.recv(out, source)
+            assert torch.equal(out, message(source, world.rank, i)), (source, i)
+    for work in works:
+        work.wait()
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_batches(n: int) -> None:
+    run(n, _batch)
+
+
+def _batch(world: World) -> None:
+    to, source = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    for group in (world.ours, world.gloo):
+        outs = [torch.zeros(50_000) for _ in range(3)]
+        ops = [dist.P2POp(dist.irecv, out, source, group, tag=i) for i, out in enumerate(outs)]
+        sends = [message(world.rank, to, i, 50_000) for i in range(3)]
+        ops += [dist.P2POp(dist.isend, x, to, group, tag=i) for i, x in enumerate(sends)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        for i, out in enumerate(outs):
+            assert torch.equal(out, message(source, world.rank, i, 50_000))
+
+
+def test_futures_of_messages() -> None:
+    run(2, _futures, gloo=False)
+
+
+def _futures(world: World) -> None:
+    other, out = 1 - world.rank, torch.zeros(4)
+    future = dist.irecv(out, other).get_future().then(lambda f: f.value()[0] + 1)
+    total = torch.ones(2)
+    dist.all_reduce(total)  # is not held up by a receive that has nothing yet
+    dist.all_reduce(total, async_op=True).get_future().wait()
+    dist.send(torch.full((4,), float(world.rank)), other)
+    assert future.wait().tolist() == [other + 1.0] * 4
+
+
+def test_a_message_of_another_size_spoils_nothing_but_its_receive() -> None:
+    run(2, _another_size, gloo=False)
+
+
+def _another_size(world: World) -> None:
+    if world.rank == 0:
+        dist.send(torch.ones(10), 1)
+        dist.send(torch.ones(20_000), 1, tag=1)
+        dist.send(torch.full((3,), 2.0), 1)
+    else:
+        out = torch.zeros(3)
+        with pytest.raises(ValueError, match="40 bytes from rank 0 for a tensor of 12"):
+            dist.recv(out, 0)
+        dist.recv(out, 0)
+        assert out.tolist() == [2.0] * 3
+        with pytest.raises(ValueError, match="80000 bytes"):
+            dist.recv(out, 0, tag=1)
+    dist.barrier()
+
+
+def test_who_cannot_be_sent_to() -> None:
+    run(2, _nobody, gloo=False)
+
+
+def _nobody(world: World) -> None:
+    x = torch.ones(3)
+    for call in (world.ours.send, world.ours.recv):
+        for peer in (world.rank, 2, -1):
+            with pytest.raises(ValueError, match="not another rank"):
+                call([x], peer, 0)
+
+
+def test_a_message_that_never_comes() -> None:
+    with job(2, _never, seconds=1.0) as ranks:
+        assert ranks.results() == [None, None]
+
+
+def _never(world: World) -> None:
+    out = torch.zeros(3)
+    if world.rank == 0:
+        with pytest.raises(RuntimeError, match="rank 1 has sent no message with tag 4"):
+            dist.recv(out, 1, tag=4)
+        work = dist.irecv(out, 1, tag=5)
+        with pytest.raises(RuntimeError, match="tag 5"):
+            work.wait(timedelta(seconds=0.05))
+        assert not work.is_completed()
+        world.ours.get_group_store().set("go", "on")
+        work.wait()  # it may still come
+        assert out.tolist() == [5.0] * 3
+    else:
+        world.ours.get_group_store().wait(["go"])
+        dist.send(torch.full((3,), 5.0), 0, tag=5)
+
+
+def test_a_sender_that_is_gone() -> None:
+    for leave, ends in (("vanish", _die), ("free", _leave)):
+        with job(3, ends, leave=leave) as ranks:
+            outcomes = ranks.outcomes(20)
+        for rank in (0, 2):
+            assert outcomes[rank].error is None, outcomes[rank].trace
+
+
+def _die(world: World) -> None:
+    if world.rank == 1:
+        dist.send(torch.ones(3), 0)
+        time.sleep(0.2)  # the message is on its way
+        import os
+
+        os._exit(3)
+    _await_the_gone(world)
+
+
+def _leave(world: World) -> None:
+    if world.rank == 1:
+        dist.send(torch.ones(3), 0)
+        return
+    _await_the_gone(world)
+
+
+def _await_the_gone(world: World) -> None:
+    import pycollective
+
+    out = torch.zeros(3)
+    if world.rank == 0:
+        dist.recv(out, 1)  # its last words
+        assert out.tolist() == [1.0] * 3
+    with pytest.raises(pycollective.PeerLostError, match="rank 1 is gone") as caught:
+        dist.recv(out, 1)
+    assert caught.value.rank == 1
