@@ -26,11 +26,9 @@ class Settings:
         1e-3, ("HOROVOD_CYCLE_TIME",), "milliseconds that an operation nobody waits for yet waits for others", 1e-3
     )
     cache_capacity: int = _setting(1024, ("HOROVOD_CACHE_CAPACITY",), "operations that are remembered, at least")
-    fusion_buffer: int = _setting(
-        1 << 20, ("PYCOLLECTIVE_FUSION_BUFFER",), "bytes of the window that tiles pass through"
-    )
+    fusion_buffer: int = _setting(512 << 10, ("PYCOLLECTIVE_FUSION_BUFFER",), "bytes of a tile of the fusion buffer")
     fusion_buffers: int = _setting(
-        2, ("PYCOLLECTIVE_FUSION_BUFFERS",), "tiles in the fusion buffer: one is packed ahead"
+        2, ("PYCOLLECTIVE_FUSION_BUFFERS",), "tiles of the fusion buffer: others are packed ahead"
     )
     stall_check_time: float = _setting(
         60.0, ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME"), "seconds until a stall is reported"

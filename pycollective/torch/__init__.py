@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch.distributed as _distributed
 
+from pycollective.torch import elastic
 from pycollective.torch import mpi_ops as _mpi_ops
 from pycollective.torch.exceptions import HostsUpdatedInterrupt
 from pycollective.torch.functions import (
@@ -31,4 +32,5 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "elastic",
 ]

@@ -37,6 +37,7 @@ class World:
 
 
 _world: World | None = None
+_left: Communicator | None = None
 _lock = threading.RLock()
 
 
@@ -78,7 +79,7 @@ def _communicator(comm: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     if comm is None or isinstance(comm, (list, tuple, range)):
-        everybody = pycollective.init()
+        everybody = pycollective.init() if _left is None else _left
         if comm is None or len(comm) == 0:
             return everybody
         part = everybody.group(list(comm))
@@ -91,6 +92,12 @@ def _communicator(comm: Any) -> Communicator:
 
         return pycollective.init(MpiBootstrap(comm, DEFAULT_TIMEOUT))
     raise ValueError(f"comm is None, a list of ranks or an mpi4py communicator, not {type(comm).__name__}")
+
+
+def remember(comm: Communicator) -> None:
+    """From now on all ranks are those of `comm`, for init() too: the others are gone."""
+    global _left
+    _left = comm
 
 
 def shutdown() -> None:

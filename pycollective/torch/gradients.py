@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pycollective.engine import Item, Work
+from pycollective.engine import Engine, Item, Work
 from pycollective.torch.basics import engine_of
+from pycollective.torch.handles import internal_errors
 from pycollective.torch.process_sets import ProcessSet
 
 if TYPE_CHECKING:
@@ -39,13 +40,17 @@ class GradientWindows:
         """`parameters`: in the order of the forward pass; neighbours in time become neighbours in memory."""
         self._name, self._process_set = name, process_set
         self._parameters = [p for p in reversed(parameters) if p.device.type == "cpu"]
+        self._engine: Engine | None = None
         self._work: Work | None = None
         self._flat: list[torch.Tensor] = []
         self._views: dict[torch.Tensor, torch.Tensor] = {}
 
     def zero(self) -> bool:
         """Make all gradients zeros in windows; False where that cannot be done (yet): nothing has changed then."""
-        if not self._views and not self._make():
+        engine = engine_of(self._process_set)
+        if engine is not self._engine:  # the first one, or one after a shutdown
+            self._engine, self._work, self._flat, self._views = engine, None, [], {}
+        if not self._views and not self._make(engine):
             return False
         for flat in self._flat:
             flat.zero_()
@@ -53,21 +58,23 @@ class GradientWindows:
             p.grad = view
         return True
 
-    def _make(self) -> bool:
-        kinds = {p.dtype for p in self._parameters}
+    def _make(self, engine: Engine) -> bool:
+        kinds = list(dict.fromkeys(p.dtype for p in self._parameters))  # no set: its order may differ between ranks
         if any(p.grad is not None and p.grad.is_sparse for p in self._parameters) or not kinds:
             return False
         if self._work is None:
-            engine = engine_of(self._process_set)
             sizes = [sum(p.numel() * p.element_size() for p in self._parameters if p.dtype == kind) for kind in kinds]
 
             def make(comm: Communicator) -> list[Any]:
                 return [comm.empty(nbytes, np.uint8) for nbytes in sizes]
 
-            (self._work,) = engine.submit([Item("call", self._name, run=make)])
+            with internal_errors():
+                (self._work,) = engine.submit([Item("call", self._name, run=make)])
         if not self._work.done():
             return False
-        for kind, window in zip(kinds, self._work.wait(), strict=True):
+        with internal_errors():
+            windows = self._work.wait()
+        for kind, window in zip(kinds, windows, strict=True):
             flat = torch.from_numpy(window).view(kind)
             self._flat.append(flat)
             members = [p for p in self._parameters if p.dtype == kind]

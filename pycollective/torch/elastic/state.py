@@ -128,6 +128,9 @@ class StateHandler:
         """Collective: as on rank 0."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
+    def reset(self) -> None:
+        """The ranks have changed."""
+
 
 class ModelStateHandler(StateHandler):
     """Parameters and buffers of an nn.Module."""
@@ -146,9 +149,8 @@ class OptimizerStateHandler(StateHandler):
 class SamplerStateHandler(StateHandler):
     """Where an ElasticSampler is in its epoch."""
 
-    def sync(self) -> None:
-        super().sync()
-        self.save()
+    def reset(self) -> None:
+        self.value.reset()
 
 
 _handlers: list[tuple[type, type[StateHandler]]] = [
@@ -212,3 +214,7 @@ class TorchState(ObjectState):
             handler.sync()
             handler.save()
         super().sync()
+
+    def reset(self) -> None:
+        for handler in self._handlers.values():
+            handler.reset()
