@@ -5,92 +5,20 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 #include "bindings/bindings.h"
 #include "bindings/team_call.h"
+#include "bindings/work.h"
 
 namespace pc {
 namespace {
 
-using engine::Announcement;
 using engine::Board;
 using engine::Details;
 using engine::Engine;
-using engine::Kind;
 using engine::Pending;
 using engine::Pendings;
-
-// Python objects die with the interpreter's lock held: the engine hands over what has ended (take_spent).
-class Work {
- public:
-  Work(std::shared_ptr<Engine> engine, py::object item) : item(std::move(item)), engine_(std::move(engine)) {}
-
-  const std::string& name() const { return pending->name(); }
-  bool done() const { return pending->done(); }
-  py::object wait(std::optional<double> timeout) const;
-  void when_done(py::object callback);
-  void call_back();
-
-  std::shared_ptr<Pending> pending;
-  py::object item, result = py::none(), error = py::none();
-  std::vector<py::object> buffers;  // views of the item's arrays
-
- private:
-  void wait_done(std::optional<double> timeout) const;
-
-  std::shared_ptr<Engine> engine_;
-  std::vector<py::object> callbacks_;
-};
-
-// In short turns, so that Ctrl-C gets through.
-void Work::wait_done(std::optional<double> timeout) const {
-  const auto start = Clock::now();
-  auto end = Clock::time_point::max();
-  if (timeout) {
-    const std::chrono::duration<double> seconds(std::clamp(*timeout, 0.0, 1e9));
-    end = start + std::chrono::duration_cast<Clock::duration>(seconds);
-  }
-  for (bool first = true;; first = false) {
-    bool through = false;
-    {
-      const py::gil_scoped_release release;
-      if (first) engine_->urge(*pending);
-      through = engine_->wait(pending, std::min(end, Clock::now() + std::chrono::milliseconds(100)));
-    }
-    if (through) return;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (Clock::now() < end) continue;
-    const py::object type = py::module_::import("pycollective.errors").attr("TimeoutError");
-    PyErr_SetString(type.ptr(), ("operation '" + name() + "' is not through yet; it can be waited for again").c_str());
-    throw py::error_already_set();
-  }
-}
-
-py::object Work::wait(std::optional<double> timeout) const {
-  if (!done()) wait_done(timeout);
-  engine_->take_spent();
-  if (pending->fault()) throw CommunicatorFault(*pending->fault());
-  if (!error.is_none()) {
-    PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
-    throw py::error_already_set();
-  }
-  return pending->number() >= 0 ? py::cast(pending->number()) : result;
-}
-
-void Work::when_done(py::object callback) {
-  callbacks_.push_back(std::move(callback));
-  pending->watched.store(true, std::memory_order_seq_cst);
-  if (done()) call_back();
-}
-
-// Each callback is called once: whoever comes first takes them all.
-void Work::call_back() {
-  for (const py::object& callback : std::exchange(callbacks_, {})) callback();
-}
-
-std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept) { return std::static_pointer_cast<Work>(kept); }
 
 class PyRunner : public engine::Runner {
  public:
@@ -127,100 +55,6 @@ class PyRunner : public engine::Runner {
   std::shared_ptr<Team> team_;
   py::object run_;
 };
-
-// -- from an item to an announcement ------------------------------------------------------------------------------
-
-Kind kind_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Kind::count); ++i)
-    if (name == engine::name_of(static_cast<Kind>(i))) return static_cast<Kind>(i);
-  throw InvalidArgument("the engine has no collective '" + name + "'");
-}
-
-Operator operator_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Operator::custom); ++i)
-    if (name == name_of(static_cast<Operator>(i))) return static_cast<Operator>(i);
-  throw InvalidArgument("the engine has no operator '" + name + "'");
-}
-
-Dtype dtype_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
-    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
-  throw WrongType("no collective takes element type " + name);
-}
-
-ArrayView adapt(py::object array, const char* what, Work& work) {
-  ArrayView view;
-  if (!is_numpy(array) && glance(array, view)) return view;  // the item holds it
-  if (!is_numpy(array) && !py::isinstance<Buffer>(array)) array = py::cast(std::make_shared<Buffer>(array));
-  work.buffers.push_back(array);
-  return view_of(array, what);
-}
-
-void read_shape(const py::handle& array, Announcement& said) {
-  auto& s = said.signature;
-  for (const py::handle extent : array.attr("shape")) {
-    const auto value = extent.cast<int64_t>();
-    if (s.dims < engine::kMostDims) s.shape[s.dims] = value;
-    else s.shape[engine::kMostDims - 1] *= value;
-    ++s.dims;
-  }
-  said.rows = s.dims > 0 ? s.shape[0] : 1;
-  if (s.dims > 0 && (s.kind == Kind::allgather || s.kind == Kind::alltoall)) s.shape[0] = -1;
-}
-
-// Reads an item into an announcement, and checks what can be checked alone.
-std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
-                                   size_t together) {
-  const py::object& item = work->item;
-  Announcement said;
-  said.name = item.attr("name").cast<std::string>();
-  auto& s = said.signature;
-  s.kind = kind_named(item.attr("collective").cast<std::string>());
-  s.group = group;
-  s.together = static_cast<int32_t>(together);
-  said.priority = item.attr("priority").cast<int32_t>();
-  const py::object x = item.attr("x");
-  const char* input = nullptr;
-  char* output = nullptr;
-  if (item.attr("device").cast<bool>()) {  // only Python looks into it
-    s.dtype = dtype_named(item.attr("element").cast<std::string>());
-    if (s.kind == Kind::allreduce) s.kind = Kind::device_allreduce;
-    read_shape(x, said);
-  } else if (!x.is_none()) {
-    const ArrayView view = adapt(x, "x", *work);
-    s.dtype = view.dtype;
-    read_shape(x, said);
-    said.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
-    input = view.data;
-  }
-  if (s.kind == Kind::broadcast) s.root = item.attr("root").cast<int32_t>();
-  if (s.kind == Kind::broadcast && (s.root < 0 || s.root >= team.size()))
-    throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
-                          std::to_string(team.size()));
-  if (s.kind == Kind::allreduce || s.kind == Kind::device_allreduce || s.kind == Kind::reducescatter) {
-    s.op = operator_named(item.attr("op").cast<std::string>());
-    s.prescale = item.attr("prescale").cast<double>();
-    s.postscale = item.attr("postscale").cast<double>();
-    const Kernel kernel = kernel_for(s.dtype, s.op);
-    if (kernel.plain == nullptr)
-      throw WrongType(std::string("operator ") + name_of(s.op) + " does not take " + name_of(s.dtype));
-    if ((s.prescale != 1.0 || s.postscale != 1.0) && kernel.scaled == nullptr)
-      throw WrongType(std::string("operator ") + name_of(s.op) + " on " + name_of(s.dtype) +
-                      " takes no prescale or postscale");
-  }
-  if (s.kind == Kind::allreduce) {
-    const ArrayView out = adapt(item.attr("out"), "out", *work);
-    if (!out.writable) throw InvalidArgument("out is read-only");
-    if (out.dtype != s.dtype) throw WrongType("x and out differ in their element types");
-    if (out.count * static_cast<int64_t>(size_of(out.dtype)) != said.bytes)
-      throw InvalidArgument("x and out differ in size");
-    output = out.data;
-    work->result = item.attr("out");
-    const Location at = input == output ? team.locate(output, said.bytes) : Location{};
-    if (at.window >= 0 && said.bytes > 0) said.place = at.window << 40 | at.offset;
-  }
-  return std::make_shared<Pending>(std::move(said), input, output, work);
-}
 
 uint64_t group_of(const py::list& items) {
   if (items.size() < 2) return 0;

@@ -19,17 +19,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr const char* kKinds[] = {
-#define PC_NAME(name, fused) #name,
-    PC_ENGINE_COLLECTIVES(PC_NAME)
-#undef PC_NAME
-};
-constexpr bool kFused[] = {
-#define PC_FUSED(name, fused) fused,
-    PC_ENGINE_COLLECTIVES(PC_FUSED)
-#undef PC_FUSED
-};
-
 int64_t now_ns() { return steady_clock::now().time_since_epoch().count(); }
 static_assert(std::is_same_v<steady_clock::period, std::nano>);
 
@@ -99,54 +88,6 @@ struct Board::Batch {
 namespace {
 constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * sizeof(int64_t) * size); }
 }  // namespace
-
-const char* name_of(Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
-
-RankSet RankSet::operator|(const RankSet& other) const {
-  RankSet both = *this;
-  for (size_t i = 0; i < both.words.size(); ++i) both.words[i] |= other.words[i];
-  return both;
-}
-
-RankSet RankSet::first(int32_t count) {
-  RankSet all;
-  for (int32_t r = 0; r < count; ++r) all.add(r);
-  return all;
-}
-
-bool Signature::fuses_with(const Signature& other) const {
-  return kFused[static_cast<size_t>(kind)] && kind == other.kind && dtype == other.dtype && op == other.op &&
-         prescale == other.prescale && postscale == other.postscale;
-}
-
-std::string Signature::describe() const {
-  std::string text = std::string(name_of(kind)) + "(";
-  if (dtype != Dtype::count) {
-    text += "shape=(";
-    for (int32_t d = 0; d < std::min(dims, kMostDims); ++d) {
-      const std::string extent = shape[d] < 0 ? "*" : std::to_string(shape[d]);
-      text += (d > 0 ? ", " : "") + extent + (dims == 1 ? "," : "");
-    }
-    text += std::string("), dtype=") + name_of(dtype);
-  }
-  if (kind == Kind::allreduce || kind == Kind::device_allreduce || kind == Kind::reducescatter)
-    text += std::string(", op=") + name_of(op);
-  const auto factor = [&text](const char* name, double value) {
-    char number[48];
-    std::snprintf(number, sizeof number, ", %s=%g", name, value);
-    if (value != 1.0) text += number;
-  };
-  factor("prescale", prescale);
-  factor("postscale", postscale);
-  if (root >= 0) text += ", root=" + std::to_string(root);
-  if (group != 0) {
-    char members[48];
-    std::snprintf(members, sizeof members, ", in a group of %d [%04x]", together,
-                  static_cast<unsigned>(group & 0xffff));
-    text += members;
-  }
-  return text + ")";
-}
 
 // Holds the board.  A rank that died holding it has left it in an unknown state: nobody uses it any more.
 class Board::Lock {
@@ -323,7 +264,7 @@ bool Board::settle(int32_t index, int64_t now) {
   }
   ready_[count] = index;
   header_->ready_bytes += r.bytes;
-  header_->urgent = header_->urgent || r.urgent || r.differs || !kFused[static_cast<size_t>(r.signature.kind)];
+  header_->urgent = header_->urgent || r.urgent || r.differs || !is_fused(r.signature.kind);
   header_->ready.store(count + 1, std::memory_order_release);
   return true;
 }
@@ -421,8 +362,7 @@ std::vector<Member> Board::fetch() {
       Slot& s = slot(index);
       const Record& r = s.agreed();
       members[i] = {index, r.place, r.since, r.ready, nullptr};
-      if (r.differs || !kFused[static_cast<size_t>(r.signature.kind)] || !r.absent.none())
-        members[i].details = details_of(s);
+      if (r.differs || !is_fused(r.signature.kind) || !r.absent.none()) members[i].details = details_of(s);
       s.outstanding.remove(rank_);
       ready = settle(index, now_ns()) || ready;  // the others may have submitted it again already
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import pickle
 import signal
 import threading
@@ -65,6 +66,9 @@ class Engine:
         self.rank, self.size = comm.rank, comm.size
         said = self.comm._exchange(pickle.dumps(settings or Settings.read()))
         self.settings: Settings = pickle.loads(said[0])
+        if self.settings.log_level:
+            level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
+            logging.getLogger("pycollective").setLevel(level)
         self._core: Any = self._make_core()
         self._tuner: autotune.Tuner | None = None
         self._set_up_tuning()
@@ -85,7 +89,8 @@ class Engine:
         slots = max(LEAST_SLOTS, settings.cache_capacity)
         buffers = max(1, settings.fusion_buffers)
         buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
-        warn_seconds = 0.0 if settings.stall_check_disable else settings.stall_check_time
+        quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
+        warn_seconds = 0.0 if quiet else settings.stall_check_time
         topologies = [settings.topology or None]
         return _core.Engine(
             team, self._share_board(slots), slots, buffer, buffers, topologies, self._run, warn_seconds,

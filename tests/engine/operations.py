@@ -18,6 +18,7 @@ from pycollective.engine import Engine, Item
 REDUCING = ("allreduce", "reducescatter")
 COLLECTIVES = (*REDUCING, "broadcast", "allgather", "alltoall", "barrier")
 SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (2, 3), (64,), (5, 4, 3), (1000,), (33, 31), (40_000,))
+OUTPUTS = ("new", "same", "other")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SECONDS = 25.0
 """Within which anything here is through, or it hangs."""
@@ -58,7 +59,7 @@ def random_operation(choice: random.Random, number: int) -> Operation:
     scale = choice.choice([1.0, 1.0, 0.5, 2.0]) if collective in REDUCING and dtype in FLOATS and op == "sum" else 1.0
     return Operation(
         collective, number, dtype, op, shape, choice.randrange(8), choice.random() < 0.3,
-        choice.choice(["new", "same", "other"]), scale, choice.randrange(3),
+        choice.choice(OUTPUTS), scale, choice.randrange(3),
     )  # fmt: skip
 
 
@@ -117,14 +118,15 @@ def item(one: Operation, engine: Engine) -> Item:
         return Item("barrier", one.name, priority=one.priority)
     size, rank = engine.size, engine.rank
     x: Any = contributions(one, size)[rank]
+    alike = one.number % 2 == 0  # else ranks differ in where their arrays lie, as they may
     if one.window and one.collective in ("allreduce", "broadcast"):  # elsewhere the ranks' sizes differ
         held = engine.comm.empty(x.shape, x.dtype)
         held[...] = x
-        x = held
-    out = None
-    if one.out == "same" and one.collective in ("allreduce", "broadcast"):
+        x = held if alike or rank % 2 else x
+    out, where = None, OUTPUTS[(OUTPUTS.index(one.out) + (0 if alike else rank)) % 3]
+    if where == "same" and one.collective in ("allreduce", "broadcast"):
         out = x
-    elif one.out == "other":
+    elif where == "other":
         out = np.zeros(np.shape(expected(one, size, rank)), numpy_type(one.dtype))
     return Item(
         one.collective, one.name, x, out, one.op,

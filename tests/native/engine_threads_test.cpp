@@ -26,7 +26,7 @@ using engine::Pendings;
 using engine::Reduction;
 
 constexpr int64_t kScratch = 1 << 16;
-constexpr int64_t kBuffer = 1 << 12;  // bytes: longer operations take several tiles
+constexpr int64_t kBuffer = 1 << 12;  // bytes, for two tiles: longer operations take several
 constexpr int64_t kView = 1 << 14;    // bytes of each rank's window for arrays that are reduced where they are
 constexpr int32_t kSlots = 256;
 constexpr auto kLong = std::chrono::seconds(60);
@@ -76,7 +76,7 @@ class Driver {
       return plan(r, count, in_windows);
     };
     engine_ = std::make_unique<Engine>(team_, std::move(board), maker, world.windows->data() + rank * kBuffer, kBuffer,
-                                       engine::StallSettings{}, std::make_shared<Idle>());
+                                       2, engine::StallSettings{}, std::make_shared<Idle>());
     loop_ = std::thread([this] { engine_->loop(); });
   }
   ~Driver() {

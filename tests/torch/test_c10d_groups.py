@@ -87,7 +87,10 @@ def _come_and_go(world: World) -> None:
         dist.all_reduce(x, group=group)
         dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its lane
         dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: None).wait()
-        assert x.tolist() == [2.0 * i] * 2
+        with dist._coalescing_manager(group):  # and its engine
+            for part in x.chunk(2):
+                dist.all_reduce(part, group=group)
+        assert x.tolist() == [4.0 * i] * 2
         dist.destroy_process_group(group)
         with pytest.raises(RuntimeError, match=r"freed|destroyed"):
             group.allreduce([x]).wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -124,12 +125,15 @@ def test_more_messages_than_there_is_room_to_announce() -> None:
 
 def _many(world: World) -> None:
     others = [rank for rank in range(world.size) if rank != world.rank]
-    works = [dist.isend(message(world.rank, dest, i), dest) for i in range(500) for dest in others]
-    for i in range(500):
+    tag_and_size = [(i % 3, 1 + i % 11) for i in range(500)]
+    sent = [message(world.rank, dest, i, size) for i, (_, size) in enumerate(tag_and_size) for dest in others]
+    tags = [tag for tag, _ in tag_and_size for _ in others]
+    works = [dist.isend(x, others[i % len(others)], tag=tags[i]) for i, x in enumerate(sent)]
+    for i, (tag, size) in enumerate(tag_and_size):
         for source in others:
-            out = torch.zeros(10)
-            dist.recv(out, source)
-            assert torch.equal(out, message(source, world.rank, i)), (source, i)
+            out = torch.zeros(size)
+            dist.recv(out, source, tag=tag)
+            assert torch.equal(out, message(source, world.rank, i, size)), (source, i)
     for work in works:
         work.wait()
 
@@ -255,3 +259,47 @@ def _await_the_gone(world: World) -> None:
     with pytest.raises(pycollective.PeerLostError, match="rank 1 is gone") as caught:
         dist.recv(out, 1)
     assert caught.value.rank == 1
+
+
+def test_old_announcements_are_not_taken_for_new_ones() -> None:
+    """The table is used over and over: what stands in a slot from the round before is not the next message."""
+    from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
+
+    sender, receiver = two_mailboxes(Mailbox)
+    for lap in range(3):
+        for i in range(SLOTS):
+            assert sender.room(1)
+            sender.announce(1, -i if lap % 2 else i, 1000 * lap + i)
+        assert not sender.room(1) and sender.room(0)
+        for i in range(SLOTS):
+            assert receiver.next(0) == (-i if lap % 2 else i, 1000 * lap + i)
+            assert receiver.next(0) is not None  # stays until it is taken
+            receiver.take(0)
+            assert sender.room(1)
+        assert receiver.next(0) is None and receiver.next(1) is None
+    sender.announce(1, 2**31 - 1, 2**40)
+    sender.announce(1, -(2**31), 0)
+    assert receiver.next(0) == (2**31 - 1, 2**40)
+    receiver.take(0)
+    assert receiver.next(0) == (-(2**31), 0)
+
+
+def two_mailboxes(kind: Any) -> tuple[Any, Any]:
+    """Of ranks 0 and 1, as threads."""
+    both, said, made = threading.Barrier(2), {}, {}
+
+    def build(rank: int) -> None:
+        def exchange(data: bytes) -> list[bytes]:
+            both.wait(10)
+            said[rank] = data
+            both.wait(10)
+            return [said[0], said[1]]
+
+        made[rank] = kind(exchange, rank, 2)
+
+    threads = [threading.Thread(target=build, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return made[0], made[1]

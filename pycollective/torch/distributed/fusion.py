@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pycollective.comm.communicator import Communicator
 from pycollective.torch.distributed.work import EngineFlight, Flights
+
+
+@dataclass
+class _Flying:
+    """An operation under way, and the memory that it writes."""
+
+    flight: EngineFlight
+    start: int
+    end: int
 
 
 class Fusion:
@@ -22,12 +33,12 @@ class Fusion:
         self._comm = comm
         self._engine: Any = None
         self._number = 0
-        self.flying: list[EngineFlight] = []
+        self.flying: list[_Flying] = []
 
     def start(
         self, kind: str, arrays: Sequence[tuple[Any, Any]], op: str, root: int, scale: tuple[float, float] | None
     ) -> Flights:
-        """Submit operations on (input, output) arrays, which become ready together.
+        """Submit operations on tensors (input, output), which become ready together.
 
         They are named by their number: torch's ranks make the same calls in the same order.
         """
@@ -36,34 +47,39 @@ class Fusion:
         if self._engine is None:
             self._engine = Engine(self._comm)
         before, after = scale or (1.0, 1.0)
-        items = []
+        items, memory = [], []
         for data, into in arrays:
             self._number += 1
             name = f"{kind}.{self._number}"
             if kind == "barrier":
-                items.append(Item("barrier", name))
-            else:
-                items.append(Item(kind, name, data, into, op, root, None, before, after))
+                data = into = None
+            items.append(Item(kind, name, data, into, op, root, None, before, after))
+            memory.append(_span(into))
+        self._settle_for(memory)
         flights = [EngineFlight(work) for work in self._engine.submit(items)]
-        self.flying = [flight for flight in self.flying if not flight.test()] + flights
+        self.flying += [_Flying(flight, *span) for flight, span in zip(flights, memory, strict=True)]
         return Flights(flights)
+
+    def _settle_for(self, memory: Sequence[tuple[int, int]]) -> None:
+        """Wait for what writes to the same memory: the engine may run what it has in any order, or at once."""
+        self.flying = [one for one in self.flying if not one.flight.test()]
+        if any(one.start < end and start < one.end for one in self.flying for start, end in memory):
+            self.settle()
 
     def settle(self) -> None:
         """Wait until everything submitted is through; what went wrong is for its own Work to tell."""
-        for flight in self.flying:
-            while not flight.test():
-                _wait_quietly(flight)
+        for one in self.flying:
+            with contextlib.suppress(RuntimeError):
+                one.flight.wait()
         self.flying = []
 
     def close(self) -> None:
-        """Collective."""
+        """Nothing more is submitted."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
 
-def _wait_quietly(flight: EngineFlight) -> None:
-    import contextlib
-
-    with contextlib.suppress(RuntimeError):
-        flight.wait(None)
+def _span(x: Any) -> tuple[int, int]:
+    """The addresses of a plain tensor's memory, first and past the last."""
+    return (0, 0) if x is None else (x.data_ptr(), x.data_ptr() + x.numel() * x.element_size())

@@ -1,0 +1,71 @@
+#include "engine/signature.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace pc::engine {
+namespace {
+
+constexpr const char* kKinds[] = {
+#define PC_NAME(name, fused) #name,
+    PC_ENGINE_COLLECTIVES(PC_NAME)
+#undef PC_NAME
+};
+constexpr bool kFused[] = {
+#define PC_FUSED(name, fused) fused,
+    PC_ENGINE_COLLECTIVES(PC_FUSED)
+#undef PC_FUSED
+};
+
+}  // namespace
+
+bool is_fused(Kind kind) { return kFused[static_cast<size_t>(kind)]; }
+const char* name_of(Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+RankSet RankSet::operator|(const RankSet& other) const {
+  RankSet both = *this;
+  for (size_t i = 0; i < both.words.size(); ++i) both.words[i] |= other.words[i];
+  return both;
+}
+
+RankSet RankSet::first(int32_t count) {
+  RankSet all;
+  for (int32_t r = 0; r < count; ++r) all.add(r);
+  return all;
+}
+
+bool Signature::fuses_with(const Signature& other) const {
+  return is_fused(kind) && kind == other.kind && dtype == other.dtype && op == other.op && prescale == other.prescale &&
+         postscale == other.postscale;
+}
+
+std::string Signature::describe() const {
+  std::string text = std::string(name_of(kind)) + "(";
+  if (dtype != Dtype::count) {
+    text += "shape=(";
+    for (int32_t d = 0; d < std::min(dims, kMostDims); ++d) {
+      const std::string extent = shape[d] < 0 ? "*" : std::to_string(shape[d]);
+      text += (d > 0 ? ", " : "") + extent + (dims == 1 ? "," : "");
+    }
+    text += std::string("), dtype=") + name_of(dtype);
+  }
+  if (kind == Kind::allreduce || kind == Kind::device_allreduce || kind == Kind::reducescatter)
+    text += std::string(", op=") + name_of(op);
+  const auto factor = [&text](const char* name, double value) {
+    char number[48];
+    std::snprintf(number, sizeof number, ", %s=%g", name, value);
+    if (value != 1.0) text += number;
+  };
+  factor("prescale", prescale);
+  factor("postscale", postscale);
+  if (root >= 0) text += ", root=" + std::to_string(root);
+  if (group != 0) {
+    char members[48];
+    std::snprintf(members, sizeof members, ", in a group of %d [%04x]", together,
+                  static_cast<unsigned>(group & 0xffff));
+    text += members;
+  }
+  return text + ")";
+}
+
+}  // namespace pc::engine

@@ -1,0 +1,76 @@
+"""Answers to `import horovod`, so that scripts written for Horovod on PyTorch run unchanged.
+
+    python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
+
+`horovod.torch` and its modules are `pycollective.torch` and its modules themselves; `horovod.common` and its modules
+lie in pycollective/horovod/common. There is nothing else: no horovod.tensorflow, for example.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+__version__ = "0.28.1"
+"""Of Horovod: the version whose interface this is."""
+PATH = str(Path(__file__).parent / "path")
+"""A folder for sys.path in which Python finds `horovod`."""
+_HOMES = {
+    "horovod.common.exceptions": "pycollective.torch.exceptions",
+    "horovod.common": "pycollective.horovod.common",
+    "horovod.torch": "pycollective.torch",
+}
+"""Modules, together with all below them, and where these are; the first that fits."""
+
+
+def install() -> None:
+    """From now on `import horovod` and what is below it is answered here, also if Horovod is installed.
+
+    Processes that multiprocessing starts (the workers of a DataLoader) inherit it. May be called twice.
+
+    Raises:
+        ImportError: Horovod itself is imported already.
+    """
+    theirs = sys.modules.get("horovod")
+    if theirs is not None and theirs is not sys.modules[__name__]:
+        raise ImportError(
+            f"horovod is imported already, from {theirs.__file__}: call pycollective.horovod.install() first"
+        )
+    sys.modules["horovod"] = sys.modules[__name__]
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    if PATH not in sys.path:
+        sys.path.insert(1, PATH)  # 0 is the script's own folder
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        home = _home(fullname)
+        if home is None or importlib.util.find_spec(home) is None:
+            return None
+        return ModuleSpec(fullname, _Alias(home), origin=home, is_package=True)
+
+
+def _home(name: str) -> str | None:
+    for theirs, ours in _HOMES.items():
+        if name == theirs or name.startswith(f"{theirs}."):
+            return ours + name[len(theirs) :]
+    return None
+
+
+class _Alias(Loader):
+    """Loads a module under another name: the same object."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self.home)

@@ -1,0 +1,1 @@
+"""What `horovod.common` was, as far as scripts import it."""

@@ -1,0 +1,74 @@
+"""`horovod.common.util`: what can be used, and small helpers that scripts took from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pycollective.torch import mpi_ops
+
+T = TypeVar("T")
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether a framework can be used: "torch" alone."""
+    return ext_base_name == "torch"
+
+
+def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: Any = None, *args: Any) -> None:
+    """Args: ext_name: "horovod.torch", say.
+
+    Raises:
+        ImportError: another framework than torch.
+    """
+    if not extension_available(ext_name.removeprefix("horovod.")):
+        raise ImportError(f"{ext_name}: pycollective stands in for horovod.torch only")
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether torch sees a GPU."""
+    import torch
+
+    return extension_available(ext_base_name) and bool(torch.cuda.is_available())
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """See pycollective.torch.mpi_built; so the others."""
+    return mpi_ops.mpi_built()
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    return mpi_ops.gloo_built()
+
+
+def nccl_built(verbose: bool = False) -> bool:
+    return bool(mpi_ops.nccl_built())
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    return mpi_ops.ddl_built()
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    return mpi_ops.ccl_built()
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of two; Horovod's Adasum needed one."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(values: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """`parts` pieces of a list, in order, whose lengths differ by at most one; the longer ones first."""
+    least, more = divmod(len(values), parts)
+    ends = [least * (i + 1) + min(i + 1, more) for i in range(parts)]
+    return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def is_iterable(value: Any) -> bool:
+    """Whether iter() takes it."""
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
