@@ -55,7 +55,7 @@ def job(
 ) -> Iterator[processes.Job]:
     """The same, under way: for tests that talk to ranks or kill them."""
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
-    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, _torch_loaded():
+    with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
         started = processes.Job(n, _enter, where, folder, gloo, seconds, arguments, leave=leave)
         with started:
             yield started
@@ -83,7 +83,7 @@ def _enter(comm: Any, link: Any, where: dict[str, str], folder: str, gloo: bool,
 
 
 @contextmanager
-def _torch_loaded() -> Iterator[None]:
+def torch_loaded() -> Iterator[None]:
     """Jobs fork from a server that has loaded torch."""
     global _server
     if _server is None or _server.poll() is not None:

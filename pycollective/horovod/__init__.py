@@ -3,7 +3,7 @@
     python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
 
 `horovod.torch` and its modules are `pycollective.torch` and its modules themselves; `horovod.common` and its modules
-lie in pycollective/horovod/common. There is nothing else: no horovod.tensorflow, for example.
+lie in pycollective/horovod/common; `horovod.run` starts ranks. There is nothing else: no horovod.tensorflow, for example.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from pycollective.horovod.launching import run
+
+__all__ = ["PATH", "__version__", "install", "run"]
 __version__ = "0.28.1"
 """Of Horovod: the version whose interface this is."""
 PATH = str(Path(__file__).parent / "path")
@@ -24,6 +27,7 @@ PATH = str(Path(__file__).parent / "path")
 _HOMES = {
     "horovod.common.exceptions": "pycollective.torch.exceptions",
     "horovod.common": "pycollective.horovod.common",
+    "horovod.runner": "pycollective.horovod.launching",
     "horovod.torch": "pycollective.torch",
 }
 """Modules, together with all below them, and where these are; the first that fits."""

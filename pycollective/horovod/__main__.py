@@ -23,7 +23,8 @@ def main() -> None:
     if not by_name and not Path(words[0]).is_file():
         sys.exit(f"{USAGE}\nthere is no file {words[0]}")
     sys.argv = words
-    sys.path[0] = str(Path.cwd() if by_name else Path(words[0]).resolve().parent)
+    if not getattr(sys.flags, "safe_path", False):  # python -P, since 3.11
+        sys.path[0] = str(Path.cwd() if by_name else Path(words[0]).resolve().parent)
     horovod.install()
     if by_name:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)

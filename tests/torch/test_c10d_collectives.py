@@ -288,16 +288,17 @@ def test_coalesced(n: int) -> None:
 def _coalesced(world: World) -> None:
     n = world.size
     for later in (False, True):
-        results = []
-        for group in (world.ours, world.gloo):
-            xs = [values(world, "float32", 3, i + 1) for i in range(5)]
-            with dist._coalescing_manager(group, async_ops=later) as manager:
-                for x in xs:
-                    dist.all_reduce(x, group=group)
-            if later:
-                manager.wait()
-            results.append(torch.cat([x.reshape(-1) for x in xs]))
-        same(*results)
+        xs = [values(world, "float32", 3, i + 1) for i in range(5)]  # small, of another type, strided, long
+        xs += [values(world, "float64", 7), values(world, "float32", 4, 3).t(), values(world, "float32", 600_000)]
+        right = [x.clone() for x in xs]
+        with dist._coalescing_manager(async_ops=later) as manager:
+            for x in xs:
+                dist.all_reduce(x)
+        if later:
+            manager.wait()
+        for x, y in zip(xs, right, strict=True):
+            dist.all_reduce(y, group=world.gloo)
+            same(x, y, x.shape)
         ins = [values(world, "int64", i + 1) for i in range(3)]
         outs = [torch.zeros(n * (i + 1), dtype=torch.int64) for i in range(3)]
         with dist._coalescing_manager(async_ops=later) as manager:
@@ -328,7 +329,7 @@ def _wrong(world: World) -> None:
         (TypeError, "meta", lambda: dist.all_reduce(torch.ones(2, device="meta"))),
         (TypeError, "cannot be reduced", lambda: dist.all_reduce(x.to(torch.float8_e4m3fnuz))),
         (TypeError, "not defined", lambda: world.ours.allreduce([x + 0j], _with(dist.ReduceOp.MAX))),
-        (ValueError, "output of 3", lambda: dist.all_gather([torch.ones(3), torch.ones(4)], torch.ones(4))),
+        (ValueError, "output of 3", lambda: dist.all_gather([torch.ones(3)] * 2, x)),
         (ValueError, "for 2 ranks|should be", lambda: dist.all_gather([x], x)),
         (ValueError, "3 rows", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3))),
         (ValueError, "splits", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [2, 2], [1, 2])),

@@ -85,6 +85,8 @@ def test_data_parallel(n: int) -> None:
 
 
 def _data_parallel(world: World) -> None:
+    from pycollective.torch.distributed import Options
+
     def ddp(**settings: Any) -> Any:
         def case(world: World, group: Any) -> Any:
             # Buckets of about a kilobyte: several are under way at a time.
@@ -108,6 +110,8 @@ def _data_parallel(world: World) -> None:
         _uneven_inputs,
         _zero,
     )
+    engine = dist.new_group(backend="pycollective", pg_options=Options(engine=True))
+    assert torch.equal(plain(world, engine), plain(world, world.ours))  # fusion changes no bits
 
 
 class _Skipping(nn.Module):

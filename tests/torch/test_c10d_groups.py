@@ -62,19 +62,23 @@ def _asked(world: World) -> None:
         assert dist.distributed_c10d._device_capability(one) == ["cpu"]
         one.get_group_store().set(f"{world.rank}", "here")
         one.get_group_store().wait([f"{rank}" for rank in range(world.size)])
+        assert one._get_backend(torch.device("cpu")) is one
     assert group.group_name != world.ours.group_name and group.group_desc == "backwards"
     before = world.ours._get_sequence_number_for_group()
     dist.barrier()
     assert world.ours._get_sequence_number_for_group() == before + 1
 
 
-def test_groups_come_and_go() -> None:
-    run(2, _come_and_go, gloo=False)
+@pytest.mark.parametrize("engine", [False, True])
+def test_groups_come_and_go(engine: bool) -> None:
+    run(2, _come_and_go, engine, gloo=False)
 
 
-def _come_and_go(world: World) -> None:
+def _come_and_go(world: World, engine: bool) -> None:
     import os
     from pathlib import Path
+
+    from pycollective.torch.distributed import Options
 
     def windows() -> int:
         return Path(f"/proc/{os.getpid()}/maps").read_text().count("pycollective")
@@ -82,15 +86,12 @@ def _come_and_go(world: World) -> None:
     store = world.ours.get_group_store()
     counts = []
     for i in range(4):
-        group = dist.new_group()
+        group = dist.new_group(pg_options=Options(engine=engine))
         x = torch.ones(3)
         dist.all_reduce(x, group=group)
         dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its lane
         dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: None).wait()
-        with dist._coalescing_manager(group):  # and its engine
-            for part in x.chunk(2):
-                dist.all_reduce(part, group=group)
-        assert x.tolist() == [4.0 * i] * 2
+        assert x.tolist() == [2.0 * i] * 2
         dist.destroy_process_group(group)
         with pytest.raises(RuntimeError, match=r"freed|destroyed"):
             group.allreduce([x]).wait()
@@ -163,3 +164,24 @@ def _barriers(world: World) -> None:
         with pytest.raises(RuntimeError, match="rank"):
             group.monitored_barrier(timedelta(seconds=5))
     dist.barrier()  # another group is none the worse
+
+
+def test_a_forked_child_does_not_end_its_parents_groups() -> None:
+    """DataLoader's workers are such children."""
+    run(2, _forks, gloo=False)
+
+
+def _forks(world: World) -> None:
+    import gc
+    import multiprocessing
+
+    dist.all_to_all_single(x := torch.ones(2), torch.ones(2))  # the lane, too
+    work = dist.isend(torch.ones(3), 1 - world.rank)
+    child = multiprocessing.get_context("fork").Process(target=gc.collect)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    dist.recv(torch.zeros(3), 1 - world.rank)
+    work.wait()
+    dist.all_reduce(x)
+    assert x.tolist() == [2.0, 2.0]

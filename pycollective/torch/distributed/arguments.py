@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 @dataclass(slots=True)
 class Together:
-    """The options of one of several calls that are waited for together."""
+    """The options of each of several calls that were asked for as one."""
 
     reduceOp: Any
     timeout: timedelta
-    asyncOp: bool = True
+    asyncOp: bool
 
 
 def options(kind: type, given: Any, *more: Any) -> Any:

@@ -12,12 +12,14 @@ from typing import Any
 import torch.distributed as dist
 
 from pycollective.comm.communicator import forget_all
+from pycollective.comm.rail_calls import RailCalls
 from pycollective.torch.distributed import rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.lane import Lane
 from pycollective.torch.distributed.mailbox import Mailbox
-from pycollective.torch.distributed.meeting import StoreExchange, meet
+from pycollective.torch.distributed.meeting import StoreExchange, meet, mpi_group
 from pycollective.torch.distributed.messages import Messages
+from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
 
 NAME = "pycollective"
@@ -57,7 +59,11 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     def beside() -> Any:
         return meet(StoreExchange(store, rank, size, "lane", timeout), rank, ranks, f"process group {name}/lane")
 
-    messages = Messages(comm, Mailbox(exchange, rank, size), timeout)
+    messages: Messages | MpiMessages
+    if isinstance(comm._backend, RailCalls):
+        messages = MpiMessages(mpi_group(exchange), timeout)
+    else:
+        messages = Messages(comm, Mailbox(exchange, rank, size), timeout)
     lane = Lane(beside, f"pycollective-{name}")
     group = ProcessGroup(comm, lane, messages, options or Options(), timeout, name, store)
     _live.add(group)
@@ -67,6 +73,8 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
 def _leave() -> None:
     """At exit, for scripts that do not destroy their process groups."""
     for group in list(_live):
+        if isinstance(group.comm._backend, RailCalls):
+            continue  # freeing it is collective, and the others may be gone
         with contextlib.suppress(RuntimeError):
             group.shutdown()
 

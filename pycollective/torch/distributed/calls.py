@@ -15,6 +15,7 @@ from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.fusion import Fusion
 from pycollective.torch.distributed.lane import Job, Lane
 from pycollective.torch.distributed.messages import Messages
+from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.work import Flight, Through, Work
 
@@ -34,7 +35,7 @@ class Calls(dist.ProcessGroup):
         self,
         comm: Communicator,
         lane: Lane,
-        messages: Messages,
+        messages: Messages | MpiMessages,
         options: Options,
         timeout: float,
         name: str,
@@ -89,6 +90,9 @@ class Calls(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[Any]:
         return [torch.device("cpu")]
+
+    def _get_backend(self, device: Any) -> Any:
+        return self  # for every device: it says itself which tensors it takes
 
     def get_group_store(self) -> Any:
         """The store through which the ranks met."""

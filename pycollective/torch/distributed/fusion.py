@@ -1,4 +1,4 @@
-"""A process group's engine: where several tensors go at once, and everything if the options say so."""
+"""A process group's engine, where calls go if its options say so."""
 
 from __future__ import annotations
 

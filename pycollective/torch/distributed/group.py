@@ -14,9 +14,12 @@ from pycollective.torch.distributed.arguments import Together, one, options
 from pycollective.torch.distributed.moving import Moving
 from pycollective.torch.distributed.operators import operator
 from pycollective.torch.distributed.reductions import Reductions
-from pycollective.torch.distributed.work import Flights, Work
+from pycollective.torch.distributed.work import Flights, Through, Work
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
+
+PACKED = 1 << 20
+"""Bytes from which on a tensor of a coalesced allreduce is a call of its own: then copying costs more than it saves."""
 
 
 class ProcessGroup(Reductions, Moving):
@@ -31,16 +34,23 @@ class ProcessGroup(Reductions, Moving):
     # -- several tensors at once -----------------------------------------------------------------------------------
 
     def allreduce_coalesced(self, inputs: Sequence[Any], opts: Any = None) -> Any:
-        """allreduce of several tensors, which the engine fuses."""
+        """allreduce of several tensors; small ones of one type are packed into one call."""
         opts = options(c10d.AllreduceCoalescedOptions, opts)
-        if self._lane.inside() or len(inputs) == 1:
-            return self._together(self.allreduce, zip(inputs), opts)
-        pairs, finishes = [], []
-        op, scale = "sum", None
+        if self.options.engine and not self._lane.inside():
+            return self._fused(inputs, opts)
+        packs: dict[Any, list[Any]] = {}
+        for i, x in enumerate(inputs):
+            tensors.check([x], "allreduce")
+            packs.setdefault(x.dtype if x.numel() * x.element_size() < PACKED else i, []).append(x)
+        return self._together(self._allreduce, zip(packs.values()), opts)
+
+    def _fused(self, inputs: Sequence[Any], opts: Any) -> Any:
+        """The same through the engine, which packs and unpacks for itself."""
+        pairs, finishes, scale = [], [], None
         for x in inputs:
             tensors.check([x], "allreduce")
             op, scale = operator(opts.reduceOp, x)
-            landing = tensors.filled(x)
+            landing = tensors.filled([x])
             data = tensors.numbers(landing.whole)
             pairs.append((data, data))
             finishes.append(landing.finish)
@@ -69,10 +79,11 @@ class ProcessGroup(Reductions, Moving):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _together(self, call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], opts: Any) -> Any:
-        each = Together(getattr(opts, "reduceOp", None), opts.timeout)
+        later = getattr(opts, "asyncOp", True)
+        each = Together(getattr(opts, "reduceOp", None), opts.timeout, later)
         works = [call(*some, each) for some in arguments]
         outputs = [x for work in works for x in work.outputs]
-        return self._returned(Flights(works), outputs, None, getattr(opts, "asyncOp", True))
+        return Work(Flights(works), outputs, None, self._lane) if later else Through(outputs, self._lane)
 
     # -- waiting for each other ----------------------------------------------------------------------------------------
 

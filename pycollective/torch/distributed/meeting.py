@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from pycollective.comm.bootstrap import launcher
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.mpi_bootstrap import import_mpi
 from pycollective.comm.nodes import Nodes, node_key, place
 from pycollective.comm.rendezvous import name_ranks
 from pycollective.comm.teams import build_team
@@ -80,26 +82,18 @@ def meet(exchange: StoreExchange, rank: int, world_ranks: Sequence[int], name: s
 
 
 def _across_hosts(exchange: StoreExchange, nodes: Nodes, world_ranks: Sequence[int], name: str) -> Communicator:
-    """MPI between hosts: the group's ranks tell each other their numbers in MPI's world."""
-    import os
-
-    from pycollective.comm.bootstrap import launcher
     from pycollective.comm.mpi_rail import MpiRail
     from pycollective.comm.rail_calls import RailCalls
 
     under_mpi = launcher(os.environ) == "mpi"
     if not all(said == b"mpi" for said in exchange(b"mpi" if under_mpi else b"")):
         raise BootstrapError(f"the ranks of this process group are on {nodes.count} hosts: start them with mpirun")
-    from pycollective.comm.mpi_bootstrap import import_mpi
+    rail = RailCalls(MpiRail(mpi_group(exchange)))
+    return Communicator(rail, nodes=nodes, world_ranks=world_ranks, name=name)
 
+
+def mpi_group(exchange: StoreExchange) -> Any:
+    """Collective: an mpi4py communicator of the process group's ranks, who tell each other their numbers in MPI."""
     mpi = import_mpi()
     numbers = [int(text) for text in exchange(str(mpi.COMM_WORLD.Get_rank()).encode())]
-    members = mpi.COMM_WORLD.Get_group().Incl(numbers)
-    return Communicator(
-        RailCalls(MpiRail(mpi.COMM_WORLD.Create_group(members))), nodes=nodes, world_ranks=world_ranks, name=name
-    )
-
-
-def deadline(seconds: float) -> float:
-    """The time.monotonic() at which `seconds` are over."""
-    return time.monotonic() + seconds
+    return mpi.COMM_WORLD.Create_group(mpi.COMM_WORLD.Get_group().Incl(numbers))

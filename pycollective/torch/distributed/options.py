@@ -13,9 +13,9 @@ class Options:
     Attributes:
         topology: how data moves, for the collectives that this topology has ("ring", "tree", "wheel(hub=2)", a
             class, an instance); the others, and None, take the default, `direct`.
-        engine: send every allreduce, broadcast and barrier through the engine, which fuses small ones, draws them in
-            the timeline and watches for stalls. Without it only coalesced allreduces go there: a single one is
-            through sooner when it is called directly.
+        engine: send every allreduce, broadcast and barrier through the engine, which fuses small ones that are under
+            way together, draws them in the timeline and watches for stalls. Without it calls go straight to the
+            communicator: a single one is through sooner.
 
     Raises:
         TopologyError: there is no such topology.

@@ -24,10 +24,14 @@ class Reductions(Calls):
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
             return self._steps(several.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], opts)
         tensors.check([x], "allreduce")
-        landing = tensors.filled(x)
-        op, scale = operator(opts.reduceOp, x)
+        return self._allreduce([x], opts)
+
+    def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
+        """allreduce of tensors of one type, as one call."""
+        landing = tensors.filled(inputs)
+        op, scale = operator(opts.reduceOp, inputs[0])
         data = tensors.numbers(landing.whole)
-        return self._call("allreduce", data, data, opts, [x], landing.finish, op=op, scale=scale)
+        return self._call("allreduce", data, data, opts, inputs, landing.finish, op=op, scale=scale)
 
     def reduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """The root's tensor becomes the reduction of all; the others' stay as they are."""

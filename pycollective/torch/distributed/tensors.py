@@ -90,11 +90,11 @@ class Landing:
             out.copy_(part.view(out.shape))
 
 
-def filled(x: Any) -> Landing:
-    """A landing for x alone that holds x's elements already: for calls in place."""
-    landing = Landing([x])
+def filled(xs: Sequence[Any]) -> Landing:
+    """A landing for tensors that holds their elements already: for calls in place."""
+    landing = Landing(xs)
     if landing.finish is not None:
-        landing.whole.copy_(x.detach().reshape(-1))
+        torch.cat([straight(x).reshape(-1) for x in xs], out=landing.whole)
     return landing
 
 

@@ -176,25 +176,26 @@ class Work(dist.Work):
         """Wait for the flight and finish, once; who comes meanwhile waits for that."""
         if self._through:
             return
+        error: BaseException | None = None
         try:
             self.flight.wait(timeout)
-        except TimeoutError:
+        except TimeoutError as late:
             if not self.flight.test():
                 raise  # can be waited for again
-        except Exception:
-            pass  # seen again below
+            error = late
+        except Exception as failure:
+            error = failure
         with self._turn:
             if not self._through:
-                self._complete()
+                self._complete(error)
 
-    def _complete(self) -> None:
-        try:
-            self.flight.wait(0)
-            if self._finish is not None:
+    def _complete(self, error: BaseException | None) -> None:
+        if error is None and self._finish is not None:
+            try:
                 self._finish()
-        except Exception as error:
-            self._error = error
-        self._finish = None
+            except Exception as failure:
+                error = failure
+        self._error, self._finish = error, None
         self._through = True
 
 

@@ -1,0 +1,203 @@
+"""Names, mismatches, join, process sets, lost ranks, starting and ending of pycollective.torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvd import job, run
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_any_order(n: int) -> None:
+    run(n, _any_order)
+
+
+def _any_order(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(r)).tolist()
+    handles = {i: hvd.allreduce_async(torch.full((i,), float(i + r)), name=f"t{i}", op=hvd.Sum) for i in order}
+    for i in reversed(order):
+        assert torch.equal(hvd.synchronize(handles[i]), torch.full((i,), float(n * i + n * (n - 1) // 2)))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_mismatches_are_named_on_every_rank(n: int) -> None:
+    run(n, _mismatches)
+
+
+def _mismatches(hvd: Any) -> None:
+    r = hvd.rank()
+    last = r == hvd.size() - 1
+    x = torch.ones(4)
+    with pytest.raises(RuntimeError, match=r"'allreduce.shape'.*shape=\([45],\).*shape=\([45],\)") as caught:
+        hvd.allreduce(torch.ones(5) if last else x, name="shape")
+    assert not isinstance(caught.value, hvd.mpi_ops.HorovodInternalError)
+    with pytest.raises(RuntimeError, match=r"float32.*float64|float64.*float32"):
+        hvd.allreduce(x.double() if last else x, name="dtype")
+    with pytest.raises(RuntimeError, match=r"op=sum.*op=max|op=max.*op=sum"):
+        hvd.synchronize(hvd.allreduce_async(x, name="op", op=hvd.Max if last else hvd.Sum))
+    with pytest.raises(RuntimeError, match=r"root=0.*root=1|root=1.*root=0"):
+        hvd.broadcast(x, 1 if last else 0, name="root")
+    assert torch.equal(hvd.allreduce(x, name="shape"), x)  # and life goes on
+
+
+def test_names_under_way() -> None:
+    run(2, _names_under_way)
+
+
+def _names_under_way(hvd: Any) -> None:
+    x = torch.ones(3)
+    handle = hvd.allreduce_async(x, name="twice")
+    hvd.barrier()  # it may be through by now, but is not synchronized
+    hvd.synchronize(handle)
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(x, name="twice")
+        with pytest.raises(ValueError, match="twice"):
+            hvd.allreduce_async(x, name="twice")
+        same_name = hvd.allgather_async(x, name="twice")  # another kind of operation
+    hvd.allgather_object(None)
+    if hvd.rank() == 1:
+        handle = hvd.allreduce_async(x, name="twice")
+        same_name = hvd.allgather_async(x, name="twice")
+    assert hvd.synchronize(same_name).shape == (6,)
+    hvd.synchronize(handle)
+    with pytest.raises(ValueError, match="contiguous"):
+        hvd.allreduce_(torch.ones(3, 4).t())
+    assert torch.equal(hvd.allreduce(torch.ones(3, 4).t()), torch.ones(4, 3))
+    with pytest.raises(ValueError, match="handle"):
+        hvd.poll(12345678)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_join(n: int) -> None:
+    run(n, _join)
+
+
+def _join(hvd: Any) -> None:
+    """Rank r has r batches; who has joined adds zeros, the mean is over all ranks."""
+    n, r = hvd.size(), hvd.rank()
+    for batch in range(r):
+        still = n - 1 - batch
+        assert torch.equal(hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"b{batch}"), torch.full((3,), float(still)))
+    assert hvd.join() == n - 1
+    assert torch.equal(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(n)))
+
+
+def test_process_sets() -> None:
+    run(4, _process_sets, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
+
+
+def _process_sets(hvd: Any) -> None:
+    r = hvd.rank()
+    even, odd = hvd.add_process_set([0, 2]), hvd.add_process_set(hvd.ProcessSet([3, 1]))
+    mine, other = (odd, even) if r % 2 else (even, odd)
+    assert (mine.size(), mine.rank(), mine.included(), other.included()) == (2, r // 2, True, False)
+    assert hvd.allreduce(torch.tensor([r]), op=hvd.Sum, process_set=mine).item() == (4 if r % 2 else 2)
+    assert hvd.broadcast(torch.tensor([r]), 3 if r % 2 else 2, process_set=mine).item() == (3 if r % 2 else 2)
+    with pytest.raises(ValueError, match="not part"):
+        hvd.allreduce(torch.ones(1), process_set=other)
+    with pytest.raises(ValueError, match="already"):
+        hvd.add_process_set([2, 0])
+    assert hvd.remove_process_set(even) and not hvd.remove_process_set(hvd.global_process_set)
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(torch.ones(1), process_set=even)
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 4
+
+
+def test_fixed_process_sets() -> None:
+    run(2, _fixed_process_sets)
+
+
+def _fixed_process_sets(hvd: Any) -> None:
+    with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
+        hvd.add_process_set([0])
+    hvd.shutdown()
+    alone = hvd.ProcessSet([1])
+    hvd.init(process_sets=[alone])
+    if hvd.rank() == 1:
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=alone).item() == 1
+
+
+def test_shutdown_and_init_again() -> None:
+    run(3, _again)
+
+
+def _again(hvd: Any) -> None:
+    for turn in range(3):
+        assert hvd.is_initialized()
+        assert hvd.allreduce(torch.tensor([turn]), op=hvd.Sum).item() == 3 * turn
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        with pytest.raises(ValueError, match="not been initialized"):
+            hvd.rank()
+        hvd.init(comm=[0, 1, 2] if turn == 1 else None)
+
+
+def test_what_was_built() -> None:
+    run(1, _built)
+
+
+def _built(hvd: Any) -> None:
+    for question in ("gloo_built", "gloo_enabled", "ddl_built", "ccl_built", "rocm_built", "mpi_enabled"):
+        assert getattr(hvd, question)() is False
+    assert isinstance(hvd.nccl_built(), int) and isinstance(hvd.cuda_built(), bool) and hvd.is_homogeneous()
+    with pytest.raises(ValueError, match="MPI"):
+        hvd.mpi_threads_supported()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_killed_rank_is_an_internal_error_on_the_others(n: int) -> None:
+    with job(n, _until_killed) as under_way:
+        for rank in range(n):
+            assert under_way.hear(rank) == "working"
+        killed = under_way.kill(1)
+        outcomes = under_way.outcomes()
+    for rank, outcome in outcomes.items():
+        if rank != 1:
+            assert outcome.error is None, outcome.trace
+            assert "rank 1" in outcome.value, outcome.value
+            assert outcome.at - killed < 10
+
+
+def _until_killed(hvd: Any) -> str:
+    hvd.allreduce(torch.ones(5))
+    hvd.link.send("working")
+    try:
+        while True:
+            hvd.allreduce(torch.ones(5), name="again")
+    except hvd.HorovodInternalError as error:
+        return str(error)
+
+
+def test_a_stall_ends_the_job_where_it_is_told_to() -> None:
+    run(2, _stalled_for_good, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.5"})
+
+
+def _stalled_for_good(hvd: Any) -> None:
+    if hvd.rank() == 1:
+        with pytest.raises(hvd.HorovodInternalError, match="late"):
+            hvd.allreduce(torch.ones(2), name="another")
+        return
+    with pytest.raises(hvd.HorovodInternalError, match="late"):
+        hvd.allreduce(torch.ones(2), name="late")
+
+
+def test_timeline(tmp_path: Path) -> None:
+    run(4, _timeline, str(tmp_path / "timeline.json"))
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1, 2, 3}
+    assert {"NEGOTIATE_ALLREDUCE", "QUEUE", "ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER"} <= {e["name"] for e in events}
+    assert not list(tmp_path.glob("*.rank*"))
+
+
+def _timeline(hvd: Any, path: str) -> None:
+    hvd.start_timeline(path, mark_cycles=True)
+    hvd.grouped_allreduce([torch.ones(5000), torch.ones(3)], name="g")
+    hvd.stop_timeline()

@@ -1,0 +1,225 @@
+"""The operations of pycollective.torch against arithmetic, on 1 to 4 ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvd import run
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+SIZES = [1, 2, 3, 4]
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+REALS = ("float16", "bfloat16", "float32", "float64")
+SHAPES = ((), (1,), (5,), (17, 3), (0, 4), (3, 300, 7))
+
+
+def of_rank(rank: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+    """Small whole numbers: sums are exact in every type."""
+    values = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(100 * seed + rank))
+    return values.to(getattr(torch, dtype))
+
+
+def everybodys(n: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+    return torch.stack([of_rank(rank, shape, dtype, seed) for rank in range(n)])
+
+
+def same(found: Any, expected: Any) -> None:
+    assert found.dtype == expected.dtype and found.shape == expected.shape, f"{found} is not {expected}"
+    assert torch.equal(found, expected), f"{found} is not {expected}"
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_allreduce(n: int) -> None:
+    run(n, _allreduce)
+
+
+def _allreduce(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    for dtype in (*INTEGERS, *REALS):
+        for shape in SHAPES:
+            x, everybody = of_rank(r, shape, dtype), everybodys(n, shape, dtype).double()
+            for op, right in (
+                (hvd.Sum, everybody.sum(0)),
+                (hvd.Min, everybody.amin(0)),
+                (hvd.Max, everybody.amax(0)),
+                (hvd.Product, everybody.prod(0)),
+            ):
+                same(hvd.allreduce(x, op=op), right.to(x.dtype))
+            same(x, of_rank(r, shape, dtype))  # not touched
+            assert hvd.allreduce_(x, op=hvd.Sum) is x
+            same(x, everybody.sum(0).to(x.dtype))
+    mean = everybodys(n, (9,), "float32").mean(0)
+    x = of_rank(r, (9,), "float32")
+    torch.testing.assert_close(hvd.allreduce(x), mean)
+    handles = [hvd.allreduce_async(x, name="a"), hvd.allreduce_async_(x.clone(), name="b", op=hvd.Sum)]
+    torch.testing.assert_close(hvd.synchronize(handles[1]), mean * n)
+    while not hvd.poll(handles[0]):
+        pass
+    torch.testing.assert_close(hvd.synchronize(handles[0]), mean)
+    assert hvd.synchronize(handles[0]) is None
+    torch.testing.assert_close(hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0), mean * n * 2)
+    same(hvd.allreduce(of_rank(r, (7,), "bool"), op=hvd.Sum), everybodys(n, (7,), "bool").any(0))
+    with pytest.warns(DeprecationWarning):
+        torch.testing.assert_close(hvd.allreduce(x, average=False), mean * n)
+    with pytest.raises(ValueError, match="supersedes"):
+        hvd.allreduce(x, average=True, op=hvd.Sum)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_groups(n: int) -> None:
+    run(n, _groups)
+
+
+def _groups(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    shapes = [(3,), (4, 5), (), (1000,)]
+    mine = [of_rank(r, shape, "float32", i) for i, shape in enumerate(shapes)]
+    sums = [everybodys(n, shape, "float32", i).sum(0) for i, shape in enumerate(shapes)]
+    for found in (
+        hvd.grouped_allreduce(mine, op=hvd.Sum),
+        hvd.synchronize(hvd.grouped_allreduce_async(mine, op=hvd.Sum, name="g")),
+        hvd.grouped_allreduce_([x.clone() for x in mine], op=hvd.Sum),
+        hvd.synchronize(hvd.grouped_allreduce_async_([x.clone() for x in mine], op=hvd.Sum)),
+    ):
+        for got, right in zip(found, sums, strict=True):
+            same(got, right)
+    assert hvd.grouped_allreduce([]) == []
+    rows = [torch.full((r + 1 + i, 2), float(r)) for i in range(2)]
+    for i, joined in enumerate(hvd.grouped_allgather(rows)):
+        same(joined, torch.cat([torch.full((q + 1 + i, 2), float(q)) for q in range(n)]))
+    table = [torch.arange(2.0 * n + 1), torch.ones(n, 3)]
+    for got, whole in zip(hvd.grouped_reducescatter(table, op=hvd.Sum), table, strict=True):
+        same(got, torch.tensor_split(whole * n, n)[r])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_moving(n: int) -> None:
+    run(n, _moving)
+
+
+def _moving(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    for dtype in ("bool", *INTEGERS, *REALS):
+        rows = of_rank(r, (r + 1, 3), dtype)
+        same(hvd.allgather(rows), torch.cat([of_rank(q, (q + 1, 3), dtype) for q in range(n)]))
+        for root in range(n):
+            same(hvd.broadcast(rows[:1], root), of_rank(root, (root + 1, 3), dtype)[:1])
+            x = of_rank(r, (2, 2), dtype)
+            assert hvd.broadcast_(x, root) is x
+            same(x, of_rank(root, (2, 2), dtype))
+    same(hvd.allgather(torch.tensor(r)), torch.arange(n))
+    assert hvd.allgather(torch.empty(0 if r else 2)).shape == (2,)
+    same(
+        hvd.alltoall(torch.arange(2 * n) + 10 * r),
+        torch.cat([10 * q + torch.arange(2 * r, 2 * r + 2) for q in range(n)]),
+    )
+    splits = [(r + q) % 3 for q in range(n)]
+    got, received = hvd.alltoall(torch.full((sum(splits),), r), splits=torch.tensor(splits))
+    assert received.tolist() == [(q + r) % 3 for q in range(n)]
+    assert got.tolist() == [q for q in range(n) for _ in range((q + r) % 3)]
+    x = torch.arange(3.0 * n + 1)
+    torch.testing.assert_close(hvd.reducescatter(x), torch.tensor_split(x, n)[r])
+    same(hvd.reducescatter(x, op=hvd.Sum), torch.tensor_split(x * n, n)[r])
+    hvd.barrier()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_gradients(n: int) -> None:
+    run(n, _gradients)
+
+
+def _gradients(hvd: Any) -> None:
+    """Of the synchronous forms, as Horovod defines them."""
+    n, r = hvd.size(), hvd.rank()
+
+    def gradient(operation: Any, shape: tuple[int, ...], weigh: Any = None) -> Any:
+        x = torch.ones(shape, requires_grad=True)
+        y = operation(x)
+        (y * (weigh(y) if weigh else 1)).sum().backward()
+        return x.grad
+
+    same(gradient(lambda x: hvd.allreduce(x, op=hvd.Sum), (3,)), torch.full((3,), float(n)))
+    same(gradient(hvd.allreduce, (3,)), torch.ones(3))
+    same(gradient(lambda x: hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum)[1], (3,)), torch.full((3,), 2.0 * n))
+    total = n * (n + 1) // 2
+    start = r * (r + 1) // 2
+    found = gradient(hvd.allgather, (r + 1,), lambda y: torch.arange(float(total)))
+    same(found, torch.arange(float(total))[start : start + r + 1])
+    same(gradient(lambda x: hvd.broadcast(x, 0), (3,)), torch.full((3,), float(r == 0)))
+    same(gradient(hvd.alltoall, (2 * n,)), torch.ones(2 * n))
+    same(gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (2 * n,)), torch.full((2 * n,), float(n)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_adasum(n: int) -> None:
+    run(n, _adasum)
+
+
+def _adasum(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    same(hvd.allreduce(torch.full((4,), 3.0), op=hvd.Adasum), torch.full((4,), 3.0))  # parallel: the mean
+    same(hvd.allreduce(torch.eye(4)[r], op=hvd.Adasum), torch.eye(4)[:n].sum(0))  # orthogonal: the sum
+    x = torch.randn(50, generator=torch.Generator().manual_seed(r)).to(torch.bfloat16)
+    everybody = hvd.allgather(hvd.allreduce(x, op=hvd.Adasum).unsqueeze(0))
+    assert (everybody == everybody[0]).all()
+    with pytest.raises(ValueError, match="Adasum takes no"):
+        hvd.allreduce(x, op=hvd.Adasum, prescale_factor=2.0)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_sparse_and_compressed(n: int) -> None:
+    run(n, _sparse_and_compressed)
+
+
+def _sparse_and_compressed(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    x = torch.sparse_coo_tensor([[r, 4, 4]], [1.0, 2.0, 3.0], (6,), check_invariants=False)
+    dense = torch.stack([torch.eye(6)[q] + 5 * torch.eye(6)[4] for q in range(n)])
+    same(hvd.sparse_allreduce_async(x, "s", hvd.Sum)().to_dense(), dense.sum(0))
+    torch.testing.assert_close(hvd.sparse_allreduce_async(x, None, hvd.Average)().to_dense(), dense.mean(0))
+    y = torch.linspace(0, 1, 9) * (r + 1)
+    for kind, tolerance in (("fp16", 1e-3), ("bf16", 1e-2)):
+        found = hvd.allreduce(y, compression=getattr(hvd.Compression, kind))
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, torch.linspace(0, 1, 9) * (n + 1) / 2, rtol=tolerance, atol=tolerance)
+        same(
+            hvd.allreduce(torch.tensor([r]), compression=getattr(hvd.Compression, kind), op=hvd.Max),
+            torch.tensor([n - 1]),
+        )
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_models_and_objects(n: int) -> None:
+    run(n, _models_and_objects)
+
+
+def _models_and_objects(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    torch.manual_seed(r)
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).to(memory_format=torch.channels_last)
+    root = n - 1
+    for params in (model.state_dict(), model.named_parameters()):
+        hvd.broadcast_parameters(params, root)
+    with pytest.raises(ValueError, match="state_dict"):
+        hvd.broadcast_parameters("weights", root)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
+    gathered = hvd.allgather(weights)
+    assert (gathered == gathered[root]).all()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * (r + 1), betas=(0.5 + 0.1 * r, 0.9))
+    if r == root:
+        model(torch.randn(1, 1, 5, 5)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, root)
+    assert (
+        optimizer.param_groups[0]["lr"] == 0.1 * (root + 1)
+        and optimizer.param_groups[0]["betas"][0] == 0.5 + 0.1 * root
+    )
+    states = hvd.allgather_object([v["exp_avg"] for v in optimizer.state_dict()["state"].values()])
+    assert len(states[r]) == 4 and all(torch.equal(a, b) for a, b in zip(states[0], states[root], strict=True))
+    with pytest.raises(ValueError, match="LBFGS"):
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+    assert hvd.broadcast_object({"rank": r, "of": [1, None]}, root) == {"rank": root, "of": [1, None]}
+    assert hvd.allgather_object("x" * r) == ["x" * q for q in range(n)]
