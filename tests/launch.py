@@ -23,7 +23,7 @@ from typing import Any
 CLI = [sys.executable, "-m", "pycollective.cli.main"]
 """The `pycollective` command of the package under test; start it outside the source tree."""
 # exec keeps the pid: signals and exit codes reach the launcher as if the shell had not been there.
-_WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}.out"'
+_WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}}.out"'
 OPEN_MPI_SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -81,6 +81,7 @@ def launch(
     env: Mapping[str, str] | None = None,
     grace: float = 0,
     check: bool = False,
+    through: str = "",
 ) -> Launched:
     """Run `script` on `n` ranks, in an empty folder, and return what each wrote.
 
@@ -90,16 +91,18 @@ def launch(
         taken
             (its own imports inside it; called with `args` as strings).
         args: passed as sys.argv[1:].
-        launcher: "pycollective" (`pycollective run`), "mpirun", or "alone" (plain Python, n must be 1).
+        launcher: "pycollective" (`pycollective run`), "mpirun", "torchrun", or "alone" (plain Python, n must be 1).
         timeout: seconds until everything is killed and an AssertionError carries the output so far.
         env: variables to add to the environment. grace: as in `pycollective run --grace`.
         check: raise an AssertionError unless the exit code is 0.
+        through: the module that runs the script, as `python -m THROUGH SCRIPT`.
     """
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder:
         file = _script(script, Path(folder))
         out = Path(folder, "out")
         out.mkdir()
-        program = ["sh", "-c", _WRAPPER, str(out), sys.executable, str(file), *map(str, args)]
+        module = ["-m", through] if through else []
+        program = ["sh", "-c", _WRAPPER, str(out), sys.executable, *module, str(file), *map(str, args)]
         command = [*_launcher(launcher, n, grace), *program]
         full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
         full |= OPEN_MPI_SETTINGS if launcher == "mpirun" else {}
@@ -123,6 +126,9 @@ def _launcher(name: str, n: int, grace: float) -> list[str]:
         if mpirun is None:
             raise AssertionError("no mpirun with mpi4py; mark the test with @needs_mpi")
         return [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(n)]
+    if name == "torchrun":
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+        return [*torchrun, "--nproc-per-node", str(n)]
     if name == "alone":
         assert n == 1
         return []

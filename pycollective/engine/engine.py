@@ -83,8 +83,15 @@ class Engine:
 
     def _make_core(self) -> _core.Engine | Rounds:
         team = self.comm._backend
+        me = weakref.ref(self)  # a circle through C++ would never be collected
+
+        def run(*arguments: Any) -> None:
+            engine = me()
+            if engine is not None:
+                engine._run(*arguments)
+
         if isinstance(team, RailCalls):  # no memory in common
-            return Rounds(self.comm, self._run)
+            return Rounds(self.comm, run)
         settings = self.settings
         slots = max(LEAST_SLOTS, settings.cache_capacity)
         buffers = max(1, settings.fusion_buffers)
@@ -93,7 +100,7 @@ class Engine:
         warn_seconds = 0.0 if quiet else settings.stall_check_time
         topologies = [settings.topology or None]
         return _core.Engine(
-            team, self._share_board(slots), slots, buffer, buffers, topologies, self._run, warn_seconds,
+            team, self._share_board(slots), slots, buffer, buffers, topologies, run, warn_seconds,
             settings.stall_shutdown_time,
         )  # fmt: skip
 

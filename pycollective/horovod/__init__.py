@@ -3,7 +3,7 @@
     python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
 
 `horovod.torch` and its modules are `pycollective.torch` and its modules themselves; `horovod.common` and its modules
-lie in pycollective/horovod/common; `horovod.run` starts ranks. There is nothing else: no horovod.tensorflow, for example.
+lie in pycollective/horovod/common; `horovod.run` starts ranks. There is nothing else: no horovod.tensorflow, say.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="pycollective-") as folder:
         Path(folder, "task").write_bytes(_task(func, args, kwargs or {}))
         launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks)]
-        rank = [executable or sys.executable, "-m", __name__, folder]
+        rank = [executable or sys.executable, "-m", "pycollective.horovod.task", folder]
         # The ranks must find this very package, whatever made it importable here.
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         code = subprocess.run([*launcher, *rank], env={**os.environ, "PYTHONPATH": path}, check=False).returncode
@@ -74,34 +73,19 @@ def _refuse(ranks: int, hosts: str | None, both: bool | None, others: Mapping[st
 def _task(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """Where a rank is to look for modules, and the call; pickled."""
     here = {"sys_path": [entry or str(Path.cwd()) for entry in sys.path], "sys_argv": sys.argv, "dir": str(Path.cwd())}
-    if _cloudpickle() is None:  # pickle names the functions of a script; the ranks have to read it
+    if pickler() is pickle:  # it names the functions of a script; the ranks have to read it
         main = sys.modules["__main__"]
         if main.__spec__ is not None:
             here["init_main_from_name"] = main.__spec__.name
         elif getattr(main, "__file__", None):
             here["init_main_from_path"] = str(Path(str(main.__file__)).resolve())
-    return pickle.dumps((here, (_cloudpickle() or pickle).dumps((func, tuple(args), dict(kwargs)))))
+    return pickle.dumps((here, pickler().dumps((func, tuple(args), dict(kwargs)))))
 
 
-def _cloudpickle() -> Any:
+def pickler() -> Any:
+    """cloudpickle, or pickle where that is not installed."""
     try:
         import cloudpickle
     except ImportError:
-        return None
+        return pickle
     return cloudpickle
-
-
-def _work(folder: str) -> None:
-    """On a rank: do the task and leave what it returns."""
-    from pycollective import horovod
-
-    here, call = pickle.loads(Path(folder, "task").read_bytes())
-    spawn.prepare(here)
-    horovod.install()
-    func, args, kwargs = pickle.loads(call)
-    value = func(*args, **kwargs)
-    Path(folder, os.environ["PYCOLLECTIVE_RANK"]).write_bytes((_cloudpickle() or pickle).dumps(value))
-
-
-if __name__ == "__main__":
-    _work(sys.argv[1])

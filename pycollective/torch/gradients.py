@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import torch
 
 from pycollective.engine import Engine, Item, Work
 from pycollective.torch.basics import engine_of
+from pycollective.torch.exceptions import HorovodInternalError
 from pycollective.torch.handles import internal_errors
 from pycollective.torch.process_sets import ProcessSet
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+
+_logger = logging.getLogger(__name__)
 
 
 def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
@@ -29,6 +33,36 @@ def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
+def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[], None]]:
+    """What is sent of a parameter's gradient and reduced in place, and what then puts the result into p.grad."""
+    gradient = p.grad
+    assert gradient is not None
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    small, context = compression.compress(dense)
+    x = contiguous_view(small)
+    is_small = x.data_ptr() == small.data_ptr()
+
+    def take() -> None:
+        if p.grad is None or (is_small and small is p.grad):
+            return
+        result = compression.decompress(small if is_small else x, context)
+        if p.grad.is_sparse:
+            p.grad = result.to_sparse(p.grad.sparse_dim())
+        else:
+            p.grad.detach().copy_(result)
+
+    return x, take
+
+
+def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
+    """The gradient of a parameter that this rank did not use, sparse as an embedding's is."""
+    if not sparse:
+        return torch.zeros_like(p, requires_grad=False)
+    nowhere = torch.zeros((1, 0), dtype=torch.int64, device=p.device)
+    rows = torch.zeros((0, *p.shape[1:]), dtype=p.dtype, device=p.device)
+    return torch.sparse_coo_tensor(nowhere, rows, p.shape, is_coalesced=True)
+
+
 class GradientWindows:
     """Room for the gradients of a model in windows that all ranks share, one for each element type.
 
@@ -37,30 +71,43 @@ class GradientWindows:
     """
 
     def __init__(self, name: str, parameters: Sequence[torch.Tensor], process_set: ProcessSet) -> None:
-        """`parameters`: in the order of the forward pass; neighbours in time become neighbours in memory."""
+        """`parameters`: that have dense gradients, in the order of the forward pass, the same on all ranks.
+
+        Neighbours in time become neighbours in memory.
+        """
         self._name, self._process_set = name, process_set
         self._parameters = [p for p in reversed(parameters) if p.device.type == "cpu"]
         self._engine: Engine | None = None
         self._work: Work | None = None
+        self._failed = False
         self._flat: list[torch.Tensor] = []
         self._views: dict[torch.Tensor, torch.Tensor] = {}
 
-    def zero(self) -> bool:
-        """Make all gradients zeros in windows; False where that cannot be done (yet): nothing has changed then."""
+    def zero(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Make the gradients of `parameters` zeros, in windows; False where that cannot be done (yet).
+
+        Parameters without a gradient stay without.
+        """
         engine = engine_of(self._process_set)
         if engine is not self._engine:  # the first one, or one after a shutdown
-            self._engine, self._work, self._flat, self._views = engine, None, [], {}
+            self._engine, self._work, self._failed, self._flat, self._views = engine, None, False, [], {}
         if not self._views and not self._make(engine):
             return False
         for flat in self._flat:
             flat.zero_()
-        for p, view in self._views.items():
-            p.grad = view
+        for p in parameters:
+            gradient, view = p.grad, self._views.get(p)
+            if gradient is None or gradient is view:
+                continue
+            if view is not None and (view.shape, view.dtype, view.device) == (p.shape, p.dtype, p.device):
+                p.grad = view
+            else:
+                p.grad = gradient.detach().zero_()
         return True
 
     def _make(self, engine: Engine) -> bool:
         kinds = list(dict.fromkeys(p.dtype for p in self._parameters))  # no set: its order may differ between ranks
-        if any(p.grad is not None and p.grad.is_sparse for p in self._parameters) or not kinds:
+        if self._failed or not kinds:
             return False
         if self._work is None:
             sizes = [sum(p.numel() * p.element_size() for p in self._parameters if p.dtype == kind) for kind in kinds]
@@ -72,16 +119,25 @@ class GradientWindows:
                 (self._work,) = engine.submit([Item("call", self._name, run=make)])
         if not self._work.done():
             return False
-        with internal_errors():
-            windows = self._work.wait()
+        try:
+            with internal_errors():
+                windows = self._work.wait()
+        except HorovodInternalError:
+            raise
+        except Exception as error:  # no room: /dev/shm is small in many containers
+            _logger.warning("gradients are packed to be reduced: no windows for them (%s)", error)
+            self._failed = True
+            return False
         for kind, window in zip(kinds, windows, strict=True):
-            flat = torch.from_numpy(window).view(kind)
-            self._flat.append(flat)
-            members = [p for p in self._parameters if p.dtype == kind]
-            ends = itertools.accumulate(p.numel() for p in members)
-            for p, end in zip(members, ends, strict=True):
-                self._views[p] = _like(p, flat[end - p.numel() : end])
+            self._divide(torch.from_numpy(window).view(kind))
         return True
+
+    def _divide(self, flat: torch.Tensor) -> None:
+        self._flat.append(flat)
+        members = [p for p in self._parameters if p.dtype == flat.dtype]
+        ends = itertools.accumulate(p.numel() for p in members)
+        for p, end in zip(members, ends, strict=True):
+            self._views[p] = _like(p, flat[end - p.numel() : end])
 
 
 def _like(p: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

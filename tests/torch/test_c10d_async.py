@@ -216,3 +216,52 @@ def _options(world: World) -> None:
         Options(topology="rimg")
     with pytest.raises(TypeError, match="Options, not dict"):
         dist.new_group(backend="pycollective", pg_options={"topology": "ring"})
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_what_touches_the_same_tensor_is_done_in_order(engine: bool) -> None:
+    run(3, _in_order, engine, gloo=False)
+
+
+def _in_order(world: World, engine: bool) -> None:
+    """Nobody waits for anything between: calls of one step, of several, coalesced, through the engine or not."""
+    from pycollective.torch.distributed import Options
+
+    group = dist.new_group(backend="pycollective", pg_options=Options(engine=engine))
+    n, works = world.size, []
+    for _ in range(10):
+        x = torch.full((n, 50_000), float(world.rank + 1))
+        y, z = torch.empty_like(x), torch.empty(n * n, 50_000)
+        works.append(dist.all_reduce(x, group=group, async_op=True))  # 6 everywhere
+        works.append(dist.all_to_all_single(y, x, group=group, async_op=True))  # 6
+        works.append(dist.all_reduce(y, group=group, async_op=True))  # 18
+        with dist._coalescing_manager(group, async_ops=True) as manager:
+            dist.all_reduce(y, group=group)  # 54
+            dist.all_reduce(x, group=group)  # 18
+        works.append(manager)
+        works.append(dist.all_gather_single(z, y, group=group, async_op=True))  # 54
+        dist.all_to_all_single(x, y, group=group)  # 54
+        dist.all_reduce(x, group=group)  # 162
+        works.append(dist.all_reduce(z, group=group, async_op=True))  # 162
+        for work in works:
+            work.wait()
+        assert [t.unique().tolist() for t in (x, y, z)] == [[162.0], [54.0], [162.0]]
+
+
+def test_calls_under_way_are_finished_when_the_group_is_destroyed() -> None:
+    run(2, _destroyed, gloo=False)
+
+
+def _destroyed(world: World) -> None:
+    group = dist.new_group()
+    x, y = torch.ones(100_000), torch.empty(100_000)
+    works = [dist.all_reduce(x, group=group, async_op=True)]
+    works.append(dist.all_to_all_single(y, x, group=group, async_op=True))
+    if world.rank:
+        time.sleep(0.2)
+    dist.destroy_process_group(group)
+    for work in works:
+        work.wait()
+    assert (x == 2).all() and (y == 2).all()
+    with pytest.raises(RuntimeError, match="destroyed"):
+        group.alltoall_base(y, x, [], []).wait()

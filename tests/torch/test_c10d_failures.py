@@ -68,7 +68,7 @@ def _late(world: World) -> None:
         dist.all_reduce(torch.ones(3))
 
 
-@pytest.mark.parametrize("way", ["waiting", "work", "future", "lane", "barrier"])
+@pytest.mark.parametrize("way", ["waiting", "work", "future", "lane", "later", "barrier"])
 def test_a_killed_rank_is_named_by_all_others(way: str) -> None:
     with job(3, _killed, way) as ranks:
         for rank in range(3):
@@ -96,6 +96,8 @@ def _killed(world: World, way: str) -> float:
             dist.all_reduce(torch.ones(3), async_op=True).wait()
         elif way == "future":
             dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+        elif way == "later":
+            dist.all_to_all_single(out, torch.ones(3), async_op=True).wait()
         elif way == "lane":
             dist.all_to_all_single(out, torch.ones(3))
         else:
@@ -125,23 +127,32 @@ def _backward(world: World) -> None:
             model(torch.ones(2, 4)).sum().backward()
 
 
-def test_abort_ends_the_calls_of_the_others() -> None:
-    with job(3, _abort) as ranks:
+@pytest.mark.parametrize("way", ["reduces", "exchanges", "receives"])
+def test_abort_ends_the_calls_of_the_others(way: str) -> None:
+    with job(3, _abort, way) as ranks:
         outcomes = ranks.outcomes(20)
     for outcome in outcomes.values():
         assert outcome.error is None, outcome.trace
 
 
-def _abort(world: World) -> None:
-    dist.barrier()
+def _abort(world: World, way: str) -> None:
+    x = torch.ones(3)
+    dist.all_to_all_single(x, torch.ones(3))
     if world.rank == 0:
         time.sleep(0.2)
         world.ours.abort()
         with pytest.raises(RuntimeError):
-            dist.all_reduce(torch.ones(2))
+            dist.all_reduce(x)
+        return
+    if way == "receives":
+        with pytest.raises(RuntimeError, match="rank 0 "):
+            dist.recv(x, 0)
         return
     with pytest.raises(RuntimeError, match="rank 0 has aborted the process group"):
-        dist.all_reduce(torch.ones(2))
+        if way == "reduces":
+            dist.all_reduce(x)
+        else:
+            dist.all_to_all_single(x, torch.ones(3), async_op=True).wait()
 
 
 def test_a_rank_that_does_not_join_is_named() -> None:

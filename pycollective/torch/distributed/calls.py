@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from pycollective.comm.calls import KIND
 from pycollective.comm.communicator import Communicator
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.fusion import Fusion
-from pycollective.torch.distributed.lane import Job, Lane
+from pycollective.torch.distributed.lane import Job, Lane, Ticket
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
@@ -46,6 +47,8 @@ class Calls(dist.ProcessGroup):
         self._lane, self._messages, self._fusion = lane, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
         self._calls = 0
+        self._last: Flight | None = None  # of the communicator's asynchronous calls, which end in order
+        self._jobs: list[tuple[Ticket, list[tensors.Span]]] = []  # under way on the lane, with the memory they touch
 
     # -- what torch asks about a group -----------------------------------------------------------------------------
 
@@ -138,26 +141,55 @@ class Calls(dist.ProcessGroup):
             comm = self._lane.comm
         else:
             comm = self.comm
-            if self._fusion.flying:
-                self._fusion.settle()  # what was called first is done first
-            if self.options.engine and kind in Fusion.KINDS:
+            fused = self.options.engine and kind in Fusion.KINDS
+            self._settle((data, into), fused)
+            if fused:
                 flight = self._fusion.start(kind, [(data, into)], op, root, scale)
                 return self._returned(flight, outputs, finish, later)
         topology = self.options.topology_for(kind)
         x, out = tensors.buffers(data, into)
         flight = comm._call(KIND[kind], x, out, op, topology, root, counts, scale, self._seconds(opts), later)
         if later:
+            if not within:
+                self._last = flight
             return Work(flight, outputs, finish, self._lane)
         if finish is not None:
             finish()
         return Through(outputs, self._lane)
 
-    def _steps(self, job: Job, outputs: Sequence[Any], opts: Any) -> Any:
-        """A collective of several steps."""
+    def _settle(self, touched: Sequence[Any], fused: bool) -> None:
+        """Before a call: what was called first and touches the same memory is done first, wherever it is done."""
+        if self._fusion.flying and not fused:
+            self._fusion.settle()
+        if fused and self._last is not None:
+            _wait(self._last)
+        if self._jobs:
+            self._jobs = [(ticket, memory) for ticket, memory in self._jobs if not ticket.test()]
+            spans = [tensors.span(x) for x in touched]
+            for ticket, memory in self._jobs:
+                if tensors.overlap(memory, spans):
+                    _wait(ticket)
+
+    def _steps(self, job: Job, touched: Sequence[Any], outputs: Sequence[Any], opts: Any) -> Any:
+        """A collective of several steps that reads or writes the tensors `touched`."""
         self._calls += 1
-        if getattr(opts, "asyncOp", True) and not self._lane.inside():
-            return Work(self._lane.submit(job), outputs, None, self._lane)
-        self._lane.run(job)
+        if self._lane.inside():
+            job(self._lane)
+            return Through(outputs, self._lane)
+        if self._fusion.flying:
+            self._fusion.settle()
+        before, self._last = self._last, None
+
+        def in_turn(lane: Lane) -> None:
+            if before is not None:
+                _wait(before)
+            job(lane)
+
+        if getattr(opts, "asyncOp", True):
+            ticket = self._lane.submit(in_turn)
+            self._jobs.append((ticket, [tensors.span(x) for x in touched]))
+            return Work(ticket, outputs, None, self._lane)
+        self._lane.run(in_turn)
         return Through(outputs, self._lane)
 
     def _returned(self, flight: Flight, outputs: Sequence[Any], finish: Callable[[], None] | None, later: bool) -> Work:
@@ -165,3 +197,8 @@ class Calls(dist.ProcessGroup):
         if not later:
             work.wait()
         return work
+
+
+def _wait(flight: Flight) -> None:
+    with contextlib.suppress(RuntimeError):  # what went wrong is for its own Work to tell
+        flight.wait()

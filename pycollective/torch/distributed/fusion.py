@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pycollective.comm.communicator import Communicator
+from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import EngineFlight, Flights
-
-
-@dataclass
-class _Flying:
-    """An operation under way, and the memory that it writes."""
-
-    flight: EngineFlight
-    start: int
-    end: int
 
 
 class Fusion:
     """Args: comm: of the process group, from which the engine is made at its first use (collective, as all calls are).
 
     Attributes:
-        flying: operations that were not through when last looked at.
+        flying: operations that were not through when last looked at, and the memory that they write.
     """
 
     KINDS = frozenset(("allreduce", "broadcast", "barrier"))
@@ -33,7 +24,7 @@ class Fusion:
         self._comm = comm
         self._engine: Any = None
         self._number = 0
-        self.flying: list[_Flying] = []
+        self.flying: list[tuple[EngineFlight, Span]] = []
 
     def start(
         self, kind: str, arrays: Sequence[tuple[Any, Any]], op: str, root: int, scale: tuple[float, float] | None
@@ -54,23 +45,23 @@ class Fusion:
             if kind == "barrier":
                 data = into = None
             items.append(Item(kind, name, data, into, op, root, None, before, after))
-            memory.append(_span(into))
+            memory.append(span(into))
         self._settle_for(memory)
         flights = [EngineFlight(work) for work in self._engine.submit(items)]
-        self.flying += [_Flying(flight, *span) for flight, span in zip(flights, memory, strict=True)]
+        self.flying += zip(flights, memory, strict=True)
         return Flights(flights)
 
-    def _settle_for(self, memory: Sequence[tuple[int, int]]) -> None:
+    def _settle_for(self, memory: Sequence[Span]) -> None:
         """Wait for what writes to the same memory: the engine may run what it has in any order, or at once."""
-        self.flying = [one for one in self.flying if not one.flight.test()]
-        if any(one.start < end and start < one.end for one in self.flying for start, end in memory):
+        self.flying = [(flight, written) for flight, written in self.flying if not flight.test()]
+        if overlap((written for _, written in self.flying), memory):
             self.settle()
 
     def settle(self) -> None:
         """Wait until everything submitted is through; what went wrong is for its own Work to tell."""
-        for one in self.flying:
+        for flight, _ in self.flying:
             with contextlib.suppress(RuntimeError):
-                one.flight.wait()
+                flight.wait()
         self.flying = []
 
     def close(self) -> None:
@@ -78,8 +69,3 @@ class Fusion:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-
-
-def _span(x: Any) -> tuple[int, int]:
-    """The addresses of a plain tensor's memory, first and past the last."""
-    return (0, 0) if x is None else (x.data_ptr(), x.data_ptr() + x.numel() * x.element_size())

@@ -145,9 +145,12 @@ class ProcessGroup(Reductions, Moving):
 
     def abort(self) -> None:
         """End the group now, also for ranks that are in a call: theirs raises."""
-        backend: Any = self.comm._backend
-        if hasattr(backend, "give_up"):
-            backend.give_up(f"rank {self.comm.rank} has aborted the process group")
+        text = f"rank {self.comm.rank} has aborted the process group"
+        backends: list[Any] = [self.comm._backend, *self.comm._channels.values()]
+        for backend in backends:
+            if hasattr(backend, "give_up"):
+                backend.give_up(text)
+        self._lane.abort(text)
         self.shutdown()
 
 

@@ -113,9 +113,16 @@ class Lane:
         finally:
             self._rest()
 
-    def close(self, patience: float = 1.0) -> None:
-        """No more jobs: those that have not begun fail, one that has may take `patience` seconds more."""
+    def abort(self, text: str) -> None:
+        """End the job under way, here and on the other ranks."""
+        backend: Any = None if self._comm is None else self._comm._backend
+        if hasattr(backend, "give_up"):
+            backend.give_up(text)
+
+    def close(self, patience: float = 10.0) -> None:
+        """No more jobs; those that were submitted have `patience` seconds to end."""
         with self._changed:
+            self._changed.wait_for(lambda: self.inside() or not (self._busy or self._jobs), patience)
             self._closed = True
             left = list(self._jobs)
             self._jobs.clear()
@@ -123,14 +130,14 @@ class Lane:
         for ticket in left:
             ticket.fail(CommunicatorError("the process group was destroyed"))
         if self._thread is not None and not self.inside():
-            self._thread.join(patience)
+            self._thread.join(1.0)
         if self._comm is not None:
             self._comm.free()
 
     def _rest(self) -> None:
         with self._changed:
             self._busy = False
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _loop(self) -> None:
         self._ident = threading.get_ident()

@@ -110,7 +110,7 @@ class Moving(Calls):
         sending = several.part_sizes(input, input_splits, self.comm.size, "input")
         receiving = several.part_sizes(output, output_splits, self.comm.size, "output")
         steps = several.alltoall([input], [output], sending, receiving, self._seconds(opts))
-        return self._steps(steps, [output], opts)
+        return self._steps(steps, [output, input], [output], opts)
 
     alltoall_base = all_to_all_single
 
@@ -120,4 +120,5 @@ class Moving(Calls):
         outputs, inputs = many(outputs, self.comm.size, "alltoall"), many(inputs, self.comm.size, "alltoall")
         tensors.check([*outputs, *inputs], "alltoall")
         sending, receiving = ([x.numel() for x in side] for side in (inputs, outputs))
-        return self._steps(several.alltoall(inputs, outputs, sending, receiving, self._seconds(opts)), outputs, opts)
+        steps = several.alltoall(inputs, outputs, sending, receiving, self._seconds(opts))
+        return self._steps(steps, [*inputs, *outputs], outputs, opts)

@@ -22,7 +22,7 @@ class Reductions(Calls):
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
-            return self._steps(several.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], opts)
+            return self._steps(several.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], [x], opts)
         tensors.check([x], "allreduce")
         return self._allreduce([x], opts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -143,3 +143,22 @@ def check(tensors: Sequence[Any], what: str) -> None:
 def width(x: Any) -> int:
     """Elements of the array that `moved` makes, for one element of x."""
     return 1 if x.dtype in _TAKEN else int(x.element_size())
+
+
+Span = tuple[int, int]
+"""Addresses of memory: of its first byte, and past its last."""
+
+
+def span(x: Any) -> Span:
+    """The memory that a tensor lies in; for one with gaps the whole storage."""
+    if x is None or x.layout != torch.strided or not x.numel():
+        return 0, 0
+    if x.is_contiguous():
+        return x.data_ptr(), x.data_ptr() + x.numel() * x.element_size()
+    storage = x.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def overlap(some: Iterable[Span], others: Sequence[Span]) -> bool:
+    """Whether memory of the one is memory of the other."""
+    return any(start < last and first < end for start, end in some for first, last in others)

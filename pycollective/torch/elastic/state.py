@@ -13,7 +13,7 @@ from pycollective.torch.elastic.sampler import ElasticSampler
 from pycollective.torch.exceptions import HostsUpdatedInterrupt
 from pycollective.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from pycollective.torch.mpi_ops import allreduce, rank
-from pycollective.torch.optimizer import _Reducing
+from pycollective.torch.reducing import Reducing
 
 REMOVED, ADDED = 1, 2
 """What happened to hosts; bits."""
@@ -147,7 +147,7 @@ class OptimizerStateHandler(StateHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
 
     def reset(self) -> None:
-        if isinstance(self.value, _Reducing):
+        if isinstance(self.value, Reducing):
             self.value._reset()  # what was being reduced never will be
 
 

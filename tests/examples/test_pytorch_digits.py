@@ -1,0 +1,137 @@
+"""The example in Horovod's style as a reader would run it: it learns, and ranks, launchers and torch alone agree."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import c10d
+import hvd
+import pytest
+
+from launch import find_mpirun, launch
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytestmark = pytest.mark.torch
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
+
+
+@functools.cache
+def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
+    """(accuracy, digest) of a run."""
+    ran = launch(n, EXAMPLES / "pytorch_digits.py", *args, launcher=launcher, env=ONE_THREAD, timeout=120).check()
+    assert ran.outputs[1:] == [""] * (n - 1)
+    found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  ranks (\d)\n", ran.outputs[0])
+    assert found, ran.report()
+    assert int(found[3]) == n
+    return float(found[1]), found[2]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "pycollective", pytest.param("mpirun", marks=needs_mpi)])
+def test_it_learns_and_the_launcher_does_not_change_bits(launcher: str) -> None:
+    accuracy, digest = digits(2, launcher)
+    assert accuracy >= 0.96
+    assert digest == digits(2, "pycollective")[1]
+
+
+def test_it_learns_alone_and_on_four_ranks() -> None:
+    assert digits(1, "alone")[0] >= 0.96
+    assert digits(4, "pycollective")[0] >= 0.96
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_it_learns_from_gradients_of_16_bits(compression: str) -> None:
+    accuracy, digest = hvd.run(2, _accuracy, compression)[0]
+    assert accuracy >= 0.96
+    assert digest != hvd.run(2, _accuracy, "none")[0][1]
+
+
+def _accuracy(hvd: Any, compression: str) -> tuple[float, bytes]:
+    example = load("pytorch_digits")
+    training, held_out = example.read_digits(torch.float32)
+    model = example.train(training, arguments("float32", epochs=20, compression=compression))
+    return example.accuracy(model, held_out), weights_of(model)
+
+
+def test_fusion_does_not_change_bits() -> None:
+    """Also not where gradients travel alone, where each needs many tiles, and where a cycle lasts long."""
+    settings = [
+        {},
+        {"HOROVOD_FUSION_THRESHOLD": "0"},
+        {"HOROVOD_FUSION_THRESHOLD": "6000"},
+        {"HOROVOD_CYCLE_TIME": "5"},
+        {"HOROVOD_CACHE_CAPACITY": "0"},
+    ]
+    ends = [told for env in settings for told in hvd.run(3, _weights, "float32", env=env)]
+    assert all(end == ends[0] for end in ends)
+
+
+def test_in_float64_all_numbers_of_ranks_and_torch_alone_and_ddp_end_with_the_same_weights() -> None:
+    expected = _alone()
+    for n in (1, 2, 3, 4):
+        told = hvd.run(n, _weights, "float64")
+        assert all(weights == told[0] for weights in told)
+        assert_close(told[0], expected)
+    assert_close(c10d.run(2, _ddp, gloo=False)[0], expected)
+
+
+def assert_close(weights: bytes, expected: Any) -> None:
+    torch.testing.assert_close(
+        torch.frombuffer(bytearray(weights), dtype=torch.float64), expected, rtol=1e-12, atol=1e-12
+    )
+
+
+def _weights(hvd: Any, dtype: str) -> bytes:
+    example = load("pytorch_digits")
+    return weights_of(example.train(example.read_digits(getattr(torch, dtype))[0], arguments(dtype)))
+
+
+def _ddp(world: Any) -> bytes:
+    example = load("pytorch_ddp")
+    return weights_of(example.train(example.read_digits(torch.float64)[0], arguments("float64")))
+
+
+def _alone() -> Any:
+    """What one process gets that looks at whole batches, with nothing of pycollective."""
+    from torch.utils.data import DistributedSampler
+
+    args = arguments("float64")
+    x, y = load("pytorch_digits").read_digits(torch.float64)[0].tensors
+    torch.manual_seed(args.seed)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).double()
+    sgd = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
+    sampler = DistributedSampler(x, 1, 0, seed=args.seed)
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)
+        for rows in torch.tensor(list(sampler)).split(args.batch):
+            if len(rows) == args.batch:
+                sgd.zero_grad()
+                torch.nn.functional.cross_entropy(model(x[rows]), y[rows], label_smoothing=0.1).backward()
+                sgd.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
+
+
+def arguments(dtype: str, epochs: int = 2, compression: str = "none") -> argparse.Namespace:
+    return argparse.Namespace(
+        epochs=epochs, lr=0.1, batch=48, seed=0, dtype=dtype, compression=compression, verbose=False
+    )
+
+
+def weights_of(model: Any) -> bytes:
+    return b"".join(p.detach().numpy().tobytes() for p in model.parameters())

@@ -1,0 +1,383 @@
+"""elastic.run: what happens when ranks die, and that training then ends where it would have ended anyway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from hvd import job, run
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+STEPS, ROWS = 12, 12  # ROWS: of a step, on all ranks together; 1 to 4 ranks share them evenly
+ADDED, REMOVED = 2, 1
+
+
+def network() -> Any:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 1)).double()
+
+
+def loss_of(model: Any, step: int, rank: int, size: int) -> Any:
+    x = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)[rank::size]
+    return ((model(x) - x.sin().sum(1, keepdim=True)) ** 2).mean()
+
+
+def weights(model: Any) -> Any:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def undisturbed() -> list[float]:
+    """The weights after STEPS steps, by plain torch in one process."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, 0, 1).backward()
+        optimizer.step()
+    return weights(model).tolist()  # type: ignore[no-any-return]
+
+
+class Training:
+    """A rank's training; `log` gets each loss that it lives to see: (exception, size before, step of the commit)."""
+
+    def __init__(self, hvd: Any, die: dict[int, int], place: str, every: int = 2, keep: bool = False) -> None:
+        """die: rank -> step in which it kills itself, at `place`; every: steps from commit to commit."""
+        self.hvd, self.place, self.every, self.keep = hvd, place, every, keep
+        self.dies_in = die.get(hvd.rank())
+        self.model = network()
+        plain = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
+        self.optimizer = hvd.DistributedOptimizer(plain, self.model.named_parameters())
+        self.state = hvd.elastic.TorchState(self.model, self.optimizer, step=0)
+        self.state.register_reset_callbacks([self.on_reset])
+        self.log: list[tuple[int, int]] = []
+
+    def on_reset(self) -> None:
+        self.log.append((self.hvd.size(), self.hvd.rank()))
+        self.maybe_die("callback")
+
+    def maybe_die(self, place: str) -> None:
+        if place == self.place and self.dies_in is not None and self.state.step >= self.dies_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run(self) -> dict[str, Any]:
+        self.hvd.elastic.run(self.steps)(self.state)
+        return {
+            "weights": weights(self.model).tolist(),
+            "log": self.log,
+            "size": self.hvd.size(),
+            "step": self.state.step,
+        }
+
+    def steps(self, state: Any) -> None:
+        while state.step < STEPS:
+            self.optimizer.zero_grad(set_to_none=not self.keep)
+            loss = loss_of(self.model, state.step, self.hvd.rank(), self.hvd.size())
+            if self.place == "backward":  # the last layer's gradients are under way already
+                self.model[0].bias.register_hook(lambda _: self.maybe_die("backward"))
+            loss.backward()
+            self.maybe_die("step")
+            self.optimizer.step()
+            self.maybe_die("object")
+            assert self.hvd.broadcast_object(state.step, name="step") == state.step
+            state.step += 1
+            if state.step % self.every == 0:
+                state.save()
+                self.maybe_die("commit")
+                state.check_host_updates()
+
+
+def _train(hvd: Any, *arguments: Any) -> Any:
+    return Training(hvd, *arguments).run()
+
+
+def survivors_of(n: int, die: dict[int, int], place: str, *more: Any) -> list[dict[str, Any]]:
+    """What those that do not die report, once it is checked that the others died."""
+    with job(n, _train, die, place, *more) as ranks:
+        outcomes = ranks.outcomes(40)
+    for rank, outcome in outcomes.items():
+        if rank in die:
+            assert outcome.exitcode == -signal.SIGKILL, (rank, outcome)
+        else:
+            assert outcome.error is None, outcome.trace
+    return [outcomes[rank].value for rank in range(n) if rank not in die]
+
+
+def ends_as_if_undisturbed(left: list[dict[str, Any]]) -> None:
+    right = undisturbed()
+    for told in left:
+        assert told["step"] == STEPS and told["size"] == len(left)
+        assert told["weights"] == left[0]["weights"]
+        assert told["weights"] == pytest.approx(right, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("place", ["backward", "step", "object", "commit"])
+@pytest.mark.parametrize(("n", "victim"), [(2, 0), (3, 2), (4, 1)])
+def test_the_others_go_back_to_the_last_commit_and_on(n: int, victim: int, place: str) -> None:
+    left = survivors_of(n, {victim: 5}, place)
+    ends_as_if_undisturbed(left)
+    assert [told["log"] for told in left] == [[(n - 1, rank)] for rank in range(n - 1)]
+
+
+def test_gradients_that_are_kept_from_step_to_step() -> None:
+    ends_as_if_undisturbed(survivors_of(3, {0: 7}, "backward", 1, True))
+
+
+def test_nobody_dies() -> None:
+    for told in run(2, _train, {}, "step"):
+        assert told["log"] == [] and told["size"] == 2
+        assert told["weights"] == pytest.approx(undisturbed(), rel=1e-12, abs=1e-12)
+
+
+def test_ranks_that_die_one_after_the_other_until_one_is_left() -> None:
+    left = survivors_of(4, {0: 2, 3: 5, 1: 9}, "step")
+    ends_as_if_undisturbed(left)
+    assert left[0]["log"] == [(3, 1), (2, 1), (1, 0)]
+
+
+def test_two_that_die_at_once() -> None:
+    left = survivors_of(4, {1: 6, 2: 6}, "step")
+    ends_as_if_undisturbed(left)
+
+
+# -- losses in unlikely moments ------------------------------------------------------------------------------------
+
+
+def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
+    from pycollective.comm import subsets
+
+    training = Training(hvd, {1: 5}, "step")
+    part = getattr(subsets, moment)
+
+    def fatal(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if hvd.rank() == 0:
+        setattr(subsets, moment, fatal)
+    if hvd.rank() == 2:
+        setattr(subsets, moment, lambda *arguments: (time.sleep(0.2), part(*arguments))[1])
+    return training.run()
+
+
+@pytest.mark.parametrize("moment", ["_lead", "_join"])
+def test_a_rank_that_dies_while_the_others_look_who_is_left(moment: str) -> None:
+    """Rank 0 would have led; with _join it dies after it has told the others where to meet."""
+    with job(4, _dies_while_starting_anew, moment) as ranks:
+        outcomes = ranks.outcomes(40)
+    for rank in (2, 3):
+        assert outcomes[rank].error is None, outcomes[rank].trace
+    ends_as_if_undisturbed([outcomes[rank].value for rank in (2, 3)])
+
+
+def test_a_rank_that_dies_in_a_reset_callback() -> None:
+    """Rank 2 dies in step 5, and rank 0 when it hears of that, before anything was synchronised."""
+    with job(3, _dies_in_callback) as ranks:
+        outcomes = ranks.outcomes(40)
+    assert outcomes[1].error is None, outcomes[1].trace
+    ends_as_if_undisturbed([outcomes[1].value])
+    assert outcomes[1].value["log"] == [(2, 1), (1, 0)]
+
+
+def _dies_in_callback(hvd: Any) -> Any:
+    return Training(hvd, {0: 0, 2: 5}, "callback" if hvd.rank() == 0 else "step").run()
+
+
+def _stopped(hvd: Any) -> Any:
+    training = Training(hvd, {}, "step")
+
+    def stop() -> None:
+        if hvd.rank() == 1 and hvd.size() == 3 and training.state.step == 4:
+            hvd.link.send("stopped")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    training.maybe_die = lambda place: stop()  # type: ignore[method-assign]
+    return training.run()
+
+
+def test_a_rank_that_hangs_is_left_out_and_told_so() -> None:
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    with job(3, _stopped, env=env | {"HOROVOD_ELASTIC_TIMEOUT": "1"}) as ranks:
+        assert ranks.hear(1) == "stopped"
+        left = [ranks.hear(rank) for rank in (0, 2)]
+        ranks.kill(1, signal.SIGCONT)
+        outcomes = ranks.outcomes(40)
+    for outcome in left:
+        assert outcome.error is None, outcome.trace
+    ends_as_if_undisturbed([outcome.value for outcome in left])
+    with pytest.raises(RuntimeError, match=r"elastic\.run cannot go on"):
+        raise outcomes[1].error
+
+
+# -- other reasons to start anew -------------------------------------------------------------------------------------
+
+
+def _one_raises(hvd: Any) -> Any:
+    training = Training(hvd, {}, "step")
+    once = [4] if hvd.rank() == 1 else []
+
+    def fail(place: str) -> None:
+        if place == "step" and training.state.step in once:
+            once.clear()
+            raise hvd.HorovodInternalError("rank 1 has a reason of its own")
+
+    training.maybe_die = fail  # type: ignore[method-assign]
+    return training.run()
+
+
+def test_one_rank_that_raises_takes_the_others_along_and_nobody_is_lost() -> None:
+    told = run(3, _one_raises)
+    ends_as_if_undisturbed(told)
+    assert [rank["log"] for rank in told] == [[(3, 0)], [(3, 1)], [(3, 2)]]
+
+
+def _hosts_updated(hvd: Any, news: dict[int, int]) -> Any:
+    state = hvd.elastic.TorchState(n=0, uncommitted=0)
+    syncs, sizes = [], []
+    sync = state.sync
+    state.sync = lambda: (syncs.append(state.n), sync())
+    state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
+
+    @hvd.elastic.run
+    def train(state: Any) -> tuple[int, ...]:
+        while state.n < 4:
+            state.n += 1
+            state.uncommitted = 10 * state.n
+            if state.n == 2 and hvd.rank() in news:
+                state.on_hosts_updated(1000, news[hvd.rank()])
+            if state.n == 3 and hvd.rank() in news:
+                state.on_hosts_updated(999, ADDED)  # an old story
+            state.check_host_updates()
+            state.n, state.uncommitted = state.n, state.uncommitted
+        return state.n, state.uncommitted
+
+    return train(state), syncs, sizes
+
+
+@pytest.mark.parametrize(
+    ("news", "syncs"),
+    [
+        ({1: ADDED}, [0, 2]),
+        ({0: REMOVED}, [0]),
+        ({0: REMOVED, 1: REMOVED}, [0]),
+        ({0: REMOVED, 1: ADDED}, [0, 2]),
+        ({1: REMOVED | ADDED}, [0, 2]),
+    ],
+)
+def test_hosts_that_come_and_go_interrupt_all_ranks_but_undo_nothing(news: dict[int, int], syncs: list[int]) -> None:
+    """Where hosts were only removed the state needs no synchronising."""
+    for told in run(2, _hosts_updated, news):
+        assert told == ((4, 40), syncs, [2])
+
+
+def _interrupted_between_backward_and_step(hvd: Any) -> Any:
+    training = Training(hvd, {}, "step", 1)
+    once = [3]
+
+    def interrupt(place: str) -> None:
+        if place == "step" and training.state.step in once:
+            once.clear()
+            raise hvd.HostsUpdatedInterrupt(skip_sync=True)
+
+    training.maybe_die = interrupt  # type: ignore[method-assign]
+    return training.run()
+
+
+def test_an_interrupt_while_gradients_are_under_way() -> None:
+    ends_as_if_undisturbed(run(2, _interrupted_between_backward_and_step))
+
+
+def _other_exceptions(hvd: Any) -> None:
+    @hvd.elastic.run
+    def train(state: Any, *args: int, **kwargs: int) -> Any:
+        """Words."""
+        if args:
+            return args, kwargs
+        raise KeyError("mine")
+
+    state = hvd.elastic.TorchState(n=0)
+    assert train.__doc__ == "Words."
+    assert train(state, 1, 2, three=3) == ((1, 2), {"three": 3})
+    with pytest.raises(KeyError, match="mine"):
+        train(state)
+
+
+def test_other_exceptions_results_and_arguments_pass_through() -> None:
+    run(2, _other_exceptions)
+
+
+def _bad_timeout(hvd: Any) -> None:
+    os.environ["HOROVOD_ELASTIC_TIMEOUT"] = "soon"
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        raise hvd.HorovodInternalError
+
+    with pytest.raises(ValueError, match="HOROVOD_ELASTIC_TIMEOUT='soon' is not a positive number of seconds"):
+        train(hvd.elastic.TorchState(n=0))
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # nothing has happened
+
+
+def test_a_timeout_that_makes_no_sense() -> None:
+    run(2, _bad_timeout)
+
+
+# -- afterwards ----------------------------------------------------------------------------------------------------
+
+
+def _afterwards(hvd: Any) -> Any:
+    part = hvd.add_process_set([0, 2])
+    state = hvd.elastic.TorchState(n=0)
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        if hvd.size() == 3:
+            handle = hvd.allreduce_async(torch.ones(2), name="left behind")
+            if hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            hvd.synchronize(handle)
+            raise AssertionError("rank 1 lives")
+
+    train(state)
+    assert part.process_set_id is None
+    assert hvd.global_process_set.ranks == [0, 1]
+    assert hvd.allgather(torch.tensor([hvd.rank()])).tolist() == [0, 1]
+    assert hvd.allreduce(torch.ones(2), name="left behind", op=hvd.Sum).tolist() == [2, 2]
+    assert hvd.add_process_set([1]).size() == 1  # sets are as dynamic as before
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.size() == 2
+    assert hvd.allgather(torch.tensor([hvd.rank()])).tolist() == [0, 1]
+
+
+def test_names_process_sets_and_another_init_after_a_loss() -> None:
+    with job(3, _afterwards, process_sets="dynamic") as ranks:
+        outcomes = ranks.outcomes(40)
+    for rank in (0, 2):
+        assert outcomes[rank].error is None, outcomes[rank].trace
+
+
+def _without_elastic(hvd: Any) -> None:
+    hvd.allreduce(torch.ones(1))
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = torch.ones(3)
+    with pytest.raises(hvd.HorovodInternalError, match="rank 1 is gone"):
+        hvd.allreduce(x)
+    for call in (hvd.allgather, hvd.alltoall, lambda x: hvd.broadcast_(x, 0), hvd.allgather_object):
+        with pytest.raises(hvd.HorovodInternalError):
+            call(x)
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.join()
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.barrier()
+
+
+def test_without_elastic_run_the_others_get_an_internal_error() -> None:
+    with job(3, _without_elastic) as ranks:
+        outcomes = ranks.outcomes(40)
+    for rank in (0, 2):
+        assert outcomes[rank].error is None, outcomes[rank].trace

@@ -1,0 +1,173 @@
+"""DistributedOptimizer trains as one process does on everybody's data, and its bits do not depend on what is fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from hvd import run  # noqa: E402
+from opt import agree, alone, close, small, together  # noqa: E402
+
+pytestmark = pytest.mark.torch
+SIZES = [1, 2, 3, 4]
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
+    "momentum": lambda model: torch.optim.SGD(
+        model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1, nesterov=True
+    ),
+    "Adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, amsgrad=True),
+    "RMSprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.01, momentum=0.5, centered=True),
+    "Adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.01),
+    "two groups": lambda model: torch.optim.SGD(
+        [{"params": model[:3].parameters(), "lr": 0.1}, {"params": model[3:].parameters()}], lr=0.01, momentum=0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_as_one_process(n: int) -> None:
+    run(n, _as_one_process)
+
+
+def _as_one_process(hvd: Any) -> None:
+    for name, make in OPTIMIZERS.items():
+        expected = alone(make, hvd.size())
+        for set_to_none in (True, False):
+            found = together(hvd, make, set_to_none=set_to_none)
+            agree(hvd, found)
+            close(found, expected)
+        assert not torch.equal(expected, alone(make, hvd.size(), steps=3)), f"{name}: nothing is learned"
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_other_ways_to_send(n: int) -> None:
+    run(n, _other_ways)
+
+
+def _other_ways(hvd: Any) -> None:
+    make = OPTIMIZERS["momentum"]
+    expected = alone(make, hvd.size())
+    close(together(hvd, make, gradient_predivide_factor=2.5), expected)
+    close(together(hvd, make, groups=2), expected)
+    close(together(hvd, make, groups=100), expected)
+    last = alone(make, hvd.size(), model=small().to(memory_format=torch.channels_last))
+    for set_to_none in (True, False):
+        model = small().to(memory_format=torch.channels_last)
+        close(together(hvd, make, model=model, set_to_none=set_to_none), last)
+        assert not model[0].weight.is_contiguous()  # or nothing was tested
+    for compression, tolerance in ((hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2)):
+        for model in (small(), small().to(memory_format=torch.channels_last)):
+            found = together(hvd, make, compression=compression, model=model)
+            agree(hvd, found)
+            close(found, expected, tolerance)
+            assert hvd.size() == 1 or not torch.equal(found, expected), "nothing was compressed"
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_several_passes(n: int) -> None:
+    run(n, _several_passes)
+
+
+def _several_passes(hvd: Any) -> None:
+    for name in ("momentum", "Adam"):
+        for passes in (2, 3):
+            expected = alone(OPTIMIZERS[name], hvd.size(), passes=passes)
+            for options in ({}, {"set_to_none": False}, {"groups": 2}):
+                close(together(hvd, OPTIMIZERS[name], passes=passes, **options), expected)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_other_operators(n: int) -> None:
+    run(n, _other_operators)
+
+
+def _other_operators(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    numbers = torch.arange(1.0, n + 1)
+    for op, of_all in ((hvd.Sum, numbers.sum()), (hvd.Min, 1), (hvd.Max, n), (hvd.Product, numbers.prod())):
+        model = torch.nn.Linear(1, 1, bias=False)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), op=op)
+        before = model.weight.item()
+        (model(torch.ones(1, 1)) * (r + 1)).sum().backward()
+        optimizer.step()
+        own = r + 1 if n == 1 else float(of_all)
+        assert model.weight.item() == pytest.approx(before - own, abs=1e-5)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_fusion_changes_no_bits(n: int) -> None:
+    found = [
+        run(n, _bits, env=env) for env in ({}, {"HOROVOD_FUSION_THRESHOLD": "0"}, {"HOROVOD_FUSION_THRESHOLD": "3000"})
+    ]
+    for rows in found:
+        for row in rows:
+            assert row == found[0][0]
+    assert len(set(found[0][0])) == 1  # of all ways of one run
+
+
+def _bits(hvd: Any) -> list[bytes]:
+    make = OPTIMIZERS["Adam"]
+    ways: list[dict[str, Any]] = [
+        {},
+        {"set_to_none": False},
+        {"groups": 3},
+        {"groups": 1, "set_to_none": False},
+        {},
+    ]
+    return [together(hvd, make, steps=6, model=small(torch.float32), **way).numpy().tobytes() for way in ways]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_groups_of_tensors(n: int) -> None:
+    run(n, _groups_of_tensors)
+
+
+def _groups_of_tensors(hvd: Any) -> None:
+    make = OPTIMIZERS["momentum"]
+    expected = alone(make, hvd.size())
+    for split in ([[0, 7], [3, 1]], [[0, 1, 2, 3, 4, 5, 6, 7]], [[5]], [[], [2, 6]]):
+        model = small()
+        parameters = list(model.parameters())
+        groups = [[parameters[i] for i in part] for part in split]
+        close(together(hvd, make, model=model, groups=groups), expected)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_kept_gradients_lie_in_windows(n: int) -> None:
+    run(n, _windows)
+
+
+def _windows(hvd: Any) -> None:
+    model = small()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["SGD"](model))
+    places = set()
+    for _ in range(20):
+        loss = model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        hvd.barrier()
+        assert all(not p.grad.any() for p in model.parameters())
+        places.add(tuple(p.grad.untyped_storage().data_ptr() for p in model.parameters()))
+    *_, last = [p.grad.untyped_storage().data_ptr() for p in model.parameters()]
+    assert all(p.grad.untyped_storage().data_ptr() == last for p in model.parameters()), "not in one window"
+    assert len(places) <= 3, "gradients do not stay where they are"
+
+
+@pytest.mark.parametrize("n", [2])
+def test_without_room_for_windows_gradients_are_packed(n: int) -> None:
+    run(n, _no_room)
+
+
+def _no_room(hvd: Any) -> None:
+    from pycollective.torch import basics
+
+    def full(*_: Any) -> Any:
+        raise MemoryError("/dev/shm is full")
+
+    expected = alone(OPTIMIZERS["momentum"], hvd.size(), steps=8)
+    basics.world().engines[0].comm.empty = full
+    close(together(hvd, OPTIMIZERS["momentum"], steps=8, set_to_none=False), expected)
