@@ -100,3 +100,28 @@ def torch_loaded() -> Iterator[None]:
         yield
     finally:
         processes._server = before
+
+
+def values(world: World, dtype: str, *shape: int, rank: int | None = None) -> Any:
+    """A rank's tensor. Small whole numbers, so that sums are exact in every type and order; the same for the same rank."""
+    rank = world.rank if rank is None else rank
+    import torch
+
+    raw = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(rank))
+    if dtype.startswith("complex"):
+        return torch.complex(raw.double(), raw.flip(0).double()).to(getattr(torch, dtype))
+    return (raw.abs() if dtype.startswith(("uint", "bool")) else raw).to(getattr(torch, dtype))
+
+
+def everybodys(world: World, dtype: str, *shape: int) -> list[Any]:
+    """The `values` of all ranks."""
+    return [values(world, dtype, *shape, rank=rank) for rank in range(world.size)]
+
+
+def same(got: Any, right: Any, *label: object) -> None:
+    """Of the same type, shape and bits."""
+    import torch
+
+    assert got.dtype == right.dtype and got.shape == right.shape, label
+    raw = [x.contiguous().reshape(-1).view(torch.uint8) for x in (got, right)]
+    assert torch.equal(*raw), (*label, got, right)

@@ -15,20 +15,13 @@ std::unordered_map<PyObject*, Dtype>& known_descriptors() {
   return *known;
 }
 
-Dtype look_up(py::handle descriptor) {
-  const std::string name = py::str(descriptor);
-  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
-    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
-  return Dtype::count;
-}
-
 }  // namespace
 
 Dtype dtype_of(py::handle descriptor) {
   auto& known = known_descriptors();
   const auto found = known.find(descriptor.ptr());
   if (found != known.end()) return found->second;
-  const Dtype dtype = look_up(descriptor);
+  const Dtype dtype = find_dtype(py::str(descriptor).cast<std::string>());
   if (dtype != Dtype::count && known.size() < 256) known.emplace(descriptor.inc_ref().ptr(), dtype);
   return dtype;
 }

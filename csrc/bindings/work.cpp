@@ -76,12 +76,6 @@ Operator operator_named(const std::string& name) {
   throw InvalidArgument("the engine has no operator '" + name + "'");
 }
 
-Dtype dtype_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
-    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
-  throw WrongType("no collective takes element type " + name);
-}
-
 ArrayView adapt(py::object array, const char* what, Work& work) {
   ArrayView view;
   if (!is_numpy(array) && glance(array, view)) return view;  // the item holds it

@@ -1,8 +1,10 @@
 // Choosing a kernel at run time, and the two that need no arithmetic of their own.
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "base/environment.h"
+#include "base/status.h"
 #include "dtype/kernels.h"
 
 namespace pc {
@@ -57,6 +59,18 @@ const char* name_of(Dtype dtype) {
 #undef PC_NAME
   };
   return dtype < Dtype::count ? names[static_cast<size_t>(dtype)] : "unknown";
+}
+
+Dtype find_dtype(std::string_view name) {
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
+    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
+  return Dtype::count;
+}
+
+Dtype dtype_named(std::string_view name) {
+  const Dtype dtype = find_dtype(name);
+  if (dtype == Dtype::count) throw WrongType("no collective takes element type " + std::string(name));
+  return dtype;
 }
 
 const char* name_of(Operator op) {

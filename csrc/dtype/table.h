@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace pc {
 
@@ -80,6 +81,8 @@ constexpr size_t size_of(Dtype dtype) {
 }
 
 const char* name_of(Dtype dtype);
+Dtype find_dtype(std::string_view name);   // count: there is none of that name
+Dtype dtype_named(std::string_view name);  // throws WrongType for such
 const char* name_of(Operator op);
 bool takes(Operator op, Dtype dtype);
 

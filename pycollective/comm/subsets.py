@@ -66,59 +66,100 @@ def _on_one_host(rank: int, size: int) -> Nodes:
     return Nodes(rank, (0,) * size)
 
 
+READY, CALLED, THERE = 1, 2, 3
+"""How far a survivor is in a round of shrink(): waits; has called the others; has come. Its flag is this, and 4 times the
+number of the round."""
+
+
 def shrink(comm: Communicator, timeout: float) -> Communicator:
     """See Communicator.shrink.
 
     The old control block still is common memory. Each survivor raises its flag there; when every rank has raised it,
-    died or run out of time, the lowest survivor writes down who is in and where the new segment is.
+    died or run out of time, the lowest survivor writes down who is in and where the new segment is. If one of these
+    dies before it has come there, the others see that and begin another round.
     """
     team = comm._backend
     if isinstance(team, RailCalls):
         raise CommunicatorError("a communicator that spans hosts cannot shrink")
     deadline = time.monotonic() + timeout
-    team.set_mail("")
-    team.set_survivor(1)
+    number = 0
     while True:
-        announced = [rank for rank in range(comm.size) if rank != comm.rank and team.survivor(rank) == 2]
-        if announced:  # also by a leader that has finished since
-            return _follow(comm, team, announced[0])
+        number = max(number, max(team.survivor(rank) // 4 for rank in range(comm.size)))
+        team.set_survivor(4 * number + READY)
+        found = _find(comm, team, number, deadline, timeout)
+        made = _meet(comm, team, number, *found, deadline + timeout) if found else None
+        if made is not None:
+            return made
+        number += found is not None
+
+
+def _find(
+    comm: Communicator, team: _core.Team, number: int, deadline: float, timeout: float
+) -> tuple[_core.Segment | None, list[int]] | None:
+    """Of a round: the new segment (None: its maker is gone) and its members; None: a later round has begun."""
+    while True:
+        flags = [team.survivor(rank) for rank in range(comm.size)]
+        if max(flags) // 4 > number:
+            return None
+        called = [rank for rank, flag in enumerate(flags) if flag >= 4 * number + CALLED and rank != comm.rank]
+        for leader in called:  # also one that has finished since
+            label, token, listed = (*team.mail(leader).split(" "), "", "", "")[:3]
+            if label == str(number):
+                members = [int(rank) for rank in listed.split(",")]
+                if comm.rank not in members:
+                    raise CommunicatorError(f"shrink() went on without rank {comm.rank}, which came too late")
+                return _attach(team, leader, token), members
         living = [rank for rank in range(comm.size) if not team.gone(rank) and not team.departed(rank)]
+        ready = [rank for rank in living if flags[rank] >= 4 * number + READY]
         late = time.monotonic() > deadline
-        ready = [rank for rank in living if team.survivor(rank) >= 1]
-        leader = ready[0]
-        if comm.rank == leader and (ready == living or late):
-            return _lead(comm, team, ready)
+        if ready[:1] == [comm.rank] and (ready == living or late):
+            kind = "local" if comm._threads else KINDS[0]
+            segment = _core.Segment.create(kind, _core.Team.segment_bytes(len(ready), team.scratch_bytes))
+            team.set_mail(f"{number} {segment.token()} {','.join(map(str, ready))}")
+            team.set_survivor(4 * number + CALLED)
+            return segment, ready
         if time.monotonic() > deadline + timeout:
-            raise CommunicatorError(f"rank {leader} should have led shrink() but did not within {timeout:g} s")
+            raise CommunicatorError(f"rank {ready[0]} should have led shrink() but did not within {timeout:g} s")
         time.sleep(POLL_SECONDS)
 
 
-def _lead(comm: Communicator, team: _core.Team, members: list[int]) -> Communicator:
-    size, scratch = len(members), team.scratch_bytes
-    kind = "local" if comm._threads else KINDS[0]
-    segment = _core.Segment.create(kind, _core.Team.segment_bytes(size, scratch))
-    team.set_mail(f"{segment.token()} {','.join(map(str, members))}")
-    team.set_survivor(2)
-    return _join(comm, team, segment, members)
+def _attach(team: _core.Team, leader: int, token: str) -> _core.Segment | None:
+    try:
+        return _core.Segment.attach(token)
+    except OSError:
+        if team.gone(leader):  # and with it what it has made
+            return None
+        raise
 
 
-def _follow(comm: Communicator, team: _core.Team, leader: int) -> Communicator:
-    token, _, listed = team.mail(leader).partition(" ")
-    members = [int(rank) for rank in listed.split(",")]
-    if comm.rank not in members:
-        raise CommunicatorError(f"shrink() went on without rank {comm.rank}, which came too late")
-    return _join(comm, team, _core.Segment.attach(token), members)
-
-
-def _join(comm: Communicator, old: _core.Team, segment: _core.Segment, members: list[int]) -> Communicator:
+def _meet(
+    comm: Communicator, old: _core.Team, number: int, segment: _core.Segment | None, members: list[int], end: float
+) -> Communicator | None:
+    """The communicator of `members`, once all have come; None: one has died before."""
+    if segment is None:
+        return None
     rank, size = members.index(comm.rank), len(members)
     world = [comm.world_ranks[member] for member in members]
     name = f"{comm.name}/shrunk"
     team = _core.Team(segment, rank, size, old.scratch_bytes, world, name, comm._threads, Planner(rank, size))
     team.tile_bytes = old.tile_bytes
     set_patience(team, size)
-    made = Communicator(team, nodes=_on_one_host(rank, size), world_ranks=world, name=name, threads=comm._threads)
-    made.barrier()  # everybody has attached
+    old.set_survivor(4 * number + THERE)
+    if not all(_comes(old, member, 4 * number + THERE, end) for member in members):
+        return None
     team.watch_peers()
+    for member in filter(old.gone, members):  # too early for the new team to see it
+        team.report_lost(members.index(member), f"rank {members.index(member)} is gone (its process has ended)")
     segment.seal()
-    return made
+    return Communicator(team, nodes=_on_one_host(rank, size), world_ranks=world, name=name, threads=comm._threads)
+
+
+def _comes(team: _core.Team, rank: int, flag: int, end: float) -> bool:
+    """Wait until a rank raises a flag; False if it dies without."""
+    while team.survivor(rank) < flag:
+        if (team.gone(rank) or team.departed(rank)) and team.survivor(rank) < flag:
+            return False
+        if time.monotonic() > end:
+            raise CommunicatorError(f"rank {rank} has joined shrink() but did not come to its end")
+        time.sleep(POLL_SECONDS)
+    return True

@@ -309,6 +309,20 @@ def test_who_closes_tells_those_that_wait() -> None:
     local_world(3).run(rank)
 
 
+def test_a_closed_engine_is_let_go() -> None:
+    """And with it its part of the shared memory: there is no circle that the garbage collector cannot see."""
+
+    def rank(comm: Any) -> Any:
+        engine = Engine(comm)
+        engine.run([ones("a"), Item("broadcast", "b", np.ones(3), root=0)])
+        engine.close()
+        return weakref.ref(engine)
+
+    engines = local_world(2).run(rank)
+    gc.collect()
+    assert [engine() for engine in engines] == [None, None]
+
+
 def test_engines_come_and_go() -> None:
     """As frameworks are initialised and shut down again; nothing is left, and no thread."""
     before = threading.active_count()

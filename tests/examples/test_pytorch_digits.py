@@ -42,35 +42,33 @@ def test_it_learns_and_the_launcher_does_not_change_bits(launcher: str) -> None:
     assert digest == digits(2, "pycollective")[1]
 
 
-def test_it_learns_alone_and_on_four_ranks() -> None:
+def test_it_learns_alone() -> None:
     assert digits(1, "alone")[0] >= 0.96
-    assert digits(4, "pycollective")[0] >= 0.96
 
 
-@pytest.mark.parametrize("compression", ["fp16", "bf16"])
-def test_it_learns_from_gradients_of_16_bits(compression: str) -> None:
-    accuracy, digest = hvd.run(2, _accuracy, compression)[0]
-    assert accuracy >= 0.96
-    assert digest != hvd.run(2, _accuracy, "none")[0][1]
+@pytest.mark.parametrize(("n", "compression"), [(4, "none"), (3, "fp16"), (2, "bf16")])
+def test_it_learns_on_more_ranks_and_from_gradients_of_16_bits(n: int, compression: str) -> None:
+    ends = hvd.run(n, _accuracy, compression)
+    assert ends[0][0] >= 0.96
+    assert all(end == ends[0] for end in ends)
 
 
 def _accuracy(hvd: Any, compression: str) -> tuple[float, bytes]:
     example = load("pytorch_digits")
     training, held_out = example.read_digits(torch.float32)
-    model = example.train(training, arguments("float32", epochs=20, compression=compression))
+    model = example.train(training, arguments("float32", epochs=12, compression=compression))
     return example.accuracy(model, held_out), weights_of(model)
 
 
 def test_fusion_does_not_change_bits() -> None:
-    """Also not where gradients travel alone, where each needs many tiles, and where a cycle lasts long."""
-    settings = [
+    """Each gradient alone, some together, and cycles that are long enough for all of a step."""
+    settings: list[dict[str, str]] = [
         {},
         {"HOROVOD_FUSION_THRESHOLD": "0"},
         {"HOROVOD_FUSION_THRESHOLD": "6000"},
         {"HOROVOD_CYCLE_TIME": "5"},
-        {"HOROVOD_CACHE_CAPACITY": "0"},
     ]
-    ends = [told for env in settings for told in hvd.run(3, _weights, "float32", env=env)]
+    ends = [told for env in settings for told in hvd.run(3, _weights, "float32", 1, env=env)]
     assert all(end == ends[0] for end in ends)
 
 
@@ -89,9 +87,9 @@ def assert_close(weights: bytes, expected: Any) -> None:
     )
 
 
-def _weights(hvd: Any, dtype: str) -> bytes:
+def _weights(hvd: Any, dtype: str, epochs: int = 2) -> bytes:
     example = load("pytorch_digits")
-    return weights_of(example.train(example.read_digits(getattr(torch, dtype))[0], arguments(dtype)))
+    return weights_of(example.train(example.read_digits(getattr(torch, dtype))[0], arguments(dtype, epochs)))
 
 
 def _ddp(world: Any) -> bytes:

@@ -18,12 +18,6 @@ using namespace dlpack;
 
 constexpr int32_t kDeviceCuda = 2, kDeviceCudaManaged = 13;
 
-Dtype dtype_named(const std::string& name) {
-  for (const TypeRow& row : kTypes)
-    if (name == name_of(row.dtype)) return row.dtype;
-  throw WrongType("no collective takes element type " + name);
-}
-
 // Somebody else's array, held by its capsule.
 class View {
  public:

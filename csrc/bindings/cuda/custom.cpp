@@ -4,15 +4,6 @@
 #include "bindings/cuda/bindings.h"
 
 namespace pc::cuda {
-namespace {
-
-Dtype dtype_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
-    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
-  throw WrongType("no collective takes element type " + name);
-}
-
-}  // namespace
 
 void bind_cuda_custom(py::module_& m) {
   m.def(

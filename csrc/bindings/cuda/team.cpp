@@ -8,12 +8,6 @@
 namespace pc::cuda {
 namespace {
 
-Dtype dtype_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
-    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
-  throw WrongType("no collective takes element type " + name);
-}
-
 Work work_of(const std::string& dtype, int op, double prescale, double divisor, double postscale, bool reduces,
              uint64_t digest) {
   const Dtype type = dtype_named(dtype);

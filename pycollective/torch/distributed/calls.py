@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,11 +13,12 @@ from pycollective.comm.calls import KIND
 from pycollective.comm.communicator import Communicator
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.fusion import Fusion
-from pycollective.torch.distributed.lane import Job, Lane, Ticket
+from pycollective.torch.distributed.lane import Job, Lane
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
-from pycollective.torch.distributed.work import Flight, Through, Work
+from pycollective.torch.distributed.order import DIRECT, ENGINE, LANE, Order
+from pycollective.torch.distributed.work import Through, Work
 
 
 class Calls(dist.ProcessGroup):
@@ -46,9 +46,7 @@ class Calls(dist.ProcessGroup):
         self.comm, self.options = comm, options
         self._lane, self._messages, self._fusion = lane, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
-        self._calls = 0
-        self._last: Flight | None = None  # of the communicator's asynchronous calls, which end in order
-        self._jobs: list[tuple[Ticket, list[tensors.Span]]] = []  # under way on the lane, with the memory they touch
+        self._order, self._calls = Order(), 0
 
     # -- what torch asks about a group -----------------------------------------------------------------------------
 
@@ -119,6 +117,14 @@ class Calls(dist.ProcessGroup):
         given = opts.timeout.total_seconds()
         return float(given) if given > 0 else self._timeout
 
+    def _settle(self, kind: str, touched: Sequence[Any], copies: bool = False) -> None:
+        """Before a call, and before it copies anything; see Order."""
+        if not self._lane.inside():
+            self._order.settle(touched, ENGINE if self._fuses(kind) else DIRECT, copies)
+
+    def _fuses(self, kind: str) -> bool:
+        return self.options.engine and kind in Fusion.KINDS
+
     def _call(
         self,
         kind: str,
@@ -137,68 +143,35 @@ class Calls(dist.ProcessGroup):
         self._calls += 1
         within = self._lane.inside()
         later = getattr(opts, "asyncOp", True)
-        if within:
-            comm = self._lane.comm
-        else:
-            comm = self.comm
-            fused = self.options.engine and kind in Fusion.KINDS
-            self._settle((data, into), fused)
-            if fused:
-                flight = self._fusion.start(kind, [(data, into)], op, root, scale)
-                return self._returned(flight, outputs, finish, later)
+        touched = (data, into, *outputs)
+        if self._fuses(kind) and not within:
+            flight = self._fusion.start(kind, [(data, into)], op, root, scale)
+            return self._fused(Work(flight, outputs, finish, self._lane), touched, later)
+        comm = self._lane.comm if within else self.comm
         topology = self.options.topology_for(kind)
         x, out = tensors.buffers(data, into)
         flight = comm._call(KIND[kind], x, out, op, topology, root, counts, scale, self._seconds(opts), later)
         if later:
-            if not within:
-                self._last = flight
-            return Work(flight, outputs, finish, self._lane)
+            work = Work(flight, outputs, finish, self._lane)
+            return work if within else self._order.note(work, touched, DIRECT)
         if finish is not None:
             finish()
         return Through(outputs, self._lane)
 
-    def _settle(self, touched: Sequence[Any], fused: bool) -> None:
-        """Before a call: what was called first and touches the same memory is done first, wherever it is done."""
-        if self._fusion.flying and not fused:
-            self._fusion.settle()
-        if fused and self._last is not None:
-            _wait(self._last)
-        if self._jobs:
-            self._jobs = [(ticket, memory) for ticket, memory in self._jobs if not ticket.test()]
-            spans = [tensors.span(x) for x in touched]
-            for ticket, memory in self._jobs:
-                if tensors.overlap(memory, spans):
-                    _wait(ticket)
+    def _fused(self, work: Work, touched: Sequence[Any], later: bool) -> Work:
+        if later:
+            return self._order.note(work, touched, ENGINE)
+        work.wait()
+        return work
 
     def _steps(self, job: Job, touched: Sequence[Any], outputs: Sequence[Any], opts: Any) -> Any:
-        """A collective of several steps that reads or writes the tensors `touched`."""
+        """A collective of several steps that reads and writes the tensors `touched`."""
         self._calls += 1
         if self._lane.inside():
             job(self._lane)
             return Through(outputs, self._lane)
-        if self._fusion.flying:
-            self._fusion.settle()
-        before, self._last = self._last, None
-
-        def in_turn(lane: Lane) -> None:
-            if before is not None:
-                _wait(before)
-            job(lane)
-
+        self._order.settle(touched, LANE, False)
         if getattr(opts, "asyncOp", True):
-            ticket = self._lane.submit(in_turn)
-            self._jobs.append((ticket, [tensors.span(x) for x in touched]))
-            return Work(ticket, outputs, None, self._lane)
-        self._lane.run(in_turn)
+            return self._order.note(Work(self._lane.submit(job), outputs, None, self._lane), touched, LANE)
+        self._lane.run(job)
         return Through(outputs, self._lane)
-
-    def _returned(self, flight: Flight, outputs: Sequence[Any], finish: Callable[[], None] | None, later: bool) -> Work:
-        work = Work(flight, outputs, finish, self._lane)
-        if not later:
-            work.wait()
-        return work
-
-
-def _wait(flight: Flight) -> None:
-    with contextlib.suppress(RuntimeError):  # what went wrong is for its own Work to tell
-        flight.wait()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from pycollective.comm.communicator import Communicator
-from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import EngineFlight, Flights
 
 
 class Fusion:
-    """Args: comm: of the process group, from which the engine is made at its first use (collective, as all calls are).
-
-    Attributes:
-        flying: operations that were not through when last looked at, and the memory that they write.
-    """
+    """Args: comm: of the process group; the engine is made of it at its first use (collective, as all calls are)."""
 
     KINDS = frozenset(("allreduce", "broadcast", "barrier"))
 
@@ -24,7 +18,6 @@ class Fusion:
         self._comm = comm
         self._engine: Any = None
         self._number = 0
-        self.flying: list[tuple[EngineFlight, Span]] = []
 
     def start(
         self, kind: str, arrays: Sequence[tuple[Any, Any]], op: str, root: int, scale: tuple[float, float] | None
@@ -38,31 +31,12 @@ class Fusion:
         if self._engine is None:
             self._engine = Engine(self._comm)
         before, after = scale or (1.0, 1.0)
-        items, memory = [], []
+        items = []
         for data, into in arrays:
             self._number += 1
-            name = f"{kind}.{self._number}"
-            if kind == "barrier":
-                data = into = None
-            items.append(Item(kind, name, data, into, op, root, None, before, after))
-            memory.append(span(into))
-        self._settle_for(memory)
-        flights = [EngineFlight(work) for work in self._engine.submit(items)]
-        self.flying += zip(flights, memory, strict=True)
-        return Flights(flights)
-
-    def _settle_for(self, memory: Sequence[Span]) -> None:
-        """Wait for what writes to the same memory: the engine may run what it has in any order, or at once."""
-        self.flying = [(flight, written) for flight, written in self.flying if not flight.test()]
-        if overlap((written for _, written in self.flying), memory):
-            self.settle()
-
-    def settle(self) -> None:
-        """Wait until everything submitted is through; what went wrong is for its own Work to tell."""
-        for flight, _ in self.flying:
-            with contextlib.suppress(RuntimeError):
-                flight.wait()
-        self.flying = []
+            x, out = (None, None) if kind == "barrier" else (data, into)
+            items.append(Item(kind, f"{kind}.{self._number}", x, out, op, root, None, before, after))
+        return Flights([EngineFlight(work) for work in self._engine.submit(items)])
 
     def close(self) -> None:
         """Nothing more is submitted."""

@@ -36,27 +36,27 @@ class ProcessGroup(Reductions, Moving):
     def allreduce_coalesced(self, inputs: Sequence[Any], opts: Any = None) -> Any:
         """allreduce of several tensors; small ones of one type are packed into one call."""
         opts = options(c10d.AllreduceCoalescedOptions, opts)
-        if self.options.engine and not self._lane.inside():
-            return self._fused(inputs, opts)
+        if self.options.engine and inputs and not self._lane.inside():
+            return self._fused_together(inputs, opts)
         packs: dict[Any, list[Any]] = {}
         for i, x in enumerate(inputs):
             tensors.check([x], "allreduce")
             packs.setdefault(x.dtype if x.numel() * x.element_size() < PACKED else i, []).append(x)
         return self._together(self._allreduce, zip(packs.values()), opts)
 
-    def _fused(self, inputs: Sequence[Any], opts: Any) -> Any:
+    def _fused_together(self, inputs: Sequence[Any], opts: Any) -> Any:
         """The same through the engine, which packs and unpacks for itself."""
-        pairs, finishes, scale = [], [], None
         for x in inputs:
             tensors.check([x], "allreduce")
-            op, scale = operator(opts.reduceOp, x)
-            landing = tensors.filled([x])
-            data = tensors.numbers(landing.whole)
-            pairs.append((data, data))
-            finishes.append(landing.finish)
+        named = [operator(opts.reduceOp, x) for x in inputs]
+        landings = [tensors.Landing([x]) for x in inputs]
+        self._settle("allreduce", inputs, True)
+        data = [tensors.numbers(landing.fill().whole) for landing in landings]
         self._calls += 1
-        flight = self._fusion.start("allreduce", pairs, op, -1, scale)
-        return self._returned(flight, inputs, _chain(finishes), getattr(opts, "asyncOp", True))
+        flight = self._fusion.start("allreduce", [(x, x) for x in data], named[0][0], -1, named[0][1])
+        finishes = [landing.finish for landing in landings if landing.finish is not None]
+        work = Work(flight, inputs, _chain(finishes) if finishes else None, self._lane)
+        return self._fused(work, [*data, *inputs], getattr(opts, "asyncOp", True))
 
     def allgather_coalesced(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:
         """allgather of several tensors: outputs[rank][i] is inputs[i] of that rank."""
@@ -166,10 +166,9 @@ class Received(Work):
     _source_rank = source_rank
 
 
-def _chain(finishes: Sequence[Callable[[], None] | None]) -> Callable[[], None]:
+def _chain(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:
     def finish() -> None:
         for each in finishes:
-            if each is not None:
-                each()
+            each()
 
     return finish

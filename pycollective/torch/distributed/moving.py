@@ -22,9 +22,10 @@ class Moving(Calls):
         tensors.check([x], "broadcast")
         root = opts.rootRank
         landing = tensors.Landing([x])
-        if landing.finish is not None and self.comm.rank == root:
-            landing.whole.copy_(x.detach().reshape(-1))
         finish = None if self.comm.rank == root else landing.finish
+        self._settle("broadcast", [x], landing.finish is not None)
+        if self.comm.rank == root:
+            landing.fill()
         data = tensors.moved(landing.whole)
         return self._call("broadcast", data, data, opts, [x], finish, root=root)
 
@@ -78,6 +79,7 @@ class Moving(Calls):
         outputs: Sequence[Any],
         root: int = -1,
     ) -> Any:
+        self._settle(kind, [x, *outputs], not tensors.plain(x))
         data = tensors.moved(tensors.straight(x))
         into = None if landing is None else tensors.moved(landing.whole)
         finish = None if landing is None else landing.finish
@@ -95,7 +97,9 @@ class Moving(Calls):
             for part in parts:
                 same_size(part, out, "scatter")
             tensors.check([out, *parts], "scatter")
+            self._settle("scatter", [out, *parts], tensors.adjacent(parts) is None)
             data = tensors.moved(tensors.joined(parts))
+        self._settle("scatter", [out])
         landing = tensors.Landing([out])
         into = tensors.moved(landing.whole)
         counts = (tensors.width(out) * out.numel(),) * self.comm.size

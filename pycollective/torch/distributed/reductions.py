@@ -28,9 +28,10 @@ class Reductions(Calls):
 
     def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
         """allreduce of tensors of one type, as one call."""
-        landing = tensors.filled(inputs)
         op, scale = operator(opts.reduceOp, inputs[0])
-        data = tensors.numbers(landing.whole)
+        landing = tensors.Landing(inputs)
+        self._settle("allreduce", inputs, landing.finish is not None)
+        data = tensors.numbers(landing.fill().whole)
         return self._call("allreduce", data, data, opts, inputs, landing.finish, op=op, scale=scale)
 
     def reduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
@@ -43,6 +44,7 @@ class Reductions(Calls):
         if self.comm.rank == root:
             landing = tensors.Landing([x])
             out, finish = tensors.numbers(landing.whole), landing.finish
+        self._settle("reduce", [x], not tensors.plain(x))
         data = tensors.numbers(tensors.straight(x))
         return self._call("reduce", data, out, opts, [x], finish, op=op, root=root, scale=scale)
 
@@ -66,6 +68,7 @@ class Reductions(Calls):
         tensors.check([out, *parts], "reduce_scatter")
         op, scale = operator(opts.reduceOp, out)
         landing = tensors.Landing([out])
+        self._settle("reduce_scatter", [out, *parts], tensors.adjacent(parts) is None)
         data, into = tensors.numbers(tensors.joined(parts)), tensors.numbers(landing.whole)
         width = 2 if out.is_complex() else 1
         counts = tuple(width * size for size in sizes)

@@ -69,7 +69,7 @@ class Landing:
         outputs: tensors of one type, in the order of their parts.
 
     Attributes:
-        whole: one-dimensional tensor over all parts.
+        whole: one-dimensional tensor over all parts; not filled where it is not the outputs' own.
         finish: copies the parts to the outputs; None where that is not needed.
     """
 
@@ -84,18 +84,16 @@ class Landing:
             whole = torch.empty(sum(out.numel() for out in outputs), dtype=outputs[0].dtype)
         self.whole = whole
 
+    def fill(self) -> Landing:
+        """Itself, holding the outputs' elements already: for calls in place."""
+        if self.finish is not None:
+            torch.cat([straight(x).reshape(-1) for x in self._outputs], out=self.whole)
+        return self
+
     def _copy(self) -> None:
         parts = self.whole.split([out.numel() for out in self._outputs])
         for out, part in zip(self._outputs, parts, strict=True):
             out.copy_(part.view(out.shape))
-
-
-def filled(xs: Sequence[Any]) -> Landing:
-    """A landing for tensors that holds their elements already: for calls in place."""
-    landing = Landing(xs)
-    if landing.finish is not None:
-        torch.cat([straight(x).reshape(-1) for x in xs], out=landing.whole)
-    return landing
 
 
 def adjacent(tensors: Sequence[Any]) -> Any:

@@ -101,6 +101,7 @@ class Work(dist.Work):
         super().__init__()
         self.flight = flight
         self.outputs, self._finish, self._lane = list(outputs), finish, lane
+        self.copies = finish is not None
         self._turn = threading.Lock()
         self._through = False
         self._future: Any = None

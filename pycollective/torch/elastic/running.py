@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
 from typing import Any
 
-from pycollective.errors import Error
+from pycollective.errors import Error, PeerLostError
 from pycollective.torch import basics, mpi_ops
 from pycollective.torch.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
@@ -69,12 +70,15 @@ def reset() -> None:
     seconds = _timeout()
     old = basics.world()
     mpi_ops.shutdown()  # a rank that still waits for this one hears of it, and comes here too
-    try:
-        survivors = old.comm.shrink(seconds)
-    except Error as error:
-        raise RuntimeError(f"elastic.run cannot go on with the ranks that are left: {error}") from error
-    basics.init(survivors, "dynamic" if old.dynamic else None)
-    basics.remember(survivors)
+    comm = old.comm
+    while not basics.is_initialized():
+        try:
+            comm = comm.shrink(seconds)
+        except Error as error:
+            raise RuntimeError(f"elastic.run cannot go on with the ranks that are left: {error}") from error
+        with contextlib.suppress(PeerLostError):  # another one is lost meanwhile
+            basics.init(comm, "dynamic" if old.dynamic else None)
+    basics.remember(comm)
 
 
 def _timeout() -> float:

@@ -1,0 +1,193 @@
+"""Tensors of other layouts, objects, several tensors at once, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from c10d import World, everybodys, run, same, values
+
+torch: Any = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+pytestmark = pytest.mark.torch
+SIZES = [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_tensors_that_are_not_contiguous(n: int) -> None:
+    run(n, _strided, gloo=False)
+
+
+def _strided(world: World) -> None:
+    n, root = world.size, world.size - 1
+
+    def views(rank: int) -> list[Any]:
+        base = torch.arange(24.0).reshape(4, 6) + 100 * rank
+        image = base.reshape(1, 2, 3, 4).clone(memory_format=torch.channels_last)
+        return [base.clone().t(), base.clone()[:, ::2], base.clone()[1:3], base.clone()[:, 1], image]
+
+    for i, x in enumerate(views(world.rank)):
+        right = sum(views(rank)[i] for rank in range(n))
+        dist.all_reduce(x)
+        assert torch.equal(x, right) and x.stride() == views(0)[i].stride()
+        x = views(world.rank)[i]
+        dist.broadcast(x, root)
+        assert torch.equal(x, views(root)[i])
+        x = views(world.rank)[i]
+        outs = [torch.empty_like(x) for _ in range(n)]
+        dist.all_gather(outs, x)
+        assert all(torch.equal(out, views(rank)[i]) for rank, out in enumerate(outs))
+        whole = torch.zeros(n, *x.shape)
+        dist.all_gather(list(whole), x)  # parts of one storage: filled in place
+        assert all(torch.equal(out, views(rank)[i]) for rank, out in enumerate(whole))
+        out = views(0)[i].zero_()
+        dist.scatter(out, [views(rank)[i] for rank in range(n)] if world.rank == root else None, root)
+        assert torch.equal(out, x)
+        dist.reduce(x, root)
+        assert torch.equal(x, right if world.rank == root else views(world.rank)[i])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_sparse_tensors(n: int) -> None:
+    run(n, _sparse)
+
+
+def _sparse(world: World) -> None:
+    def mine(entries: int) -> Any:
+        at = torch.randint(0, 9, (1, entries), generator=torch.Generator().manual_seed(world.rank))
+        return torch.sparse_coo_tensor(at, torch.ones(entries, 2) + world.rank, (9, 2), check_invariants=False)
+
+    for entries in (4, world.rank, 0):
+        outs = []
+        for group in (world.ours, world.gloo):
+            x = mine(entries)
+            dist.all_reduce(x, group=group)
+            outs.append(x.to_dense())
+        same(*outs)
+    x = mine(3)
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    total = mine(3).to_dense()
+    dist.all_reduce(total, group=world.gloo)
+    torch.testing.assert_close(x.to_dense(), total / world.size)
+    with pytest.raises(TypeError, match="sparse tensors takes SUM and AVG"):
+        dist.all_reduce(mine(2), dist.ReduceOp.MAX)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_objects(n: int) -> None:
+    run(n, _objects, gloo=False)
+
+
+def _objects(world: World) -> None:
+    n, rank, root = world.size, world.rank, world.size - 1
+    mine = {"rank": rank, "text": "x" * (10 * rank)}
+    right = [{"rank": r, "text": "x" * (10 * r)} for r in range(n)]
+    found: list[Any] = [None] * n
+    dist.all_gather_object(found, mine)
+    assert found == right
+    found = [None] * n if rank == root else None
+    dist.gather_object(mine, found, root)
+    assert found == (right if rank == root else None)
+    told = [mine, rank]
+    dist.broadcast_object_list(told, root)
+    assert told == [right[root], root]
+    got: list[Any] = [None]
+    dist.scatter_object_list(got, right if rank == root else None, root)
+    assert got == [mine]
+    if n > 1 and rank < 2:
+        if rank == 0:
+            dist.send_object_list([mine, "hello"], 1)
+        else:
+            told = [None, None]
+            assert dist.recv_object_list(told, 0) == 0
+            assert told == [right[0], "hello"]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_coalesced(n: int) -> None:
+    run(n, _coalesced)
+
+
+def _coalesced(world: World) -> None:
+    n = world.size
+    for later in (False, True):
+        xs = [values(world, "float32", 3, i + 1) for i in range(5)]  # small, of another type, strided, long
+        xs += [values(world, "float64", 7), values(world, "float32", 4, 3).t(), values(world, "float32", 600_000)]
+        right = [x.clone() for x in xs]
+        with dist._coalescing_manager(async_ops=later) as manager:
+            for x in xs:
+                dist.all_reduce(x)
+        if later:
+            manager.wait()
+        for x, y in zip(xs, right, strict=True):
+            dist.all_reduce(y, group=world.gloo)
+            same(x, y, x.shape)
+        ins = [values(world, "int64", i + 1) for i in range(3)]
+        outs = [torch.zeros(n * (i + 1), dtype=torch.int64) for i in range(3)]
+        with dist._coalescing_manager(async_ops=later) as manager:
+            for out, x in zip(outs, ins, strict=True):
+                dist.all_gather_single(out, x)
+        if later:
+            manager.wait()
+        for i, out in enumerate(outs):
+            same(out, torch.cat(everybodys(world, "int64", i + 1)))
+        parts = [torch.zeros(i + 1, dtype=torch.int64) for i in range(3)]
+        with dist._coalescing_manager(async_ops=later) as manager:
+            for part, whole in zip(parts, outs, strict=True):
+                dist.reduce_scatter_single(part, whole)
+        if later:
+            manager.wait()
+        for i, part in enumerate(parts):
+            same(part, n * everybodys(world, "int64", i + 1)[world.rank])
+
+
+def test_wrong_arguments_are_refused_before_anything_is_sent() -> None:
+    run(2, _wrong, gloo=False)
+
+
+def _wrong(world: World) -> None:
+    x = torch.ones(4)
+    refused = [
+        (TypeError, "layout", lambda: dist.broadcast(torch.eye(2).to_sparse(), 0)),
+        (TypeError, "meta", lambda: dist.all_reduce(torch.ones(2, device="meta"))),
+        (TypeError, "cannot be reduced", lambda: dist.all_reduce(x.to(torch.float8_e4m3fnuz))),
+        (TypeError, "not defined", lambda: world.ours.allreduce([x + 0j], _with(dist.ReduceOp.MAX))),
+        (ValueError, "output of 3", lambda: dist.all_gather([torch.ones(3)] * 2, x)),
+        (ValueError, "for 2 ranks|should be", lambda: dist.all_gather([x], x)),
+        (ValueError, "3 rows", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3))),
+        (ValueError, "splits", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [2, 2], [1, 2])),
+        (ValueError, "elements", lambda: dist.all_gather_single(torch.ones(7), torch.ones(4))),
+        (ValueError, "parts", lambda: dist.reduce_scatter_single(torch.ones(3), torch.ones(4))),
+        (ValueError, "one tensor", lambda: world.ours.allreduce([x, x])),
+        (ValueError, "root", lambda: dist.broadcast(x, group_src=5)),
+        (TypeError, "band", lambda: dist.all_reduce(x, dist.ReduceOp.BAND)),
+    ]
+    for error, text, call in refused:
+        with pytest.raises(error, match=text):
+            call()
+    dist.all_reduce(x)  # the group is none the worse
+    assert x.tolist() == [2.0] * 4
+
+
+def _with(op: Any) -> Any:
+    opts = dist.AllreduceOptions()
+    opts.reduceOp = op
+    return opts
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_parameters_and_other_tensors_with_gradients(n: int) -> None:
+    run(n, _parameters, gloo=False)
+
+
+def _parameters(world: World) -> None:
+    p = torch.nn.Parameter(torch.full((3,), float(world.rank)))
+    dist.broadcast(p, world.size - 1)
+    assert p.tolist() == [world.size - 1.0] * 3 and p.requires_grad and p.is_leaf
+    p.grad = torch.full((3,), world.rank + 1.0)
+    dist.all_reduce(p.grad)
+    assert p.grad.tolist() == [world.size * (world.size + 1) / 2] * 3
+    storage = p.untyped_storage()
+    storage.resize_(0)  # FSDP does that to what it has sent
+    storage.resize_(12)

@@ -1,0 +1,349 @@
+"""Scripts that were written for Horovod run as they are: `python -m pycollective.horovod script.py`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pycollective.horovod
+from launch import find_mpirun, launch
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytestmark = pytest.mark.torch
+THROUGH = "pycollective.horovod"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
+
+USUAL = """
+import argparse
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torch.optim as optim
+from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+import horovod
+import horovod.torch as hvd
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--lr", type=float, default=0.01)
+parser.add_argument("--fp16-allreduce", action="store_true")
+parser.add_argument("--num-proc", type=int)
+
+
+def metric_average(value, name):
+    return hvd.allreduce(torch.tensor(value), name=name).item()
+
+
+def main(args):
+    hvd.init()
+    torch.manual_seed(42 + hvd.rank())
+    torch.set_num_threads(1)
+    x, y = load_digits(return_X_y=True)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
+    x, y = torch.tensor(x, dtype=torch.float32)[order] / 16, torch.tensor(y)[order]
+    train, test = TensorDataset(x[450:], y[450:]), TensorDataset(x[:450], y[:450])
+    train_sampler = DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
+    train_loader = DataLoader(train, batch_size=16, sampler=train_sampler, drop_last=True)
+    test_sampler = DistributedSampler(test, num_replicas=hvd.size(), rank=hvd.rank())
+    test_loader = DataLoader(test, batch_size=450, sampler=test_sampler)
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    compression = hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=compression, op=hvd.Average
+    )
+    for epoch in range(1, args.epochs + 1):
+        model.train()
+        train_sampler.set_epoch(epoch)
+        for data, target in train_loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(data), target).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            hits = [(model(data).argmax(1) == target).float().mean().item() for data, target in test_loader]
+        accuracy = metric_average(sum(hits) / len(hits), "avg_accuracy")
+    weights = hvd.allgather_object([float(p.double().sum()) for p in model.parameters()])
+    return hvd.rank(), hvd.size(), accuracy, all(w == weights[0] for w in weights)
+
+
+if __name__ == "__main__":
+    args = parser.parse_args()
+    results = horovod.run(main, args=(args,), np=args.num_proc) if args.num_proc else [main(args)]
+    for rank, size, accuracy, equal in results:
+        print(f"rank {rank} of {size}: {'learnt' if accuracy > 0.94 else accuracy}, {'equal' if equal else 'apart'}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "n"), [("alone", 1), ("pycollective", 3), ("torchrun", 2), pytest.param("mpirun", 2, marks=needs_mpi)]
+)
+def test_a_script_of_the_usual_shape_learns(launcher: str, n: int) -> None:
+    words = ["--fp16-allreduce"] if n == 3 else []
+    ran = launch(n, USUAL, *words, through=THROUGH, launcher=launcher, env=ONE_THREAD, timeout=120).check()
+    assert ran.outputs == [f"rank {r} of {n}: learnt, equal\n" for r in range(n)]
+
+
+def test_horovod_run_starts_the_ranks() -> None:
+    ran = launch(
+        1,
+        USUAL,
+        "--num-proc",
+        2,
+        "--lr",
+        0.03,
+        "--epochs",
+        6,
+        through=THROUGH,
+        launcher="alone",
+        env=ONE_THREAD,
+        timeout=120,
+    ).check()
+    assert ran.outputs == ["rank 0 of 2: learnt, equal\nrank 1 of 2: learnt, equal\n"]
+
+
+ELASTIC = """
+import os, signal
+import torch
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+first = hvd.rank()
+seen = []
+
+
+@hvd.elastic.run
+def train(state):
+    while state.batch < 20:
+        if state.batch == 13 and hvd.rank() == 1 and hvd.size() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(state.batch)
+        state.optimizer.zero_grad()
+        state.model(torch.ones(4, 2)).sum().backward()
+        state.optimizer.step()
+        state.batch += 1
+        if state.batch % 5 == 0:
+            state.commit()
+
+
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
+state.register_reset_callbacks([lambda: print(f"now {hvd.size()} ranks, from batch {state.batch}")])
+train(state)
+ends = hvd.allgather_object([p.tolist() for p in model.parameters()])
+whole = seen[:10] == list(range(10)) and seen[-10:] == list(range(10, 20)) and 22 < len(seen) < 25
+print(f"was {first}, is {hvd.rank()} of {hvd.size()}, equal {ends[0] == ends[1]}, whole {whole}")
+"""
+
+
+def test_an_elastic_script_goes_on_without_a_killed_rank() -> None:
+    ran = launch(3, ELASTIC, through=THROUGH, grace=60, env=ONE_THREAD)
+    assert ran.returncode == 128 + 9, ran.report()
+    lines = [f"was {was}, is {rank} of 2, equal True, whole True\n" for rank, was in enumerate([0, 2])]
+    assert [ran.outputs[0], ran.outputs[2]] == [f"now 2 ranks, from batch 10\n{line}" for line in lines], ran.report()
+    assert ran.outputs[1] == ""
+
+
+SPAWNED = """
+import sys
+import torch
+import horovod
+import horovod.torch as hvd
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        import horovod.common.exceptions
+
+        return i, int(hvd.is_initialized()), int(horovod.__version__ == "0.28.1")
+
+
+if __name__ == "__main__":
+    hvd.init()
+    for how in sys.argv[1:]:
+        for batch in DataLoader(Rows(), batch_size=4, num_workers=1, multiprocessing_context=how):
+            print(how, [part.tolist() for part in batch])
+"""
+
+
+def test_workers_of_a_loader_find_it_however_they_start() -> None:
+    ran = launch(1, SPAWNED, "fork", "spawn", "forkserver", through=THROUGH, launcher="alone", env=ONE_THREAD).check()
+    rows = [
+        f"{how} [[0, 1, 2, 3], {[forked] * 4}, [1, 1, 1, 1]]"
+        for how, forked in (("fork", 1), ("spawn", 0), ("forkserver", 0))
+    ]
+    assert ran.outputs[0].splitlines() == rows
+
+
+# -- without ranks ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    """In this process; afterwards nothing of it is left."""
+    before, path = set(sys.modules), list(sys.path)
+    finders = list(sys.meta_path)
+    pycollective.horovod.install()
+    yield
+    sys.path[:], sys.meta_path[:] = path, finders
+    for name in [name for name in sys.modules if name.split(".")[0] == "horovod" and name not in before]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("horovod", "__version__ run"),
+        ("horovod.torch", "init rank allreduce Average elastic DistributedOptimizer SyncBatchNorm Compression"),
+        ("horovod.torch.mpi_ops", "allreduce_async_ synchronize poll Adasum rocm_built HorovodInternalError"),
+        ("horovod.torch.functions", "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object"),
+        ("horovod.torch.optimizer", "DistributedOptimizer"),
+        ("horovod.torch.compression", "Compression"),
+        ("horovod.torch.sync_batch_norm", "SyncBatchNorm"),
+        ("horovod.torch.elastic", "run TorchState ElasticSampler"),
+        ("horovod.torch.elastic.state", "TorchState"),
+        ("horovod.torch.elastic.sampler", "ElasticSampler"),
+        ("horovod.common", ""),
+        ("horovod.common.exceptions", "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError"),
+        ("horovod.common.util", "extension_available gpu_available mpi_built gloo_built nccl_built split_list"),
+        ("horovod.common.basics", "HorovodBasics"),
+        ("horovod.common.process_sets", "ProcessSet global_process_set add_process_set remove_process_set"),
+        ("horovod.common.elastic", "run_fn State ObjectState"),
+        ("horovod.runner", "run"),
+    ],
+)
+def test_what_scripts_import_is_there(module: str, names: str) -> None:
+    there = importlib.import_module(module)
+    assert not [name for name in names.split() if not hasattr(there, name)]
+    assert sys.modules[module] is there
+
+
+@pytest.mark.usefixtures("installed")
+def test_modules_under_both_names_are_the_same() -> None:
+    """Otherwise an exception of one could not be caught as that of the other, and there would be two worlds."""
+    import pycollective.torch as ours
+    from pycollective.torch.elastic import state
+
+    theirs = importlib.import_module("horovod.torch")
+    assert theirs is ours and importlib.import_module("horovod.torch.elastic.state") is state
+    exceptions = importlib.import_module("horovod.common.exceptions")
+    assert exceptions.HorovodInternalError is ours.HorovodInternalError
+    assert ours.__name__ == "pycollective.torch" and ours.__spec__.name == "pycollective.torch"
+    assert importlib.import_module("horovod").torch is ours
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("module", ["horovod.tensorflow", "horovod.torch.nothing", "horovod.common.nothing"])
+def test_what_is_not_there_says_so_by_its_name(module: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=f"No module named '{module}'"):
+        importlib.import_module(module)
+    assert importlib.util.find_spec(module) is None
+
+
+@pytest.mark.usefixtures("installed")
+def test_helpers_of_horovod_common() -> None:
+    util = importlib.import_module("horovod.common.util")
+    assert util.split_list(list(range(7)), 3) == [[0, 1, 2], [3, 4], [5, 6]]
+    assert util.split_list([1], 2) == [[1], []]
+    assert [n for n in range(9) if util.num_rank_is_power_2(n)] == [1, 2, 4, 8]
+    assert util.extension_available("torch") and not util.extension_available("tensorflow")
+    util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
+    with pytest.raises(ImportError, match=r"horovod.tensorflow: .*horovod.torch only"):
+        util.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__)
+    basics = importlib.import_module("horovod.common.basics").HorovodBasics(__file__, "mpi_lib_v2")
+    basics.init()
+    try:
+        assert (basics.rank(), basics.size(), basics.is_initialized()) == (0, 1, True)
+    finally:
+        basics.shutdown()
+    with pytest.raises(AttributeError, match="no attribute 'ranks'"):
+        _ = basics.ranks
+
+
+def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "horovod.py").write_text("torch = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    finders = list(sys.meta_path)
+    theirs = importlib.import_module("horovod")
+    try:
+        with pytest.raises(ImportError, match=r"imported already, from .*horovod\.py: call .*install\(\) first"):
+            pycollective.horovod.install()
+        assert sys.modules["horovod"] is theirs and sys.meta_path == finders
+    finally:
+        del sys.modules["horovod"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({"hosts": "localhost:1,elsewhere:1"}, "starts ranks on this host alone"),
+        ({"np": 0}, "num_proc=0 is no number of ranks"),
+        ({"use_gloo": True, "use_mpi": True}, "exclude each other"),
+        ({"min_np": 1, "host_discovery_script": "x", "verbose": True}, "not take min_np, host_discovery_script here"),
+    ],
+)
+def test_horovod_run_refuses_what_it_cannot_do(words: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        pycollective.horovod.run(print, (), {}, **words)
+
+
+def test_horovod_run_tells_that_a_rank_failed() -> None:
+    with pytest.raises(RuntimeError, match="a rank failed, see its output; exit code 7"):
+        pycollective.horovod.run(sys.exit, (7,), np=2, use_gloo=True, hosts="localhost:2")
+
+
+# -- the command line ------------------------------------------------------------------------------------------
+
+
+def command(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, *options, "-m", THROUGH, *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "beside.py").write_text("")
+    (tmp_path / "a" / "b.py").write_text("import beside, sys; print(sys.argv, __name__, __file__, sys.path[0])\n")
+    folder = (tmp_path / "a").resolve()
+    ran = command(tmp_path, "a/b.py", "-x", "--help")
+    assert ran.stdout == f"['a/b.py', '-x', '--help'] __main__ a/b.py {folder}\n", ran.stderr
+    ran = command(tmp_path / "a", "-m", "b", "y")
+    assert ran.stdout == f"['{folder}/b.py', 'y'] __main__ {folder}/b.py {folder}\n", ran.stderr
+    if sys.version_info >= (3, 11):
+        ran = command(tmp_path, "a/b.py", options=("-P",))
+        assert "No module named 'beside'" in ran.stderr
+
+
+def test_exit_codes_pass_through(tmp_path: Path) -> None:
+    (tmp_path / "b.py").write_text("import sys; sys.exit(int(sys.argv[1]))\n")
+    assert command(tmp_path, "b.py", "5").returncode == 5
+    assert command(tmp_path, "b.py", "x").returncode == 1
+
+
+@pytest.mark.parametrize(("words", "expected"), [((), "usage: "), (("-x",), "usage: "), (("c.py",), "no file c.py")])
+def test_usage(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    ran = command(tmp_path, *words)
+    assert ran.returncode == 1 and expected in ran.stderr and "Traceback" not in ran.stderr

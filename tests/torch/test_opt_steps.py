@@ -1,0 +1,395 @@
+"""What goes on between two steps of a DistributedOptimizer: passes, clipping, closures, gradients that are missing."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from hvd import run  # noqa: E402
+from opt import agree, close, data, loss_of, small, weights  # noqa: E402
+
+pytestmark = pytest.mark.torch
+SIZES = [1, 2, 3, 4]
+
+
+def wrap(hvd: Any, model: Any, **options: Any) -> Any:
+    """With momentum and decay: a gradient of zeros is not the same as none."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
+
+
+def mine(hvd: Any, step: int) -> tuple[Any, Any]:
+    images, targets = data(hvd.size(), step)
+    return images[0, hvd.rank()], targets[0, hvd.rank()]
+
+
+def everybodys(hvd: Any, step: int) -> tuple[Any, Any]:
+    images, targets = data(hvd.size(), step)
+    return images[0].flatten(0, 1), targets[0].flatten(0, 1)
+
+
+# -- synchronize() and step() --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_clipping(n: int) -> None:
+    run(n, _clipping)
+
+
+def _clipping(hvd: Any) -> None:
+    model, alone = small(), small()
+    optimizer, other = wrap(hvd, model), torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    for step in range(4):
+        keep = step % 2 == 0
+        optimizer.zero_grad(set_to_none=not keep)
+        loss_of(model, *mine(hvd, step)).backward()
+        optimizer.synchronize()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        other.zero_grad()
+        loss_of(alone, *everybodys(hvd, step)).backward()
+        expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+        other.step()
+        assert norm > 0.1
+        close(norm, expected)
+        close(weights(model), weights(alone))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_step_after_synchronize_warns(n: int) -> None:
+    run(n, _warns)
+
+
+def _warns(hvd: Any) -> None:
+    model = small()
+    optimizer = wrap(hvd, model)
+    for _ in range(2):
+        loss_of(model, *mine(hvd, 0)).backward()
+        optimizer.synchronize()
+        with pytest.warns(UserWarning, match="skip_synchronize"):
+            optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.zero_grad()
+            loss_of(model, *mine(hvd, 0)).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+    agree(hvd, weights(model))
+
+
+@pytest.mark.parametrize("n", [2])
+def test_steps_out_of_order(n: int) -> None:
+    run(n, _out_of_order)
+
+
+def _out_of_order(hvd: Any) -> None:
+    model = small()
+    optimizer = wrap(hvd, model)
+    loss_of(model, *mine(hvd, 0)).backward()
+    with pytest.raises(AssertionError, match="zero_grad"):
+        optimizer.zero_grad()
+    with pytest.raises(AssertionError, match="synchronize"), optimizer.skip_synchronize():
+        optimizer.step()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        loss_of(model, *mine(hvd, 0)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, *mine(hvd, 1)).backward()  # all is well again
+    optimizer.step()
+    agree(hvd, weights(model))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_step_before_all_passes_are_done(n: int) -> None:
+    run(n, _short_of_passes)
+
+
+def _short_of_passes(hvd: Any) -> None:
+    for groups in (None, 3):
+        model, alone = small(), small()
+        optimizer = wrap(hvd, model, backward_passes_per_step=3, groups=groups)
+        other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+        for step, passes in enumerate((2, 3, 1, 2)):
+            if step == 3:
+                optimizer.set_backward_passes_per_step(2)
+            optimizer.zero_grad()
+            other.zero_grad()
+            for _ in range(passes):
+                loss_of(model, *mine(hvd, step)).backward()
+                loss_of(alone, *everybodys(hvd, step)).backward()
+            optimizer.step()
+            other.step()
+            close(weights(model), weights(alone))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_gradients_that_are_not_forgotten_accumulate(n: int) -> None:
+    run(n, _no_zero_grad)
+
+
+def _no_zero_grad(hvd: Any) -> None:
+    """Without zero_grad the next gradient is added to the reduced one, which all ranks have."""
+    model, alone = small(), small()
+    optimizer = wrap(hvd, model)
+    other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    for step in range(3):
+        loss_of(model, *mine(hvd, step)).backward()
+        loss_of(alone, *everybodys(hvd, step)).backward()
+        optimizer.step()
+        other.step()
+    close(weights(model), weights(alone))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_scaled_gradients(n: int) -> None:
+    run(n, _scaled)
+
+
+def _scaled(hvd: Any) -> None:
+    model, alone = small(), small()
+    optimizer = wrap(hvd, model)
+    other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=False)
+        x, y = mine(hvd, step)
+        broken = step == 2 and hvd.rank() == hvd.size() - 1  # an overflow on one rank skips the step on all
+        scaler.scale(loss_of(model, x * torch.inf if broken else x, y)).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        if step != 2:
+            other.zero_grad()
+            loss_of(alone, *everybodys(hvd, step)).backward()
+            other.step()
+    assert scaler.get_scale() == 512.0
+    close(weights(model), weights(alone))
+
+
+# -- closures ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_closures(n: int) -> None:
+    run(n, _closures)
+
+
+def _closures(hvd: Any) -> None:
+    kinds: list[Any] = [
+        lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=6),
+        lambda p: torch.optim.LBFGS(p, max_iter=5, line_search_fn="strong_wolfe"),  # decides by the loss
+        lambda p: torch.optim.SGD(p, lr=0.05),
+    ]
+    for kind in kinds:
+        model, alone = small(), small()
+        optimizer = hvd.DistributedOptimizer(kind(model.parameters()), named_parameters=model.named_parameters())
+        other = kind(alone.parameters())
+
+        def closure(model: Any, optimizer: Any, batch: Any) -> Any:
+            optimizer.zero_grad()
+            loss = loss_of(model, *batch)
+            loss.backward()
+            return loss
+
+        for step in range(3):
+            batch, whole = mine(hvd, step), everybodys(hvd, step)
+            found = optimizer.step(lambda m=model, o=optimizer, b=batch: closure(m, o, b))
+            expected = other.step(lambda m=alone, o=other, b=whole: closure(m, o, b))
+            close(found.detach(), expected.detach(), 1e-9)
+        agree(hvd, weights(model))
+        close(weights(model), weights(alone), 1e-9)  # the search makes more of rounding errors
+        number = optimizer.step(lambda m=model, o=optimizer, b=batch: closure(m, o, b).item())
+        assert isinstance(number, float)
+
+
+# -- gradients that are missing ------------------------------------------------------------------------------------
+
+
+class Branches(torch.nn.Module):  # type: ignore[misc]
+    """Uses what it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(4)]).double()
+
+    def forward(self, x: Any, used: Any) -> Any:
+        for number in used:
+            x = torch.tanh(self.parts[number](x))
+        return x
+
+
+def uses(rank: int, step: int) -> list[int]:
+    """Part 0 on all ranks, 1 on rank 0 only, 2 on none but rank 0 in step 2, 3 on a rank that changes."""
+    return [0] + [1] * (rank == 0) + [2] * (rank == 0 and step == 2) + [3] * (step % 3 == rank)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_parameters_without_a_gradient(n: int) -> None:
+    run(n, _without)
+
+
+def _without(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    for groups in (None, 1, 2):
+        for passes in (1, 2):
+            for keep in (False, True):
+                model, alone = Branches(), Branches()
+                optimizer = wrap(hvd, model, groups=groups, backward_passes_per_step=passes)
+                other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+                for step in range(5):
+                    x = torch.ones(2, 3, dtype=torch.float64)
+                    optimizer.zero_grad(set_to_none=not keep)
+                    other.zero_grad(set_to_none=not keep)
+                    for _ in range(passes):
+                        model(x * (r + 1), uses(r, step)).sum().backward()
+                        for rank in range(n):
+                            (alone(x * (rank + 1), uses(rank, step)).sum() / n).backward()
+                    optimizer.step()
+                    other.step()
+                    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+                        assert (p.grad is None) == (q.grad is None)
+                    close(weights(model), weights(alone))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_frozen_and_added_parameters(n: int) -> None:
+    run(n, _frozen)
+
+
+def _frozen(hvd: Any) -> None:
+    model, alone = small(), small()
+    head, other_head = torch.nn.Linear(3, 3).double(), torch.nn.Linear(3, 3).double()
+    hvd.broadcast_parameters(head.state_dict(), 0)
+    other_head.load_state_dict(head.state_dict())
+    for net in (model, alone):
+        net[0].requires_grad_(False)
+    optimizer = wrap(hvd, model)
+    other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    for step in range(8):
+        if step == 2:  # unfrozen later, as in fine-tuning
+            model[0].requires_grad_(True)
+            alone[0].requires_grad_(True)
+        if step == 4:
+            optimizer.add_param_group({"params": head.parameters(), "lr": 0.2})
+            other.add_param_group({"params": other_head.parameters(), "lr": 0.2})
+        if step == 6:
+            model[4].requires_grad_(False)
+            alone[4].requires_grad_(False)
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        other.zero_grad(set_to_none=step % 2 == 0)
+        x, y = mine(hvd, step)
+        loss_of(lambda x: head(model(x)), x, y).backward()
+        x, y = everybodys(hvd, step)
+        loss_of(lambda x: other_head(alone(x)), x, y).backward()
+        if step < 4:  # not the optimizers' yet
+            head.zero_grad()
+            other_head.zero_grad()
+        optimizer.step()
+        other.step()
+        close(weights(model), weights(alone))
+        close(weights(head), weights(other_head))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_turns(n: int) -> None:
+    run(n, _turns)
+
+
+def _turns(hvd: Any) -> None:
+    """Generator and discriminator, trained in turns: Horovod's test_dynamic_requires_grad."""
+    makes, judges = torch.nn.Conv2d(1, 10, 1), torch.nn.Conv2d(10, 1, 1)
+    hvd.broadcast_parameters(makes.state_dict(), 0)
+    hvd.broadcast_parameters(judges.state_dict(), 0)
+    optimizers = [wrap(hvd, makes), wrap(hvd, judges)]  # both name their parameters weight and bias
+    x = torch.full((1, 1, 8, 8), float(hvd.rank() + 1))
+    for turn in (0, 1, 1, 0):
+        for number, (model, optimizer) in enumerate(zip((makes, judges), optimizers, strict=True)):
+            model.requires_grad_(number == turn)
+            optimizer.zero_grad()
+        judges(makes(x)).sum().backward()
+        before = [weights(makes), weights(judges)]
+        for optimizer in optimizers:
+            optimizer.step()
+        moved = [not torch.equal(a, weights(model)) for a, model in zip(before, (makes, judges), strict=True)]
+        assert moved == [turn == 0, turn == 1]
+        agree(hvd, weights(makes))
+        agree(hvd, weights(judges))
+
+
+# -- sparse gradients ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_sparse_gradients(n: int) -> None:
+    run(n, _sparse)
+
+
+def _sparse(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+
+    def words(rank: int, step: int) -> Any:
+        return torch.tensor([[1, 2, rank + 3], [4, 4, step + 5]])
+
+    kinds: list[Any] = [
+        lambda p: torch.optim.SparseAdam(list(p), lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.Adagrad(p, lr=0.1),
+    ]
+    for kind in kinds:
+        for as_dense in (False, True):
+            for all_ranks in (True, False):
+                model, alone = (torch.nn.Embedding(10, 3, sparse=True, dtype=torch.float64) for _ in range(2))
+                hvd.broadcast_parameters(model.state_dict(), 0)
+                alone.load_state_dict(model.state_dict())
+                optimizer = hvd.DistributedOptimizer(kind(model.parameters()), sparse_as_dense=as_dense)
+                other = kind(alone.parameters())
+                for step in range(3):
+                    optimizer.zero_grad()
+                    other.zero_grad()
+                    for rank in range(n):
+                        if all_ranks or rank == step % n:
+                            (alone(words(rank, step)).pow(2).sum() / n).backward()
+                            if rank == r:
+                                model(words(rank, step)).pow(2).sum().backward()
+                    optimizer.step()
+                    other.step()
+                    assert model.weight.grad.is_sparse
+                    close(model.weight.grad.to_dense(), alone.weight.grad.to_dense())
+                    close(weights(model), weights(alone))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_sparse_layer_among_dense_ones(n: int) -> None:
+    run(n, _mixed)
+
+
+def _mixed(hvd: Any) -> None:
+    def network() -> Any:
+        torch.manual_seed(3)
+        words = torch.nn.EmbeddingBag(12, 4, sparse=True, mode="sum")
+        return torch.nn.Sequential(words, torch.nn.Linear(4, 2)).double()
+
+    for options in ({}, {"groups": 1}, {"sparse_as_dense": True}):
+        model, alone = network(), network()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters(), **options
+        )
+        other = torch.optim.SGD(alone.parameters(), lr=0.1)
+        x = torch.arange(8 * hvd.size()).reshape(hvd.size(), 2, 4) % 12
+        for _ in range(5):
+            optimizer.zero_grad(set_to_none=False)
+            other.zero_grad(set_to_none=False)
+            model(x[hvd.rank()]).pow(2).mean().backward()
+            alone(x.flatten(0, 1)).pow(2).mean().backward()
+            optimizer.step()
+            other.step()
+        close(weights(model), weights(alone))

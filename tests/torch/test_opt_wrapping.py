@@ -1,0 +1,406 @@
+"""What DistributedOptimizer is made of, and what may be done with it: names, schedulers, copies, several of them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from hvd import job, run  # noqa: E402
+from opt import agree, alone, close, data, loss_of, small, together, weights  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def momentum(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def train(hvd: Any, model: Any, optimizer: Any, steps: range, after: Any = None, everybody: bool = False) -> None:
+    """On this rank's data, or on everybody's."""
+    for step in steps:
+        images, targets = data(hvd.size(), step)
+        x, y = (t[0].flatten(0, 1) if everybody else t[0, hvd.rank()] for t in (images, targets))
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+        if after is not None:
+            after()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_refusals(n: int) -> None:
+    run(n, _refusals)
+
+
+def _refusals(hvd: Any) -> None:
+    model = small()
+    named = list(model.named_parameters())
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("more than once: a", {"named_parameters": [("a", p) for _, p in named]}),
+        ("not in named_parameters", {"named_parameters": named[:-2]}),
+        ("named_parameters", {"named_parameters": model.parameters()}),
+        ("backward_passes_per_step", {"backward_passes_per_step": 0}),
+        ("gradient_predivide_factor", {"gradient_predivide_factor": 2.0, "op": hvd.Sum}),
+        ("groups", {"groups": -1}),
+        ("groups", {"groups": [["0.weight"]]}),
+        ("one group only", {"groups": [[named[0][1]], [named[0][1]]]}),
+        ("op is", {"op": 17}),
+    ]
+    for text, options in wrong:
+        with pytest.raises(ValueError, match=text):
+            hvd.DistributedOptimizer(momentum(model), **options)
+    with pytest.warns(DeprecationWarning, match="groups"):
+        hvd.DistributedOptimizer(momentum(model), num_groups=2)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_is_an_optimizer_of_the_same_class(n: int) -> None:
+    run(n, _same_class)
+
+
+def _same_class(hvd: Any) -> None:
+    model = small()
+    inner = torch.optim.AdamW(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(inner, ((name, p) for name, p in model.named_parameters()))
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert type(optimizer).__name__ == "AdamW"
+    assert optimizer.defaults == inner.defaults
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert inner.param_groups[0]["lr"] == 0.5
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    train(hvd, model, optimizer, range(1))
+    optimizer.load_state_dict(optimizer.state_dict())  # torch patches step() there
+    train(hvd, model, optimizer, range(1, 3))
+    assert calls == ["before", "after"] * 3
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_several(n: int) -> None:
+    run(n, _several)
+
+
+def _several(hvd: Any) -> None:
+    """Optimizers whose parameters have the same names, stepping in turns and at the same time."""
+    models = [small() for _ in range(3)]
+    optimizers = [hvd.DistributedOptimizer(momentum(m), m.named_parameters()) for m in models]
+    for step in range(4):
+        images, targets = data(hvd.size(), step)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        for model in models:
+            loss_of(model, images[0, hvd.rank()], targets[0, hvd.rank()]).backward()
+        for optimizer in reversed(optimizers):
+            optimizer.step()
+    for model in models:
+        close(weights(model), alone(momentum, hvd.size()))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_wrapped_anew(n: int) -> None:
+    run(n, _wrapped_anew)
+
+
+def _wrapped_anew(hvd: Any) -> None:
+    expected = small()
+    train(hvd, expected, momentum(expected), range(6), everybody=True)
+    model = small()
+    first = hvd.DistributedOptimizer(momentum(model), model.named_parameters(), compression=hvd.Compression.fp16)
+    train(hvd, model, first, range(0))
+    second = hvd.DistributedOptimizer(first, model.named_parameters())
+    train(hvd, model, second, range(3))
+    third = hvd.DistributedOptimizer(second, model.named_parameters())  # takes the momentum with it
+    assert type(third).__mro__.count(torch.optim.SGD) == 1
+    train(hvd, model, third, range(3, 6))
+    close(weights(model), weights(expected))
+    for old in (first, second):
+        with pytest.raises(RuntimeError, match="another DistributedOptimizer"):
+            old.step()
+    fresh = hvd.DistributedOptimizer(momentum(model), model.named_parameters())  # of another optimizer, too
+    with pytest.raises(RuntimeError, match="another DistributedOptimizer"):
+        third.synchronize()
+    train(hvd, model, fresh, range(2))
+    agree(hvd, weights(model))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_wrapped_anew_in_the_middle_of_a_step(n: int) -> None:
+    run(n, _in_the_middle)
+
+
+def _in_the_middle(hvd: Any) -> None:
+    model = small()
+    first = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
+    images, targets = data(hvd.size(), 0)
+    loss_of(model, images[0, hvd.rank()], targets[0, hvd.rank()]).backward()
+    second = hvd.DistributedOptimizer(first, model.named_parameters())
+    train(hvd, model, second, range(4))
+    close(weights(model), alone(momentum, hvd.size()))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_freed(n: int) -> None:
+    run(n, _freed)
+
+
+def _freed(hvd: Any) -> None:
+    """One that is gone reduces nothing: here rank 0 goes on alone, which would hang otherwise."""
+    model = small()
+    optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    train(hvd, model, optimizer, range(2), scheduler.step)
+    before = {p: len(p._post_accumulate_grad_hooks or {}) for p in model.parameters()}
+    del optimizer, scheduler
+    gc.collect()
+    assert all(count == (hvd.size() > 1) for count in before.values())
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+    if hvd.rank() == 0:
+        train(hvd, model, momentum(model), range(3))
+    hvd.barrier()
+    renewed = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    train(hvd, model, renewed, range(2))
+    agree(hvd, weights(model))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_learning_rate_schedulers(n: int) -> None:
+    run(n, _schedulers)
+
+
+def _schedulers(hvd: Any) -> None:
+    def schedule(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    expected = small()
+    other = momentum(expected)
+    other_scheduler = schedule(other)
+    train(hvd, expected, other, range(6), other_scheduler.step, everybody=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for made_before in (True, False):
+            for adaptive in (False, True):
+                model = small()
+                inner = momentum(model)
+                scheduler = schedule(inner) if made_before else None
+                optimizer = hvd.DistributedOptimizer(
+                    inner, model.named_parameters(), op=hvd.Adasum if adaptive else hvd.Average
+                )
+                scheduler = scheduler or schedule(optimizer)
+                train(hvd, model, optimizer, range(3), scheduler.step)
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # makes new parameter groups
+                train(hvd, model, optimizer, range(3, 6), scheduler.step)
+                assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.5**6)
+                if not adaptive:
+                    close(weights(model), weights(expected))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_copies(n: int) -> None:
+    run(n, _copies)
+
+
+def _copies(hvd: Any) -> None:
+    expected = small()
+    train(hvd, expected, momentum(expected), range(6), everybody=True)
+    model = small()
+    optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
+    train(hvd, model, optimizer, range(3))
+    for kept in (
+        copy.deepcopy(optimizer.state_dict()),
+        pickle.loads(pickle.dumps(optimizer.state_dict())),
+        _saved(optimizer.state_dict()),
+    ):
+        resumed = copy.deepcopy(model)  # without hooks
+        assert not any(p._post_accumulate_grad_hooks for p in resumed.parameters())
+        again = hvd.DistributedOptimizer(momentum(resumed), resumed.named_parameters())
+        again.load_state_dict(kept)
+        hvd.broadcast_optimizer_state(again, 0)
+        train(hvd, resumed, again, range(3, 6))
+        close(weights(resumed), weights(expected))
+    for duplicate in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(duplicate) is torch.optim.SGD  # an ordinary one, of parameters of its own
+        assert duplicate.param_groups[0]["momentum"] == 0.9
+        assert len(duplicate.state) == len(optimizer.state)
+        duplicate.step()
+    _saved(model)  # hooks are no obstacle
+    train(hvd, model, optimizer, range(3, 6))
+    close(weights(model), weights(expected))
+
+
+def _saved(value: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_process_sets(n: int) -> None:
+    run(n, _process_sets, process_sets="dynamic")
+
+
+def _process_sets(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    even = hvd.add_process_set(range(0, n, 2))
+    odd = hvd.add_process_set(range(1, n, 2))
+    mine = odd if r % 2 else even
+    model = small()
+    hvd.DistributedOptimizer(momentum(small()), process_set=mine)  # other ranks make another number of them
+    if r == 0:
+        hvd.DistributedOptimizer(momentum(small()), process_set=odd)
+    optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters(), process_set=mine)
+    inside = mine.ranks
+    expected = small()
+    other = momentum(expected)
+    for step in range(3):
+        images, targets = data(n, step)
+        optimizer.zero_grad(set_to_none=step == 1)
+        loss_of(model, images[0, r], targets[0, r]).backward()
+        optimizer.step()
+        other.zero_grad()
+        loss_of(expected, images[0, inside].flatten(0, 1), targets[0, inside].flatten(0, 1)).backward()
+        other.step()
+    close(weights(model), weights(expected))
+    everybodys = hvd.allgather(weights(model).unsqueeze(0))
+    assert torch.equal(everybodys[0], everybodys[1]) is False
+    # a set that this rank is not in: an ordinary optimizer
+    apart, twin = small(), small()
+    outside = hvd.DistributedOptimizer(momentum(apart), apart.named_parameters(), process_set=even)
+    train(hvd, apart, outside, range(2))
+    if r % 2:
+        train(hvd, twin, momentum(twin), range(2))
+        close(weights(apart), weights(twin))
+    # all together again, although ranks have made different optimizers before
+    close(together(hvd, momentum), alone(momentum, n))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_parameters_that_differ(n: int) -> None:
+    run(n, _differ)
+
+
+def _differ(hvd: Any) -> None:
+    last = hvd.rank() == hvd.size() - 1
+
+    def network(kind: str) -> Any:
+        layers = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 4 if last and kind == "wider" else 2)]
+        if last and kind == "deeper":
+            layers.append(torch.nn.Linear(2, 2))
+        return torch.nn.Sequential(*layers).to(torch.float64 if last and kind == "finer" else torch.float32)
+
+    who = f"rank {hvd.size() - 1}"
+    for kind, what in (("wider", "1.weight"), ("deeper", "2.weight"), ("finer", "float64"), ("renamed", "b0.weight")):
+        for options in ({}, {"groups": 1}, {"op": hvd.Adasum}):
+            model = network(kind)
+            named = [(f"b{name}" if last and kind == "renamed" else name, p) for name, p in model.named_parameters()]
+            optimizer = hvd.DistributedOptimizer(momentum(model), named, **options)
+            model(torch.ones(1, 2, dtype=model[0].weight.dtype)).sum().backward()
+            with pytest.raises(RuntimeError, match="parameters differ") as caught:
+                optimizer.step()
+            assert who in str(caught.value) and what in str(caught.value)
+    close(together(hvd, momentum), alone(momentum, hvd.size()))  # the engine goes on
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_another_order_of_names(n: int) -> None:
+    run(n, _other_order)
+
+
+def _other_order(hvd: Any) -> None:
+    for keep in (False, True):
+        model = small()
+        named = list(model.named_parameters())
+        optimizer = hvd.DistributedOptimizer(momentum(model), named[:: -1 if hvd.rank() == 1 else 1])
+        for step in range(5):
+            images, targets = data(hvd.size(), step)
+            optimizer.zero_grad(set_to_none=not keep)
+            loss_of(model, images[0, hvd.rank()], targets[0, hvd.rank()]).backward()
+            optimizer.step()
+        close(weights(model), alone(momentum, hvd.size(), steps=5))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_lost_rank(n: int) -> None:
+    with job(n, _lost) as started:
+        for rank in range(n):
+            assert started.hear(rank) == "trained"
+        started.kill(n - 1)
+        for rank in range(n - 1):
+            started.link[rank].send("go on")
+        outcomes = started.outcomes()
+        for rank in range(n - 1):
+            assert outcomes[rank].error is None, outcomes[rank].trace
+            assert outcomes[rank].value == "noticed"
+
+
+def _lost(hvd: Any) -> str:
+    model = small()
+    optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
+    train(hvd, model, optimizer, range(2))
+    hvd.link.send("trained")
+    hvd.link.recv()
+    with pytest.raises(hvd.HorovodInternalError):
+        train(hvd, model, optimizer, range(100))
+    return "noticed"
+
+
+# -- Adasum --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_adasum(n: int) -> None:
+    run(n, _adasum)
+
+
+def _adasum(hvd: Any) -> None:
+    r = hvd.rank()
+    for compression, tolerance in ((hvd.Compression.none, 1e-12), (hvd.Compression.fp16, 1e-3)):
+        model, alone_ = small(), small()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters(), compression, op=hvd.Adasum
+        )
+        other = torch.optim.Adam(alone_.parameters(), lr=0.01)
+        for step in range(3):
+            images, targets = data(hvd.size(), step)
+            for net, way in ((model, optimizer), (alone_, other)):
+                way.zero_grad(set_to_none=step != 1)
+                loss_of(net, images[0, r], targets[0, r]).backward()
+            before = [p.detach().clone() for p in alone_.parameters()]
+            optimizer.step()
+            other.step()
+            with torch.no_grad():  # the definition: the adaptive sum of the ranks' own steps
+                for p, old in zip(alone_.parameters(), before, strict=True):
+                    p.copy_(old + hvd.allreduce(p - old, op=hvd.Adasum))
+            close(weights(model), weights(alone_), tolerance)
+            agree(hvd, weights(model))
+        with pytest.raises(AssertionError, match="skip_synchronize"), optimizer.skip_synchronize():
+            pass
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_adasum_of_equal_and_of_orthogonal_steps(n: int) -> None:
+    run(n, _adasum_limits)
+
+
+def _adasum_limits(hvd: Any) -> None:
+    """Equal steps are averaged, orthogonal ones summed; a parameter that nobody uses stays where it is."""
+    n, r = hvd.size(), hvd.rank()
+    p, unused = (torch.nn.Parameter(torch.zeros(n, dtype=torch.float64)) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p, unused], lr=1.0), op=hvd.Adasum)
+    p.sum().backward()
+    optimizer.step()
+    close(p.detach(), torch.full((n,), -1.0, dtype=torch.float64))
+    optimizer.zero_grad()
+    p[r].backward()
+    optimizer.step()
+    close(p.detach(), torch.full((n,), -2.0, dtype=torch.float64))
+    assert not unused.any()
