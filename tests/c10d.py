@@ -103,7 +103,7 @@ def torch_loaded() -> Iterator[None]:
 
 
 def values(world: World, dtype: str, *shape: int, rank: int | None = None) -> Any:
-    """A rank's tensor. Small whole numbers, so that sums are exact in every type and order; the same for the same rank."""
+    """A rank's tensor: small whole numbers, so that sums are exact in every type and order."""
     rank = world.rank if rank is None else rank
     import torch
 

@@ -79,6 +79,7 @@ struct alignas(64) RankBlock {
 
   alignas(64) std::atomic<uint32_t> presence;
   std::atomic<int32_t> pid;
+  std::atomic<uint64_t> pid_namespace;   // in which the number means something; 0: unknown
   std::atomic<uint32_t> survivor;        // generation of shrink() that this rank takes part in
   char mail[256];                        // shrink(): the leader's description of the new communicator
 };

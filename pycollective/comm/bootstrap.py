@@ -1,7 +1,7 @@
 """How this process finds its rank, its size and its peers.
 
-`detect` asks, in this order: our own launcher's variables, an MPI launcher's, torchrun's; else the process is
-alone. Whatever it finds offers one operation, an allgather of bytes; all else is built on that.
+`detect` asks, in this order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's; else the process
+is alone. Whatever it finds offers one operation, an allgather of bytes; all else is built on that.
 """
 
 from __future__ import annotations
@@ -28,6 +28,17 @@ MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "M
 """Any of these means that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun, and anybody who follows torch's `env://` convention, sets."""
+HOROVOD_VARIABLES = (
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+)
+"""What horovodrun and Horovod's Ray and Spark launchers set where they do without MPI.
+
+https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port name the job; nothing is
+asked of the server there.
+"""
 
 _ONE_HOST = (
     "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
@@ -42,7 +53,7 @@ class Bootstrap(Protocol):
     rank: int
     size: int
     kind: str
-    """`pycollective`, `mpi`, `torchrun` or `alone`."""
+    """`pycollective`, `mpi`, `horovod`, `torchrun` or `alone`."""
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
         """Collective: every rank's `data` in rank order, once all have called; `timeout` in seconds.
@@ -88,6 +99,8 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
         return _own(env, seconds)
     if kind == "mpi":
         return _mpi(env, seconds)
+    if kind == "horovod":
+        return _horovod(env, seconds)
     if kind == "torchrun":
         return _torchrun(env, seconds)
     return Alone()
@@ -97,8 +110,14 @@ def launcher(env: Mapping[str, str]) -> str:
     """Who started this process, from its environment alone: the `kind` that `detect` will return."""
     if any(name in env for name in OWN_VARIABLES[:2] + OWN_VARIABLES[4:]):
         return "pycollective"
+    horovod = "HOROVOD_RANK" in env and "HOROVOD_SIZE" in env
+    # horovodrun in a job of Slurm hands its ranks the PMI variables that it was given itself, but says what it is.
+    if horovod and env.get("HOROVOD_CONTROLLER", "").lower() == "gloo":
+        return "horovod"
     if any(name in env for name in MPI_VARIABLES) or _initialised_mpi() is not None:
         return "mpi"
+    if horovod:
+        return "horovod"
     # RANK alone is too common a name to mean anything, and MASTER_ADDR is often exported by a site.
     if "RANK" in env and "WORLD_SIZE" in env:
         return "torchrun"
@@ -110,6 +129,20 @@ def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
     rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
     name = f"run/{env['PYCOLLECTIVE_RENDEZVOUS']}"
     return SocketBootstrap(name, rank, size, kind="pycollective", timeout=timeout)
+
+
+def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+    if size > 1:
+        _require(env, HOROVOD_VARIABLES, "Horovod's launcher")
+    if _integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
+        raise BootstrapError(
+            f"Horovod's launcher runs {size} ranks, of which {env['HOROVOD_LOCAL_SIZE']} on this host; pycollective "
+            "meets those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
+        )
+    job = "\0".join(env.get(name, "") for name in HOROVOD_VARIABLES[2:])
+    name = f"horovod/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    return SocketBootstrap(name, rank, size, kind="horovod", timeout=timeout)
 
 
 def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:

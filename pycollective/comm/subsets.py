@@ -66,15 +66,16 @@ def _on_one_host(rank: int, size: int) -> Nodes:
     return Nodes(rank, (0,) * size)
 
 
-READY, CALLED, THERE = 1, 2, 3
-"""How far a survivor is in a round of shrink(): waits; has called the others; has come. Its flag is this, and 4 times the
-number of the round."""
+READY, CALLED, THERE, WATCHING = 1, 2, 3, 4
+"""How far a survivor is in a round of shrink(): waits; has called the others; has come; watches all others, who live.
+Its flag is this, and ROUND times the number of the round."""
+ROUND = 8
 
 
 def shrink(comm: Communicator, timeout: float) -> Communicator:
     """See Communicator.shrink.
 
-    The old control block still is common memory. Each survivor raises its flag there; when every rank has raised it,
+    The old control block still is common memory. Each survivor has a flag there; when every rank has raised its,
     died or run out of time, the lowest survivor writes down who is in and where the new segment is. If one of these
     dies before it has come there, the others see that and begin another round.
     """
@@ -82,10 +83,10 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     if isinstance(team, RailCalls):
         raise CommunicatorError("a communicator that spans hosts cannot shrink")
     deadline = time.monotonic() + timeout
-    number = 0
+    number = team.survivor(comm.rank) // ROUND + 1 if team.survivor(comm.rank) else 0  # the call before this failed
     while True:
-        number = max(number, max(team.survivor(rank) // 4 for rank in range(comm.size)))
-        team.set_survivor(4 * number + READY)
+        number = max(number, max(team.survivor(rank) // ROUND for rank in range(comm.size)))
+        team.set_survivor(ROUND * number + READY)
         found = _find(comm, team, number, deadline, timeout)
         made = _meet(comm, team, number, *found, deadline + timeout) if found else None
         if made is not None:
@@ -99,9 +100,9 @@ def _find(
     """Of a round: the new segment (None: its maker is gone) and its members; None: a later round has begun."""
     while True:
         flags = [team.survivor(rank) for rank in range(comm.size)]
-        if max(flags) // 4 > number:
+        if max(flags) // ROUND > number:
             return None
-        called = [rank for rank, flag in enumerate(flags) if flag >= 4 * number + CALLED and rank != comm.rank]
+        called = [rank for rank, flag in enumerate(flags) if flag >= ROUND * number + CALLED and rank != comm.rank]
         for leader in called:  # also one that has finished since
             label, token, listed = (*team.mail(leader).split(" "), "", "", "")[:3]
             if label == str(number):
@@ -110,13 +111,13 @@ def _find(
                     raise CommunicatorError(f"shrink() went on without rank {comm.rank}, which came too late")
                 return _attach(team, leader, token), members
         living = [rank for rank in range(comm.size) if not team.gone(rank) and not team.departed(rank)]
-        ready = [rank for rank in living if flags[rank] >= 4 * number + READY]
+        ready = [rank for rank in living if flags[rank] >= ROUND * number + READY]
         late = time.monotonic() > deadline
         if ready[:1] == [comm.rank] and (ready == living or late):
             kind = "local" if comm._threads else KINDS[0]
             segment = _core.Segment.create(kind, _core.Team.segment_bytes(len(ready), team.scratch_bytes))
             team.set_mail(f"{number} {segment.token()} {','.join(map(str, ready))}")
-            team.set_survivor(4 * number + CALLED)
+            team.set_survivor(ROUND * number + CALLED)
             return segment, ready
         if time.monotonic() > deadline + timeout:
             raise CommunicatorError(f"rank {ready[0]} should have led shrink() but did not within {timeout:g} s")
@@ -144,22 +145,34 @@ def _meet(
     team = _core.Team(segment, rank, size, old.scratch_bytes, world, name, comm._threads, Planner(rank, size))
     team.tile_bytes = old.tile_bytes
     set_patience(team, size)
-    old.set_survivor(4 * number + THERE)
-    if not all(_comes(old, member, 4 * number + THERE, end) for member in members):
+    old.set_survivor(ROUND * number + THERE)
+    if not _all_reach(old, members, number, THERE, end):
         return None
     team.watch_peers()
-    for member in filter(old.gone, members):  # too early for the new team to see it
-        team.report_lost(members.index(member), f"rank {members.index(member)} is gone (its process has ended)")
+    if any(map(old.gone, members)):  # perhaps before it could be watched
+        return None
+    old.set_survivor(ROUND * number + WATCHING)
+    if not _all_reach(old, members, number, WATCHING, end):
+        return None
     segment.seal()
     return Communicator(team, nodes=_on_one_host(rank, size), world_ranks=world, name=name, threads=comm._threads)
 
 
-def _comes(team: _core.Team, rank: int, flag: int, end: float) -> bool:
-    """Wait until a rank raises a flag; False if it dies without."""
-    while team.survivor(rank) < flag:
-        if (team.gone(rank) or team.departed(rank)) and team.survivor(rank) < flag:
+def _all_reach(team: _core.Team, members: list[int], number: int, stage: int, end: float) -> bool:
+    """Wait until all are so far; False if one dies before, or gives up the round.
+
+    What one rank finds all find: who is at the last stage stays there unless another one never comes so far.
+    """
+    while True:
+        gone = [rank for rank in members if team.gone(rank) or team.departed(rank)]
+        flags = {rank: team.survivor(rank) for rank in members}
+        if any(flag // ROUND > number for flag in flags.values()):
+            return False
+        missing = [rank for rank, flag in flags.items() if flag < ROUND * number + stage]
+        if not missing:
+            return True
+        if set(missing) & set(gone):
             return False
         if time.monotonic() > end:
-            raise CommunicatorError(f"rank {rank} has joined shrink() but did not come to its end")
+            raise CommunicatorError(f"ranks {missing} have joined shrink() but did not come to its end")
         time.sleep(POLL_SECONDS)
-    return True

@@ -54,6 +54,8 @@ def run(
         code = subprocess.run([*launcher, *rank], env={**os.environ, "PYTHONPATH": path}, check=False).returncode
         if code != 0:
             raise RuntimeError(f"horovod.run: a rank failed, see its output; exit code {code}")
+        # What ranks without cloudpickle call this script. multiprocessing sets it too, but perhaps to what ran first.
+        sys.modules["__mp_main__"] = sys.modules["__main__"]
         return [pickle.loads(Path(folder, str(r)).read_bytes()) for r in range(ranks)]
 
 

@@ -12,7 +12,6 @@ import torch
 
 from pycollective.engine import Engine, Item, Work
 from pycollective.torch.basics import engine_of
-from pycollective.torch.exceptions import HorovodInternalError
 from pycollective.torch.handles import internal_errors
 from pycollective.torch.process_sets import ProcessSet
 
@@ -120,11 +119,8 @@ class GradientWindows:
         if not self._work.done():
             return False
         try:
-            with internal_errors():
-                windows = self._work.wait()
-        except HorovodInternalError:
-            raise
-        except Exception as error:  # no room: /dev/shm is small in many containers
+            windows = self._work.wait()
+        except Exception as error:  # no room (/dev/shm is small in many containers), or a rank has joined
             _logger.warning("gradients are packed to be reduced: no windows for them (%s)", error)
             self._failed = True
             return False

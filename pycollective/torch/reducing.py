@@ -60,7 +60,10 @@ class Reducing:
         self.process_set = process_set
         self.backward_passes_per_step = backward_passes_per_step
         self._synchronized, self._should_synchronize, self._replaced = False, True, False
-        self._communicates = bool(process_set.included()) and size() > 1
+        ranks, included = size(), process_set.included()
+        if included is None:
+            raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
+        self._communicates = included and ranks > 1
         # Two optimizers may have parameters of the same names; of each set all ranks make the same optimizers.
         self._prefix = f"gradient.{next(_numbers[process_set.process_set_id])}"
         self._gradients: dict[torch.Tensor, _Gradient] = {}
@@ -121,8 +124,6 @@ class Reducing:
                 "times before step(): raise backward_passes_per_step to accumulate gradients"
             )
         gradient.passes -= 1
-        if gradient.passes > 0:
-            return
         group = self._group_of.get(p, (p,))
         if all(self._gradients[member].passes == 0 for member in group):
             self._reduce(group)

@@ -24,9 +24,15 @@ class SyncBatchNorm(_BatchNorm):
     def _check_input_dim(self, x: torch.Tensor) -> None:
         if x.dim() < 2:
             raise ValueError(f"expected an input of at least 2 dimensions, got {x.dim()}")
+        if x.shape[1] != self.num_features and (self.affine or self.track_running_stats):
+            raise ValueError(f"expected an input of {self.num_features} channels, got {x.shape[1]}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize: in training with the statistics of all ranks, in evaluation with the running ones."""
+        """Normalize: in training with the statistics of all ranks, in evaluation with the running ones.
+
+        Raises:
+            ValueError: another shape; in training, on all ranks, if they have no more than one value for a channel.
+        """
         self._check_input_dim(x)
         training = self.training or not self.track_running_stats
         if not training or size() == 1:
@@ -42,7 +48,7 @@ class SyncBatchNorm(_BatchNorm):
         assert self.running_mean is not None and self.running_var is not None
         self.num_batches_tracked += 1
         factor = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = variance * (count / (count - 1)) if count > 1 else variance
+        unbiased = variance * (count / (count - 1))
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
@@ -65,6 +71,8 @@ class _SyncBatchNorm(torch.autograd.Function):
         parts = allgather(torch.cat([mean, scatter, mean.new_full((1,), rows)]).unsqueeze(0))
         means, scatters, counts = parts.split([x.shape[1], x.shape[1], 1], dim=1)
         count = counts.sum()
+        if count <= 1:
+            raise ValueError(f"the ranks have only {int(count)} value per channel to train with: there is no variance")
         total = (means * counts).sum(0) / count
         variance = ((scatters + counts * (means - total) ** 2).sum(0)) / count
         inverse = torch.rsqrt(variance + eps)
@@ -83,10 +91,12 @@ class _SyncBatchNorm(torch.autograd.Function):
         g = gradients[0].to(normal.dtype)
         dims = g.dim()
         to_bias, to_weight = g.sum(ctx.axes), (g * normal).sum(ctx.axes)
-        sums = allreduce(torch.stack([to_bias, to_weight]), op=Sum)
-        scale = inverse if weight is None else inverse * weight.to(normal.dtype)
-        to_x = g - (_per_channel(sums[0], dims) + normal * _per_channel(sums[1], dims)) / count
-        to_x = (to_x * _per_channel(scale, dims)).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        to_x = None
+        if ctx.needs_input_grad[0]:
+            sums = allreduce(torch.stack([to_bias, to_weight]), op=Sum)
+            scale = inverse if weight is None else inverse * weight.to(normal.dtype)
+            to_x = g - (_per_channel(sums[0], dims) + normal * _per_channel(sums[1], dims)) / count
+            to_x = (to_x * _per_channel(scale, dims)).to(ctx.dtype)
         return (
             to_x,
             to_weight.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None,

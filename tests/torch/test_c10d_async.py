@@ -174,6 +174,11 @@ def _engine(world: World) -> None:
                 dist.all_reduce(x)
         assert all(map(torch.equal, xs, right))
         assert torch.equal(got, torch.cat([right[2][0]] * world.size))
+    xs = [torch.ones(4, 3).t(), torch.ones(5)[::2], torch.ones(3)]
+    with dist._coalescing_manager(group):
+        for x in xs:
+            dist.all_reduce(x, group=group)
+    assert all((x == world.size).all() for x in xs)
     x = torch.full((4,), float(world.rank))
     dist.broadcast(x, world.size - 1, group=group)
     assert (x == world.size - 1).all()

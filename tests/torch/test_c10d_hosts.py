@@ -15,11 +15,12 @@ from launch import OPEN_MPI_SETTINGS, find_mpirun
 pytest.importorskip("torch")
 
 CASE = """
-import torch, torch.distributed as dist, pycollective.torch
+import os, torch, torch.distributed as dist, pycollective.torch
 from torch.nn.parallel import DistributedDataParallel
 torch.set_num_threads(1)
 dist.init_process_group("pycollective")
 n, me = dist.get_world_size(), dist.get_rank()
+assert me == int(os.environ["OMPI_COMM_WORLD_RANK"])
 group = dist.group.WORLD
 assert group.comm.local_size == 2 and group.comm.cross_size == 2
 total = sum(range(n))

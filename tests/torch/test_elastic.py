@@ -163,9 +163,9 @@ def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
     return training.run()
 
 
-@pytest.mark.parametrize("moment", ["_find", "_meet", "_comes"])
+@pytest.mark.parametrize("moment", ["_find", "_meet", "_all_reach"])
 def test_a_rank_that_dies_while_the_others_look_who_is_left(moment: str) -> None:
-    """Rank 0 would have led; with _meet and _comes it dies after it has told the others where to meet."""
+    """Rank 0 would have led; with _meet and _all_reach it dies after it has told the others where to meet."""
     with job(4, _dies_while_starting_anew, moment) as ranks:
         outcomes = ranks.outcomes(40)
     for rank in (2, 3):

@@ -98,21 +98,40 @@ def test_a_script_of_the_usual_shape_learns(launcher: str, n: int) -> None:
     assert ran.outputs == [f"rank {r} of {n}: learnt, equal\n" for r in range(n)]
 
 
-def test_horovod_run_starts_the_ranks() -> None:
-    ran = launch(
-        1,
-        USUAL,
-        "--num-proc",
-        2,
-        "--lr",
-        0.03,
-        "--epochs",
-        6,
-        through=THROUGH,
-        launcher="alone",
-        env=ONE_THREAD,
-        timeout=120,
-    ).check()
+RUN = """
+import os, sys
+sys.modules[sys.argv[1]] = None  # cannot be imported
+
+import horovod
+
+OFFSET = 5
+
+
+class Answer:
+    def __init__(self, value):
+        self.value = value
+
+
+def task(a, b=0):
+    return Answer((os.environ["PYCOLLECTIVE_RANK"], os.environ["PYCOLLECTIVE_SIZE"], a + b + OFFSET, sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    print([answer.value for answer in horovod.run(task, (1,), {"b": 2}, num_proc=2)])
+"""
+
+
+@pytest.mark.parametrize("hidden", ["cloudpickle", "nothing"])
+def test_horovod_run_starts_ranks_and_returns_what_they_return(hidden: str) -> None:
+    if hidden != "cloudpickle":
+        pytest.importorskip("cloudpickle")
+    ran = launch(1, RUN, hidden, "x", through=THROUGH, launcher="alone").check()
+    assert ran.outputs == ["[('0', '2', 8, ['x']), ('1', '2', 8, ['x'])]\n"]
+
+
+def test_a_script_that_starts_its_ranks_itself() -> None:
+    words = ["--num-proc", 2, "--lr", 0.03, "--epochs", 6]
+    ran = launch(1, USUAL, *words, through=THROUGH, launcher="alone", env=ONE_THREAD, timeout=120).check()
     assert ran.outputs == ["rank 0 of 2: learnt, equal\nrank 1 of 2: learnt, equal\n"]
 
 

@@ -325,6 +325,34 @@ def _turns(hvd: Any) -> None:
         agree(hvd, weights(judges))
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_ranks_that_run_out_of_data(n: int) -> None:
+    run(n, _join)
+
+
+def _join(hvd: Any) -> None:
+    """From a rank that has joined there are zeros; the last of four never trains."""
+    n, r = hvd.size(), hvd.rank()
+    for keep in (False, True):
+        model, alone = small(), small()
+        optimizer = wrap(hvd, model)
+        other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+        for step in range(6):
+            images, targets = data(n, step)
+            if step < 6 - 2 * r:
+                optimizer.zero_grad(set_to_none=not keep)
+                loss_of(model, images[0, r], targets[0, r]).backward()
+                optimizer.step()
+            other.zero_grad()
+            for rank in range(n):
+                if step < 6 - 2 * rank:
+                    (loss_of(alone, images[0, rank], targets[0, rank]) / n).backward()
+            other.step()
+        assert hvd.join() in range(n)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        close(weights(model), weights(alone))
+
+
 # -- sparse gradients ----------------------------------------------------------------------------------------------
 
 

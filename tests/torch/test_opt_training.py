@@ -171,3 +171,47 @@ def _no_room(hvd: Any) -> None:
     expected = alone(OPTIMIZERS["momentum"], hvd.size(), steps=8)
     basics.world().engines[0].comm.empty = full
     close(together(hvd, OPTIMIZERS["momentum"], steps=8, set_to_none=False), expected)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_all_kinds_of_parameters(n: int) -> None:
+    run(n, _kinds)
+
+
+def _kinds(hvd: Any) -> None:
+    """Scalars, empty ones, other orders of elements, several types in one model: p.grad is the mean of all ranks'."""
+    n, r = hvd.size(), hvd.rank()
+    tensors = [
+        torch.zeros(()),
+        torch.zeros(0, 3),
+        torch.zeros(7, 5).t(),
+        torch.zeros(6, 4)[:, ::2],
+        torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.zeros(2, 3, 2, 4, 5, dtype=torch.float64).to(memory_format=torch.channels_last_3d),
+        torch.zeros(9, dtype=torch.bfloat16),
+        torch.zeros(3, 3, dtype=torch.float16),
+        torch.zeros(11, dtype=torch.float64),
+    ]
+    parameters = [torch.nn.Parameter(t) for t in tensors]
+
+    def slopes(rank: int, step: int) -> list[Any]:
+        random = torch.Generator().manual_seed(10 * step + rank)
+        return [n * torch.randint(-8, 9, p.shape, generator=random).to(p.dtype) for p in parameters]
+
+    for options in ({}, {"groups": 2}, {"compression": hvd.Compression.bf16}):
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.0), **options)
+        for step in range(6):
+            optimizer.zero_grad(set_to_none=step < 2)
+            mine = slopes(r, step)
+            torch.stack([(p * slope).sum().double() for p, slope in zip(parameters, mine, strict=True)]).sum().backward(
+                create_graph=step == 5 and not options  # p.grad then belongs to a graph
+            )
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            for number, p in enumerate(parameters):
+                expected = torch.stack([slopes(rank, step)[number].double() for rank in range(n)]).mean(0)
+                assert p.grad.dtype == p.dtype
+                assert torch.equal(p.grad.double(), expected), (number, step)
+        for p in parameters:
+            p.grad = None

@@ -6,6 +6,9 @@
 
 namespace pc {
 
+// The namespace of this process's process numbers; 0 where /proc does not tell.
+uint64_t pid_namespace();
+
 // A process is watched by a pidfd, which tells an exited process apart from a new one of the same number,
 // and a zombie apart from a living one.
 class Liveness {
@@ -17,7 +20,7 @@ class Liveness {
   bool gone(int32_t rank) const;
 
  private:
-  std::vector<int> descriptors_;  // -1: cannot be watched
+  std::vector<int> descriptors_;  // or why there is none
 };
 
 }  // namespace pc

@@ -54,6 +54,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   for (int32_t r = 0; r < size; ++r) members_.push_back(r);
   RankBlock& mine = control_.blocks[rank];
   mine.pid.store(getpid(), std::memory_order_relaxed);
+  mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
 }
 
@@ -84,8 +85,12 @@ Team::~Team() = default;
 
 void Team::watch_peers() {
   std::vector<int32_t> pids(size_, 0);
-  for (int32_t r = 0; r < size_; ++r)
-    if (r != rank_ && !threads_) pids[r] = control_.blocks[r].pid.load(std::memory_order_relaxed);
+  for (int32_t r = 0; r < size_; ++r) {
+    const RankBlock& block = control_.blocks[r];
+    // In a container of its own a peer's number is nobody's here, or somebody else's.
+    const bool known = block.pid_namespace.load(std::memory_order_relaxed) == pid_namespace();
+    if (r != rank_ && !threads_ && known) pids[r] = block.pid.load(std::memory_order_relaxed);
+  }
   liveness_ = std::make_shared<Liveness>(pids);
 }
 
