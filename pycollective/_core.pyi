@@ -252,7 +252,7 @@ class Engine:
         """
         By one rank, before the others make their engines.
         """
-    def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: list, run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: collections.abc.Sequence[typing.Any], run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def close(self) -> None:
         ...
@@ -264,15 +264,15 @@ class Engine:
         """
         What waits for whom, a line each.
         """
-    def set_topologies(self, rows: list) -> None:
+    def set_topologies(self, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.Any]]) -> None:
         """
         (most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.
         """
-    def submit(self, items: list, now: bool) -> list:
+    def submit(self, items: collections.abc.Sequence[typing.Any], now: bool) -> list[Work]:
         """
         A group of items; `now`: the caller waits for them at once.
         """
-    def take_events(self) -> tuple:
+    def take_events(self) -> tuple[list[tuple[str, str, str, int, int]], list[tuple[int, int, int, int, list[int], list[int], int, list[int], list[tuple[int, int]]]]]:
         """
         Since the last time: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().
         """

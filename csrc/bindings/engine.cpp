@@ -56,7 +56,9 @@ class PyRunner : public engine::Runner {
   py::object run_;
 };
 
-uint64_t group_of(const py::list& items) {
+using Objects = std::vector<py::object>;
+
+uint64_t group_of(const Objects& items) {
   if (items.size() < 2) return 0;
   uint64_t hash = 0;  // a sum: the order does not matter
   for (const py::handle item : items) hash += std::hash<std::string>{}(item.attr("name").cast<std::string>());
@@ -70,7 +72,7 @@ void want_report(int) { Engine::reports_wanted.fetch_add(1); }
 class PyEngine {
  public:
   PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, py::object buffer, int32_t buffers,
-           py::list topologies, py::object run, double warn_seconds, double shutdown_seconds)
+           Objects topologies, py::object run, double warn_seconds, double shutdown_seconds)
       : team_object_(team), buffer_(std::move(buffer)), topologies_(std::move(topologies)) {
     auto& call = team.cast<TeamCall&>();
     team_ = call.team();
@@ -85,16 +87,16 @@ class PyEngine {
         std::make_shared<PyRunner>(team_, std::move(run)));
   }
 
-  py::list submit(const py::list& items, bool now) {
+  std::vector<std::shared_ptr<Work>> submit(const Objects& items, bool now) {
     engine_->take_spent();
     const uint64_t group = group_of(items);
     Pendings operations;
-    py::list works;
-    for (const py::handle item : items) {
-      auto work = std::make_shared<Work>(engine_, py::reinterpret_borrow<py::object>(item));
+    std::vector<std::shared_ptr<Work>> works;
+    for (const py::object& item : items) {
+      auto work = std::make_shared<Work>(engine_, item);
       work->pending = read_item(work, *team_, group, items.size());
       operations.push_back(work->pending);
-      works.append(work);
+      works.push_back(std::move(work));
     }
     const py::gil_scoped_release release;
     engine_->submit(operations, now);
@@ -112,20 +114,16 @@ class PyEngine {
     }
     engine_->take_spent();
   }
-  void set_topologies(const py::list& rows) {
+  void set_topologies(const std::vector<std::pair<int64_t, py::object>>& rows) {
     std::vector<std::pair<int64_t, int32_t>> programs;
-    py::list topologies;
-    topologies.append(topologies_[0]);
-    for (const py::handle row : rows) {
-      const auto pair = py::reinterpret_borrow<py::tuple>(row);
-      programs.emplace_back(pair[0].cast<int64_t>(), static_cast<int32_t>(topologies.size()));
-      topologies.append(pair[1]);
+    topologies_.resize(1);
+    for (const auto& [most, topology] : rows) {
+      programs.emplace_back(most, static_cast<int32_t>(topologies_.size()));
+      topologies_.push_back(topology);
     }
-    topologies_ = topologies;
     engine_->set_programs(std::move(programs));
   }
   Engine& engine() { return *engine_; }
-  const std::string& team_name() const { return team_->name(); }
 
  private:
   // Called without the interpreter's lock, for the first buffer of about this size.
@@ -146,22 +144,28 @@ class PyEngine {
   }
 
   py::object team_object_, buffer_;
-  py::list topologies_;  // 0: the default
+  Objects topologies_;  // 0: the default
   std::shared_ptr<Team> team_;
   std::shared_ptr<Engine> engine_;
 };
 
-py::tuple take_events(PyEngine& self) {
-  auto [events, steps] = self.engine().timeline().take();
-  py::list phases, traced;
+using PhaseRow = std::tuple<std::string, std::string, std::string, int64_t, int64_t>;
+using Ranks = std::vector<int32_t>;
+using WaitRow = std::pair<int32_t, uint64_t>;
+using StepRow = std::tuple<int64_t, int64_t, int32_t, int64_t, Ranks, Ranks, uint64_t, Ranks, std::vector<WaitRow>>;
+
+std::pair<std::vector<PhaseRow>, std::vector<StepRow>> take_events(PyEngine& self) {
+  const auto [events, steps] = self.engine().timeline().take();
+  std::vector<PhaseRow> phases;
   for (const auto& e : events)
-    phases.append(py::make_tuple(engine::name_of(e.phase), e.kind == nullptr ? "" : e.kind, e.name, e.begin, e.end));
+    phases.emplace_back(engine::name_of(e.phase), e.kind == nullptr ? "" : e.kind, e.name, e.begin, e.end);
+  std::vector<StepRow> rows;
   for (const auto& s : steps) {
-    py::list waits;
-    for (const auto& w : s.waits) waits.append(py::make_tuple(w.peer, w.value));
-    traced.append(py::make_tuple(s.begin, s.end, s.chunk, s.tile, s.sources, s.targets, s.value, s.consumers, waits));
+    std::vector<WaitRow> waits;
+    for (const auto& w : s.waits) waits.emplace_back(w.peer, w.value);
+    rows.emplace_back(s.begin, s.end, s.chunk, s.tile, s.sources, s.targets, s.value, s.consumers, std::move(waits));
   }
-  return py::make_tuple(phases, traced);
+  return {std::move(phases), std::move(rows)};
 }
 
 }  // namespace
@@ -179,7 +183,7 @@ void bind_engine(py::module_& m) {
       .def("when_done", &Work::when_done, py::arg("callback"),
            "Call `callback()` once it is through: on the engine's thread, or at once.");
   py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
-      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, py::object, int32_t, py::list, py::object,
+      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, py::object, int32_t, Objects, py::object,
                     double, double>(),
            py::arg("team"), py::arg("board"), py::arg("slots"), py::arg("buffer"), py::arg("buffers"),
            py::arg("topologies"), py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"))

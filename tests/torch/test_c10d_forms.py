@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -191,3 +192,56 @@ def _parameters(world: World) -> None:
     storage = p.untyped_storage()
     storage.resize_(0)  # FSDP does that to what it has sent
     storage.resize_(12)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_in_place(n: int) -> None:
+    """The input is a part of the output, or the other way round, as FSDP has it."""
+    run(n, _in_place, gloo=False)
+
+
+def _in_place(world: World) -> None:
+    n, rank = world.size, world.rank
+    for later in (False, True):
+        for length in (3, 200_000):
+            out = torch.full((n, length), -1.0)
+            out[rank] = torch.arange(length) + rank
+            work = dist.all_gather_single(out.view(-1), out[rank], async_op=later)
+            if later:
+                work.wait()
+            assert torch.equal(out, torch.arange(length) + torch.arange(n).unsqueeze(1))
+            rows = list(out.clone())
+            dist.all_gather(rows, rows[rank])
+            assert torch.equal(torch.stack(rows), out)
+            whole = torch.arange(float(n * length)).view(n, length) + rank
+            right = (n * whole - n * rank + sum(range(n)))[rank].clone()
+            work = dist.reduce_scatter_single(whole[rank], whole.view(-1), async_op=later)
+            if later:
+                work.wait()
+            assert torch.equal(whole[rank], right)
+
+
+def test_shorter_forms_of_the_groups_methods() -> None:
+    run(2, _shorter, gloo=False)
+
+
+def _shorter(world: World) -> None:
+    """What torch's own groups take besides an options object."""
+    group, op = world.ours, dist.ReduceOp.MAX
+    x = torch.full((4,), float(world.rank))
+    group.allreduce(x, op).wait()
+    group.allreduce([x]).wait()
+    assert x.tolist() == [2.0] * 4
+    group.broadcast(x.fill_(world.rank), 1).wait()
+    assert x.tolist() == [1.0] * 4
+    group.reduce(x.fill_(world.rank + 3), 0, op).wait()
+    assert x.tolist() == [4.0] * 4
+    outs = [torch.empty(4), torch.empty(4)]
+    group.allgather(outs, x, timedelta(seconds=9)).wait()
+    group.gather(outs if world.rank == 1 else [], x, 1).wait()
+    group.scatter(x, outs if world.rank == 1 else [], 1).wait()
+    group.reduce_scatter(x, outs, op).wait()
+    assert x.tolist() == [4.0] * 4
+    group.all_to_all_single(torch.cat(outs), torch.cat(outs), [], []).wait()
+    group.barrier().wait()
+    group.barrier(timedelta(seconds=9)).wait()

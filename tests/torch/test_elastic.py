@@ -75,6 +75,7 @@ class Training:
 
     def steps(self, state: Any) -> None:
         while state.step < STEPS:
+            self.maybe_die("zero")
             self.optimizer.zero_grad(set_to_none=not self.keep)
             loss = loss_of(self.model, state.step, self.hvd.rank(), self.hvd.size())
             if self.place == "backward":  # the last layer's gradients are under way already
@@ -123,8 +124,10 @@ def test_the_others_go_back_to_the_last_commit_and_on(n: int, victim: int, place
     assert [told["log"] for told in left] == [[(n - 1, rank)] for rank in range(n - 1)]
 
 
-def test_gradients_that_are_kept_from_step_to_step() -> None:
-    ends_as_if_undisturbed(survivors_of(3, {0: 7}, "backward", 1, True))
+@pytest.mark.parametrize(("step", "place"), [(7, "backward"), (0, "zero")])
+def test_gradients_that_are_kept_from_step_to_step(step: int, place: str) -> None:
+    """They lie in windows of the ranks that were: in step 0 these are still being made."""
+    ends_as_if_undisturbed(survivors_of(3, {0: step}, place, 1, True))
 
 
 def test_nobody_dies() -> None:

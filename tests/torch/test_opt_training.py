@@ -141,7 +141,7 @@ def test_kept_gradients_lie_in_windows(n: int) -> None:
 
 
 def _windows(hvd: Any) -> None:
-    model = small()
+    model = small().to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["SGD"](model))
     places = set()
     for _ in range(20):
@@ -154,6 +154,7 @@ def _windows(hvd: Any) -> None:
         places.add(tuple(p.grad.untyped_storage().data_ptr() for p in model.parameters()))
     *_, last = [p.grad.untyped_storage().data_ptr() for p in model.parameters()]
     assert all(p.grad.untyped_storage().data_ptr() == last for p in model.parameters()), "not in one window"
+    assert all(p.grad.stride() == p.stride() for p in model.parameters()), "has to be put in order to be reduced"
     assert len(places) <= 3, "gradients do not stay where they are"
 
 
