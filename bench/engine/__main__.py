@@ -10,7 +10,7 @@ import typer
 
 from ..launch import LaunchError, find_launcher, launch
 from ..plan import Budget
-from ..result import collect_provenance
+from ..result import available_cores, collect_provenance
 from ..speed import markdown, table_of
 from ..table import format_time
 from .goals import GOALS, line_of
@@ -36,6 +36,14 @@ class _Run:
         self.notes: list[str] = []
         self._libraries: dict[str, str] = {}
         self._yields: dict[str, str] = {}
+        if self._load > available_cores() / 2:
+            self.note(f"this machine is busy (load {self._load:.1f}): figures will be off")
+        if find_launcher().note:
+            self.note(find_launcher().note)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self._say(text, "yellow")
 
     def take(self, event: dict[str, Any]) -> None:
         match event["kind"]:
@@ -45,8 +53,7 @@ class _Run:
                 wrong = f"  {row.wrong} elements WRONG" if row.wrong else ""
                 self._say(f"{row.group:10} {row.contender:22} {format_time(row.time_us / 1e6):>10}{wrong}", "")
             case "note":
-                self.notes.append(event["text"])
-                self._say(event["text"], "yellow")
+                self.note(event["text"])
             case "begin":
                 self._libraries.update(event["libraries"])
                 self._yields[str(event["ranks"])] = event["yield"]

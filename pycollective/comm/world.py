@@ -8,6 +8,7 @@ import threading
 
 from pycollective.comm import bootstrap as bootstraps
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
+from pycollective.comm.mpi_bootstrap import MpiBootstrap
 from pycollective.comm.nodes import discover
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import build_team
@@ -16,12 +17,14 @@ from pycollective.errors import BootstrapError, CommunicatorError
 _lock = threading.Lock()
 _default: Communicator | None = None
 _bootstrap: bootstraps.Bootstrap | None = None
+_prepared = False
 
 
 def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
     """Find the other ranks and return the communicator of all of them; later calls return the same one.
 
-    Works under `mpirun` (through mpi4py), under torchrun, under `pycollective run`, or alone (a world of one).
+    Works under `mpirun` (through mpi4py), under torchrun, under `pycollective run`, under Horovod's launchers, or alone
+    (a world of one).
 
     Args:
         bootstrap: how to find the others; by default from the environment.
@@ -33,26 +36,28 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
     with _lock:
         if _default is None:
             _bootstrap = bootstrap or bootstraps.detect()
-            _default = _build(_bootstrap)
-            atexit.register(depart_all)
-            os.register_at_fork(after_in_child=forget_all)
+            _default = connect(_bootstrap)
         return _default
 
 
-def _build(found: bootstraps.Bootstrap) -> Communicator:
+def connect(found: bootstraps.Bootstrap) -> Communicator:
+    """Collective: a communicator of the ranks that a bootstrap has found. init() does this once, and keeps it."""
+    global _prepared
+    if not _prepared:
+        atexit.register(depart_all)
+        os.register_at_fork(after_in_child=forget_all)
+        _prepared = True
     nodes = discover(found)
     ranks = range(found.size)
     if nodes.count == 1:
         team = build_team(found.allgather, found.rank, ranks, ranks, "world", threads=False)
         assert team is not None
         return Communicator(team, nodes=nodes, world_ranks=ranks, name="world")
-    if found.kind != "mpi":
+    if not isinstance(found, MpiBootstrap):
         raise BootstrapError(f"ranks on {nodes.count} hosts need mpirun and mpi4py")
-    from mpi4py import MPI
-
     from pycollective.comm.mpi_rail import MpiRail
 
-    return Communicator(RailCalls(MpiRail(MPI.COMM_WORLD.Dup())), nodes=nodes, world_ranks=ranks, name="world")
+    return Communicator(RailCalls(MpiRail(found.comm.Dup())), nodes=nodes, world_ranks=ranks, name="world")
 
 
 def world() -> Communicator:

@@ -7,10 +7,9 @@ import pickle
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from pycollective.engine import Item, Work
+from pycollective.engine import Item
 from pycollective.errors import MismatchError
 from pycollective.torch.basics import engine_of
 from pycollective.torch.process_sets import ProcessSet
@@ -44,22 +43,15 @@ class Agreement:
         # Of the greatest bytes and the greatest complements each sums to 255 only if all ranks have the same bytes.
         self._digest = digest + bytes(255 - byte for byte in digest)
 
-    def ask(self) -> tuple[Work, npt.NDArray[np.uint8]]:
-        """Say what this rank has; for `answer`."""
-        said = np.frombuffer(bytearray([*map(kind_of, self._parameters), *self._digest]), np.uint8)
-        item = Item("allreduce", f"{self._prefix}.present", said, said, "max")
-        (work,) = engine_of(self._process_set).submit([item])
-        return work, said
-
-    def answer(self, asked: tuple[Work, npt.NDArray[np.uint8]]) -> dict[torch.Tensor, int]:
-        """For each parameter the greatest kind of gradient that a rank has.
+    def reach(self) -> dict[torch.Tensor, int]:
+        """Collective: for each parameter the greatest kind of gradient that a rank has.
 
         Raises:
             MismatchError: the ranks' parameters differ; on every rank, says in what.
         """
-        work, said = asked
+        said = np.frombuffer(bytearray([*map(kind_of, self._parameters), *self._digest]), np.uint8)
         try:
-            work.wait()
+            engine_of(self._process_set).run([Item("allreduce", f"{self._prefix}.present", said, said, "max")])
         except MismatchError:  # another number of parameters
             self._explain()
         kinds, digests = said[: -2 * _DIGEST], said[-2 * _DIGEST :].astype(int)

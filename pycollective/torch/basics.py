@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from typing import Any
 
 import pycollective
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.mpi_bootstrap import MpiBootstrap
+from pycollective.comm.world import connect
 from pycollective.engine import Engine
 from pycollective.torch.process_sets import ProcessSet, global_process_set
 
@@ -27,6 +28,7 @@ class World:
         engines: process set's number -> its engine; none of sets that this rank is not in.
         sets: process set's number -> the set.
         dynamic: whether sets may be added and removed.
+        mpi_comm: the mpi4py communicator of all ranks that init() was given, if it was.
     """
 
     comm: Communicator
@@ -34,6 +36,7 @@ class World:
     sets: dict[int, ProcessSet] = field(default_factory=dict)
     dynamic: bool = False
     next_number: int = 1
+    mpi_comm: Any = None
 
 
 _world: World | None = None
@@ -62,7 +65,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             return
         if isinstance(process_sets, str) and process_sets != "dynamic":
             raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
-        world = World(_communicator(comm))
+        world = World(_communicator(comm), mpi_comm=comm if hasattr(comm, "Get_rank") else None)
         world.dynamic = process_sets == "dynamic" or os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in (
             "",
             "0",
@@ -71,8 +74,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         world.sets[0] = global_process_set
         global_process_set.attach(0, range(world.comm.size))
         _world = world
-        for process_set in process_sets if process_sets and not isinstance(process_sets, str) else ():
-            _add(process_set)
+        try:
+            for process_set in process_sets if process_sets and not isinstance(process_sets, str) else ():
+                _add(process_set)
+        except BaseException:
+            shutdown()
+            raise
 
 
 def _communicator(comm: Any) -> Communicator:
@@ -87,10 +94,7 @@ def _communicator(comm: Any) -> Communicator:
             raise ValueError(f"rank {everybody.rank} is not among the ranks {list(comm)} of init()")
         return part
     if hasattr(comm, "Get_rank"):
-        from pycollective.comm.mpi_bootstrap import MpiBootstrap
-        from pycollective.comm.rendezvous import DEFAULT_TIMEOUT
-
-        return pycollective.init(MpiBootstrap(comm, DEFAULT_TIMEOUT))
+        return connect(MpiBootstrap(comm))
     raise ValueError(f"comm is None, a list of ranks or an mpi4py communicator, not {type(comm).__name__}")
 
 
@@ -160,17 +164,32 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def _add(process_set: ProcessSet) -> ProcessSet:
+    """One set, or, of an mpi4py communicator that is another one on other ranks, several: this rank's is returned."""
     here = world()
-    ranks = process_set.ranks if process_set.ranks is not None else list(range(here.comm.size))
-    if process_set.process_set_id is not None or any(ranks == other.ranks for other in here.sets.values()):
-        raise ValueError(f"there is a process set of the ranks {ranks} already")
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set} is registered already")
+    mine = process_set.ranks_in(here.mpi_comm)
+    said: list[list[int]] = [json.loads(text) for text in here.comm._exchange(json.dumps(mine).encode())]
+    parts = sorted(map(list, {tuple(ranks) for ranks in said}))
+    if len(parts) > 1 and not all(said[r] == ranks for ranks in said for r in ranks if r < len(said)):
+        raise ValueError(f"the ranks mean different process sets: {parts}")
+    for ranks in parts:
+        if any(ranks == other.ranks for other in here.sets.values()):
+            raise ValueError(f"there is a process set of the ranks {ranks} already")
+    for ranks in parts:
+        _make(process_set if ranks == mine else ProcessSet(ranks))
+    return process_set
+
+
+def _make(process_set: ProcessSet) -> None:
+    here = world()
+    ranks = process_set.ranks or []
     part = here.comm.group(ranks)
     number, here.next_number = here.next_number, here.next_number + 1
     here.sets[number] = process_set
     if part is not None:
         here.engines[number] = Engine(part)
     process_set.attach(number, ranks)
-    return process_set
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -230,8 +249,8 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have equally many processes."""
-    sizes = world().comm.allgather([world().comm.local_size])
-    return len({int(n) for n in sizes}) == 1
+    nodes = world().comm._nodes
+    return len({len(nodes.ranks(node)) for node in range(nodes.count)}) == 1
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -246,72 +265,3 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 def stop_timeline() -> None:
     """End it, on all ranks; rank 0 leaves the file."""
     world().engines[0].stop_timeline()
-
-
-# -- what was built ------------------------------------------------------------------------------------------------
-
-
-def mpi_built() -> bool:
-    """Whether mpi4py is there: MPI is found at run time."""
-    return importlib.util.find_spec("mpi4py") is not None
-
-
-def mpi_enabled() -> bool:
-    """Whether the ranks found each other through MPI."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and bool(mpi.Is_initialized()) and not mpi.Is_finalized()
-
-
-def mpi_threads_supported() -> bool:
-    """Whether MPI may be called from several threads.
-
-    Raises:
-        ValueError: no init(), or no MPI.
-    """
-    world()
-    if not mpi_enabled():
-        raise ValueError("MPI is not in use: the job was not started by mpirun")
-    from mpi4py import MPI
-
-    return bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
-
-
-def gloo_built() -> bool:
-    """False: pycollective has its own transport in Gloo's place, which needs no MPI either."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """False, see gloo_built."""
-    return False
-
-
-def nccl_built() -> int:
-    """NCCL's version where a GPU and NCCL can be used, as NCCL_VERSION_CODE has it; else 0."""
-    from pycollective.comm.cuda import runtime
-
-    if not cuda_built() or runtime.why_not() is not None:
-        return 0
-    from pycollective.comm.cuda import nccl
-
-    return 0 if nccl.why_not() is not None else int(nccl.library().version)
-
-
-def cuda_built() -> bool:
-    """Whether the package has its GPU side."""
-    return importlib.util.find_spec("pycollective._cuda") is not None
-
-
-def ddl_built() -> bool:
-    """False: IBM's DDL is not used."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: Intel's oneCCL is not used."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: there is no ROCm build."""
-    return False

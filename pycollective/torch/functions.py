@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pycollective.comm.rendezvous import name_ranks
 from pycollective.torch import handles
 from pycollective.torch.mpi_ops import allgather, broadcast_, broadcast_async_, rank, synchronize
 from pycollective.torch.process_sets import ProcessSet, global_process_set
@@ -43,17 +44,25 @@ def _named(params: Any) -> list[tuple[str, Any]]:
         rows = list(params)
         if all(isinstance(row, torch.Tensor) for row in rows):
             return [(str(number), row) for number, row in enumerate(rows)]
-        if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) for row in rows):
+        if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) for row in rows) and all(
+            row[1] is None or isinstance(row[1], torch.Tensor) for row in rows
+        ):
             return rows
     raise ValueError(f"params is a state_dict, named parameters or parameters, not {type(params).__name__}")
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, process_set: ProcessSet = global_process_set
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Collective: overwrite an optimizer's state and options on all ranks by the root's.
 
     The other ranks need not have taken a step: state that they lack they get from the root.
+
+    Args:
+        model: not needed; Horovod asks it for sparse embeddings.
 
     Raises:
         ValueError: LBFGS, whose state is no set of tensors by parameter.
@@ -113,31 +122,61 @@ def _with_tensors(plain: Any, tensors: list[torch.Tensor]) -> Any:
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Collective: the root's object on all ranks, by way of pickle (cloudpickle where it is installed)."""
+    """Collective: the root's object on all ranks, by way of pickle (cloudpickle where it is installed).
+
+    Raises:
+        RuntimeError: it cannot be pickled; on the root what pickle raised.
+    """
     label = name if name is not None else handles.unnamed("broadcast_object", process_set)
-    data = _dumped(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
-    count = broadcast_(torch.tensor([data.numel()]), root_rank, f"{label}.size", process_set)
+    data, problem = _dumped(obj) if rank() == root_rank else (_NOTHING, None)
+    count = int(broadcast_(_size(data, problem), root_rank, f"{label}.size", process_set))
+    _raise_for([count], [root_rank], problem)
     if rank() != root_rank:
-        data = torch.empty(int(count), dtype=torch.uint8)
+        data = torch.empty(count, dtype=torch.uint8)
     broadcast_(data, root_rank, f"{label}.data", process_set)
     return obj if rank() == root_rank else _loaded(data)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Collective: the list of all ranks' objects, in rank order."""
+    """Collective: the list of all ranks' objects, in rank order.
+
+    Raises:
+        RuntimeError: one cannot be pickled; on its rank what pickle raised.
+    """
     label = name if name is not None else handles.unnamed("allgather_object", process_set)
-    data = _dumped(obj)
-    counts = allgather(torch.tensor([data.numel()]), f"{label}.sizes", process_set)
+    data, problem = _dumped(obj)
+    counts = allgather(_size(data, problem), f"{label}.sizes", process_set).tolist()
+    _raise_for(counts, process_set.ranks or [], problem)
     joined = allgather(data, f"{label}.data", process_set)
-    return [_loaded(part) for part in torch.split(joined, counts.tolist())]
+    return [_loaded(part) for part in torch.split(joined, counts)]
 
 
-def _dumped(obj: Any) -> torch.Tensor:
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def _size(data: torch.Tensor, problem: Exception | None) -> torch.Tensor:
+    """What is told first: how many bytes follow; -1 where there are none to send, so that nobody waits for them."""
+    return torch.tensor([data.numel() if problem is None else -1])
+
+
+def _raise_for(sizes: list[int], ranks: list[int], problem: Exception | None) -> None:
+    if problem is not None:
+        raise problem
+    failed = [rank for size, rank in zip(sizes, ranks, strict=True) if size < 0]
+    if failed:
+        raise RuntimeError(f"the object of {name_ranks(failed)} cannot be pickled")
+
+
+def _dumped(obj: Any) -> tuple[torch.Tensor, Exception | None]:
+    """The bytes of a pickle, or what was raised instead."""
     try:
         import cloudpickle as pickler
     except ImportError:
         pickler = pickle
-    return torch.frombuffer(bytearray(pickler.dumps(obj)), dtype=torch.uint8)
+    try:
+        return torch.frombuffer(bytearray(pickler.dumps(obj)), dtype=torch.uint8), None
+    except Exception as error:
+        return _NOTHING, error
 
 
 def _loaded(data: torch.Tensor) -> Any:

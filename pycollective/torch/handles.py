@@ -20,6 +20,7 @@ Finish = Callable[[list[Any]], Any]
 _numbers = itertools.count(1)
 _under_way: dict[int, tuple[list[Work], Finish]] = {}
 _names: dict[tuple[int | None, str], Iterator[int]] = {}
+_joins = 0
 _lock = threading.Lock()
 
 
@@ -54,7 +55,8 @@ def unnamed(kind: str, process_set: ProcessSet) -> str:
     """A name for an operation that has none: ranks call in the same order, so the same on all of them."""
     with _lock:
         count = _names.setdefault((process_set.process_set_id, kind), itertools.count(1))
-        return f"{kind}.noname.{next(count)}"
+        epoch = f"{_joins}." if _joins else ""
+        return f"{kind}.noname.{epoch}{next(count)}"
 
 
 def poll(handle: int) -> bool:
@@ -84,9 +86,19 @@ def synchronize(handle: Any) -> Any:
 
 def forget_all() -> None:
     """After a shutdown: no handle is valid, and names start anew."""
+    global _joins
     _under_way.clear()
     with _lock:
         _names.clear()
+        _joins = 0
+
+
+def all_joined() -> None:
+    """After a join: ranks that joined early have called less often, so names are counted anew on all of them."""
+    global _joins
+    with _lock:
+        _names.clear()
+        _joins += 1
 
 
 @contextlib.contextmanager

@@ -173,14 +173,9 @@ def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_set: 
     return [Item("alltoall", label, sendable(tensor), splits=parts)]
 
 
-def _received(splits: Any) -> handles.Finish:
-    """Without splits only the tensor; with them also the rows received from each rank, an int32 tensor."""
-
-    def finish(results: list[Any]) -> Any:
-        tensor, rows = results[0]
-        return tensor if splits is None else (tensor, torch.tensor(rows, dtype=torch.int32))
-
-    return finish
+def _counts(rows: Any, splits: Any) -> torch.Tensor:
+    """Rows received from each rank, in the type of the splits."""
+    return torch.tensor(rows, dtype=splits.dtype if isinstance(splits, torch.Tensor) else torch.int32)
 
 
 def alltoall_async(
@@ -189,13 +184,17 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to send rows to every rank.
+    """Start to send rows to every rank; `synchronize` gives (tensor, rows received from each rank).
 
     Args:
-        splits: rows for each rank, a sequence or an integer tensor; None: equally many. With them `synchronize` gives
-            (tensor, rows received from each rank).
+        splits: rows for each rank, a sequence or an integer tensor; None: equally many.
     """
-    return handles.start(_alltoall(tensor, splits, name, process_set), process_set, _received(splits))
+
+    def finish(results: list[Any]) -> Any:
+        received, rows = results[0]
+        return received, _counts(rows, splits)
+
+    return handles.start(_alltoall(tensor, splits, name, process_set), process_set, finish)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -203,7 +202,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
         output, ctx.rows = handles.run(_alltoall(tensor, splits, name, process_set), process_set)
         ctx.process_set = process_set
-        received = torch.tensor(ctx.rows, dtype=torch.int32)
+        received = _counts(ctx.rows, splits)
         ctx.mark_non_differentiable(received)
         return output, received
 
@@ -219,6 +218,6 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Rows from every rank; see alltoall_async. Differentiable."""
+    """Rows from every rank, and with `splits` also how many from each; see alltoall_async. Differentiable."""
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)

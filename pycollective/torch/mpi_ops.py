@@ -22,28 +22,30 @@ from pycollective.torch import basics, handles
 from pycollective.torch.arguments import Adasum, Average, Max, Min, Product, Sum
 from pycollective.torch.basics import (
     add_process_set,
-    ccl_built,
     cross_rank,
     cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     init,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
+    rank,
+    remove_process_set,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from pycollective.torch.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
     nccl_built,
-    rank,
-    remove_process_set,
     rocm_built,
-    size,
-    start_timeline,
-    stop_timeline,
 )
 from pycollective.torch.compression import Compression
 from pycollective.torch.exceptions import HorovodInternalError
@@ -159,7 +161,9 @@ def join(device: int = -1) -> int:
         the rank that joined last.
     """
     with handles.internal_errors():
-        return basics.engine_of(global_process_set).join()
+        last = basics.engine_of(global_process_set).join()
+    handles.all_joined()
+    return last
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,14 +30,23 @@ class ProcessSet:
         """
         if hasattr(ranks_or_comm, "Get_group"):
             self.mpi_comm = ranks_or_comm
-            ranks = _ranks_of(ranks_or_comm)
-        elif isinstance(ranks_or_comm, Iterable) and not isinstance(ranks_or_comm, str):
-            ranks = [int(rank) for rank in ranks_or_comm]
-        else:
-            raise ValueError(f"a process set is made of ranks or an mpi4py communicator, not {ranks_or_comm!r}")
+            self.ranks = _ranks_of(ranks_or_comm)
+            return
+        try:
+            ranks = sorted(map(operator.index, ranks_or_comm))
+        except TypeError:
+            raise ValueError(
+                f"a process set is made of ranks or an mpi4py communicator, not {ranks_or_comm!r}"
+            ) from None
         if not ranks or len(set(ranks)) != len(ranks):
             raise ValueError(f"a process set is made of different ranks, at least one; not {ranks}")
-        self.ranks = sorted(ranks)
+        self.ranks = ranks
+
+    def ranks_in(self, everybody: Any) -> list[int]:
+        """The ranks among those of `everybody`, an mpi4py communicator; None: COMM_WORLD. Called by init()."""
+        if self.mpi_comm is not None:
+            self.ranks = _ranks_of(self.mpi_comm, everybody)
+        return self.ranks or []
 
     def attach(self, number: int, ranks: Iterable[int]) -> None:
         """Called by init() and add_process_set."""
@@ -79,13 +89,15 @@ class ProcessSet:
     __repr__ = __str__
 
 
-def _ranks_of(comm: Any) -> list[int]:
-    """The ranks of an mpi4py communicator in COMM_WORLD."""
+def _ranks_of(comm: Any, everybody: Any = None) -> list[int]:
+    """The ranks of an mpi4py communicator in another, by default COMM_WORLD."""
     from mpi4py import MPI
 
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), world)
-    return ranks
+    group, whole = comm.Get_group(), (everybody or MPI.COMM_WORLD).Get_group()
+    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), whole)
+    if MPI.UNDEFINED in ranks:
+        raise ValueError("a process set's communicator has ranks that init()'s has not")
+    return sorted(ranks)
 
 
 class _GlobalProcessSet(ProcessSet):

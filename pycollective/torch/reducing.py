@@ -189,12 +189,10 @@ class Reducing:
 
     def _reduce_rest(self) -> None:
         """Start what backward has not: gradients short of passes, of incomplete groups, of other ranks only."""
-        agreement = self._agree()
-        asked = agreement.ask()
         for p, gradient in self._gradients.items():
             if gradient.finish is None and p.grad is not None and p not in self._group_of:
                 self._reduce((p,))
-        kinds = agreement.answer(asked)
+        kinds = self._agree().reach()
         for p, kind in kinds.items():
             if kind != NONE and p.grad is None:
                 p.grad = nothing(p, kind == SPARSE)

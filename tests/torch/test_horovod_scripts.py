@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("launcher", "n"), [("alone", 1), ("pycollective", 3), ("torchrun", 2), pytest.param("mpirun", 2, marks=needs_mpi)]
+    ("launcher", "n"), [("pycollective", 3), ("torchrun", 2), pytest.param("mpirun", 2, marks=needs_mpi)]
 )
 def test_a_script_of_the_usual_shape_learns(launcher: str, n: int) -> None:
     words = ["--fp16-allreduce"] if n == 3 else []
@@ -292,6 +293,14 @@ def test_helpers_of_horovod_common() -> None:
     util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
     with pytest.raises(ImportError, match=r"horovod.tensorflow: .*horovod.torch only"):
         util.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__)
+    versions = ["2.13.0+cpu", "2.9.1", "2.10.0", "2.10.0a0", "3.0"]
+    newer = [util.is_version_greater_equal_than(version, "2.10.0") for version in versions]
+    assert newer == [True, False, True, False, True]
+    with pytest.raises(ValueError, match=r"target='2.10' is not of the form 1\.2\.3"):
+        util.is_version_greater_equal_than("2.10.0", "2.10")
+    with util.env(PATH=None, PYCOLLECTIVE_TEST="x"):
+        assert "PATH" not in os.environ and os.environ["PYCOLLECTIVE_TEST"] == "x"
+    assert os.environ["PATH"] and "PYCOLLECTIVE_TEST" not in os.environ
     basics = importlib.import_module("horovod.common.basics").HorovodBasics(__file__, "mpi_lib_v2")
     basics.init()
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pycollective.torch import mpi_ops
@@ -72,3 +75,36 @@ def is_iterable(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def env(**variables: str | None) -> Iterator[None]:
+    """Environment variables in a with statement; None takes one away. Afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Whether a version such as "2.13.0+cpu" is `target`, three numbers with dots, or a later one.
+
+    Raises:
+        ValueError: `target` is something else.
+    """
+    if not re.fullmatch(r"\d+\.\d+\.\d+", target):
+        raise ValueError(f"target={target!r} is not of the form 1.2.3")
+    parts = re.match(r"(\d+(?:\.\d+)*)\.?(a|b|rc|dev)?", ver)
+    found = [int(part) for part in parts[1].split(".")] if parts else []
+    goal = [int(part) for part in target.split(".")]
+    return found > goal or (found == goal and parts is not None and not parts[2])  # 2.10.0a0 comes before 2.10.0

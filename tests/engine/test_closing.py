@@ -1,0 +1,125 @@
+"""The end of an engine: closing lets go of everything, tells those who wait, and leaves the communicator as it was."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.operations import SECONDS
+from pycollective import CommunicatorError, local_world
+from pycollective.engine import Engine, Item
+
+
+def ones(name: str, count: int = 3) -> Item:
+    return Item("allreduce", name, np.ones(count))
+
+
+def test_after_close() -> None:
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        work = engine.submit([ones("a")])[0]
+        assert work.wait(SECONDS).tolist() == [3] * 3
+        engine.close()
+        with pytest.raises(CommunicatorError):
+            engine.submit([ones("b")])
+        with pytest.raises(CommunicatorError):
+            engine.join()
+        engine.close()  # again does nothing
+        assert work.wait(0).tolist() == [3] * 3
+        second = Engine(comm)  # the communicator is as good as before
+        assert second.submit([ones("a")])[0].wait(SECONDS).tolist() == [3] * 3
+        second.close()
+        assert comm.allreduce(np.ones(1)).tolist() == [3]
+
+    local_world(3).run(rank)
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    """Each operation has a result or says that the engine was closed; none is waited for in vain."""
+
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        works = [engine.submit([ones(f"{i}", 1000)])[0] for i in range(30)]
+        if comm.rank == 0:
+            works += engine.submit([ones("nobody else has this")])
+        engine.close()
+        for work in works:
+            try:
+                assert work.wait(SECONDS).sum() == 2000
+            except CommunicatorError as error:
+                assert "shut down" in str(error) or "closed" in str(error)
+            assert work.done()
+        with pytest.raises(CommunicatorError):
+            engine.submit([ones("later")])
+
+    local_world(2).run(rank)
+
+
+def test_closing_while_another_thread_waits() -> None:
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        work = engine.submit([ones(f"only rank {comm.rank}")])[0]
+        told: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                work.wait(SECONDS)
+            except BaseException as error:
+                told.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        comm.barrier()
+        engine.close()
+        waiter.join()
+        assert isinstance(told[0], CommunicatorError), told
+
+    local_world(2).run(rank)
+
+
+def test_who_closes_tells_those_that_wait() -> None:
+    """Not a hang: the others learn that this rank will not come."""
+
+    def rank(comm: Any) -> None:
+        engine = Engine(comm)
+        assert engine.submit([ones("all")])[0].wait(SECONDS).sum() == 9
+        if comm.rank != 1:
+            with pytest.raises(CommunicatorError):
+                engine.submit([ones("some")])[0].wait(SECONDS)
+        engine.close()
+
+    local_world(3).run(rank)
+
+
+def test_a_closed_engine_is_let_go() -> None:
+    """And with it its part of the shared memory: there is no circle that the garbage collector cannot see."""
+
+    def rank(comm: Any) -> Any:
+        engine = Engine(comm)
+        engine.run([ones("a"), Item("broadcast", "b", np.ones(3), root=0)])
+        engine.close()
+        return weakref.ref(engine)
+
+    engines = local_world(2).run(rank)
+    gc.collect()
+    assert [engine() for engine in engines] == [None, None]
+
+
+def test_engines_come_and_go() -> None:
+    """As frameworks are initialised and shut down again; nothing is left, and no thread."""
+    before = threading.active_count()
+
+    def rank(comm: Any) -> None:
+        for turn in range(15):
+            engine = Engine(comm)
+            assert (engine.rank, engine.size) == (comm.rank, 2)
+            assert engine.submit([ones("a", turn)])[0].wait(SECONDS).tolist() == [2] * turn
+            engine.close()
+
+    local_world(2).run(rank)
+    assert threading.active_count() <= before

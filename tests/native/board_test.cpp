@@ -1,0 +1,190 @@
+// The engine's board, step by step: what it agrees on and when.
+#include <map>
+
+#include "base/status.h"
+#include "boards.h"
+
+namespace pc::test {
+
+using namespace boards;
+
+PC_TEST(board_refuses_more_than_it_has_slots_for) {
+  World world(2, 1 << 20, 0, 16);
+  for (int i = 0; i < 16; ++i) announce(world[0], allreduce(std::to_string(i)));
+  PC_CHECK_THROWS(InvalidArgument, announce(world[0], allreduce("one more")));
+  for (int i = 0; i < 16; ++i) announce(world[1], allreduce(std::to_string(i)));
+  size_t through = 0;
+  for (const auto& batch : fetch_all(world[0])) through += batch.size();
+  PC_CHECK(through == 16, through, " ran");
+  fetch_all(world[1]);
+  announce(world[0], allreduce("one more"));  // now there is room
+  announce(world[1], allreduce("one more"));
+  PC_CHECK(fetch_all(world[0]).size() == 1, "");
+}
+
+PC_TEST(board_mismatch_names_both_and_is_forgotten) {
+  World world(3, 1 << 20);
+  for (int round = 0; round < 3; ++round) {
+    const bool odd = round == 1;
+    for (int32_t r = 0; r < 3; ++r) announce(world[r], allreduce("grad", odd && r == 2 ? 5 : 4));
+    for (int32_t r = 0; r < 3; ++r) {
+      const auto batches = fetch_all(world[r]);
+      PC_CHECK(batches.size() == 1 && batches[0].size() == 1, "round ", round);
+      const auto& details = batches[0][0].details;
+      PC_CHECK((details != nullptr) == odd, "round ", round);
+      if (details == nullptr) continue;
+      for (const char* part : {"grad", "rank 0", "rank 2", "(4,)", "(5,)"})
+        PC_CHECK(details->difference.find(part) != std::string::npos, part, " in ", details->difference);
+    }
+  }
+}
+
+PC_TEST(board_mismatch_is_not_fused) {
+  World world(2, 1 << 20, 1e3);
+  for (int32_t r = 0; r < 2; ++r)
+    for (int i = 0; i < 5; ++i) announce(world[r], allreduce(std::to_string(i), i == 2 ? 4 + r : 4));
+  size_t alone = 0, total = 0;
+  for (const auto& batch : fetch_all(world[0])) {
+    total += batch.size();
+    for (const Member& member : batch)
+      if (member.details) alone += batch.size() == 1 && !member.details->difference.empty();
+  }
+  PC_CHECK(alone == 1, alone);
+  PC_CHECK(total == 1 || total == 5, "the others may wait for their cycle: ", total);
+}
+
+PC_TEST(board_join_takes_part_with_nothing) {
+  World world(3, 1 << 20);
+  const int32_t early = announce(world[0], allreduce("early"));
+  announce(world[1], join());
+  PC_CHECK(fetch_all(world[1]).empty(), "nobody else is ready");
+  announce(world[2], allreduce("early"));
+  for (int32_t r = 0; r < 3; ++r) {
+    const auto batches = fetch_all(world[r]);
+    PC_CHECK(batches.size() == 1 && batches[0].size() == 1, "rank ", r);
+    const Member& member = batches[0][0];
+    PC_CHECK(member.slot == early && member.details != nullptr, "rank ", r);
+    PC_CHECK(member.details->absent.has(1) && !member.details->absent.has(0) && !member.details->absent.has(2), r);
+    PC_CHECK(member.details->name == "early" && member.details->signature.shape[0] == 4, r);
+  }
+  announce(world[2], join());
+  announce(world[0], allreduce("late"));  // by itself: both others have joined
+  PC_CHECK(fetch_all(world[0]).size() == 1, "");
+  announce(world[0], join());
+  for (int32_t r = 0; r < 3; ++r) {
+    const auto batches = fetch_all(world[r]);
+    PC_CHECK(!batches.empty(), "rank ", r);
+    const Member& member = batches.back()[0];
+    PC_CHECK(member.details != nullptr && member.details->signature.kind == Kind::join, "rank ", r);
+    PC_CHECK(member.details->last == 0, "the last to join was ", member.details->last);
+  }
+  announce(world[0], allreduce("after"));
+  announce(world[2], allreduce("after"));
+  PC_CHECK(fetch_all(world[0]).empty(), "all take part again");
+  announce(world[1], allreduce("after"));
+  PC_CHECK(fetch_all(world[0]).size() == 1, "");
+}
+
+// What a rank has not fetched yet is not overwritten by the round after it, nor is its slot given to another name.
+PC_TEST(board_waits_for_the_slowest_to_fetch) {
+  World world(3, 1 << 20, 0, 2);
+  announce(world[2], join());
+  const auto round = [&](const std::string& name, int64_t count) {
+    for (int32_t r = 0; r < 2; ++r) announce(world[r], allreduce(name, count));
+  };
+  const auto shape = [](const std::vector<std::vector<Member>>& batches) {
+    return batches.size() == 1 && batches[0][0].details ? batches[0][0].details->signature.shape[0] : -1;
+  };
+  round("grad", 4);
+  PC_CHECK(shape(fetch_all(world[0])) == 4 && shape(fetch_all(world[1])) == 4, "");
+  PC_CHECK_THROWS(InvalidArgument, announce(world[0], allreduce("other")));
+  round("grad", 5);
+  PC_CHECK(fetch_all(world[0]).empty() && fetch_all(world[1]).empty(), "rank 2 has yet to fetch the one before");
+  const auto first = world[2].fetch();
+  PC_CHECK(first.size() == 1 && first[0].details && first[0].details->signature.shape[0] == 4, "");
+  for (int32_t r = 0; r < 3; ++r) PC_CHECK(shape(fetch_all(world[r])) == 5, "rank ", r);
+  announce(world[0], allreduce("other"));
+}
+
+PC_TEST(board_group_is_not_torn) {
+  World world(2, 8);  // smaller than any member
+  for (int32_t r = 0; r < 2; ++r) {
+    std::vector<Announcement> unit;
+    for (int i = 0; i < 5; ++i) unit.push_back(allreduce("member " + std::to_string(i), 4, Dtype::float32, 77));
+    announce(world[r], allreduce("before"));
+    world[r].announce(unit, false);
+    announce(world[r], allreduce("after"));
+  }
+  std::vector<size_t> sizes;
+  for (const auto& batch : fetch_all(world[0])) sizes.push_back(batch.size());
+  PC_CHECK((sizes == std::vector<size_t>{1, 5, 1}), sizes.size(), " batches");
+}
+
+PC_TEST(board_most_needed_first) {
+  World world(2, 0);
+  std::map<int32_t, int32_t> priority;
+  for (int32_t r = 0; r < 2; ++r) {
+    std::vector<Announcement> unit;
+    for (const int32_t p : {3, 1, 2, 0, 2}) {
+      unit.push_back(allreduce("p" + std::to_string(unit.size())));
+      unit.back().priority = p;
+    }
+    world[r].announce(unit, false);
+    for (const Announcement& a : unit) priority[a.slot] = a.priority;
+  }
+  std::vector<int32_t> order;
+  for (const auto& batch : fetch_all(world[1]))
+    for (const Member& member : batch) order.push_back(priority[member.slot]);
+  PC_CHECK((order == std::vector<int32_t>{0, 1, 2, 2, 3}), "");
+}
+
+PC_TEST(board_waits_for_its_cycle_unless_urged) {
+  World world(2, 100, 1e6);
+  const auto both = [&](const std::string& name, int64_t count) {
+    announce(world[0], allreduce(name, count));
+    return announce(world[1], allreduce(name, count));
+  };
+  const int32_t slot = both("small", 4);
+  PC_CHECK(world[0].has_ready() && world[0].cut() > steady_clock::now(), "held back");
+  PC_CHECK(!world[0].has_batch(), "held back");
+  world[1].urge(slot);
+  PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "somebody waits");
+  both("large", 100);
+  PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "as much as is fused at most");
+  const int32_t urged_early = announce(world[0], allreduce("urged before the others come"));
+  world[0].urge(urged_early);
+  announce(world[1], allreduce("urged before the others come"));
+  PC_CHECK(fetch_all(world[0]).size() == 1, "");
+}
+
+PC_TEST(board_place_is_told_where_all_agree) {
+  World world(2, 1 << 20);
+  for (const int64_t theirs : {int64_t{640}, int64_t{1280}}) {
+    for (int32_t r = 0; r < 2; ++r) {
+      Announcement a = allreduce("view");
+      a.place = r == 0 ? 640 : theirs;
+      announce(world[r], a);
+    }
+    for (int32_t r = 0; r < 2; ++r) {
+      const auto batches = fetch_all(world[r]);
+      PC_CHECK(batches.size() == 1 && batches[0][0].place == (theirs == 640 ? 640 : -1), "rank ", r);
+    }
+  }
+}
+
+PC_TEST(board_says_who_is_missing) {
+  World world(4, 1 << 20);
+  announce(world[1], allreduce("grad"));
+  announce(world[3], allreduce("grad"));
+  announce(world[2], join());
+  for (int32_t r = 0; r < 4; ++r) {
+    const auto mine = world[r].stalls(0, false), all = world[r].stalls(0, true);
+    PC_CHECK(mine.size() == (r == 1 ? 1 : 0), "rank ", r, " reports ", mine.size());
+    PC_CHECK(all.size() == 1 && all[0].name == "grad" && all[0].missing == std::vector<int32_t>{0}, "rank ", r);
+  }
+  PC_CHECK(world[1].stalls(1e6, true).empty(), "not for that long");
+  announce(world[0], allreduce("grad"));
+  PC_CHECK(world[1].stalls(0, true).empty(), "it is complete");
+}
+
+}  // namespace pc::test

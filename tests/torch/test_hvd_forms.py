@@ -1,0 +1,234 @@
+"""Forms of the operations of pycollective.torch beside the plain ones: types, splits, gradients, parts of the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hvd import run
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+def same(found: Any, expected: Any) -> None:
+    assert found.dtype == expected.dtype and found.shape == expected.shape, f"{found} is not {expected}"
+    assert torch.equal(found, expected), f"{found} is not {expected}"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_alltoall_with_splits(n: int) -> None:
+    run(n, _alltoall)
+
+
+def _alltoall(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    got, rows = hvd.synchronize(hvd.alltoall_async(torch.full((2 * n, 3), r)))  # a pair, also without splits
+    same(got, torch.arange(n).repeat_interleave(2).unsqueeze(1).expand(-1, 3))
+    same(rows, torch.full((n,), 2, dtype=torch.int32))
+    splits = [(r + 1) * (q + 1) % 3 for q in range(n)]
+    counts = [(q + 1) * (r + 1) % 3 for q in range(n)]
+    for form in (splits, torch.tensor(splits, dtype=torch.int32), torch.tensor(splits)):
+        x = torch.full((sum(splits), 2), float(r), requires_grad=True)
+        got, rows = hvd.alltoall(x, splits=form)
+        same(rows, torch.tensor(counts, dtype=form.dtype if isinstance(form, torch.Tensor) else torch.int32))
+        same(got.detach(), torch.arange(float(n)).repeat_interleave(torch.tensor(counts)).unsqueeze(1).expand(-1, 2))
+        (got * (r + 1)).sum().backward()  # goes back to where it came from
+        weights = torch.arange(1.0, n + 1).repeat_interleave(torch.tensor(splits))
+        same(x.grad, weights.unsqueeze(1).expand(-1, 2))
+    for wrong in ([1] * (n + 1), [sum(splits) + 1] + [0] * (n - 1), [-1] * n):
+        with pytest.raises(ValueError):
+            hvd.alltoall(torch.ones(sum(splits)), splits=wrong)
+    same(hvd.alltoall(torch.empty(0, 5)), torch.empty(0, 5))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_gradients_of_groups_and_factors(n: int) -> None:
+    run(n, _gradients)
+
+
+def _gradients(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+
+    def leaf(*shape: int) -> Any:
+        return torch.ones(shape, requires_grad=True)
+
+    a, b = leaf(r + 1), leaf(2, 3)
+    first, second = hvd.grouped_allgather([a, b])
+    ((first * torch.arange(1.0, len(first) + 1)).sum() + second.sum()).backward()
+    start = r * (r + 1) // 2
+    same(a.grad, torch.arange(start + 1.0, start + r + 2))
+    same(b.grad, torch.ones(2, 3))
+    a, b = leaf(2 * n + 1), leaf(n, 2)
+    first, second = hvd.grouped_reducescatter([a, b], op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    (first.sum() * (r + 1) + second.sum()).backward()
+    owners = torch.cat([torch.full((2 + (q == 0),), 2.0 * n * (q + 1)) for q in range(n)])
+    same(a.grad, owners)
+    same(b.grad, torch.full((n, 2), 2.0 * n))
+    a = leaf(n)
+    hvd.reducescatter(a).sum().backward()
+    same(a.grad, torch.ones(n))
+    a = leaf(3)
+    hvd.allreduce(a, op=hvd.Sum, prescale_factor=2.0, compression=hvd.Compression.bf16).sum().backward()
+    same(a.grad, torch.full((3,), 2.0 * n))
+    a = leaf(2)
+    hvd.allgather(hvd.broadcast(2 * a, n - 1)).sum().backward()
+    same(a.grad, torch.full((2,), 2.0 * (r == n - 1)))
+    a = leaf(2)  # twice: a graph that goes on through the gradient
+    (gradient,) = torch.autograd.grad(hvd.allreduce(a * a, op=hvd.Sum).sum(), a, create_graph=True)
+    gradient.sum().backward()
+    same(a.grad, torch.full((2,), 2.0 * n))
+
+
+def test_parts_of_the_ranks() -> None:
+    run(4, _parts, process_sets="dynamic")
+
+
+def _parts(hvd: Any) -> None:
+    """Every operation in a process set of three; the fourth rank goes on alone."""
+    r = hvd.rank()
+    part = hvd.add_process_set([0, 2, 3])
+    rest = hvd.add_process_set([1])
+    if r == 1:
+        same(hvd.allgather(torch.ones(2), process_set=rest), torch.ones(2))
+        assert hvd.broadcast_object("alone", 1, process_set=rest) == "alone"
+        return
+    k = part.rank()
+    ranks = torch.tensor([0, 2, 3])
+    same(hvd.allgather(torch.tensor([r]), process_set=part), ranks)
+    same(hvd.alltoall(torch.full((3,), r), process_set=part), ranks)
+    same(hvd.reducescatter(torch.arange(3.0), op=hvd.Sum, process_set=part), torch.tensor([3.0 * k]))
+    same(hvd.grouped_allreduce([torch.tensor(r)], op=hvd.Max, process_set=part)[0], torch.tensor(3))
+    same(hvd.allreduce(torch.eye(3)[k], op=hvd.Adasum, process_set=part), torch.ones(3))
+    assert hvd.broadcast_object(r, 2, process_set=part) == 2
+    assert hvd.allgather_object(r, process_set=part) == [0, 2, 3]
+    hvd.barrier(process_set=part)
+    x = torch.sparse_coo_tensor([[k]], [1.0], (3,))
+    same(hvd.sparse_allreduce_async(x, "s", hvd.Sum, process_set=part)().to_dense(), torch.ones(3))
+    x = torch.ones(2, requires_grad=True)
+    (hvd.allreduce(x, op=hvd.Sum, process_set=part) + hvd.broadcast(x, 3, process_set=part)).sum().backward()
+    same(x.grad, torch.full((2,), 3.0 + (r == 3)))
+    weights = torch.full((2, 2), float(r))
+    hvd.broadcast_parameters([("w", weights)], 2, process_set=part)
+    same(weights, torch.full((2, 2), 2.0))
+    for root in (1, 4):
+        with pytest.raises(ValueError, match=r"root_rank"):
+            hvd.broadcast(weights, root, process_set=part)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_further_types_and_adasum(n: int) -> None:
+    run(n, _types)
+
+
+def _types(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    for dtype in (torch.uint16, torch.uint32, torch.uint64):
+        x = torch.tensor([r, 40_000]).to(dtype)
+        same(hvd.allreduce(x, op=hvd.Max), torch.tensor([n - 1, 40_000]).to(dtype))
+        assert hvd.allgather(x).shape == (2 * n,)
+    same(hvd.allreduce(torch.tensor([-7, 8]) * (r == 0)), torch.div(torch.tensor([-7, 8]), n, rounding_mode="trunc"))
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="op is"):
+        hvd.allreduce(torch.ones(2), op=17)
+    with pytest.raises(ValueError, match="axis"):
+        hvd.reducescatter(torch.tensor(1.0))
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        a, b = hvd.grouped_allreduce([torch.eye(4, dtype=dtype)[r], torch.full((3,), 2.0, dtype=dtype)], op=hvd.Adasum)
+        same(a, torch.eye(4, dtype=dtype)[:n].sum(0))
+        same(b, torch.full((3,), 2.0, dtype=dtype))
+    x = [torch.randn(20, generator=torch.Generator().manual_seed(q), dtype=torch.float64) for q in range(2)]
+    if n == 2:  # https://arxiv.org/abs/2006.02924, the combination of two
+        dot = x[0] @ x[1]
+        right = (1 - dot / (2 * x[0] @ x[0])) * x[0] + (1 - dot / (2 * x[1] @ x[1])) * x[1]
+        torch.testing.assert_close(hvd.allreduce(x[r], op=hvd.Adasum), right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_shapes_that_do_not_fit_are_named(n: int) -> None:
+    run(n, _misfits)
+
+
+def _misfits(hvd: Any) -> None:
+    last = hvd.rank() == hvd.size() - 1
+    wide = torch.ones(hvd.size(), 3 if last else 2)
+    for name in ("allgather", "alltoall", "reducescatter"):
+        with pytest.raises(RuntimeError, match=rf"'{name}.x'.*[23]\).*[23]\)"):
+            getattr(hvd, name)(wide, name="x")
+        other = torch.ones(hvd.size(), dtype=torch.int32 if last else torch.float32)
+        with pytest.raises(RuntimeError, match=r"int32.*float32|float32.*int32"):
+            getattr(hvd, name)(other, name="x")
+    with pytest.raises(RuntimeError, match=r"'broadcast.x'.*[23]\).*[23]\)"):
+        hvd.broadcast(wide, 0, name="x")
+    with pytest.raises(RuntimeError, match=r"'allreduce.g.1'.*[23]\).*[23]\)"):
+        hvd.grouped_allreduce([torch.ones(5), wide], name="g")
+    with pytest.raises(RuntimeError, match=r"'allreduce.scale'"):
+        hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="scale", prescale_factor=2.0 if last else 1.0))
+    assert torch.equal(hvd.allreduce(torch.ones(2)), torch.ones(2))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_sparse_tensors_without_entries(n: int) -> None:
+    run(n, _empty_sparse)
+
+
+def _empty_sparse(hvd: Any) -> None:
+    r, last = hvd.rank(), hvd.size() - 1
+    nothing = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0, 2), (5, 2))
+    some = torch.sparse_coo_tensor([[1, 3]], torch.ones(2, 2), (5, 2))
+    found = hvd.sparse_allreduce_async(some if r == last else nothing, None, hvd.Sum)()
+    same(found.to_dense(), some.to_dense())
+    same(hvd.sparse_allreduce_async(nothing, "n", hvd.Average)().to_dense(), torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="summed or averaged"):
+        hvd.sparse_allreduce_async(some, "x", hvd.Max)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_what_cannot_be_sent_is_an_error_everywhere(n: int) -> None:
+    run(n, _unpicklable)
+
+
+class Stubborn:
+    def __reduce__(self) -> Any:
+        raise ArithmeticError("not me")
+
+
+def _unpicklable(hvd: Any) -> None:
+    r = hvd.rank()
+    for share in (lambda: hvd.broadcast_object(Stubborn() if r == 1 else None, 1),
+                  lambda: hvd.allgather_object(Stubborn() if r == 1 else None)):  # fmt: skip
+        with pytest.raises(ArithmeticError if r == 1 else RuntimeError, match="not me" if r == 1 else "of rank 1 "):
+            share()
+    assert hvd.allgather_object(r) == list(range(hvd.size()))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_states(n: int) -> None:
+    run(n, _states)
+
+
+def _states(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1 * (r + 1)))
+    if r == 0:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        optimizer.state[model.weight]["pair"] = (torch.ones(2), 5)
+    hvd.broadcast_optimizer_state(optimizer, 0, model)  # the third argument is the model, as there
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
+    state = optimizer.state[model.weight]
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1) and float(state["step"]) == 1.0
+    assert torch.equal(state["pair"][0], torch.ones(2)) and state["pair"][1] == 5
+    same(hvd.allgather(state["exp_avg"]), state["exp_avg"].repeat(n, 1))
+    fresh = torch.optim.SGD(model.parameters(), lr=0.1 * (r + 1), momentum=0.5)  # no state anywhere
+    hvd.broadcast_optimizer_state(fresh, n - 1)
+    assert fresh.param_groups[0]["lr"] == 0.1 * n
+    turned = torch.full((3, 2), float(r)).t()
+    hvd.broadcast_parameters({"turned": turned, "none": None}, n - 1)
+    same(turned, torch.full((3, 2), n - 1.0).t())
+    for wrong in ("weights", [("lr", 0.1)], 3):
+        with pytest.raises(ValueError, match="params is"):
+            hvd.broadcast_parameters(wrong, 0)

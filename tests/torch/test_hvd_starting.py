@@ -1,0 +1,234 @@
+"""init() in all its forms, process sets, ends of ranks, and the variables of Horovod."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvd import run
+
+from launch import find_mpirun, launch
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_variables_of_horovods_launchers(n: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(UNDER_HOROVOD))
+    rank = {"HOROVOD_SIZE": n, "HOROVOD_LOCAL_SIZE": n, "HOROVOD_CROSS_RANK": 0, "HOROVOD_CROSS_SIZE": 1}
+    rank |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": 40_000 + os.getpid() % 20_000}
+    rank |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "PMI_RANK": 0}  # of a Slurm job around it
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=tmp_path,
+            env={k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")}
+            | {k: str(v) for k, v in (rank | {"HOROVOD_RANK": r, "HOROVOD_LOCAL_RANK": r}).items()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for r in range(n)
+    ]
+    for r, process in enumerate(started):
+        output = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, output
+        assert output.split() == [str(r), str(n), str(r), str(n), "0", "1", str(n * (n - 1) // 2), "False"]
+
+
+UNDER_HOROVOD = """
+    import torch
+    import pycollective.torch as hvd
+    hvd.init()
+    total = hvd.allreduce(torch.tensor(hvd.rank()), op=hvd.Sum).item()
+    where = hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+    print(hvd.rank(), hvd.size(), *where, total, hvd.mpi_enabled())
+"""  # ends without shutdown(), as most scripts do
+
+
+@needs_mpi
+def test_communicators_of_mpi4py() -> None:
+    launch(4, ON_MPI, launcher="mpirun", check=True)
+
+
+ON_MPI = """
+    from mpi4py import MPI
+    import torch
+    import pycollective.torch as hvd
+    torch.set_num_threads(1)
+    world, me = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
+    half = world.Split(me % 2, -me)  # the other way round
+    mine = hvd.ProcessSet(half)  # one on even ranks, another on odd ones
+    def total(process_set=hvd.global_process_set):
+        return hvd.allreduce(torch.tensor(me), op=hvd.Sum, process_set=process_set).item()
+    hvd.init(world, process_sets=[mine])
+    assert hvd.mpi_enabled() and hvd.mpi_built() and isinstance(hvd.mpi_threads_supported(), bool)
+    assert mine.ranks == [me % 2, me % 2 + 2] and mine.included()
+    assert (total(), total(mine)) == (6, 2 * (me % 2) + 2)
+    hvd.shutdown()
+    hvd.init(half)  # though the world was started before
+    assert (hvd.size(), hvd.rank(), total()) == (2, 1 - me // 2, 2 * (me % 2) + 2)
+    hvd.shutdown()
+    within = hvd.ProcessSet(half.Split(half.rank))
+    hvd.init(half, process_sets=[within])
+    assert within.ranks == [hvd.rank()] and total(within) == me
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.size() == 4 and total() == 6
+"""
+
+
+def test_arguments_of_init() -> None:
+    run(3, _arguments)
+
+
+def _arguments(hvd: Any) -> None:
+    r = hvd.rank()
+    hvd.init(comm=[0])  # initialised already: does nothing
+    assert hvd.size() == 3
+    hvd.shutdown()
+    hvd.shutdown()
+    assert hvd.synchronize(1) is None
+    for wrong in ({"process_sets": "static"}, {"comm": 3.5}, {"comm": [0, 0]}, {"comm": [7]}):
+        with pytest.raises(ValueError):
+            hvd.init(**wrong)
+    everybody, pair = hvd.ProcessSet([2, 1, 0]), hvd.ProcessSet([0, 1])
+    for sets in ([everybody], [pair, hvd.ProcessSet([1, 0])], [hvd.ProcessSet([0, 3])], [hvd.ProcessSet([r])]):
+        with pytest.raises(ValueError) if len(sets[0].ranks) > 1 else pytest.raises(ValueError, match="mean different"):
+            hvd.init(process_sets=sets if sets[0].ranks != [r] else [hvd.ProcessSet([r % 2])])
+        assert not hvd.is_initialized() and pair.process_set_id is None
+    hvd.init(comm=[2, 0, 1])
+    assert hvd.rank() == [1, 2, 0][r]
+    assert hvd.allgather_object(r) == [2, 0, 1]
+    hvd.shutdown()
+    if r == 1:
+        with pytest.raises(ValueError, match="rank 1 is not among"):
+            hvd.init(comm=[0, 2])
+    else:
+        hvd.init(comm=[0, 2])
+        assert hvd.allgather_object(r) == [0, 2]
+        hvd.shutdown()
+    for wrong_set in ([], [0, 0], [0.5], "01", 5):
+        with pytest.raises(ValueError, match="process set is made of"):
+            hvd.ProcessSet(wrong_set)
+    assert (pair.size(), pair.rank(), pair.included()) == (None, None, None)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_rank_that_has_shut_down_is_an_internal_error_on_the_others(n: int) -> None:
+    run(n, _one_leaves)
+
+
+def _one_leaves(hvd: Any) -> None:
+    hvd.allreduce(torch.ones(2))
+    if hvd.rank() == 0:
+        return
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.allreduce(torch.ones(2), name="late")
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.allreduce_async(torch.ones(2), name="later")
+        hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="latest"))
+
+
+def test_shutting_down_ends_what_is_under_way() -> None:
+    run(2, _under_way)
+
+
+def _under_way(hvd: Any) -> None:
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(torch.ones(2), name="never")
+        hvd.shutdown()
+        assert hvd.synchronize(handle) is None
+        with pytest.raises(ValueError, match="not been initialized"):
+            hvd.allreduce(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.05"},
+        {"HOROVOD_FUSION_THRESHOLD": "5000", "HOROVOD_CACHE_CAPACITY": "0", "HOROVOD_CYCLE_TIME": "20"},
+        {"HOROVOD_LOG_LEVEL": "debug", "HOROVOD_STALL_CHECK_DISABLE": "1"},
+    ],
+    ids=lambda env: "+".join(env),
+)
+def test_settings_change_no_result(env: dict[str, str]) -> None:
+    plain, other = run(2, _sums), run(2, _sums, env=env)
+    assert plain == other and plain[0] == plain[1]
+
+
+def _sums(hvd: Any) -> Any:
+    made = torch.Generator().manual_seed(hvd.rank())
+    xs = [torch.randn(size, generator=made) for size in (1, 1000, 7, 30_000, 0, 64)]
+    return [x.tolist() for _ in range(3) for x in hvd.grouped_allreduce(xs)]
+
+
+def test_a_setting_that_is_no_number_is_named() -> None:
+    run(1, _bad_setting)
+
+
+def _bad_setting(hvd: Any) -> None:
+    hvd.shutdown()
+    for variable, value in (("HOROVOD_CYCLE_TIME", "soon"), ("HOROVOD_FUSION_THRESHOLD", "-1")):
+        os.environ[variable] = value
+        with pytest.raises(ValueError, match=f"{variable}='{value}'"):
+            hvd.init()
+        assert not hvd.is_initialized()
+        del os.environ[variable]
+    hvd.init()
+
+
+def test_timeline_from_the_environment_and_at_run_time(tmp_path: Path) -> None:
+    run(2, _timelines, str(tmp_path / "first.json"), env={"HOROVOD_TIMELINE": str(tmp_path / "whole.json")})
+    run(2, _timelines, str(tmp_path / "second.json"), env={"HOROVOD_TIMELINE": "DYNAMIC"})
+    names = {path.name: {e["name"] for e in json.loads(path.read_text())["traceEvents"]} for path in tmp_path.iterdir()}
+    assert set(names) == {"whole.json", "second.json"}
+    assert all("NEGOTIATE_ALLREDUCE" in found for found in names.values())
+
+
+def _timelines(hvd: Any, path: str) -> None:
+    if os.environ["HOROVOD_TIMELINE"] == "DYNAMIC":
+        hvd.stop_timeline()  # none yet
+        hvd.start_timeline(path)
+        hvd.allreduce(torch.ones(4), name="seen")
+        hvd.stop_timeline()
+    else:
+        with pytest.raises(RuntimeError):
+            hvd.start_timeline(path)
+        hvd.allreduce(torch.ones(4), name="seen")
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="not been initialized"):
+        hvd.start_timeline(path)
+    hvd.init()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_after_a_join(n: int) -> None:
+    run(n, _joined)
+
+
+def _joined(hvd: Any) -> None:
+    """Early ranks have made fewer calls without a name than late ones; it does not matter afterwards."""
+    n, r = hvd.size(), hvd.rank()
+    for turn in range(2):
+        for _ in range(r):
+            hvd.allreduce(torch.ones(2))
+        if r == n - 1:  # the others have joined, or will
+            assert hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"alone{turn}").tolist() == [1.0] * 3
+            assert hvd.allgather(torch.ones(2), name=f"rows{turn}").shape == (2,)
+            with pytest.raises(RuntimeError):
+                hvd.broadcast(torch.ones(2), r)
+        assert hvd.join() == n - 1
+        assert hvd.allgather(torch.tensor([r])).tolist() == list(range(n))
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [n, n]
+        hvd.barrier()
