@@ -312,7 +312,7 @@ void Engine::fail(const CommunicatorFault& fault) {
 void Engine::close() {
   {
     const std::lock_guard lock(mutex_);
-    closing_ = true;
+    if (std::exchange(closing_, true)) return;
   }
   idle_.notify_all();
   board_->wake();

@@ -171,7 +171,8 @@ def _add(process_set: ProcessSet) -> ProcessSet:
     mine = process_set.ranks_in(here.mpi_comm)
     said: list[list[int]] = [json.loads(text) for text in here.comm._exchange(json.dumps(mine).encode())]
     parts = sorted(map(list, {tuple(ranks) for ranks in said}))
-    if len(parts) > 1 and not all(said[r] == ranks for ranks in said for r in ranks if r < len(said)):
+    members = [(rank, ranks) for ranks in parts for rank in ranks]
+    if len(parts) > 1 and sorted(members) != list(enumerate(said)):  # each rank in one part, its own
         raise ValueError(f"the ranks mean different process sets: {parts}")
     for ranks in parts:
         if any(ranks == other.ranks for other in here.sets.values()):

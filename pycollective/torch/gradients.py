@@ -21,15 +21,20 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements contiguously: of a tensor in channels-last order a view, else a copy where one is needed."""
-    if tensor.is_contiguous():
-        return tensor.detach()
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor.detach().permute(0, 2, 3, 1)
-    if tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
-        return tensor.detach().permute(0, 2, 3, 4, 1)
-    return tensor.detach().contiguous()
+def _order(p: torch.Tensor) -> tuple[int, ...] | None:
+    """Of a parameter in channels-last order, the axes as they lie in memory; else None.
+
+    Gradients are sent in the parameter's order, whatever their own is: that may differ between ranks.
+    """
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if p.is_contiguous() or p.dim() not in formats or not p.is_contiguous(memory_format=formats[p.dim()]):
+        return None
+    return (0, *range(2, p.dim()), 1)
+
+
+def _unordered(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose axes are in the order of _order, as it is seen by all others."""
+    return tensor.permute(0, tensor.dim() - 1, *range(1, tensor.dim() - 1))
 
 
 def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[], None]]:
@@ -38,13 +43,15 @@ def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[
     assert gradient is not None
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     small, context = compression.compress(dense)
-    x = contiguous_view(small)
+    order = _order(p)
+    x = (small.detach() if order is None else small.detach().permute(order)).contiguous()
     is_small = x.data_ptr() == small.data_ptr()
 
     def take() -> None:
         if p.grad is None or (is_small and small is p.grad):
             return
-        result = compression.decompress(small if is_small else x, context)
+        reduced = small if is_small else x if order is None else _unordered(x)
+        result = compression.decompress(reduced, context)
         if p.grad.is_sparse:
             p.grad = result.to_sparse(p.grad.sparse_dim())
         else:
@@ -138,7 +145,5 @@ class GradientWindows:
 
 def _like(p: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
     """A view of a flat tensor in a parameter's shape and order of elements."""
-    if p.dim() == 4 and not p.is_contiguous() and p.is_contiguous(memory_format=torch.channels_last):
-        n, c, h, w = p.shape
-        return flat.view(n, h, w, c).permute(0, 3, 1, 2)
-    return flat.view(p.shape)
+    order = _order(p)
+    return flat.view(p.shape) if order is None else _unordered(flat.view([p.shape[axis] for axis in order]))

@@ -57,6 +57,12 @@ def torchrun_variables(rank: int, size: int, **more: str) -> dict[str, str]:
     return fixed | {"RANK": str(rank), "WORLD_SIZE": str(size)} | more
 
 
+def horovod_variables(rank: int, size: int, **more: str) -> dict[str, str]:
+    meeting = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": f"3{os.getpid() % 10000}"}
+    local = {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": str(size)}
+    return {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size)} | local | meeting | more
+
+
 def on_threads(actions: list[Callable[[], object]], limit: float = 20) -> list[object]:
     """Each action on a thread of its own; results, or the exceptions they raised."""
     results: list[object] = [None] * len(actions)
@@ -98,6 +104,12 @@ def fresh_name() -> str:
         ({"PMIX_RANK": "0"} | torchrun_variables(0, 2), "mpi"),
         (own_variables(0, 2, "x") | {"PMIX_RANK": "0"} | torchrun_variables(0, 2), "pycollective"),
         ({"PYCOLLECTIVE_LOCAL_RANK": "0"}, "alone"),
+        (horovod_variables(0, 2), "horovod"),
+        ({"HOROVOD_RANK": "0"}, "alone"),
+        (horovod_variables(0, 2) | torchrun_variables(0, 2), "horovod"),
+        (horovod_variables(0, 2) | {"PMI_RANK": "0"}, "mpi"),
+        (horovod_variables(0, 2, HOROVOD_CONTROLLER="gloo") | {"PMI_RANK": "0"}, "horovod"),
+        (horovod_variables(0, 2, HOROVOD_CONTROLLER="gloo") | own_variables(0, 2, "x"), "pycollective"),
     ],
 )
 def test_launcher_is_told_from_variables_in_order(env: dict[str, str], kind: str) -> None:
@@ -131,6 +143,10 @@ def test_alone() -> None:
         ({"PYCOLLECTIVE_INIT_TIMEOUT": "soon"}, ["PYCOLLECTIVE_INIT_TIMEOUT='soon'"]),
         ({"PYCOLLECTIVE_INIT_TIMEOUT": "nan"}, ["PYCOLLECTIVE_INIT_TIMEOUT='nan'"]),
         (torchrun_variables(0, 4, LOCAL_WORLD_SIZE="2"), ["4 ranks, of which 2 on this host", "mpirun"]),
+        (horovod_variables(0, 4, HOROVOD_LOCAL_SIZE="2"), ["4 ranks, of which 2 on this host", "mpirun"]),
+        (horovod_variables(2, 2), ["HOROVOD_RANK=2", "HOROVOD_SIZE=2"]),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, ["HOROVOD_GLOO_RENDEZVOUS_ADDR", "Horovod's launcher"]),
+        (horovod_variables(1, 2), ["rank 0 of 2"]),
     ],
 )
 def test_wrong_variables_are_named(env: dict[str, str], words: list[str]) -> None:
@@ -379,6 +395,19 @@ def test_torchrun_variables_meet_and_restarts_do_not_mix() -> None:
     actions = [lambda r=r, k=k: rank(r, k) for k in "01" for r in (1, 0)]  # type: ignore[misc]
     zero, one = [b"0.0", b"0.1"], [b"1.0", b"1.1"]
     assert on_threads(actions) == [zero, zero, one, one]
+
+
+def test_ranks_of_horovods_launchers_meet_and_jobs_do_not_mix() -> None:
+    def rank(r: int, port: str) -> tuple[str, list[bytes]]:
+        found = detect(horovod_variables(r, 2, HOROVOD_GLOO_RENDEZVOUS_PORT=port), timeout=10)
+        return found.kind, found.allgather(f"{port}.{r}".encode())
+
+    ports = [f"{os.getpid()}{k}" for k in "01"]
+    actions = [lambda r=r, port=port: rank(r, port) for port in ports for r in (1, 0)]  # type: ignore[misc]
+    assert on_threads(actions) == [
+        ("horovod", [f"{port}.{r}".encode() for r in (0, 1)]) for port in ports for _ in range(2)
+    ]
+    assert detect({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}).allgather(b"x") == [b"x"]
 
 
 @pytest.mark.torch

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -119,9 +120,9 @@ class Job:
         return self._outcomes
 
     def results(self, seconds: float = 30) -> list[Any]:
-        """What all ranks returned; fails with the traceback of one that raised, crashed or was killed."""
+        """What all ranks returned; fails with the traceback of the first that raised, crashed or was killed."""
         outcomes = self.outcomes(seconds)
-        for rank, outcome in sorted(outcomes.items()):
+        for rank, outcome in sorted(outcomes.items(), key=lambda row: row[1].at):
             assert outcome.error is None, f"rank {rank} raised\n{outcome.trace}"
             assert outcome.exitcode == 0, f"rank {rank} ended with code {outcome.exitcode}"
         return [outcomes[rank].value for rank in range(self.n)]
@@ -219,6 +220,11 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
     except BaseException as error:
         outcome.error, outcome.trace = error, traceback.format_exc()
     outcome.at = time.monotonic()
+    try:
+        pickle.dumps(outcome)
+    except Exception as error:  # such as pytest's own "did not raise"
+        outcome.value, outcome.error = None, RuntimeError(f"cannot be sent: {error}")
+        outcome.trace = f"{outcome.trace}\n{error}"
     with contextlib.suppress(OSError):
         link.send(outcome)
     if request["leave"] == "free":

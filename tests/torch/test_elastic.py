@@ -152,23 +152,25 @@ def test_two_that_die_at_once() -> None:
 
 def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
     from pycollective.comm import subsets
+    from pycollective.torch import basics
 
     training = Training(hvd, {1: 5}, "step")
-    part = getattr(subsets, moment)
+    home = basics if moment == "init" else subsets
+    part = getattr(home, moment)
 
     def fatal(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if hvd.rank() == 0:
-        setattr(subsets, moment, fatal)
+        setattr(home, moment, fatal)
     if hvd.rank() == 2:
-        setattr(subsets, moment, lambda *arguments: (time.sleep(0.2), part(*arguments))[1])
+        setattr(home, moment, lambda *arguments: (time.sleep(0.2), part(*arguments))[1])
     return training.run()
 
 
-@pytest.mark.parametrize("moment", ["_find", "_meet", "_all_reach"])
+@pytest.mark.parametrize("moment", ["_find", "_meet", "_all_reach", "init"])
 def test_a_rank_that_dies_while_the_others_look_who_is_left(moment: str) -> None:
-    """Rank 0 would have led; with _meet and _all_reach it dies after it has told the others where to meet."""
+    """Rank 0 would have led; with the others it dies after it has told the others where to meet."""
     with job(4, _dies_while_starting_anew, moment) as ranks:
         outcomes = ranks.outcomes(40)
     for rank in (2, 3):

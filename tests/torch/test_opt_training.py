@@ -180,7 +180,10 @@ def test_all_kinds_of_parameters(n: int) -> None:
 
 
 def _kinds(hvd: Any) -> None:
-    """Scalars, empty ones, other orders of elements, several types in one model: p.grad is the mean of all ranks'."""
+    """Scalars, empty ones, other orders of elements, several types in one model: p.grad is the mean of all ranks'.
+
+    Gradients that a rank sets by hand may be in another order of elements than the others'.
+    """
     n, r = hvd.size(), hvd.rank()
     tensors = [
         torch.zeros(()),
@@ -208,6 +211,14 @@ def _kinds(hvd: Any) -> None:
                 create_graph=step == 5 and not options  # p.grad then belongs to a graph
             )
             optimizer.synchronize()
+            if step % 2:
+                parameters[4].grad, parameters[5].grad = mine[4].clone(), mine[5].clone()
+                if r:
+                    parameters[4].grad = mine[4].contiguous(memory_format=torch.channels_last)
+                    parameters[5].grad = mine[5].contiguous(memory_format=torch.channels_last_3d)
+                for p, slope in zip(parameters[6:], mine[6:], strict=True):
+                    p.grad = slope.clone()
+                optimizer.synchronize()
             with optimizer.skip_synchronize():
                 optimizer.step()
             for number, p in enumerate(parameters):

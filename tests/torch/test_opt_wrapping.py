@@ -147,6 +147,8 @@ def _in_the_middle(hvd: Any) -> None:
     images, targets = data(hvd.size(), 0)
     loss_of(model, images[0, hvd.rank()], targets[0, hvd.rank()]).backward()
     second = hvd.DistributedOptimizer(first, model.named_parameters())
+    second.step()  # the broken step is forgotten
+    close(weights(model), weights(small()), 0)
     train(hvd, model, second, range(4))
     close(weights(model), alone(momentum, hvd.size()))
 
@@ -331,6 +333,15 @@ def _other_order(hvd: Any) -> None:
             loss_of(model, images[0, hvd.rank()], targets[0, hvd.rank()]).backward()
             optimizer.step()
         close(weights(model), alone(momentum, hvd.size(), steps=5))
+    used, others, unused = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
+    named = [("a", used), ("b", others), ("c", unused)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([used, others, unused], lr=1.0), named[:: -1 if hvd.rank() == 1 else 1], op=hvd.Sum
+    )
+    (used if hvd.rank() == 0 else others).sum().backward()
+    optimizer.step()
+    assert [p.item() for p in (used, others, unused)] == [-1, 1 - hvd.size(), 0]
+    assert unused.grad is None
 
 
 @pytest.mark.parametrize("n", [2, 3])

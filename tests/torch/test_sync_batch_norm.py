@@ -107,7 +107,7 @@ def _bfloat16(hvd: Any) -> None:
     r, n = hvd.rank(), hvd.size()
     for kind in (torch.bfloat16, torch.float32):
         ours, plain = hvd.SyncBatchNorm(C).to(kind), torch.nn.BatchNorm2d(C)
-        everybodys = parts([4] * n, 2, torch.bfloat16)
+        everybodys = [x + 60 for x in parts([4] * n, 2, torch.bfloat16)]  # where steps are of 1/4 and of 1/2
         x, whole = everybodys[r].requires_grad_(), torch.cat(everybodys).detach().float().requires_grad_()
         y, expected = ours(x), plain(whole)
         assert y.dtype == torch.bfloat16
@@ -118,7 +118,7 @@ def _bfloat16(hvd: Any) -> None:
         scale = float(whole.grad.abs().max())
         near(x.grad.float() / scale, whole.grad[4 * r : 4 * r + 4] / scale, 3e-2)
         assert ours.weight.grad.dtype == ours.bias.grad.dtype == kind
-        near(ours.running_mean.float(), plain.running_mean, 1e-2)
+        near(ours.running_mean.float(), plain.running_mean, 1e-2 if kind == torch.bfloat16 else 1e-5)
 
 
 @pytest.mark.parametrize("n", SIZES)
