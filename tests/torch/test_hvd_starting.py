@@ -233,7 +233,9 @@ def _joined(hvd: Any) -> None:
             assert hvd.allgather(torch.ones(2), name=f"rows{turn}").shape == (2,)
             with pytest.raises(RuntimeError):
                 hvd.broadcast(torch.ones(2), r)
+        left = hvd.allreduce_async(torch.ones(2))
         assert hvd.join() == n - 1
         assert hvd.allgather(torch.tensor([r])).tolist() == list(range(n))
         assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [n, n]
         hvd.barrier()
+        assert hvd.synchronize(left).shape == (2,)

@@ -134,6 +134,12 @@ def _wrapped_anew(hvd: Any) -> None:
         third.synchronize()
     train(hvd, model, fresh, range(2))
     agree(hvd, weights(model))
+    adaptive = hvd.DistributedOptimizer(fresh, op=hvd.Adasum)
+    with pytest.raises(RuntimeError, match="another DistributedOptimizer"), fresh.skip_synchronize():
+        fresh.step()
+    train(hvd, model, hvd.DistributedOptimizer(adaptive), range(2))
+    with pytest.raises(RuntimeError, match="another DistributedOptimizer"):
+        adaptive.step()
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -97,7 +97,7 @@ def _uneven(hvd: Any) -> None:
             compare(hvd, counts, axes, torch.float64, 1e-12)
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [2, 3, 4])
 def test_bfloat16(n: int) -> None:
     run(n, _bfloat16)
 
