@@ -26,8 +26,3 @@ def changeable(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
         raise ValueError("a tensor that is changed in place must be contiguous")
     return tensor.detach()
-
-
-def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Room for a result: contiguous, whatever the tensor is."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)

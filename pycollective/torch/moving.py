@@ -12,8 +12,9 @@ import torch
 
 from pycollective.engine import Item
 from pycollective.torch import basics, handles
-from pycollective.torch.arguments import Average, Sum, Tensors, changeable, empty_like, sendable
+from pycollective.torch.arguments import Average, Sum, Tensors, changeable, sendable
 from pycollective.torch.process_sets import ProcessSet, global_process_set
+from pycollective.torch.recycling import empty_like
 from pycollective.torch.reductions import Allreduce
 
 # -- allgather -----------------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import torch
 
 from pycollective.engine import Item
 from pycollective.torch import handles
-from pycollective.torch.arguments import OPS, Adasum, Average, Sum, Tensors, changeable, empty_like, sendable
+from pycollective.torch.arguments import OPS, Adasum, Average, Sum, Tensors, changeable, sendable
 from pycollective.torch.compression import Compression
 from pycollective.torch.process_sets import ProcessSet, global_process_set
+from pycollective.torch.recycling import empty_like
 
 
 def _operator(op: int | None, average: bool | None) -> int:
