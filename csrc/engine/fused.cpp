@@ -12,6 +12,20 @@
 namespace pc::engine {
 namespace {
 
+// `cold`: the target is not in the caches, and there is no use in fetching it before it is overwritten.
+void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
+  constexpr int64_t least = 64 << 10;  // of what comes with a fence
+  if (!cold || bytes < least) {
+    std::memcpy(into, from, static_cast<size_t>(bytes));
+    return;
+  }
+  static constexpr Scaling unscaled;
+  const void* source = from;
+  void* target = into;
+  const bool initial = true, streamed = true;
+  copy_block({&source, &initial, &target, 1, 1, static_cast<size_t>(bytes), true, &unscaled, nullptr, &streamed}, 1);
+}
+
 constexpr size_t kMostPlans = 4096;
 constexpr int64_t kStagedBytes = 4096;  // up to here one synchronisation of a staged call beats the windows' two
 
@@ -110,7 +124,7 @@ void FusedAllreduce::pack(Walk& walk, char* buffer, int64_t bytes) {
 void FusedAllreduce::unpack(Walk& walk, const char* buffer, int64_t bytes) {
   auto span = timeline_.span(Phase::unpack);
   walk.part(bytes, [buffer](const Piece& piece, int64_t to, int64_t from, int64_t count) {
-    if (piece.output != nullptr) std::memcpy(piece.output + to, buffer + from, static_cast<size_t>(count));
+    if (piece.output != nullptr) copy_out(piece.output + to, buffer + from, count, piece.output != piece.input);
   });
   span.end();
 }
