@@ -269,13 +269,15 @@ bool Board::settle(int32_t index, int64_t now) {
   return true;
 }
 
-void Board::leave() {
+bool Board::leave() {
   {
     const Lock lock(*header_);
+    if (has_batch() || has_ready()) return false;
     header_->joined.remove(rank_);
     for (int32_t i = 0; i < header_->used; ++i) slot(i).announced.remove(rank_);
   }
   wake();
+  return true;
 }
 
 void Board::urge(int32_t index) {

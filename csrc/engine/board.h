@@ -67,7 +67,9 @@ class Board {
 
   // Throws InvalidArgument if there are more operations under way than slots.
   void announce(std::vector<Announcement>& items, bool urgent);
-  void leave();             // this rank submits nothing more: what is not complete lacks it from now on
+  // This rank submits nothing more: what is not complete lacks it from now on.  False, and nothing has happened, if the
+  // others count on it for something yet.
+  bool leave();
   void urge(int32_t slot);  // somebody waits for it: do not hold it back for others to fuse with
   // The next batch in order; empty: not cut yet.
   std::vector<Member> fetch();

@@ -331,9 +331,8 @@ void Engine::drain() {
   try {
     while (!team_->poisoned()) {
       if (board_->has_batch()) run_batch(board_->fetch());
-      else if (board_->cut(true) == Clock::time_point::max()) break;
+      else if (board_->cut(true) == Clock::time_point::max() && board_->leave()) break;
     }
-    board_->leave();
   } catch (const CommunicatorFault& fault) {
     fail(fault);
   }

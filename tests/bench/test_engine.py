@@ -122,9 +122,9 @@ def test_a_run(tmp_path: Path, groups: tuple[str, ...]) -> None:
     assert "bench.engine" in (tmp_path / "out/engine-speed.md").read_text()
 
 
-def test_an_unknown_group_is_said() -> None:
+def test_an_unknown_group_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pycollective.bench.engine", "--group", "huge"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "huge" in done.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -44,15 +45,18 @@ def test_closing_ends_what_is_under_way() -> None:
 
     def rank(comm: Any) -> None:
         engine = Engine(comm)
-        works = [engine.submit([ones(f"{i}", 1000)])[0] for i in range(30)]
-        if comm.rank == 0:
-            works += engine.submit([ones("nobody else has this")])
+        works: list[Any] = []
+        with contextlib.suppress(CommunicatorError):  # the other one may have closed already
+            for i in range(30):
+                works += engine.submit([ones(f"{i}", 1000)])
+            if comm.rank == 0:
+                works += engine.submit([ones("nobody else has this")])
         engine.close()
         for work in works:
             try:
                 assert work.wait(SECONDS).sum() == 2000
             except CommunicatorError as error:
-                assert "shut down" in str(error) or "closed" in str(error)
+                assert "shut" in str(error)
             assert work.done()
         with pytest.raises(CommunicatorError):
             engine.submit([ones("later")])
