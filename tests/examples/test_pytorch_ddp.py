@@ -42,10 +42,13 @@ def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
 def torchrun(n: int, *args: str) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | {"OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as elsewhere:  # not the source tree
-        ran = subprocess.run(
-            [*command, str(EXAMPLE), *args], cwd=elsewhere, env=env, capture_output=True, text=True, timeout=100
-        )
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as elsewhere:  # not the source tree
+            ran = subprocess.run(
+                [*command, str(EXAMPLE), *args], cwd=elsewhere, env=env, capture_output=True, text=True, timeout=100
+            )
+        if "gloo" not in args or "terminate called without" not in ran.stderr:
+            break  # Gloo's threads now and then end a process in its last moment
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
