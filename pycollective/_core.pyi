@@ -238,6 +238,14 @@ class Work:
     def item(self) -> typing.Any:
         ...
     @property
+    def landing(self) -> typing.Any:
+        """
+        Called by wait() once all is well, in the thread that waits.
+        """
+    @landing.setter
+    def landing(self, arg0: typing.Any) -> None:
+        ...
+    @property
     def name(self) -> str:
         ...
 class Engine:

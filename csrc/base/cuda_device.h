@@ -56,7 +56,7 @@ class QuietlyOn {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// A kernel as cudaLaunchCooperativeKernel takes it: the typed form of CUDA 12 does not take functions.
+// A kernel as the runtime's launches take it: the typed form of CUDA 12 does not take functions.
 template <class F>
 auto launchable(F* kernel) {
 #if CUDART_VERSION >= 13000

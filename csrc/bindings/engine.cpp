@@ -16,6 +16,7 @@ namespace {
 
 using engine::Board;
 using engine::Details;
+using engine::Member;
 using engine::Engine;
 using engine::Pending;
 using engine::Pendings;
@@ -24,16 +25,14 @@ class PyRunner : public engine::Runner {
  public:
   PyRunner(std::shared_ptr<Team> team, py::object run) : team_(std::move(team)), run_(std::move(run)) {}
 
-  void run(const std::shared_ptr<Pending>& mine, const Details& details) override {
+  void run(const Pendings& mine, const std::vector<Member>& members) override {
     const py::gil_scoped_acquire gil;
-    std::vector<int32_t> absent;
-    for (int32_t r = 0; r < team_->size(); ++r)
-      if (details.absent.has(r)) absent.push_back(r);
-    const auto& s = details.signature;
-    const std::vector<int64_t> shape(s.shape.begin(), s.shape.begin() + std::min(s.dims, engine::kMostDims));
+    const auto& s = members[0].details->signature;
+    py::list batch;
+    for (size_t i = 0; i < members.size(); ++i) batch.append(row_of(mine[i], members[i]));
     try {
-      run_(mine ? py::cast(work_of(mine->keep())) : py::none(), engine::name_of(s.kind),
-           s.dtype == Dtype::count ? "" : name_of(s.dtype), shape, details.rows, absent);
+      run_(engine::name_of(s.kind), s.device, s.dtype == Dtype::count ? "" : name_of(s.dtype), name_of(s.op),
+           s.prescale, s.postscale, batch);
     } catch (const py::error_already_set& error) {
       if (team_->poisoned()) team_->raise();
       throw InvalidArgument(error.what());
@@ -52,6 +51,18 @@ class PyRunner : public engine::Runner {
   }
 
  private:
+  // (this rank's work or None, shape, every rank's rows, ranks that have joined, place in the windows)
+  py::tuple row_of(const std::shared_ptr<Pending>& mine, const Member& member) const {
+    const Details& details = *member.details;
+    std::vector<int32_t> absent;
+    for (int32_t r = 0; r < team_->size(); ++r)
+      if (details.absent.has(r)) absent.push_back(r);
+    const auto& s = details.signature;
+    const std::vector<int64_t> shape(s.shape.begin(), s.shape.begin() + std::min(s.dims, engine::kMostDims));
+    return py::make_tuple(mine ? py::cast(work_of(mine->keep())) : py::none(), shape, details.rows, absent,
+                          member.place);
+  }
+
   std::shared_ptr<Team> team_;
   py::object run_;
 };
@@ -176,6 +187,7 @@ void bind_engine(py::module_& m) {
       .def_readonly("item", &Work::item)
       .def_readwrite("result", &Work::result)
       .def_readwrite("error", &Work::error)
+      .def_readwrite("landing", &Work::landing, "Called by wait() once all is well, in the thread that waits.")
       .def("done", &Work::done, "Whether it is through, well or badly.")
       .def(
           "wait", &Work::wait, py::arg("timeout") = py::none(),
@@ -219,6 +231,8 @@ void bind_engine(py::module_& m) {
   m.def(
       "report_on_signal", [](int number) { return std::signal(number, want_report) != SIG_ERR; }, py::arg("number"),
       "Engines write what waits for whom to standard error when the signal comes.");
+  m.def(
+      "reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has come.");
 }
 
 }  // namespace pc

@@ -44,6 +44,7 @@ py::object Work::wait(std::optional<double> timeout) const {
     PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
     throw py::error_already_set();
   }
+  if (!landing.is_none()) landing();
   return pending->number() >= 0 ? py::cast(pending->number()) : result;
 }
 
@@ -111,10 +112,12 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
   const py::object x = item.attr("x");
   const char* input = nullptr;
   char* output = nullptr;
-  if (item.attr("device").cast<bool>()) {  // only Python looks into it
+  if (!item.attr("device").is_none()) {  // only Python looks into it
+    s.device = true;
     s.dtype = dtype_named(item.attr("element").cast<std::string>());
-    if (s.kind == engine::Kind::allreduce) s.kind = engine::Kind::device_allreduce;
     read_shape(x, said);
+    said.bytes = item.attr("nbytes").cast<int64_t>();
+    said.place = item.attr("place").cast<int64_t>();
   } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", *work);
     s.dtype = view.dtype;
@@ -126,8 +129,7 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
   if (s.kind == engine::Kind::broadcast && (s.root < 0 || s.root >= team.size()))
     throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
                           std::to_string(team.size()));
-  if (s.kind == engine::Kind::allreduce || s.kind == engine::Kind::device_allreduce ||
-      s.kind == engine::Kind::reducescatter) {
+  if (s.kind == engine::Kind::allreduce || s.kind == engine::Kind::reducescatter) {
     s.op = operator_named(item.attr("op").cast<std::string>());
     s.prescale = item.attr("prescale").cast<double>();
     s.postscale = item.attr("postscale").cast<double>();
@@ -138,7 +140,7 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
       throw WrongType(std::string("operator ") + name_of(s.op) + " on " + name_of(s.dtype) +
                       " takes no prescale or postscale");
   }
-  if (s.kind == engine::Kind::allreduce) {
+  if (s.is_of_core()) {
     const ArrayView out = adapt(item.attr("out"), "out", *work);
     if (!out.writable) throw InvalidArgument("out is read-only");
     if (out.dtype != s.dtype) throw WrongType("x and out differ in their element types");

@@ -23,7 +23,7 @@ class Work {
   void call_back();
 
   std::shared_ptr<engine::Pending> pending;
-  py::object item, result = py::none(), error = py::none();
+  py::object item, result = py::none(), error = py::none(), landing = py::none();
   std::vector<py::object> buffers;  // views of the item's arrays
 
  private:

@@ -364,7 +364,7 @@ std::vector<Member> Board::fetch() {
       Slot& s = slot(index);
       const Record& r = s.agreed();
       members[i] = {index, r.place, r.since, r.ready, nullptr};
-      if (r.differs || !is_fused(r.signature.kind) || !r.absent.none()) members[i].details = details_of(s);
+      if (r.differs || !r.signature.is_of_core() || !r.absent.none()) members[i].details = details_of(s);
       s.outstanding.remove(rank_);
       ready = settle(index, now_ns()) || ready;  // the others may have submitted it again already
     }

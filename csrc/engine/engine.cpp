@@ -222,9 +222,13 @@ void Engine::run_batch(const std::vector<Member>& members) {
 
 void Engine::run_agreed(const std::vector<Member>& members, const Pendings& mine) {
   const Details* first = members[0].details.get();
-  const Kind kind = first != nullptr ? first->signature.kind : Kind::allreduce;
-  if (kind == Kind::allreduce) run_fused(members, mine);
-  else if (kind != Kind::join) runner_->run(mine[0], *first);
+  if (first == nullptr || first->signature.is_of_core()) {
+    run_fused(members, mine);
+  } else if (first->signature.kind != Kind::join) {
+    runner_->run(mine, members);
+    for (const Member& member : members)
+      if (is_fused(member.details->signature.kind)) reduced_ += bytes_of(member.details->signature);
+  }
 }
 
 void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine) {

@@ -52,9 +52,9 @@ using Pendings = std::vector<std::shared_ptr<Pending>>;
 class Runner {
  public:
   virtual ~Runner() = default;
-  // Runs an operation that the core has no code for; `mine` is null where this rank has joined.  Errors of the
-  // operation alone it keeps for itself.  Throws CommunicatorFault.
-  virtual void run(const std::shared_ptr<Pending>& mine, const Details& details) = 0;
+  // Runs a batch that the core has no code for; of `mine` those are null for which this rank has joined.  Errors of
+  // the batch alone it keeps for itself.  Throws CommunicatorFault.
+  virtual void run(const Pendings& mine, const std::vector<Member>& members) = 0;
   // Watched operations are done; their keeps.
   virtual void finished(const std::vector<std::shared_ptr<void>>& kept) = 0;
 };

@@ -35,7 +35,7 @@ RankSet RankSet::first(int32_t count) {
 }
 
 bool Signature::fuses_with(const Signature& other) const {
-  return is_fused(kind) && kind == other.kind && dtype == other.dtype && op == other.op && prescale == other.prescale &&
+  return is_fused(kind) && kind == other.kind && device == other.device && dtype == other.dtype && op == other.op && prescale == other.prescale &&
          postscale == other.postscale;
 }
 
@@ -49,7 +49,7 @@ std::string Signature::describe() const {
     }
     text += std::string("), dtype=") + name_of(dtype);
   }
-  if (kind == Kind::allreduce || kind == Kind::device_allreduce || kind == Kind::reducescatter)
+  if (kind == Kind::allreduce || kind == Kind::reducescatter)
     text += std::string(", op=") + name_of(op);
   const auto factor = [&text](const char* name, double value) {
     char number[48];
@@ -58,6 +58,7 @@ std::string Signature::describe() const {
   };
   factor("prescale", prescale);
   factor("postscale", postscale);
+  if (device) text += ", on a GPU";
   if (root >= 0) text += ", root=" + std::to_string(root);
   if (group != 0) {
     char members[48];

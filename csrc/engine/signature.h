@@ -25,10 +25,9 @@ struct RankSet {
 };
 
 // clang-format off
-// X(name, whether an allreduce of the core runs it and several may be fused)
+// X(name, whether several may be fused)
 #define PC_ENGINE_COLLECTIVES(X) \
   X(allreduce, true)             \
-  X(device_allreduce, false)     \
   X(adasum, false)               \
   X(broadcast, false)            \
   X(allgather, false)            \
@@ -52,6 +51,7 @@ bool is_fused(Kind kind);
 struct Signature {
   Kind kind = Kind::barrier;
   Dtype dtype = Dtype::count;  // count: no array
+  bool device = false;         // it lies in GPU memory
   Operator op = Operator::sum;
   int32_t root = -1;
   int32_t dims = 0;
@@ -61,6 +61,8 @@ struct Signature {
   int32_t together = 1;  // how many
   bool operator==(const Signature&) const = default;
   bool fuses_with(const Signature& other) const;
+  // Whether the core has code for it; all others are run by Python.
+  bool is_of_core() const { return kind == Kind::allreduce && !device; }
   std::string describe() const;
 };
 

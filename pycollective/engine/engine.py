@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import pickle
 import signal
 import threading
-import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +22,14 @@ from pycollective.engine import autotune, jobs
 from pycollective.engine.item import Item, Work
 from pycollective.engine.rounds import Rounds
 from pycollective.engine.settings import Settings
-from pycollective.engine.timeline import Timeline, merge
-from pycollective.errors import Error
+from pycollective.engine.timeline import Timeline
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+    from pycollective.engine.device import Lane
+
+Row = tuple[Any, list[int], list[int], list[int], int]
+"""Of a batch: a rank's work (None where it has joined), shape, all ranks' rows, ranks that have joined, place."""
 
 LEAST_SLOTS = 8192
 """Operations that can be under way at a time, at least."""
@@ -55,8 +58,7 @@ class Engine:
         """Collective.
 
         Args:
-            comm: whose ranks take part. Where they are on several hosts, they agree by messages (see rounds.py): same
-                results, but no timeline, no stall inspector and no autotuning.
+            comm: whose ranks take part. Where they are on several hosts, they agree by messages (see rounds.py).
             settings: by default from the environment; rank 0's count.
 
         Raises:
@@ -69,9 +71,9 @@ class Engine:
         if self.settings.log_level:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
+        self._lane: Lane | None = None
         self._core: Any = self._make_core()
-        self._tuner: autotune.Tuner | None = None
-        self._set_up_tuning()
+        self._tuner = autotune.set_up(self)
         self.comm.barrier()
         self._closed = False
         self._timeline: Timeline | None = None
@@ -85,13 +87,13 @@ class Engine:
         team = self.comm._backend
         me = weakref.ref(self)  # a circle through C++ would never be collected
 
-        def run(*arguments: Any) -> None:
+        def run(*batch: Any) -> None:
             engine = me()
             if engine is not None:
-                engine._run(*arguments)
+                engine._run(*batch)
 
         if isinstance(team, RailCalls):  # no memory in common
-            return Rounds(self.comm, run)
+            return Rounds(self.comm, run, self.settings)
         settings = self.settings
         slots = max(LEAST_SLOTS, settings.cache_capacity)
         buffers = max(1, settings.fusion_buffers)
@@ -131,14 +133,14 @@ class Engine:
             PeerLostError, TimeoutError, CommunicatorError: the engine has failed or was closed.
         """
         for item in items:
-            jobs.check(item, self.size)
+            jobs.check(self.comm, item)
         works: list[Work] = self._core.submit(list(items), False)
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:
         """submit, then wait for all: their results. Quicker than the two, since this thread does the work itself."""
         for item in items:
-            jobs.check(item, self.size)
+            jobs.check(self.comm, item)
         return [work.wait() for work in self._core.submit(list(items), True)]
 
     def join(self) -> int:
@@ -152,64 +154,59 @@ class Engine:
         return int(self.run([Item("join", "pycollective.join")])[0])
 
     def _run(
-        self,
-        work: _core.Work | None,
-        collective: str,
-        dtype: str,
-        shape: list[int],
-        rows: list[int],
-        absent: list[int],
+        self, collective: str, device: bool, dtype: str, op: str, prescale: float, postscale: float, rows: Sequence[Row]
     ) -> None:
-        """Called by the engine, for one operation at a time."""
-        job = jobs.Job(work.item if work is not None else None, collective, dtype, shape, rows, absent)
+        """Called by the core, for a batch that Python runs: allreduces in GPU memory, or one of anything else."""
+        works = [work for work, *_ in rows]
         try:
-            result = jobs.run(self.comm, job)
+            lane = self._on_gpu(works) if device else None
+            batch = [
+                jobs.Job(
+                    work and work.item, collective, dtype, shape, firsts, absent, place, op, prescale, postscale, lane
+                )
+                for work, shape, firsts, absent, place in rows
+            ]
+            self._settle(works, jobs.run(self.comm, batch), lane)
         except Exception as error:
             if self._core_poisoned():
                 raise
-            if work is not None:
+            for work in filter(None, works):
                 work.error = error
-        else:
+
+    def _on_gpu(self, works: Sequence[Any]) -> Lane:
+        """The lane for arrays in GPU memory, which then waits for those of `works`."""
+        from pycollective.comm.cuda import runtime
+        from pycollective.engine.device import Lane
+
+        items = [work.item for work in works if work is not None]
+        if self._lane is None:
+            device = items[0].device if items else runtime.load().current_device()
+            self._lane = Lane(self.comm, device, self.settings.gpu_fusion_buffer, self.settings.topology or None)
+        self._lane.follow(items)
+        return self._lane
+
+    @staticmethod
+    def _settle(works: Sequence[Any], results: Sequence[Any], lane: Lane | None) -> None:
+        land = lane.landing() if lane is not None else None
+        for work, result in zip(works, results, strict=True):
             if work is not None:
                 work.result = result
+                if land is not None:
+                    work.landing = functools.partial(land, work.item.x, result)
 
     def _core_poisoned(self) -> bool:
-        team = self.comm._backend
-        return not isinstance(team, RailCalls) and team.poisoned
+        return self.comm._backend.poisoned
 
     # -- tuning and reports ----------------------------------------------------------------------------------------
 
     def tune(self, fusion_threshold: int, cycle_time: float) -> None:
-        """Set both for all ranks, from now on; any rank may. Bytes and seconds. (Over hosts: all ranks must.)"""
+        """Set both for all ranks, from now on; any rank may. Bytes and seconds."""
         self._core.tune(int(fusion_threshold), float(cycle_time))
 
     def traffic(self) -> tuple[int, int]:
         """Bytes that allreduces have reduced so far, and batches run."""
         traffic: tuple[int, int] = self._core.traffic()
         return traffic
-
-    def _set_up_tuning(self) -> None:
-        """Collective: threshold, cycle time and topologies, as set, as kept from an earlier run, or to be found."""
-        settings = self.settings
-        found: dict[str, Any] | None = None
-        if settings.autotune and settings.autotune_file:
-            kept = autotune.load(settings.autotune_file, self.size) if self.rank == 0 else None
-            found = pickle.loads(self.comm._exchange(pickle.dumps(kept))[0])
-        if settings.autotune:
-            names = settings.autotune_topologies.split(",")
-            rows = found["topologies"] if found else autotune.choose_topologies(self.comm, names)
-            self._core.set_topologies([(int(most), str(name)) for most, name in rows])
-        if found is not None:
-            self.tune(found["fusion_threshold"], found["cycle_time"])
-            return
-        self.tune(settings.fusion_threshold, settings.cycle_time)
-        if settings.autotune and self.rank == 0 and not isinstance(self._core, Rounds):
-            self._tuner = autotune.Tuner(self, lambda *best: self._keep(rows, *best))
-
-    def _keep(self, topologies: list[tuple[int, str]], fusion_threshold: int, cycle_time: float) -> None:
-        if self.settings.autotune_file:
-            found = {"fusion_threshold": fusion_threshold, "cycle_time": cycle_time, "topologies": topologies}
-            autotune.save(self.settings.autotune_file, self.size, found)
 
     def report(self) -> str:
         """The operations that wait for ranks, and for which, one line each."""
@@ -236,15 +233,8 @@ class Engine:
     def stop_timeline(self) -> None:
         """Collective: end the timeline, if there is one. When rank 0 returns, the file of all ranks is there."""
         timeline, self._timeline = self._timeline, None
-        if timeline is None:
-            return
-        timeline.close()
-        try:
-            self.run([Item("barrier", "pycollective.timeline")])  # all parts are written
-        except Error as error:
-            warnings.warn(f"the timeline may lack ranks: {error}", RuntimeWarning, stacklevel=2)
-        if self.rank == 0:
-            merge(timeline.path, self.size)
+        if timeline is not None:
+            timeline.finish()
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

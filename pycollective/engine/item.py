@@ -19,7 +19,8 @@ class Item:
             that ranks do together on the engine's communicator.
         name: what ranks know it by; only one operation of a name may be in flight.
         x: input, a C-contiguous array (a torch tensor, a NumPy array, anything that the communicator takes); None for a
-            barrier. Of arrays in GPU memory the work is done when the collective is in the stream that is current now.
+            barrier. Arrays in GPU memory are read as the stream leaves them that is current at submit; the work is done
+            when the collective is in a stream, and the stream that is current at `wait` then waits for its result.
         out: where the result goes, may be x; None: a new array of x's library.
         op: as for Communicator.allreduce; of allreduce and reducescatter.
         root: of broadcast.
@@ -27,6 +28,9 @@ class Item:
         prescale, postscale: factors on each contribution and on the result, of allreduce and reducescatter.
         priority: smaller ones go first where several are ready.
         run: of a call: run(engine.comm) is its result.
+        device, element, nbytes, place, entered: of arrays in GPU memory, filled in at submit: the GPU's number, element
+            type, bytes, where in the ranks' windows an array lies that is reduced in place (-1: elsewhere), and the
+            event from which on it may be read.
     """
 
     collective: str
@@ -40,9 +44,11 @@ class Item:
     postscale: float = 1.0
     priority: int = 0
     run: Callable[[Communicator], Any] | None = None
-    device: bool = field(default=False, init=False, repr=False)
+    device: int | None = field(default=None, init=False, repr=False)
     element: str = field(default="", init=False, repr=False)
-    stream: int | None = field(default=None, init=False, repr=False)
+    nbytes: int = field(default=0, init=False, repr=False)
+    place: int = field(default=-1, init=False, repr=False)
+    entered: Any = field(default=None, init=False, repr=False)
 
 
 class Work(Protocol):

@@ -1,7 +1,8 @@
-"""Operations of the engine that the communicator's collectives run, one at a time, in the agreed order."""
+"""Operations of the engine that the communicator's collectives run, in the agreed order."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from pycollective.errors import CommunicatorError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+    from pycollective.engine.device import Lane
 
 
 @dataclass(slots=True)
@@ -29,6 +31,9 @@ class Job:
         shape: of x; the first extent is -1 where ranks may differ.
         rows: the first extent of each rank's x; 0 for ranks that have joined.
         absent: ranks that have joined.
+        place: see Item; agreed among the ranks.
+        op, prescale, postscale: see Item.
+        lane: for arrays in GPU memory, where the work is done.
     """
 
     item: Item | None
@@ -37,54 +42,66 @@ class Job:
     shape: Sequence[int]
     rows: Sequence[int]
     absent: Sequence[int]
+    place: int = -1
+    op: str = "sum"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    lane: Lane | None = None
+
+    @property
+    def stream(self) -> int | None:
+        """The handle of the stream that the call goes into; None for arrays of the CPU."""
+        return None if self.lane is None else self.lane.stream
+
+    @property
+    def nbytes(self) -> int:
+        """Of x, where the whole shape is agreed."""
+        return math.prod(self.shape) * arrays.numpy_dtype(self.dtype).itemsize
 
     def x(self) -> Any:
         """This rank's input; of a rank that has joined nothing, or zeros where the shape is agreed."""
         if self.item is not None:
             return self.item.x
-        shape = [0 if extent < 0 else extent for extent in self.shape]
+        shape = tuple(0 if extent < 0 else extent for extent in self.shape)
+        if self.lane is not None:
+            return self.lane.zeros(shape, self.dtype)
         return np.zeros(shape, arrays.numpy_dtype(self.dtype))
 
 
-def run(comm: Communicator, job: Job) -> Any:
-    """Collective: the result of an operation.
+def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
+    """Collective: the results of a batch, of a single operation but for allreduces.
 
     Raises:
         CommunicatorError: it needs a rank that has joined.
     """
-    if job.absent and job.collective not in _WITHOUT_SOME:
+    first = jobs[0]
+    if first.absent and first.collective not in _WITHOUT_SOME:
         raise CommunicatorError(
-            f"{job.collective} needs all ranks, but rank {job.absent[0]} has joined; "
+            f"{first.collective} needs all ranks, but rank {first.absent[0]} has joined; "
             f"after a join() only {', '.join(sorted(_WITHOUT_SOME))} go on"
         )
-    return _RUN[job.collective](comm, job)
-
-
-def _allreduce_on_device(comm: Communicator, job: Job) -> Any:
-    item = job.item
-    assert item is not None
-    return comm.allreduce(
-        item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale, stream=item.stream
-    )
+    if first.collective == "allreduce":
+        assert first.lane is not None  # those of the CPU are the core's
+        return first.lane.allreduce(jobs)
+    return [_RUN[first.collective](comm, first)]
 
 
 def _broadcast(comm: Communicator, job: Job) -> Any:
     item = job.item
     assert item is not None
-    return comm.broadcast(item.x, item.root, item.out, stream=item.stream)
+    return comm.broadcast(item.x, item.root, item.out, stream=job.stream)
 
 
 def _allgather(comm: Communicator, job: Job) -> Any:
-    if job.item is None:
-        return comm.allgatherv(job.x(), job.rows)
-    return comm.allgatherv(job.item.x, job.rows, job.item.out, stream=job.item.stream)
+    out = None if job.item is None else job.item.out
+    return comm.allgatherv(job.x(), job.rows, out, stream=job.stream)
 
 
 def _alltoall(comm: Communicator, job: Job) -> Any:
     item = job.item
     assert item is not None and item.splits is not None
     matrix = comm.allgather(np.array(item.splits, np.int64)).reshape(comm.size, comm.size)
-    result = comm._run(calls.alltoall(item.x, item.out, comm.rank, comm.size, matrix.tolist()), {"stream": item.stream})
+    result = comm._run(calls.alltoall(item.x, item.out, comm.rank, comm.size, matrix.tolist()), {"stream": job.stream})
     return result, [int(rows) for rows in matrix[:, comm.rank]]
 
 
@@ -93,13 +110,16 @@ def _reducescatter(comm: Communicator, job: Job) -> Any:
         raise AssertionError("a reducescatter needs all ranks")
     item = job.item
     return comm.reduce_scatter(
-        item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale, stream=item.stream
+        item.x, item.out, op=item.op, prescale=item.prescale, postscale=item.postscale, stream=job.stream
     )
 
 
 def _adasum(comm: Communicator, job: Job) -> Any:
-    assert job.item is not None
-    return adasum(comm, job.item.x, job.item.out)
+    item = job.item
+    assert item is not None
+    if job.lane is not None:
+        return job.lane.through_host(lambda x: adasum(comm, x), item.x, item.out)
+    return adasum(comm, item.x, item.out)
 
 
 def _barrier(comm: Communicator, job: Job) -> None:
@@ -118,13 +138,12 @@ _RUN: dict[str, Callable[[Communicator, Job], Any]] = {
     "barrier": _barrier,
     "broadcast": _broadcast,
     "call": _call,
-    "device_allreduce": _allreduce_on_device,
     "reducescatter": _reducescatter,
 }
 _WITHOUT_SOME = frozenset(("allgather", "allreduce", "barrier"))
 
 
-def check(item: Item, size: int) -> None:
+def check(comm: Communicator, item: Item) -> None:
     """What would fail on this rank alone, found before anything is announced.
 
     Raises:
@@ -135,21 +154,20 @@ def check(item: Item, size: int) -> None:
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")
     if arrays.on_device(item.x):
-        from pycollective.comm.cuda import arrays as device_arrays
+        from pycollective.engine import device
 
-        item.stream = device_arrays.stream_of(None, item.x)
-        item.device, item.element = True, device_arrays.view(item.x, item.stream, "x").dtype
+        device.enter(comm, item)
     elif not hasattr(item.x, "__dlpack__"):
         item.x = arrays.readable(item.x)  # numbers and sequences of them; what is no array is refused
     shape = arrays.shape_of(item.x)
-    if item.device:
-        pass  # the communicator looks at the rest
+    if item.device is not None:
+        pass
     elif item.out is not None:
         arrays.writable(item.out)
     elif item.collective == "allreduce":
         item.out = arrays.new_like(item.x, shape)
     if item.collective == "alltoall":
-        _check_splits(item, shape, size)
+        _check_splits(item, shape, comm.size)
     elif item.collective == "broadcast" and item.out is not None and arrays.shape_of(item.out) != shape:
         raise ValueError(f"broadcast {item.name!r}: out has shape {arrays.shape_of(item.out)}, x {shape}")
 

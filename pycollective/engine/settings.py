@@ -30,6 +30,9 @@ class Settings:
     fusion_buffers: int = _setting(
         2, ("PYCOLLECTIVE_FUSION_BUFFERS",), "tiles of the fusion buffer: others are packed ahead"
     )
+    gpu_fusion_buffer: int = _setting(
+        64 << 20, ("PYCOLLECTIVE_GPU_FUSION_BUFFER",), "bytes of the fusion buffer in GPU memory"
+    )
     stall_check_time: float = _setting(
         60.0, ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME"), "seconds until a stall is reported"
     )

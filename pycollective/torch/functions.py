@@ -73,9 +73,10 @@ def broadcast_optimizer_state(
         plain, tensors = _without_tensors(optimizer.state_dict())
     else:
         plain, tensors = None, []
-    plain, likes = broadcast_object((plain, [(t.shape, t.dtype) for t in tensors]), root_rank, process_set=process_set)
-    if rank() != root_rank:
-        tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in likes]
+    said = plain, [(t.shape, t.dtype, t.device.type) for t in tensors]
+    plain, likes = broadcast_object(said, root_rank, process_set=process_set)
+    if rank() != root_rank:  # each rank's own current GPU, where the root's tensors are on one
+        tensors = [torch.empty(shape, dtype=dtype, device=kind) for shape, dtype, kind in likes]
     pending = [
         broadcast_async_(tensor, root_rank, f"optimizer.{number}", process_set) for number, tensor in enumerate(tensors)
     ]

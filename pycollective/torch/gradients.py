@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from pycollective.comm import arrays
 from pycollective.engine import Engine, Item, Work
 from pycollective.torch.basics import engine_of
 from pycollective.torch.handles import internal_errors
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 _logger = logging.getLogger(__name__)
+Kind = tuple[torch.dtype, int | None]
+"""Element type, and the number of the GPU in whose memory it is; None: CPU memory."""
 
 
 def _order(p: torch.Tensor) -> tuple[int, ...] | None:
@@ -70,7 +73,7 @@ def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
 
 
 class GradientWindows:
-    """Room for the gradients of a model in windows that all ranks share, one for each element type.
+    """Room for the gradients of a model in windows that all ranks share, one for each element type and memory.
 
     Backward adds into a gradient that exists; where gradients are kept from step to step (zeroed, not forgotten) they
     can lie there. The windows are made by the engine, behind the caller's back, once all ranks have asked for them.
@@ -82,7 +85,7 @@ class GradientWindows:
         Neighbours in time become neighbours in memory.
         """
         self._name, self._process_set = name, process_set
-        self._parameters = [p for p in reversed(parameters) if p.device.type == "cpu"]
+        self._parameters = list(reversed(parameters))
         self._engine: Engine | None = None
         self._work: Work | None = None
         self._failed = False
@@ -112,14 +115,15 @@ class GradientWindows:
         return True
 
     def _make(self, engine: Engine) -> bool:
-        kinds = list(dict.fromkeys(p.dtype for p in self._parameters))  # no set: its order may differ between ranks
+        kinds = list(dict.fromkeys(map(_kind, self._parameters)))  # no set: its order may differ between ranks
         if self._failed or not kinds:
             return False
         if self._work is None:
-            sizes = [sum(p.numel() * p.element_size() for p in self._parameters if p.dtype == kind) for kind in kinds]
+            sizes = [sum(p.numel() * p.element_size() for p in self._parameters if _kind(p) == kind) for kind in kinds]
 
             def make(comm: Communicator) -> list[Any]:
-                return [comm.empty(nbytes, np.uint8) for nbytes in sizes]
+                rows = zip(sizes, kinds, strict=True)
+                return [comm.empty(nbytes, np.uint8, device=memory) for nbytes, (_, memory) in rows]
 
             with internal_errors():
                 (self._work,) = engine.submit([Item("call", self._name, run=make)])
@@ -132,15 +136,20 @@ class GradientWindows:
             self._failed = True
             return False
         for kind, window in zip(kinds, windows, strict=True):
-            self._divide(torch.from_numpy(window).view(kind))
+            flat = torch.from_numpy(window) if isinstance(window, np.ndarray) else torch.from_dlpack(window)
+            self._divide(flat.view(kind[0]), kind)
         return True
 
-    def _divide(self, flat: torch.Tensor) -> None:
+    def _divide(self, flat: torch.Tensor, kind: Kind) -> None:
         self._flat.append(flat)
-        members = [p for p in self._parameters if p.dtype == flat.dtype]
+        members = [p for p in self._parameters if _kind(p) == kind]
         ends = itertools.accumulate(p.numel() for p in members)
         for p, end in zip(members, ends, strict=True):
             self._views[p] = _like(p, flat[end - p.numel() : end])
+
+
+def _kind(p: torch.Tensor) -> Kind:
+    return p.dtype, (p.device.index or 0) if arrays.on_device(p) else None
 
 
 def _like(p: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

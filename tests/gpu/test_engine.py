@@ -52,7 +52,7 @@ def test_a_gpu_array_here_and_a_cpu_array_there_is_a_mismatch() -> None:
     def work(comm: Communicator) -> None:
         engine = Engine(comm)
         x = np.ones(4, "f4")
-        with pytest.raises(pc.MismatchError, match="device_allreduce"):
+        with pytest.raises(pc.MismatchError, match="on a GPU"):
             engine.run([Item("allreduce", "x", put(x) if comm.rank else x)])
         assert (get(engine.run([Item("allreduce", "x", put(x))])[0]) == 2).all()
         engine.close()

@@ -45,8 +45,8 @@ const Case& direct(bool in_windows) {
 }
 
 struct Idle : engine::Runner {
-  void run(const std::shared_ptr<Pending>&, const Details& details) override {
-    PC_CHECK(details.signature.kind == Kind::barrier, "nothing else comes here");
+  void run(const Pendings&, const std::vector<Member>& members) override {
+    PC_CHECK(members[0].details->signature.kind == Kind::barrier, "nothing else comes here");
   }
   void finished(const std::vector<std::shared_ptr<void>>&) override {}
 };

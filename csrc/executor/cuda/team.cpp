@@ -158,14 +158,15 @@ int64_t Team::low_latency_bytes() const {
   return std::min(kLowLatencyChannels, mailbox_.channels) * kPackets * kPacketBytes;
 }
 
-bool Team::located(int32_t member, uintptr_t address, int64_t bytes) const {
+std::optional<std::pair<int64_t, int64_t>> Team::locate(int32_t member, uintptr_t address, int64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  const auto rank = static_cast<size_t>(first_rank_ + member);
-  return std::any_of(windows_.begin(), windows_.end(), [&](const auto& entry) {
-    const uintptr_t base = entry.second.bases[rank];
-    return address >= base &&
-           address + static_cast<uintptr_t>(bytes) <= base + static_cast<uintptr_t>(entry.second.bytes);
-  });
+  for (const auto& [id, window] : windows_) {
+    const uintptr_t base = window.bases[static_cast<size_t>(first_rank_ + member)];
+    const uintptr_t end = base + static_cast<uintptr_t>(window.bytes);
+    if (address >= base && address + static_cast<uintptr_t>(bytes) <= end)
+      return std::pair{id, static_cast<int64_t>(address - base)};
+  }
+  return std::nullopt;
 }
 
 // Where all ranks share an address space, an address says it all.

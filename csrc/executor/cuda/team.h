@@ -90,7 +90,8 @@ class Team {
   int device() const { return device_; }
   // The longest message that the low-latency path takes here: its channels must have a block each.
   int64_t low_latency_bytes() const;
-  bool located(int32_t member, uintptr_t address, int64_t bytes) const;
+  // The window that holds the bytes, and where in it they begin.
+  std::optional<std::pair<int64_t, int64_t>> locate(int32_t member, uintptr_t address, int64_t bytes) const;
 
   // `fallback`: the same call staged, for when the ranks' arrays do not lie alike; without tables if there is none.
   std::shared_ptr<Plan> plan(const Compiled& compiled, const Compiled& fallback, const Work& work, uint32_t placement,

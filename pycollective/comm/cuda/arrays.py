@@ -141,6 +141,16 @@ def new_like(x: Any, shape: tuple[int, ...], stream: int) -> Any:
     return allocate(shape, found.dtype, found.device)
 
 
+def keep_for(x: Any, stream: int) -> None:
+    """x was made for another stream and is used in this one: its memory is handed out again after both are through.
+
+    Only torch's allocator must be told: pools of other libraries are filled by nobody but their users.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        x.record_stream(_torch_stream(torch, stream, x.device))
+
+
 def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
     """A DeviceArray in memory of its own."""
     cuda = load()

@@ -161,7 +161,7 @@ class DeviceTeam:
         s, x, out = request.signature, request.x, request.out
 
         def shared(array: View | None) -> bool:
-            return array is not None and self._team.locate(0, array.address, array.nbytes)
+            return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
 
         comm = self._comm()
         assert comm is not None

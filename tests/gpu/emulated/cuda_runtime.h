@@ -153,10 +153,15 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 
 // All our kernels take one struct by value.
 template <class P>
-cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(P), dim3 grid, dim3 block, void** arguments, size_t,
-                                        cudaStream_t stream) {
-  if (grid.x > pc_emulated::multiprocessors()) return cudaErrorCooperativeLaunchTooLarge;
+cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
   const P parameters = *static_cast<const P*>(arguments[0]);
   pc_emulated::enqueue(stream, [=] { pc_emulated::run_grid(grid.x, block.x, [&] { kernel(parameters); }); });
   return cudaSuccess;
+}
+
+template <class P>
+cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(P), dim3 grid, dim3 block, void** arguments, size_t,
+                                        cudaStream_t stream) {
+  if (grid.x > pc_emulated::multiprocessors()) return cudaErrorCooperativeLaunchTooLarge;
+  return cudaLaunchKernel(kernel, grid, block, arguments, 0, stream);
 }

@@ -1,0 +1,29 @@
+// Copies of many pieces of device memory in one launch: what fills a fusion buffer, and what empties it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace pc::cuda {
+
+struct Move {
+  char* to;
+  const char* from;  // null: zeros
+  int64_t bytes;
+};
+
+constexpr int32_t kMovesPerLaunch = 168;  // what fits into a kernel's parameters
+
+struct MoveArguments {
+  int32_t count;
+  int32_t blocks;
+  Move moves[kMovesPerLaunch];
+};
+static_assert(sizeof(MoveArguments) <= 4096);
+
+// Into the stream.  Pieces must not overlap.  Throws CudaError.
+void move_pieces(int device, const std::vector<Move>& moves, cudaStream_t stream);
+
+}  // namespace pc::cuda

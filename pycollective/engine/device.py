@@ -1,0 +1,218 @@
+"""The engine's work on a GPU: in a stream of its own, with the fusion buffer in device memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pycollective.comm.cuda import arrays
+from pycollective.comm.cuda.arrays import ITEMSIZE
+from pycollective.comm.cuda.host import to_device, to_host
+from pycollective.comm.cuda.runtime import load
+from pycollective.engine.item import Item
+from pycollective.errors import CommunicatorError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pycollective.comm.communicator import Communicator
+    from pycollective.engine.jobs import Job
+
+_logger = logging.getLogger(__name__)
+_ALIGNMENT = 16
+"""Bytes to which pieces are aligned in the fusion buffer: what a thread of the GPU moves at a time."""
+Piece = tuple[int, int, int]
+"""Addresses of input (0: zeros) and output (0: nobody wants it), and bytes."""
+
+
+def enter(comm: Communicator, item: Item) -> None:
+    """By the rank that submits: check the arrays, and note the point in the stream for which the operation must wait.
+
+    Raises:
+        TypeError, ValueError: arrays that cannot work; a stream that is being captured into a graph.
+    """
+    cuda, stream = load(), arrays.stream_of(None, item.x)
+    if cuda.is_capturing(stream):
+        raise ValueError(f"{item.name!r} cannot be captured into a graph; the communicator's own collectives can")
+    x = arrays.view(item.x, stream, "x")
+    item.device, item.element, item.nbytes = x.device, x.dtype, x.nbytes
+    if item.out is not None:
+        out = arrays.view(item.out, stream, "out")
+        _check_out(item, x, out)
+        locate = getattr(getattr(comm._gpu, "_team", None), "locate", None)
+        if item.collective == "allreduce" and locate is not None and x.nbytes > 0 and out.address == x.address:
+            window, offset = locate(0, x.address, x.nbytes) or (-1, 0)
+            item.place = -1 if window < 0 else window << 40 | offset
+    item.entered = cuda.Event(x.device)
+    item.entered.record(stream)
+
+
+def _check_out(item: Item, x: arrays.View, out: arrays.View) -> None:
+    if not out.writable:
+        raise ValueError(f"{item.name!r}: out is read-only")
+    if (out.dtype, out.device) != (x.dtype, x.device):
+        raise TypeError(f"{item.name!r}: out is {out.dtype} on device {out.device}, x {x.dtype} on device {x.device}")
+    if item.collective in ("allreduce", "adasum", "broadcast") and out.count != x.count:
+        raise ValueError(f"{item.name!r}: out has shape {out.shape}, x {x.shape}")
+
+
+class Lane:
+    """A stream that computes nothing: collectives in it run beside the application's kernels.
+
+    An operation waits for the point at which it was submitted; whoever waits for the operation lets the stream that is
+    current then wait for it, and the host goes on.
+
+    Args:
+        comm: the engine's communicator.
+        device: of this rank's arrays.
+        buffer_bytes: of the fusion buffer, made by the first batch that needs it.
+        topology: of the allreduces; None: the default.
+    """
+
+    def __init__(self, comm: Communicator, device: int, buffer_bytes: int, topology: str | None) -> None:
+        self._comm, self.device, self._topology = comm, device, topology
+        self._stream = load().Stream(device)
+        self._bytes = max(buffer_bytes // _ALIGNMENT, 1) * _ALIGNMENT
+        self._buffer: Any = None
+        self._failed = False
+
+    @property
+    def stream(self) -> int:
+        """Its handle."""
+        return int(self._stream.address)
+
+    def follow(self, items: Sequence[Item | None]) -> None:
+        """What is put into the lane from now on waits until the items' inputs are there."""
+        for item in items:
+            if item is not None and item.entered is not None:
+                item.entered.hold_back(self.stream)
+
+    def landing(self) -> Callable[[Any, Any], None]:
+        """Notes how far the lane is now. The function returned lets the stream that is current when it is called, of
+        an array's library, wait for that point, so that results can be used there."""
+        event = load().Event(self.device)
+        event.record(self.stream)
+
+        def land(x: Any, result: Any) -> None:
+            stream = arrays.stream_of(None, x)
+            event.hold_back(stream)
+            arrays.keep_for(result[0] if isinstance(result, tuple) else result, stream)
+
+        return land
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """What a rank that has joined puts in."""
+        return arrays.allocate(shape, dtype, self.device)  # such memory begins as zeros
+
+    def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any:
+        """`work` of a flat copy of x in host memory, copied into `out` (None: a new array), which is returned."""
+        result = arrays.new_like(x, tuple(x.shape), self.stream) if out is None else out
+        made = work(to_host(arrays.view(x, self.stream, "x"), self.stream))
+        to_device(made, arrays.view(result, self.stream, "out"), self.stream)
+        return result
+
+    # -- allreduce ---------------------------------------------------------------------------------------------------
+
+    def allreduce(self, jobs: Sequence[Job]) -> list[Any]:
+        """Collective: reduce the arrays of a batch as if they were one; their results.
+
+        Those that lie in windows are reduced where they are, neighbours together; the others pass through the fusion
+        buffer. All ranks make the same of a batch, so it fails on all of them or on none.
+        """
+        results = [self._out(job) for job in jobs]
+        if len(jobs) == 1 and not jobs[0].absent:
+            self._reduce(jobs[0], jobs[0].item.x, results[0])  # type: ignore[union-attr]
+            return results
+        in_windows = sorted((job for job in jobs if job.place >= 0 and not job.absent), key=lambda job: job.place)
+        self._reduce_in_windows(in_windows)
+        rest = [(job, out) for job, out in zip(jobs, results, strict=True) if job.place < 0 or job.absent]
+        if rest and self._has_buffer():
+            self._reduce_packed([job for job, _ in rest], [out for _, out in rest])
+        else:
+            for job, out in rest:
+                self._reduce_alone(job, out)
+        return results
+
+    def _out(self, job: Job) -> Any:
+        if job.item is None:
+            return None
+        out = job.item.out
+        return arrays.new_like(job.item.x, tuple(job.item.x.shape), self.stream) if out is None else out
+
+    def _reduce(self, job: Job, x: Any, out: Any) -> None:
+        self._comm.allreduce(
+            x, out, op=job.op, prescale=job.prescale, postscale=job.postscale, topology=self._topology,
+            stream=self.stream,
+        )  # fmt: skip
+
+    def _reduce_alone(self, job: Job, out: Any) -> None:
+        x = job.x()
+        self._reduce(job, x, x if job.item is None else out)
+
+    def _reduce_in_windows(self, jobs: Sequence[Job]) -> None:
+        """`jobs`: in the order in which they lie."""
+        span: list[Job] = []
+        end = -1
+        for job in jobs:
+            if span and job.place != end:
+                self._reduce_span(span)
+                span = []
+            span.append(job)
+            end = job.place + job.nbytes
+        if span:
+            self._reduce_span(span)
+
+    def _reduce_span(self, span: Sequence[Job]) -> None:
+        item = span[0].item
+        assert item is not None
+        x = arrays.view(item.x, self.stream, "x")
+        count = sum(job.nbytes for job in span) // ITEMSIZE[x.dtype]
+        whole = load().DeviceArray(x, x.address, (count,), x.dtype, self.device)
+        self._reduce(span[0], whole, whole)
+
+    # -- the fusion buffer -------------------------------------------------------------------------------------------
+
+    def _has_buffer(self) -> bool:
+        """Collective, the first time: all ranks have one, or none has."""
+        if self._buffer is None and not self._failed:
+            try:
+                self._buffer = self._comm.empty(self._bytes, "uint8", device=self.device)
+            except CommunicatorError as error:
+                _logger.warning("arrays in GPU memory are reduced one by one: no fusion buffer (%s)", error)
+                self._failed = True
+        return self._buffer is not None
+
+    def _reduce_packed(self, jobs: Sequence[Job], results: Sequence[Any]) -> None:
+        pieces = [self._piece(job, out) for job, out in zip(jobs, results, strict=True)]
+        base, itemsize = self._buffer.address, ITEMSIZE[jobs[0].dtype]
+        for tile in tiles(pieces, self._bytes):
+            used = tile[-1][0] + tile[-1][1][2]
+            load().move(self.device, [(base + at, x, nbytes) for at, (x, _, nbytes) in tile], self.stream)
+            part = load().DeviceArray(self._buffer, base, (-(-used // itemsize),), jobs[0].dtype, self.device)
+            self._reduce(jobs[0], part, part)
+            load().move(self.device, [(out, base + at, nbytes) for at, (_, out, nbytes) in tile if out], self.stream)
+
+    def _piece(self, job: Job, out: Any) -> Piece:
+        if job.item is None:
+            return 0, 0, job.nbytes
+        x, target = arrays.view(job.item.x, self.stream, "x"), arrays.view(out, self.stream, "out")
+        return x.address, target.address, x.nbytes
+
+
+def tiles(pieces: Sequence[Piece], room: int) -> list[list[tuple[int, Piece]]]:
+    """Cut pieces for a buffer of `room` bytes, a multiple of 16: for each filling of it (offset, part of a piece)."""
+    made: list[list[tuple[int, Piece]]] = []
+    at = room
+    for x, out, nbytes in pieces:
+        done = 0
+        while done < nbytes:
+            if at >= room:
+                made.append([])
+                at = 0
+            step = min(nbytes - done, room - at)
+            made[-1].append((at, (x and x + done, out and out + done, step)))
+            done += step
+            at += math.ceil(step / _ALIGNMENT) * _ALIGNMENT
+    return made

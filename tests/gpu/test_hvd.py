@@ -1,0 +1,132 @@
+"""pycollective.torch on CUDA tensors: the GPU's side of everything between a tensor and the kernels.
+
+torch here has no CUDA. In the ranks of these tests every CPU tensor counts as one on device 0 (the emulated device
+reads all memory of its process), and where a stream of torch's would wait for a result, the host does. On a GPU
+test_torch_cuda.py does the same with CUDA tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from hvd import run  # noqa: E402
+from opt import small, together  # noqa: E402
+
+from gpu import emulation  # noqa: E402
+from pycollective.comm.cuda import arrays  # noqa: E402
+from pycollective.comm.cuda.runtime import load  # noqa: E402
+from pycollective.engine.device import Lane  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
+
+
+def stand_in() -> None:
+    """From here on tensors are CUDA tensors."""
+    emulation.install()
+    others, others_stream, others_like = arrays.is_device, arrays._current_stream, arrays.new_like
+
+    def view(_torch: Any, x: Any, stream: int, what: str) -> arrays.View:
+        assert x.is_contiguous(), what
+        return arrays.View(x.data_ptr(), tuple(x.shape), str(x.dtype).removeprefix("torch."), 0, True, x)
+
+    def over(array: Any) -> Any:
+        import ctypes
+
+        memory = (ctypes.c_uint8 * array.nbytes).from_address(array.address)
+        memory._owner = array  # type: ignore[attr-defined]
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    patches = {
+        "is_device": lambda x: isinstance(x, torch.Tensor) or others(x),
+        "_current_stream": lambda x: 0 if isinstance(x, torch.Tensor) else others_stream(x),
+        "_view_of_tensor": view,
+        "new_like": lambda x, shape, stream: (
+            torch.empty(shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else others_like(x, shape, stream)
+        ),
+        "keep_for": lambda x, stream: load().synchronize(stream),
+    }
+    for name, patch in patches.items():
+        setattr(arrays, name, patch)
+    torch.from_dlpack = over
+
+
+def _operations(hvd: Any) -> None:
+    stand_in()
+    rank, size = hvd.rank(), hvd.size()
+    x = torch.arange(10.0).reshape(5, 2) + rank
+    mean = torch.arange(10.0).reshape(5, 2) + (size - 1) / 2
+    torch.testing.assert_close(hvd.allreduce(x), mean)
+    assert hvd.allreduce_(x.clone(), op=hvd.Sum)[0, 0] == sum(range(size))
+    assert hvd.allreduce(x, op=hvd.Max)[0, 0] == size - 1
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        torch.testing.assert_close(hvd.allreduce(x, compression=compression), mean)
+    many = [torch.full((n,), rank + 1.0) for n in (1, 300, 0, 7)]
+    for found in hvd.grouped_allreduce(many, op=hvd.Sum):
+        assert (found == size * (size + 1) / 2).all()
+    assert hvd.grouped_allreduce_(many, op=hvd.Sum)[1] is many[1] and (many[1] == size * (size + 1) / 2).all()
+    rows = hvd.allgather(torch.full((rank + 1, 2), rank))[:, 0]
+    assert rows.tolist() == [r for r in range(size) for _ in range(r + 1)]
+    assert (hvd.broadcast(x, root_rank=size - 1) == torch.arange(10.0).reshape(5, 2) + size - 1).all()
+    assert (hvd.broadcast_(x.clone(), root_rank=0)[0] == torch.tensor([0.0, 1.0])).all()
+    received, rows = hvd.alltoall(torch.arange(2 * size), torch.tensor([2] * size))
+    assert received.tolist() == [2 * rank, 2 * rank + 1] * size and rows.tolist() == [2] * size
+    assert hvd.reducescatter(torch.ones(size, 3), op=hvd.Sum).tolist() == [[size] * 3]
+    handles = [hvd.allreduce_async(torch.full((4,), float(i)), name=f"number {i}") for i in range(20)]
+    assert [float(hvd.synchronize(handle)[0]) for handle in handles] == list(range(20))
+    same = torch.full((3,), 2.0)
+    assert hvd.allreduce(same, op=hvd.Adasum).tolist() == [2.0] * 3
+    rows_of = torch.sparse_coo_tensor([[rank]], torch.ones(1, 2), (size, 2))
+    assert (hvd.sparse_allreduce_async(rows_of, "sparse", hvd.Sum)().to_dense() == 1).all()
+    x.requires_grad_()
+    hvd.allreduce(x, op=hvd.Sum).sum().backward()
+    assert (x.grad == size).all()
+    assert hvd.broadcast_object({"rank": rank}, 1) == {"rank": 1}
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_operations(n: int) -> None:
+    run(n, _operations)
+
+
+def _mismatch(hvd: Any) -> None:
+    stand_in()
+    with pytest.raises(RuntimeError, match="on a GPU"):
+        hvd.allreduce(torch.ones(3 + hvd.rank()), name="x")
+    assert (hvd.allreduce(torch.ones(3)) == 1).all()
+
+
+def test_a_mismatch_is_raised_on_all_ranks() -> None:
+    run(2, _mismatch)
+
+
+def _train(hvd: Any, on_gpu: bool) -> bytes:
+    """Weights after trainings: gradients packed, and gradients in windows."""
+    spans = []
+    if on_gpu:
+        stand_in()
+        reduce_span = Lane._reduce_span
+        Lane._reduce_span = lambda lane, span: (spans.append(len(span)), reduce_span(lane, span))
+    found = []
+    for set_to_none in (True, False):
+        model = small(torch.float32)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        make = lambda m: torch.optim.Adam(m.parameters(), lr=0.01)  # noqa: E731
+        found.append(together(hvd, make, model=model, set_to_none=set_to_none))
+        optimizer = make(model)
+        for p in model.parameters():
+            p.grad = torch.full_like(p, hvd.rank() + 1.0)
+        optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    if on_gpu:
+        lane = hvd.basics.engine_of(hvd.global_process_set)._lane
+        assert lane is not None and lane._buffer is not None, "nothing went through the GPU's fusion buffer"
+        assert max(spans) > 1, "nothing was reduced in windows, or no neighbours together"
+    return b"".join(w.numpy().tobytes() for w in found)
+
+
+def test_training_ends_with_the_bits_of_the_cpu() -> None:
+    on_gpu = run(2, _train, True)
+    assert on_gpu[0] == on_gpu[1] == run(2, _train, False)[0]
