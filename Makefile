@@ -6,6 +6,8 @@ VENV   ?= .venv
 # The peer for the Gloo column. `make TORCH= test` goes without.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+# Processes that share the tests, a file each at a time; 0: pytest alone.
+JOBS   ?= 2
 
 BIN := $(VENV)/bin
 # -I: not the source tree beside us but the package as it was installed.
@@ -26,7 +28,7 @@ demo: $(VENV)/.installed $(VENV)/.torch ## data-parallel training under mpirun, 
 	$(PY) -m pycollective.bench.demo $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what it takes)
 	$(BIN)/pycollective bench $(ARGS)

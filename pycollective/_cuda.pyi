@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'import_vmm', 'is_capturing', 'load_custom', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
+__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
     A stream that does not wait for the default one.
@@ -179,9 +179,9 @@ class Team:
         """
         (kind, rank, peer, call, expected, found) of the first fault, or None.
         """
-    def locate(self, rank_index: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> bool:
+    def locate(self, rank_index: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int] | None:
         """
-        Whether the bytes lie in a window of this rank.
+        (window, offset) if the bytes lie in a window of this rank, else None.
         """
     def low_latency_plan(self, dtype: str, op: typing.SupportsInt | typing.SupportsIndex, custom: CustomOperator, prescale: typing.SupportsFloat | typing.SupportsIndex, divisor: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, reduces: bool, exchanges: collections.abc.Sequence[tuple[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], longest: typing.SupportsInt | typing.SupportsIndex, digest: typing.SupportsInt | typing.SupportsIndex) -> Plan:
         """
@@ -305,6 +305,10 @@ def is_capturing(stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
 def load_custom(dtype: str, image: bytes) -> CustomOperator:
     """
     What came of linking, as Team.plan takes it.
+    """
+def move(device: typing.SupportsInt | typing.SupportsIndex, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Copies within device memory, few launches for all of them: rows of (to, from, bytes); from 0: zeros.
     """
 def open_ipc(device: typing.SupportsInt | typing.SupportsIndex, handle: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
     """

@@ -21,10 +21,11 @@ def small(dtype: Any = torch.float64) -> Any:
 
 def data(ranks: int, step: int, dtype: Any = torch.float64, passes: int = 1) -> tuple[Any, Any]:
     """Images of shape (passes, ranks, ROWS, 2, 6, 6) and targets of shape (passes, ranks, ROWS, 3)."""
-    random = torch.Generator().manual_seed(1000 + step)
-    images = torch.randn((passes, ranks, ROWS, 2, 6, 6), generator=random, dtype=torch.float64)
-    targets = torch.randn((passes, ranks, ROWS, 3), generator=random, dtype=torch.float64)
-    return images.to(dtype), targets.to(dtype)
+    random = torch.Generator("cpu").manual_seed(1000 + step)
+    images = torch.randn((passes, ranks, ROWS, 2, 6, 6), generator=random, dtype=torch.float64, device="cpu")
+    targets = torch.randn((passes, ranks, ROWS, 3), generator=random, dtype=torch.float64, device="cpu")
+    device = torch.get_default_device()
+    return images.to(device, dtype), targets.to(device, dtype)
 
 
 def loss_of(model: Any, images: Any, targets: Any) -> Any:

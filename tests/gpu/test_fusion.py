@@ -49,6 +49,22 @@ def test_a_rank_without_arrays_has_no_addresses_in_tiles() -> None:
     assert tiles([(0, 0, 40)], 16) == [[(0, (0, 0, 16))], [(0, (0, 0, 16))], [(0, (0, 0, 8))]]
 
 
+def test_moves_of_all_alignments_and_of_more_pieces_than_a_launch_takes() -> None:
+    cuda, random = load(), np.random.default_rng(3)
+    source, target = random.integers(0, 256, 1 << 20, np.uint8), np.full(1 << 20, 7, np.uint8)
+    x, out = put(source), put(target)
+    rows, end = [], 0
+    for number in range(400):
+        begin = end + int(random.integers(0, 20))
+        nbytes = int(random.choice([0, 1, 3, 16, 100, 1000])) if number else 100_001  # more than a block's part
+        end, at = begin + nbytes, int(random.integers(0, len(source) - nbytes))
+        empty = number % 7 == 3
+        rows.append((out.address + begin, 0 if empty else x.address + at, nbytes))
+        target[begin:end] = 0 if empty else source[at : at + nbytes]
+    cuda.move(0, rows, 0)
+    assert (get(out) == target).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "float8_e5m2"])
 @pytest.mark.parametrize("settings", [SMALL, Settings()], ids=["in parts", "at once"])
 def test_a_group_gives_the_bits_of_its_members(dtype: str, settings: Settings) -> None:

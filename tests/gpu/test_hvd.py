@@ -1,8 +1,8 @@
 """pycollective.torch on CUDA tensors: the GPU's side of everything between a tensor and the kernels.
 
 torch here has no CUDA. In the ranks of these tests every CPU tensor counts as one on device 0 (the emulated device
-reads all memory of its process), and where a stream of torch's would wait for a result, the host does. On a GPU
-test_torch_cuda.py does the same with CUDA tensors.
+reads all memory of its process), and where a stream of torch's would wait for a result, the host does. With `-m gpu`
+the tensors are CUDA tensors.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from pycollective.comm.cuda import arrays  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
 from pycollective.engine.device import Lane  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.emulated, pytest.mark.usefixtures("cuda")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("cuda")]
 
 
-def stand_in() -> None:
-    """From here on tensors are CUDA tensors."""
+def use_cuda() -> None:
+    """From here on new tensors are CUDA tensors, or count as such."""
     emulation.install()
+    if emulation.on_device():
+        torch.set_default_device("cuda")
+        torch.backends.cudnn.deterministic = True
+    else:
+        _stand_in()
+
+
+def _stand_in() -> None:
     others, others_stream, others_like = arrays.is_device, arrays._current_stream, arrays.new_like
 
     def view(_torch: Any, x: Any, stream: int, what: str) -> arrays.View:
@@ -54,7 +62,7 @@ def stand_in() -> None:
 
 
 def _operations(hvd: Any) -> None:
-    stand_in()
+    use_cuda()
     rank, size = hvd.rank(), hvd.size()
     x = torch.arange(10.0).reshape(5, 2) + rank
     mean = torch.arange(10.0).reshape(5, 2) + (size - 1) / 2
@@ -92,7 +100,7 @@ def test_operations(n: int) -> None:
 
 
 def _mismatch(hvd: Any) -> None:
-    stand_in()
+    use_cuda()
     with pytest.raises(RuntimeError, match="on a GPU"):
         hvd.allreduce(torch.ones(3 + hvd.rank()), name="x")
     assert (hvd.allreduce(torch.ones(3)) == 1).all()
@@ -103,30 +111,48 @@ def test_a_mismatch_is_raised_on_all_ranks() -> None:
 
 
 def _train(hvd: Any, on_gpu: bool) -> bytes:
-    """Weights after trainings: gradients packed, and gradients in windows."""
+    """Weights after trainings: with gradients that are packed, and in windows."""
     spans = []
     if on_gpu:
-        stand_in()
+        use_cuda()
         reduce_span = Lane._reduce_span
         Lane._reduce_span = lambda lane, span: (spans.append(len(span)), reduce_span(lane, span))
     found = []
     for set_to_none in (True, False):
         model = small(torch.float32)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        make = lambda m: torch.optim.Adam(m.parameters(), lr=0.01)  # noqa: E731
-        found.append(together(hvd, make, model=model, set_to_none=set_to_none))
-        optimizer = make(model)
-        for p in model.parameters():
-            p.grad = torch.full_like(p, hvd.rank() + 1.0)
-        optimizer.step()
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    if on_gpu:
+        found.append(together(hvd, adam, model=model, set_to_none=set_to_none).cpu())
+    if on_gpu and hvd.basics.engine_of(hvd.global_process_set).settings.fusion_threshold > 0:
         lane = hvd.basics.engine_of(hvd.global_process_set)._lane
         assert lane is not None and lane._buffer is not None, "nothing went through the GPU's fusion buffer"
         assert max(spans) > 1, "nothing was reduced in windows, or no neighbours together"
-    return b"".join(w.numpy().tobytes() for w in found)
+    return b"".join(weights.numpy().tobytes() for weights in found)
 
 
-def test_training_ends_with_the_bits_of_the_cpu() -> None:
-    on_gpu = run(2, _train, True)
-    assert on_gpu[0] == on_gpu[1] == run(2, _train, False)[0]
+def adam(model: Any) -> Any:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def test_fusion_changes_no_bit_of_a_training() -> None:
+    fused, alike = run(2, _train, True)
+    assert fused == alike == run(2, _train, True, env={"HOROVOD_FUSION_THRESHOLD": "0"})[0]
+    if not emulation.on_device():  # whose cuDNN rounds otherwise
+        assert fused == run(2, _train, False)[0]
+
+
+def _state(hvd: Any) -> None:
+    """The state of an optimizer that only the root has."""
+    use_cuda()
+    model = small(torch.float32)
+    optimizer = adam(model)
+    if hvd.rank() == 0:
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert all((state["exp_avg"] == 0.1).all() and state["step"] == 1 for state in optimizer.state.values())
+    assert len(optimizer.state) == len(list(model.parameters()))
+
+
+def test_the_state_of_an_optimizer_reaches_ranks_that_have_none() -> None:
+    run(2, _state)
