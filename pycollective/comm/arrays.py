@@ -9,6 +9,8 @@ import numpy as np
 
 from pycollective import _core
 
+_CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+
 
 def readable(x: Any, what: str = "x") -> Any:
     """What the core can read of an input: the array itself where it can, a contiguous copy where it must.
@@ -62,12 +64,15 @@ def writable(out: Any, what: str = "out") -> Any:
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array may be in GPU memory. Host arrays, the common case, are told apart at once."""
+    """Whether an array says that it is in the memory of a CUDA device. Host arrays are told apart at once."""
     if x is None or isinstance(x, (np.ndarray, _core.HostBuffer)):
         return False
-    from pycollective.comm.cuda.arrays import is_device
-
-    return is_device(x)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return bool(x.is_cuda)
+    if hasattr(x, "__cuda_array_interface__"):
+        return True
+    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) in _CUDA_DEVICES
 
 
 def message(x: Any) -> Any:

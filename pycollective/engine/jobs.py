@@ -162,10 +162,12 @@ def check(comm: Communicator, item: Item) -> None:
     shape = arrays.shape_of(item.x)
     if item.device is not None:
         pass
-    elif item.out is not None:
+    elif item.out is None:
+        item.out = arrays.new_like(item.x, shape) if item.collective == "allreduce" else None
+    elif item.collective != "allreduce" or not hasattr(
+        item.out, "__dlpack__"
+    ):  # else the core looks at it, which is quicker
         arrays.writable(item.out)
-    elif item.collective == "allreduce":
-        item.out = arrays.new_like(item.x, shape)
     if item.collective == "alltoall":
         _check_splits(item, shape, comm.size)
     elif item.collective == "broadcast" and item.out is not None and arrays.shape_of(item.out) != shape:

@@ -16,6 +16,7 @@ from hvd import run  # noqa: E402
 from opt import small, together  # noqa: E402
 
 from gpu import emulation  # noqa: E402
+from pycollective.comm import arrays as host_arrays  # noqa: E402
 from pycollective.comm.cuda import arrays  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
 from pycollective.engine.device import Lane  # noqa: E402
@@ -34,7 +35,7 @@ def use_cuda() -> None:
 
 
 def _stand_in() -> None:
-    others, others_stream, others_like = arrays.is_device, arrays._current_stream, arrays.new_like
+    others, others_stream, others_like = host_arrays.on_device, arrays._current_stream, arrays.new_like
 
     def view(_torch: Any, x: Any, stream: int, what: str) -> arrays.View:
         assert x.is_contiguous(), what
@@ -48,7 +49,6 @@ def _stand_in() -> None:
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     patches = {
-        "is_device": lambda x: isinstance(x, torch.Tensor) or others(x),
         "_current_stream": lambda x: 0 if isinstance(x, torch.Tensor) else others_stream(x),
         "_view_of_tensor": view,
         "new_like": lambda x, shape, stream: (
@@ -58,6 +58,7 @@ def _stand_in() -> None:
     }
     for name, patch in patches.items():
         setattr(arrays, name, patch)
+    host_arrays.on_device = lambda x: isinstance(x, torch.Tensor) or others(x)
     torch.from_dlpack = over
 
 

@@ -21,7 +21,6 @@ from pycollective import _core
 from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.runtime import load
 
-_CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 _TYPESTR = {
     "b1": "bool",
     **{f"{kind}{size}": f"{name}{8 * size}" for kind, name in (("i", "int"), ("u", "uint")) for size in (1, 2, 4, 8)},
@@ -64,16 +63,6 @@ class View:
     def overlaps(self, other: View) -> bool:
         """Whether the two have memory in common."""
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
-
-
-def is_device(x: Any) -> bool:
-    """Whether an array says that it is in the memory of a CUDA device."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        return bool(x.is_cuda)
-    if hasattr(x, "__cuda_array_interface__"):
-        return True
-    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) in _CUDA_DEVICES
 
 
 def stream_of(stream: Any, x: Any) -> int:
