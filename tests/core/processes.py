@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
@@ -55,7 +55,6 @@ class Job:
         self, n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, leave: str = "free"
     ) -> None:
         self.n = n
-        self._before = shared_memory()
         self._listener = Listener(family="AF_UNIX")
         request = {"n": n, "address": self._listener.address, "env": env or {}, "leave": leave}
         request |= {"file": body.__code__.co_filename, "name": body.__qualname__}
@@ -85,7 +84,7 @@ class Job:
         self._listener.close()
         if failure[0] is None:
             assert not [pid for pid in self.pid.values() if alive(pid)], "a rank outlives its job"
-            assert shared_memory() <= self._before, "something is left in /dev/shm"
+            assert not shared_memory(self.pid.values()), "something is left in /dev/shm"
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> float:
         """Send a signal; returns the time.monotonic() just before."""
@@ -139,9 +138,9 @@ def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] |
         return job.results()
 
 
-def shared_memory() -> set[str]:
-    """Our files in /dev/shm."""
-    return {path.name for path in Path("/dev/shm").glob("*pycollective*")}
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """The files in /dev/shm that processes have made, by their names."""
+    return {path.name for pid in pids for path in Path("/dev/shm").glob(f"*pycollective*-{pid}-*")}
 
 
 def alive(pid: int) -> bool:

@@ -226,10 +226,10 @@ def test_under_the_launcher() -> None:
         except pc.PeerLostError as error:
             print("lost", error.rank, flush=True)
     """
-    before = shared_memory()
     done = launch(4, script, grace=5, env=IMPORTABLE)
     assert done.returncode == 137, done.report()
     for rank in (0, 2, 3):
         assert done[rank].splitlines()[-1] == "lost 1", done.report()
-    assert not any(alive(int(text.split()[0])) for text in done)
-    assert shared_memory() <= before
+    pids = [int(text.split()[0]) for text in done]
+    assert not any(alive(pid) for pid in pids)
+    assert not shared_memory(pids)
