@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -335,6 +335,10 @@ def operators() -> list[tuple[str, str]]:
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """
     Engines write what waits for whom to standard error when the signal comes.
+    """
+def reports_wanted() -> int:
+    """
+    How often that signal has come.
     """
 def settings() -> list[tuple[str, float, float, str]]:
     """

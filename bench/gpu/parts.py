@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from pycollective.comm.cuda.virtual import VirtualWorld
 
+from ..engine import shapes
+from ..engine.shapes import Shape, resnet50
 from . import nccl, torch_sum
 from .buffers import Buffers
 from .calls import Ours
 from .clock import Candidate, Clock, copy_ceiling
+from .packing import Packing
 from .rows import Row
 
 TOPOLOGIES = ("direct", "ring", "tree", "wheel")
@@ -28,9 +31,10 @@ class Scale:
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     rounds: int = 9
     ceiling_bytes: int = 1 << 30
+    tensors: Callable[[], Sequence[Shape]] = resnet50
 
 
-TINY = Scale((1 << 10, 1 << 14), (1 << 13,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20)
+TINY = Scale((1 << 10, 1 << 14), (1 << 13,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20, shapes.small)
 """For trying the bench itself."""
 
 
@@ -130,6 +134,28 @@ def torch(bench: Bench) -> None:
             bench.compare("torch", buffers, "allreduce", bench.ours(buffers, "allreduce"), others)
 
 
+def packing(bench: Bench) -> None:
+    """What comes before and after a fused allreduce: ResNet-50's gradients into the fusion buffer and out of it."""
+    work = Packing(bench.clock, bench.scale.tensors())
+    wrong = []
+    for candidate in work.candidates:
+        work.poison()
+        candidate.call(0)
+        wrong.append(work.wrong())
+    timings = bench.clock.compare(work.candidates, bench.scale.rounds)
+    least = 4 * work.nbytes  # read and written, twice
+    for candidate, timing, before in zip(work.candidates, timings, wrong, strict=True):
+        work.poison()
+        timing.launch()
+        bench.emit(
+            Row(
+                "packing", candidate.name, "copy", "float32", bench.ranks, work.nbytes, timing.seconds, timing.rounds,
+                timing.calls, 1, before + work.wrong(), least_bytes=least,
+                of_ceiling=least / timing.seconds / bench.ceiling,
+            )
+        )  # fmt: skip
+
+
 def against_nccl(bench: Bench) -> None:
     """Allreduce and broadcast against NCCL."""
     nccl.prepare(bench.ranks, int(bench.clock.cuda.properties(0)["multiprocessors"]))
@@ -150,7 +176,7 @@ class Skipped(Exception):
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "small": small, "torch": torch, "copies": copies, "nccl": against_nccl, "sweep": sweep,
+    "small": small, "torch": torch, "copies": copies, "packing": packing, "nccl": against_nccl, "sweep": sweep,
 }  # fmt: skip
 """By name, in the order in which they are measured."""
 RANKS = (8, 4, 2)

@@ -18,7 +18,7 @@ from pycollective.bench.gpu.calls import Ours, moved
 from pycollective.bench.gpu.clock import Candidate
 from pycollective.schedule import Placement, compile
 
-SCALE = parts.Scale((1 << 10, 1 << 14), (1 << 13,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20)
+SCALE = parts.TINY
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def bench(cuda: ModuleType) -> Callable[[], tuple[parts.Bench, list[rows.Row]]]:
     return make
 
 
-@pytest.mark.parametrize("part", ["sweep", "small", "copies"])
+@pytest.mark.parametrize("part", ["sweep", "small", "copies", "packing"])
 def test_parts(bench: Any, part: str) -> None:
     b, found = bench()
     parts.PARTS[part](b)
@@ -48,6 +48,8 @@ def test_parts(bench: Any, part: str) -> None:
         assert {row.path for row in found} == {"low-latency"}
     if part == "copies":
         assert "2 copies" in {row.candidate for row in found}
+    if part == "packing":
+        assert {row.candidate for row in found} == {"copy kernel", "161 copies"}
     result = rows.Result(rows.provenance(b.clock.cuda, 0, b.ceiling, {"nccl": ""}), ["a note"], found)
     read = json.loads(result.to_json())
     assert read["schema"] == rows.SCHEMA and len(read["rows"]) == len(found)
