@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 
 #include "dtype/kernels.h"
 
@@ -65,6 +66,17 @@ std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept) { return std::s
 
 namespace {
 
+// An attribute by a literal. Python would make a string of its name each time; a submit asks for a dozen an item.
+py::object get(const py::handle& object, const char* name) {
+  static auto& names =
+      *new std::unordered_map<const char*, PyObject*>;  // outlives the interpreter; held under its lock
+  PyObject*& interned = names[name];
+  if (interned == nullptr) interned = PyUnicode_InternFromString(name);
+  PyObject* found = PyObject_GetAttr(object.ptr(), interned);
+  if (found == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(found);
+}
+
 engine::Kind kind_named(const std::string& name) {
   for (size_t i = 0; i < static_cast<size_t>(engine::Kind::count); ++i)
     if (name == engine::name_of(static_cast<engine::Kind>(i))) return static_cast<engine::Kind>(i);
@@ -87,7 +99,7 @@ ArrayView adapt(py::object array, const char* what, Work& work) {
 
 void read_shape(const py::handle& array, Announcement& said) {
   auto& s = said.signature;
-  for (const py::handle extent : array.attr("shape")) {
+  for (const py::handle extent : get(array, "shape")) {
     const auto value = extent.cast<int64_t>();
     if (s.dims < engine::kMostDims) s.shape[s.dims] = value;
     else s.shape[engine::kMostDims - 1] *= value;
@@ -103,21 +115,21 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
                                    size_t together) {
   const py::object& item = work->item;
   Announcement said;
-  said.name = item.attr("name").cast<std::string>();
+  said.name = get(item, "name").cast<std::string>();
   auto& s = said.signature;
-  s.kind = kind_named(item.attr("collective").cast<std::string>());
+  s.kind = kind_named(get(item, "collective").cast<std::string>());
   s.group = group;
   s.together = static_cast<int32_t>(together);
-  said.priority = item.attr("priority").cast<int32_t>();
-  const py::object x = item.attr("x");
+  said.priority = get(item, "priority").cast<int32_t>();
+  const py::object x = get(item, "x");
   const char* input = nullptr;
   char* output = nullptr;
-  if (!item.attr("device").is_none()) {  // only Python looks into it
+  if (!get(item, "device").is_none()) {  // only Python looks into it
     s.device = true;
-    s.dtype = dtype_named(item.attr("element").cast<std::string>());
+    s.dtype = dtype_named(get(item, "element").cast<std::string>());
     read_shape(x, said);
-    said.bytes = item.attr("nbytes").cast<int64_t>();
-    said.place = item.attr("place").cast<int64_t>();
+    said.bytes = get(item, "nbytes").cast<int64_t>();
+    said.place = get(item, "place").cast<int64_t>();
   } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", *work);
     s.dtype = view.dtype;
@@ -125,14 +137,14 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
     said.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
     input = view.data;
   }
-  if (s.kind == engine::Kind::broadcast) s.root = item.attr("root").cast<int32_t>();
+  if (s.kind == engine::Kind::broadcast) s.root = get(item, "root").cast<int32_t>();
   if (s.kind == engine::Kind::broadcast && (s.root < 0 || s.root >= team.size()))
     throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
                           std::to_string(team.size()));
   if (s.kind == engine::Kind::allreduce || s.kind == engine::Kind::reducescatter) {
-    s.op = operator_named(item.attr("op").cast<std::string>());
-    s.prescale = item.attr("prescale").cast<double>();
-    s.postscale = item.attr("postscale").cast<double>();
+    s.op = operator_named(get(item, "op").cast<std::string>());
+    s.prescale = get(item, "prescale").cast<double>();
+    s.postscale = get(item, "postscale").cast<double>();
     const Kernel kernel = kernel_for(s.dtype, s.op);
     if (kernel.plain == nullptr)
       throw WrongType(std::string("operator ") + name_of(s.op) + " does not take " + name_of(s.dtype));
@@ -141,13 +153,13 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
                       " takes no prescale or postscale");
   }
   if (s.is_of_core()) {
-    const ArrayView out = adapt(item.attr("out"), "out", *work);
+    const ArrayView out = adapt(get(item, "out"), "out", *work);
     if (!out.writable) throw InvalidArgument("out is read-only");
     if (out.dtype != s.dtype) throw WrongType("x and out differ in their element types");
     if (out.count * static_cast<int64_t>(size_of(out.dtype)) != said.bytes)
       throw InvalidArgument("x and out differ in size");
     output = out.data;
-    work->result = item.attr("out");
+    work->result = get(item, "out");
     const Location at = input == output ? team.locate(output, said.bytes) : Location{};
     if (at.window >= 0 && said.bytes > 0) said.place = at.window << 40 | at.offset;
   }
