@@ -69,6 +69,35 @@ comm.free()
 wait("fine")
 """
 
+_ENGINE = """
+from pycollective.engine import Engine, Item
+rail.SMALL_BYTES, rail.TILE_BYTES = 64, 4096
+engine = Engine(comm)
+shapes = [(5,), (300, 7), (4096,)]
+for turn in range(2):
+    before = engine.traffic()[1]
+    arrays = [put(np.arange(np.prod(shape), dtype="f8").reshape(shape) + me) for shape in shapes]
+    works = {}
+    for i in np.random.default_rng([turn, me]).permutation(len(shapes)):
+        works[i] = engine.submit([Item("allreduce", f"{turn}.{i}", arrays[i], op="avg")])[0]
+    for i, shape in enumerate(shapes):
+        expected = np.arange(np.prod(shape)).reshape(shape) + (n - 1) / 2
+        assert np.array_equal(get(works[i].wait()), expected), (turn, shape)
+items = [Item("allreduce", f"group {i}", x, x) for i, x in enumerate(arrays)]
+assert engine.run(items)[1] is arrays[1]
+assert np.array_equal(get(arrays[0]), sum(ranks(np.arange(5.0))))
+assert engine._lane._buffer is not None, "a group goes through the fusion buffer"
+(rows,) = engine.run([Item("allgather", "rows", put(np.full((me + 1, 2), me)))])
+assert get(rows)[:, 0].tolist() == [r for r in range(n) for _ in range(r + 1)]
+try:
+    engine.run([Item("broadcast", "b", put(np.ones(3)) if me else np.ones(3), root=0)])
+except pc.MismatchError as error:
+    assert "on a GPU" in str(error), error
+    wait("fine")
+engine.close()
+comm.free()
+"""
+
 _WITHOUT = """
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
@@ -127,6 +156,11 @@ def _run(script: str, folder: Path, nccl: str) -> subprocess.CompletedProcess[st
 
 def test_in_stages(built: Path, tmp_path: Path) -> None:
     done = _run(_STAGES, tmp_path, str(built.with_name("libnccl.so.2")))
+    assert done.returncode == 0 and done.stdout.count("fine") == 4, done.stdout + done.stderr
+
+
+def test_the_engine_fuses(built: Path, tmp_path: Path) -> None:
+    done = _run(_ENGINE, tmp_path, str(built.with_name("libnccl.so.2")))
     assert done.returncode == 0 and done.stdout.count("fine") == 4, done.stdout + done.stderr
 
 
