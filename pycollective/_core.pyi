@@ -304,9 +304,9 @@ def collectives() -> list[str]:
     """
     Names of the collectives, in the order of their numbers.
     """
-def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False) -> None:
+def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False, prescale: typing.SupportsFloat | typing.SupportsIndex = 1.0, postscale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
     """
-    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches.
+    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches. `prescale`: a factor on each array; `postscale`: on the result.
     """
 def dtype_name(dtype: typing.Any) -> str | None:
     """

@@ -37,10 +37,9 @@ std::vector<std::tuple<std::string, double, double, std::string>> settings() {
   return rows;
 }
 
-// Reduces arrays of this process into all of `outs` in one pass with the executor's own vector code: the ceiling of
-// any collective, and a test of the kernels alone.
+// Reduces arrays of this process into all of `outs` in one pass with the executor's own vector code.
 void combine(const std::string& op, const std::vector<py::object>& sources, const std::vector<py::object>& outs,
-             bool streamed) {
+             bool streamed, double prescale, double postscale) {
   if (sources.empty() || outs.empty()) throw py::value_error("nothing to combine");
   const ArrayView first = view_of(sources[0], "source");
   std::vector<const void*> from;
@@ -58,18 +57,22 @@ void combine(const std::string& op, const std::vector<py::object>& sources, cons
     into.push_back(view_of(out, "out").data);
   }
   Kernel kernel;
+  Scaling scaling{prescale, 1.0, postscale};
+  if (op == name_of(Operator::avg)) scaling.divisor = static_cast<double>(from.size());
 #define PC_ROW(name, functor, kinds, meaning) \
   if (op == #name) kernel = kernel_for(first.dtype, Operator::name);
   PC_OPERATORS(PC_ROW)
 #undef PC_ROW
   if (kernel.plain == nullptr) throw py::value_error("no such operator for this type: " + op);
+  const Combine run = scaling.active() ? kernel.scaled : kernel.plain;
+  if (run == nullptr) throw WrongType("operator " + op + " on " + name_of(first.dtype) + " takes no factors");
   const auto initial = std::make_unique<bool[]>(from.size());
+  std::fill_n(initial.get(), from.size(), true);
   const auto stream = std::make_unique<bool[]>(into.size());
   std::fill_n(stream.get(), into.size(), true);
-  const Scaling scaling;
   const py::gil_scoped_release release;
-  kernel.plain({from.data(), initial.get(), into.data(), static_cast<int>(from.size()), static_cast<int>(into.size()),
-                static_cast<size_t>(first.count), true, &scaling, nullptr, streamed ? stream.get() : nullptr});
+  run({from.data(), initial.get(), into.data(), static_cast<int>(from.size()), static_cast<int>(into.size()),
+       static_cast<size_t>(first.count), true, &scaling, nullptr, streamed ? stream.get() : nullptr});
 }
 
 bool takes_name(const std::string& op, const std::string& dtype) {
@@ -90,7 +93,9 @@ void bind_tables(py::module_& m) {
   m.def("settings", &settings, "(variable, default, value, meaning) of every environment variable.");
   m.def("instruction_set", &instruction_set, "Vector code in use: baseline, avx2 or avx512.");
   m.def("combine", &combine, py::arg("op"), py::arg("sources"), py::arg("outs"), py::arg("streamed") = false,
-        "Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches.");
+        py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+        "Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches. "
+        "`prescale`: a factor on each array; `postscale`: on the result.");
 }
 
 }  // namespace pc

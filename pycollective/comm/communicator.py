@@ -372,10 +372,11 @@ class Communicator:
     def shrink(self, timeout: float = 10.0) -> Communicator:
         """A communicator of the ranks that still live, in their old order. For use after PeerLostError or TimeoutError.
 
-        Every survivor must call it within `timeout` seconds; who does not is left out.
+        Every survivor must call it within `timeout` seconds; who does not is left out. Between hosts it works after a
+        PeerLostError alone, where MPI tolerates the loss of ranks (`mpirun --with-ft mpi`), and leaves nobody out.
 
         Raises:
-            CommunicatorError: this rank was left out, or the communicator spans hosts.
+            CommunicatorError: this rank was left out; between hosts: MPI knows of no loss, or somebody did not call.
         """
         from pycollective.comm.subsets import shrink
 
@@ -478,9 +479,9 @@ class Communicator:
         if isinstance(self._backend, RailCalls):
             action = self._backend.send if out is None else self._backend.receive
             return (
-                self._backend.background(action, x if out is None else out, peer)
+                self._backend.background(action, x if out is None else out, peer, timeout)
                 if nonblocking
-                else action(x if out is None else out, peer)
+                else action(x if out is None else out, peer, timeout)
             )
         if self._backend.closed:
             raise CommunicatorError("the communicator was freed")

@@ -54,9 +54,9 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
         return _explain_nccl(comm, collective, nbytes)
     if isinstance(comm._backend, RailCalls):
         hosts = comm._nodes.count
-        path = "through MPI's own collectives"
+        path = "through MPI, and reduced in rank order where a rank's block arrives"
         reason = f"the ranks live on {hosts} hosts"
-        return Explanation(collective, nbytes, "mpi", "any", "mpi", path, path, reason, _on_gpu(comm))
+        return Explanation(collective, nbytes, "mpi", "any", "rank", path, path, reason, _on_gpu(comm))
     from pycollective.schedule import registry
 
     instance, small = choose(collective, topology, nbytes)

@@ -1,25 +1,28 @@
-"""The rail of communicators that span hosts: every collective over MPI's own, on contiguous NumPy arrays.
+"""The rail of communicators that span hosts: every collective over MPI, on contiguous NumPy arrays.
 
-Results are those of the shared-memory path: NaN wins in min and max, sums of booleans are "or", averages of
-integers round toward zero, and the 16- and 8-bit floats, which MPI lacks, are reduced in float32 and
-rounded once. The order of reduction is MPI's. Calls block; deadlines and fingerprints do not reach across
-hosts yet.
+MPI moves the data; what is reduced is reduced here, by the executor's kernels in rank order. So the bits are those of
+`direct` on one host: for any number of hosts, any size, and wherever an element lies in the array. Each rank reduces a
+block of the array, as in the reduce-scatter and allgather of Rabenseifner, "Optimization of Collective Reduction
+Operations" (2004), but with direct exchanges instead of halving.
+
+Calls block, until their deadline; fingerprints do not reach across hosts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pycollective.comm import mpi_wait
+from pycollective.comm.rank_order import Array, Operator, reduce_rows
+from pycollective.errors import CommunicatorError, Error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-Array = NDArray[Any]
-Operator = str | Callable[[Any, Any], Any]
 
 _AS_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
     1: np.uint8,
@@ -27,21 +30,8 @@ _AS_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
     4: np.uint32,
     8: np.uint64,
 }
-# MPI's names of our operators, by what they work on.
-_ON_BOOL = {
-    "sum": "LOR",
-    "max": "LOR",
-    "lor": "LOR",
-    "bor": "LOR",
-    "bxor": "LXOR",
-    "prod": "LAND",
-    "min": "LAND",
-    "land": "LAND",
-    "band": "LAND",
-}
-_ON_REALS = {"sum": "SUM", "avg": "SUM", "prod": "PROD"}
-_ON_INTEGERS = {**_ON_REALS, "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
-_NAN_WINS: dict[str, Callable[[Any, Any], Any]] = {"min": np.minimum, "max": np.maximum}
+WHOLE_BYTES = 32 << 10
+"""Of all ranks' arrays together: up to here every rank gets them whole, in one message instead of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +45,18 @@ class _Call:
     counts: Sequence[int] | None
     recv_counts: Sequence[int] | None
     scale: tuple[float, float]  # before, after
+    name: str
+    seconds: float
 
 
 class MpiRail:
     """Collectives over an mpi4py communicator, which the rail owns from then on.
+
+    What ends a call with TimeoutError or PeerLostError ends the rail: later calls raise the same.
+
+    Attributes:
+        fault: what has ended it.
+        watch: called now and then while a call waits; what it raises ends the rail.
 
     Not thread-safe: MPI orders collectives of one communicator by their calls, so all must come from one
     thread at a time, in the same order on every rank.
@@ -69,8 +67,15 @@ class MpiRail:
 
         self._mpi: Any = MPI
         self._comm: Any = comm
-        self._own_ops: dict[Any, MPI.Op] = {}
+        self.fault: Error | None = None
+        self.watch: Callable[[], None] | None = None
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        mpi_wait.leave_at_exit()
+
+    @property
+    def comm(self) -> Any:
+        """The mpi4py communicator; for who owns the rail."""
+        return self._comm
 
     def run(
         self,
@@ -84,6 +89,7 @@ class MpiRail:
         recv_counts: Sequence[int] | None = None,
         prescale: float | None = None,
         postscale: float | None = None,
+        seconds: float = math.inf,
     ) -> Array | None:
         """Carry out one collective and return `out`.
 
@@ -103,13 +109,29 @@ class MpiRail:
                 each); equal shares by default.
             recv_counts: for alltoallv, elements that come from each rank.
             prescale, postscale: factors on each contribution and on the result, as in the communicator.
+            seconds: until the call is given up.
 
         Raises:
-            KeyError: an operator that the dtype lacks. mpi4py.MPI.Exception: whatever MPI reports.
+            KeyError: an operator that the dtype lacks.
+            TimeoutError: the others did not come in time. PeerLostError: MPI says that one is gone. CommunicatorError:
+            whatever else MPI reports. After these `x` and `out` must not be used any more.
         """
+        if self.fault is not None:
+            raise self.fault
         scale = (1.0 if prescale is None else prescale, 1.0 if postscale is None else postscale)
-        getattr(self, f"_{collective}")(_Call(x, out, op, root, counts, recv_counts, scale))
+        getattr(self, f"_{collective}")(_Call(x, out, op, root, counts, recv_counts, scale, collective, seconds))
         return out
+
+    def _do(self, call: _Call, start: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        """Start one of mpi4py's nonblocking calls and wait for it."""
+        try:
+            mpi_wait.finish(self._comm, lambda: start(*arguments, **named), call.seconds, call.name, self.watch)
+        except Error as error:
+            self.fault = error
+            raise
+        except KeyboardInterrupt:
+            self.fault = CommunicatorError(f"{call.name} was interrupted, and the others may be in it still")
+            raise
 
     def split(self, color: int | None, key: int = 0) -> MpiRail | None:
         """Collective: a rail for the ranks of the same `color`, by `key`; None for a `color` of None."""
@@ -120,147 +142,112 @@ class MpiRail:
         """A rail over the same ranks whose messages do not mix with this one's. Collective."""
         return MpiRail(self._comm.Dup())
 
+    def shrink(self, seconds: float) -> tuple[MpiRail, list[int]]:
+        """Collective over the ranks that still live: a rail for them, and their ranks here. Also after a fault.
+
+        Raises:
+            CommunicatorError: MPI was not started to tolerate a loss, or a rank that lives did not call in time.
+        """
+        comm = self._comm
+        if comm is None:
+            raise CommunicatorError("the communicator was freed")
+        made = mpi_wait.shrink(comm, seconds)
+        everybody = comm.Get_group()
+        ranks = made.Get_group().Translate_ranks(None, everybody)
+        return MpiRail(made), [int(rank) for rank in ranks]
+
     def free(self) -> None:
         """Collective; may be called twice, and after MPI was finalized."""
-        if self._comm is not None and not self._mpi.Is_finalized():
-            for own in self._own_ops.values():
-                own.Free()
+        # After a fault it would wait for whoever is missing.
+        if self.fault is None and self._comm is not None and not self._mpi.Is_finalized():
             self._comm.Free()
-        self._own_ops, self._comm = {}, None
+        self._comm = None
 
     # -- moving data ---------------------------------------------------------------------------------------
 
     def _barrier(self, call: _Call) -> None:
-        self._comm.Barrier()
+        self._do(call, self._comm.Ibarrier)
 
     def _send(self, call: _Call) -> None:
-        self._comm.Send(_raw(call.x), dest=call.root)
+        self._do(call, self._comm.Isend, _raw(call.x), dest=call.root)
 
     def _recv(self, call: _Call) -> None:
-        self._comm.Recv(_raw(call.out), source=call.root)
+        self._do(call, self._comm.Irecv, _raw(call.out), source=call.root)
 
     def _broadcast(self, call: _Call) -> None:
         out = call.x if call.out is None else call.out
         if self.rank == call.root and out is not call.x:
             _raw(out)[:] = _raw(call.x)
-        self._comm.Bcast(_raw(out), root=call.root)
+        self._do(call, self._comm.Ibcast, _raw(out), root=call.root)
 
     def _allgather(self, call: _Call) -> None:
         into = _raw(call.out)
-        self._comm.Allgatherv(_apart(into, _raw(call.x)), [into, self._shares(call.counts, into)])
+        self._do(call, self._comm.Iallgatherv, _apart(into, _raw(call.x)), [into, self._shares(call.counts, into)])
 
     _allgatherv = _allgather
 
     def _gather(self, call: _Call) -> None:
         if self.rank != call.root:
-            self._comm.Gatherv(_raw(call.x), None, root=call.root)
+            self._do(call, self._comm.Igatherv, _raw(call.x), None, root=call.root)
             return
         into = _raw(call.out)
         source = _apart(into, _raw(call.x))
-        self._comm.Gatherv(source, [into, self._shares(call.counts, into)], root=call.root)
+        self._do(call, self._comm.Igatherv, source, [into, self._shares(call.counts, into)], root=call.root)
 
     def _scatter(self, call: _Call) -> None:
         into = _raw(call.out)
         if self.rank != call.root:
-            self._comm.Scatterv(None, into, root=call.root)
+            self._do(call, self._comm.Iscatterv, None, into, root=call.root)
             return
         source = _apart(into, _raw(call.x))
-        self._comm.Scatterv([source, self._shares(call.counts, source)], into, root=call.root)
+        self._do(call, self._comm.Iscatterv, [source, self._shares(call.counts, source)], into, root=call.root)
 
     def _alltoall(self, call: _Call) -> None:
         source, into = _raw(call.x), _raw(call.out)
         send, receive = self._shares(call.counts, source), self._shares(call.recv_counts, into)
-        self._comm.Alltoallv([_apart(into, source), send], [into, receive])
+        self._do(call, self._comm.Ialltoallv, [_apart(into, source), send], [into, receive])
 
     _alltoallv = _alltoall
 
-    def _shares(self, counts: Sequence[int] | None, whole: Array) -> Sequence[int]:
+    def _shares(self, counts: Sequence[int] | None, whole: Array) -> list[int]:
         """MPI takes counts alone for blocks that lie one after the other."""
         return [whole.size // self.size] * self.size if counts is None else list(counts)
 
     # -- reducing ------------------------------------------------------------------------------------------
 
     def _allreduce(self, call: _Call) -> None:
-        contribution, op = self._enter(call, call.out)
-        self._comm.Allreduce(self._mpi.IN_PLACE, contribution, op=op)
-        self._leave(contribution, call)
+        x, out = _flat(call.x), _flat(call.out)
+        if x.nbytes * self.size <= WHOLE_BYTES:
+            reduce_rows(self._everybodys(call, x), out, call.op, call.scale)
+            return
+        counts = _even(x.size, self.size)
+        part = self._part(call, x, counts)
+        self._do(call, self._comm.Iallgatherv, _raw(part), [_raw(out), counts])
 
     def _reduce(self, call: _Call) -> None:
-        contribution, op = self._enter(call, call.out if self.rank == call.root else None)
-        if self.rank == call.root:
-            self._comm.Reduce(self._mpi.IN_PLACE, contribution, op=op, root=call.root)
-            self._leave(contribution, call)
-        else:
-            self._comm.Reduce(contribution, None, op=op, root=call.root)
+        x, at_root = _flat(call.x), self.rank == call.root
+        counts = _even(x.size, self.size)
+        part = self._part(call, x, counts)
+        into = [_raw(call.out), counts] if at_root else None
+        self._do(call, self._comm.Igatherv, _raw(part), into, root=call.root)
 
     def _reduce_scatter(self, call: _Call) -> None:
-        contribution, op = self._enter(call, None)
-        counts = self._shares(call.counts, contribution)
-        mine = np.empty(counts[self.rank], contribution.dtype)
-        self._comm.Reduce_scatter(contribution, mine, counts, op=op)
-        self._leave(mine, call)
+        x = _flat(call.x)
+        _flat(call.out)[:] = self._part(call, x, self._shares(call.counts, x))
 
-    def _enter(self, call: _Call, room: Array | None) -> tuple[Array, MPI.Op]:
-        """This rank's contribution in the type that it is reduced in, and MPI's operator.
+    def _everybodys(self, call: _Call, x: Array) -> Array:
+        """A row of each rank's elements."""
+        rows = np.empty((self.size, x.size), x.dtype)
+        self._do(call, self._comm.Iallgather, _raw(x), _raw(rows))
+        return rows
 
-        The array is `room` where that has the right type, so that nothing is copied twice, else a new one.
-        """
-        x, before = _flat(call.x), call.scale[0]
-        work = _work_dtype(x.dtype, call.op, call.scale)
-        into = np.empty(x.size, work) if room is None or room.dtype != work else _flat(room)
-        if work == np.bool_:
-            np.not_equal(x, x.dtype.type(0), out=into)
-        elif before != 1.0 and work.kind in "iu":
-            into[:] = (x.astype(np.float64) * before).astype(work)
-        else:
-            if into.ctypes.data != x.ctypes.data:
-                into[:] = x
-            if before != 1.0:
-                into *= into.dtype.type(before)
-        return into, self._operator(call.op, work)
-
-    def _leave(self, total: Array, call: _Call) -> None:
-        """Divide, scale, round once, and put into `out`; `total` may be overwritten."""
-        whole, after = total.dtype.kind in "iu", call.scale[1]
-        if call.op == "avg" and whole:
-            total = _truncated(total, self.size)
-        elif call.op == "avg":
-            total /= total.dtype.type(self.size)
-        if after != 1.0 and whole:
-            total = total.astype(np.float64) * after
-        elif after != 1.0:
-            total *= total.dtype.type(after)
-        out = _flat(call.out)
-        if out.ctypes.data != total.ctypes.data:
-            with np.errstate(over="ignore"):  # a float16 overflows to infinity, as it does in C++
-                out[:] = total.astype(out.dtype)
-
-    def _operator(self, op: Operator, work: np.dtype[Any]) -> MPI.Op:
-        if callable(op):
-            return self._own(op, work, _over_arrays(op, work))
-        if work == np.bool_:
-            return self._builtin(_ON_BOOL[op])
-        if work.kind in "iu":
-            return self._builtin(_ON_INTEGERS[op])
-        if op in _NAN_WINS:  # MPI leaves open what becomes of a NaN
-            return self._own(op, work, _NAN_WINS[op])
-        return self._builtin(_ON_REALS[op])
-
-    def _builtin(self, name: str) -> MPI.Op:
-        found: MPI.Op = getattr(self._mpi, name)
-        return found
-
-    def _own(self, op: Operator, work: np.dtype[Any], function: Callable[[Any, Any], Any]) -> MPI.Op:
-        """An MPI operator made of a Python function; kept, because MPI has few of them."""
-        key = (op, work)
-        if key not in self._own_ops:
-
-            def combine(left: Any, right: Any, _: Any) -> None:
-                into = np.frombuffer(right, work)
-                into[:] = function(np.frombuffer(left, work), into)
-
-            self._own_ops[key] = self._mpi.Op.Create(combine, commute=isinstance(op, str))
-        return self._own_ops[key]
+    def _part(self, call: _Call, x: Array, counts: list[int]) -> Array:
+        """This rank's block of the reduction, blocks being of `counts` elements."""
+        mine = counts[self.rank]
+        rows, part = np.empty((self.size, mine), x.dtype), np.empty(mine, x.dtype)
+        self._do(call, self._comm.Ialltoallv, [_raw(x), counts], [_raw(rows), [mine] * self.size])
+        reduce_rows(rows, part, call.op, call.scale)
+        return part
 
 
 def _flat(array: Array | None) -> Array:
@@ -279,29 +266,6 @@ def _apart(one: Array, other: Array) -> Array:
     return other.copy() if np.may_share_memory(one, other) else other
 
 
-def _work_dtype(dtype: np.dtype[Any], op: Operator, scale: tuple[float, float]) -> np.dtype[Any]:
-    """The type that a reduction is carried out in."""
-    if dtype == np.bool_ or op in ("land", "lor"):
-        return np.dtype(np.bool_)
-    if dtype.kind in "iu":
-        wide = op == "avg" or scale != (1.0, 1.0)
-        return np.dtype((np.int64 if dtype.kind == "i" else np.uint64) if wide else dtype)
-    return dtype if dtype in (np.float32, np.float64) else np.dtype(np.float32)
-
-
-def _truncated(total: Array, divisor: int) -> Array:
-    """Integer division that rounds toward zero, as C++ does."""
-    quotient = np.abs(total) // total.dtype.type(divisor)
-    signed: Array = np.where(total < 0, -quotient, quotient) if total.dtype.kind == "i" else quotient
-    return signed
-
-
-def _over_arrays(function: Callable[[Any, Any], Any], work: np.dtype[Any]) -> Callable[[Any, Any], Any]:
-    """A user's function as one of whole arrays; one that only takes scalars is called for each element."""
-    probe = np.ones(2, work)
-    try:
-        if np.shape(function(probe, probe)) == (2,):
-            return function
-    except (TypeError, ValueError):
-        pass
-    return np.vectorize(function, otypes=[work])
+def _even(count: int, parts: int) -> list[int]:
+    """Blocks of `count` elements, one more for the first where they do not divide."""
+    return [count // parts + (part < count % parts) for part in range(parts)]

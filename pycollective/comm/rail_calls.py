@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -13,6 +14,7 @@ from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.calls import KIND
 from pycollective.comm.mpi_rail import MpiRail
 from pycollective.comm.operators import NAMES, Op
+from pycollective.comm.teams import setting
 from pycollective.errors import CommunicatorError, TimeoutError
 
 _NAMES = {number: name for name, number in KIND.items()}
@@ -47,6 +49,11 @@ class RailCalls:
         self._thread: ThreadPoolExecutor | None = None
         self._closed = False
 
+    @property
+    def poisoned(self) -> bool:
+        """Whether a fault has ended it."""
+        return self.rail.fault is not None
+
     def call(
         self,
         kind: int,
@@ -60,19 +67,20 @@ class RailCalls:
         timeout: float | None,
         nonblocking: bool,
     ) -> Any:
-        """Run a collective over MPI. `topology` and `timeout` are MPI's business here and not used."""
+        """Run a collective over MPI. `topology` is MPI's business here and not used."""
         if not all(a is None or isinstance(a, (np.ndarray, _core.HostBuffer)) for a in (x, out)):
             return NotImplemented
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
             return NotImplemented
         if self._closed:
             raise CommunicatorError("the communicator was freed")
-        name = _NAMES[kind]
+        name, limit = _NAMES[kind], _seconds(timeout)
         source, target = _as_numpy(x), _as_numpy(out)
         if out is None and name in ("allreduce", "broadcast") and source is not None:
             out = target = np.empty_like(source)
         self._check(name, source, target, op, root)
         arguments = self._arguments(name, source, target, op, root, counts, scale)
+        arguments[3]["seconds"] = limit
         if nonblocking or self._thread is not None:
             future = self._worker().submit(self._run, *arguments)
             if nonblocking:
@@ -130,13 +138,13 @@ class RailCalls:
         flat = [None if a is None else a.reshape(-1) for a in (x, out)]
         self.rail.run(name, flat[1] if name == "broadcast" else flat[0], flat[1], **more)
 
-    def send(self, x: Any, dest: int) -> None:
+    def send(self, x: Any, dest: int, timeout: float | None = None) -> None:
         """Blocking send."""
-        self.rail.run("send", _as_numpy(x).reshape(-1), None, root=dest)
+        self.rail.run("send", _as_numpy(x).reshape(-1), None, root=dest, seconds=_seconds(timeout))
 
-    def receive(self, out: Any, source: int) -> None:
+    def receive(self, out: Any, source: int, timeout: float | None = None) -> None:
         """Blocking receive."""
-        self.rail.run("recv", None, _as_numpy(out).reshape(-1), root=source)
+        self.rail.run("recv", None, _as_numpy(out).reshape(-1), root=source, seconds=_seconds(timeout))
 
     def background(self, action: Any, *arguments: Any) -> _Flight:
         """Run something on the rail's thread."""
@@ -154,6 +162,20 @@ class RailCalls:
             self._thread.shutdown()
             self._thread = None
         self.rail.free()
+
+
+@functools.cache
+def default_timeout() -> float:
+    """Seconds that a call waits for its peers, unless it says otherwise."""
+    return setting("PYCOLLECTIVE_TIMEOUT")
+
+
+def _seconds(timeout: float | None) -> float:
+    if timeout is None:
+        return default_timeout()
+    if not timeout >= 0:
+        raise ValueError("timeout is a number of seconds, not negative")
+    return float(timeout)
 
 
 def _as_numpy(array: Any) -> Any:

@@ -81,7 +81,7 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     """
     team = comm._backend
     if isinstance(team, RailCalls):
-        raise CommunicatorError("a communicator that spans hosts cannot shrink")
+        return _shrink_rail(comm, team, timeout)
     deadline = time.monotonic() + timeout
     number = team.survivor(comm.rank) // ROUND + 1 if team.survivor(comm.rank) else 0  # the call before this failed
     while True:
@@ -92,6 +92,17 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
         if made is not None:
             return made
         number += found is not None
+
+
+def _shrink_rail(comm: Communicator, backend: RailCalls, timeout: float) -> Communicator:
+    """MPI finds out who lives, where it was started to tolerate the loss of ranks."""
+    rail, ranks = backend.rail.shrink(timeout)
+    world = [comm.world_ranks[rank] for rank in ranks]
+    hosts = [comm._nodes.of[rank] for rank in ranks]
+    order = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+    nodes = Nodes(ranks.index(comm.rank), tuple(order[host] for host in hosts))
+    made = Communicator(RailCalls(rail), nodes=nodes, world_ranks=world, name=f"{comm.name}/shrunk")
+    return made if len(order) > 1 else made.dup()  # on one host they share memory
 
 
 def _find(

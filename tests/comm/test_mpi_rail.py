@@ -224,6 +224,36 @@ for dtype in SMALL:
 print("done")
 """
 
+BITS = """
+from pycollective import _core
+
+ROWS = [np.random.default_rng(r).standard_normal(50_001).astype(np.float32) for r in range(n)]
+TYPES, OPS, SCALES = [np.dtype(np.float32), *SMALL], ["sum", "avg", "prod"], [(1.0, 1.0), (0.3, 1.7)]
+checked = 0
+for dtype, op, scale in itertools.product(TYPES, OPS, SCALES):
+    for count in (1, 1000, 50_001):  # in one message, and in blocks
+        parts = [row[:count].astype(dtype) for row in ROWS]
+        want = np.empty(count, dtype)
+        _core.combine(op, parts, [want], prescale=scale[0], postscale=scale[1])
+        out, factors = np.empty(count, dtype), dict(prescale=scale[0], postscale=scale[1])
+        rail.run("allreduce", parts[me], out, op=op, **factors)
+        assert out.tobytes() == want.tobytes(), ("in rank order", dtype, op, scale, count)
+        for cut in (count // 3, count - 1):  # and wherever an element lies
+            halves = [out[:cut].copy(), out[cut:].copy()]
+            rail.run("allreduce", parts[me][:cut].copy(), halves[0], op=op, **factors)
+            rail.run("allreduce", parts[me][cut:].copy(), halves[1], op=op, **factors)
+            assert np.concatenate(halves).tobytes() == want.tobytes(), ("cut", dtype, op, scale, count)
+        whole = np.empty(count, dtype) if me == n - 1 else None
+        rail.run("reduce", parts[me], whole, op=op, root=n - 1, **factors)
+        assert whole is None or whole.tobytes() == want.tobytes()
+        checked += 1
+orders = [np.empty(50_001, np.float32) for _ in range(2)]
+for parts, total in zip([ROWS, ROWS[::-1]], orders):
+    _core.combine("sum", parts, [total])
+assert n < 3 or orders[0].tobytes() != orders[1].tobytes(), "order does not matter to these numbers"
+print(checked)
+"""
+
 GROUPS = """
 odd = rail.split(me % 2, key=-me)
 assert odd.size == (n + 1 - me % 2) // 2
@@ -252,6 +282,12 @@ def test_reductions(n: int) -> None:
     done = launch(n, PREAMBLE + REDUCTIONS, launcher="mpirun", check=True)
     # 15 types; 9 operators on bool, 10 on the 8 integers, 7 on the 6 floats; 4 counts
     assert [int(text) for text in done] == [4 * (9 + 10 * 8 + 7 * 6)] * n
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_bits_are_those_of_rank_order(n: int) -> None:
+    """As `direct` has them on one host, for any size and wherever an element lies: fusion changes none."""
+    assert launch(n, PREAMBLE + BITS, launcher="mpirun", check=True).outputs == ["90\n"] * n
 
 
 @pytest.mark.parametrize("n", [1, 3, 4])

@@ -1,9 +1,8 @@
-#include "executor/cuda/moves.h"
-
 #include <algorithm>
 
 #include "base/cuda_device.h"
 #include "executor/cuda/device.h"
+#include "executor/cuda/moves.h"
 
 namespace pc::cuda {
 namespace {
