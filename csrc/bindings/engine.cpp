@@ -16,8 +16,8 @@ namespace {
 
 using engine::Board;
 using engine::Details;
-using engine::Member;
 using engine::Engine;
+using engine::Member;
 using engine::Pending;
 using engine::Pendings;
 
@@ -231,8 +231,7 @@ void bind_engine(py::module_& m) {
   m.def(
       "report_on_signal", [](int number) { return std::signal(number, want_report) != SIG_ERR; }, py::arg("number"),
       "Engines write what waits for whom to standard error when the signal comes.");
-  m.def(
-      "reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has come.");
+  m.def("reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has come.");
 }
 
 }  // namespace pc

@@ -92,24 +92,27 @@ constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * s
 // Holds the board.  A rank that died holding it has left it in an unknown state: nobody uses it any more.
 class Board::Lock {
  public:
-  explicit Lock(Header& header) : header_(header) {
-    const int code = pthread_mutex_lock(&header.mutex);
+  explicit Lock(const Board& board) : mutex_(board.header_->mutex) {
+    std::atomic<uint32_t>& broken = board.header_->broken;
+    const int code = pthread_mutex_lock(&mutex_);
     if (code == EOWNERDEAD) {
-      header.broken.store(1, std::memory_order_release);
-      pthread_mutex_consistent(&header.mutex);
+      broken.store(1, std::memory_order_release);
+      pthread_mutex_consistent(&mutex_);
     } else if (code != 0) {
       throw SystemFailure(std::string("the engine's lock: ") + std::strerror(code));
     }
-    if (header.broken.load(std::memory_order_acquire) != 0) {
-      pthread_mutex_unlock(&header.mutex);
-      throw CommunicatorFault(Fault::peer_lost, -1, "a rank ended while it wrote to the engine's board");
-    }
+    if (broken.load(std::memory_order_acquire) == 0) return;
+    pthread_mutex_unlock(&mutex_);
+    const int32_t rank = board.who_died ? board.who_died() : -1;
+    throw CommunicatorFault(Fault::peer_lost, rank,
+                            (rank < 0 ? "a rank" : "rank " + std::to_string(rank)) +
+                                " is gone: it ended while it wrote to the engine's board");
   }
-  ~Lock() { pthread_mutex_unlock(&header_.mutex); }
+  ~Lock() { pthread_mutex_unlock(&mutex_); }
   Lock(const Lock&) = delete;
 
  private:
-  Header& header_;
+  pthread_mutex_t& mutex_;
 };
 
 size_t Board::bytes(int32_t size, int32_t slots) {
@@ -188,7 +191,7 @@ void Board::forget(int32_t index) {
 void Board::announce(std::vector<Announcement>& items, bool urgent) {
   bool ready = false;
   {
-    const Lock lock(*header_);
+    const Lock lock(*this);
     const int64_t now = now_ns();
     try {
       for (Announcement& item : items) note(item, urgent, now);
@@ -271,7 +274,7 @@ bool Board::settle(int32_t index, int64_t now) {
 
 bool Board::leave() {
   {
-    const Lock lock(*header_);
+    const Lock lock(*this);
     if (has_batch() || has_ready()) return false;
     header_->joined.remove(rank_);
     for (int32_t i = 0; i < header_->used; ++i) slot(i).announced.remove(rank_);
@@ -282,7 +285,7 @@ bool Board::leave() {
 
 void Board::urge(int32_t index) {
   {
-    const Lock lock(*header_);
+    const Lock lock(*this);
     Slot& s = slot(index);
     if (s.announced.has(rank_)) s.current().urgent = true;
     const int32_t count = header_->ready.load(std::memory_order_relaxed);
@@ -300,7 +303,7 @@ bool Board::has_ready() const { return header_->ready.load(std::memory_order_acq
 steady_clock::time_point Board::cut(bool at_once) {
   if (!has_ready()) return steady_clock::time_point::max();
   {
-    const Lock lock(*header_);
+    const Lock lock(*this);
     if (has_batch()) return steady_clock::time_point{};
     if (header_->ready.load(std::memory_order_relaxed) == 0) return steady_clock::time_point::max();
     const auto cycle = std::chrono::nanoseconds(static_cast<int64_t>(cycle_seconds() * 1e9));
@@ -356,7 +359,7 @@ std::vector<Member> Board::fetch() {
   if (!has_batch()) return members;
   bool ready = false;
   {
-    const Lock lock(*header_);
+    const Lock lock(*this);
     const Batch batch = batches_[fetched_++ % static_cast<uint64_t>(slots_)];
     members.resize(batch.count);
     for (int32_t i = 0; i < batch.count; ++i) {
@@ -412,7 +415,7 @@ void Board::wake() {
 
 std::vector<Stall> Board::stalls(double seconds, bool all) {
   std::vector<Stall> found;
-  const Lock lock(*header_);
+  const Lock lock(*this);
   const int64_t now = now_ns();
   for (int32_t i = 0; i < header_->used; ++i) {
     Slot& s = slot(i);

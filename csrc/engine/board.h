@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,6 +93,8 @@ class Board {
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  // Which rank has died, asked where one did so in the midst of writing here; -1: unknown.
+  std::function<int32_t()> who_died;
 
  private:
   class Lock;

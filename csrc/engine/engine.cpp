@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "base/pause.h"
@@ -34,7 +35,9 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
       fused_(team_, std::move(maker), buffer, bytes, buffers, timeline_),
       stall_(stall),
       runner_(std::move(runner)),
-      reports_given_(reports_wanted.load()) {}
+      reports_given_(reports_wanted.load()) {
+  board_->who_died = [this] { return find_lost(); };
+}
 
 void Engine::submit(const Pendings& operations, bool now) {
   bool asleep = false;
@@ -162,6 +165,16 @@ bool Engine::await_batch(Clock::time_point limit) {
     const std::lock_guard lock(mutex_);
     if (closing_) return false;
   }
+}
+
+// A rank whose process has ended; its lock is told of it a moment before others can see it.  -1: none.
+int32_t Engine::find_lost() const {
+  for (int tried = 0; tried < 500; ++tried) {
+    for (int32_t peer = 0; peer < team_->size(); ++peer)
+      if (peer != team_->rank() && team_->gone(peer)) return peer;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return -1;
 }
 
 // Raises what keeps a peer from ever submitting what is awaited.

@@ -94,6 +94,7 @@ class Engine {
   bool turn(Clock::time_point limit);
   void drain();
   bool await_batch(Clock::time_point limit);
+  int32_t find_lost() const;
   void check_peers(Clock::time_point now);
   void run_batch(const std::vector<Member>& members);
   void run_fused(const std::vector<Member>& members, const Pendings& mine);
@@ -103,6 +104,9 @@ class Engine {
   void complete(const Pendings& operations, const std::optional<CommunicatorFault>& fault, int32_t number = -1);
   void fail(const CommunicatorFault& fault);
   void inspect();
+  void give_report();
+  void watch_stalls();
+  std::string label() const;
   int32_t program_for(int64_t bytes) const;
 
   std::shared_ptr<Team> team_;

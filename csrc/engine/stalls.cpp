@@ -25,34 +25,44 @@ std::string Engine::report() { return list(board_->stalls(0, true)); }
 
 // Standard error, and not Python's logging: the interpreter may be what is stuck.
 void Engine::inspect() {
-  const std::string me = "pycollective: communicator '" + team_->name() + "', rank " + std::to_string(team_->rank());
-  if (const uint32_t wanted = reports_wanted.load(); wanted != reports_given_) {
-    reports_given_ = wanted;
-    const std::string text = report();
-    std::fprintf(stderr, "%s: %s\n%s", me.c_str(),
-                 text.empty() ? "no operation waits for a rank" : "operations that wait:", text.c_str());
-  }
-  const auto now = Clock::now();
-  const bool watches = stall_.warn_seconds > 0 || stall_.shutdown_seconds > 0;
-  if (!watches || team_->poisoned()) return;
   try {
-    const auto since = std::chrono::duration<double>(now - inspected_).count();
-    if (stall_.warn_seconds > 0 && since >= stall_.warn_seconds) {
-      const auto stalls = board_->stalls(stall_.warn_seconds, false);
-      if (!stalls.empty()) {
-        inspected_ = now;
-        std::fprintf(stderr, "%s: some ranks have not submitted what others wait for:\n%s", me.c_str(),
-                     list(stalls).c_str());
-      }
-    }
-    if (stall_.shutdown_seconds > 0) {
-      const auto stalls = board_->stalls(stall_.shutdown_seconds, true);
-      if (!stalls.empty())
-        team_->poison(Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls));
-    }
+    give_report();
+    watch_stalls();
   } catch (const CommunicatorFault& fault) {
     fail(fault);
   }
+}
+
+void Engine::give_report() {
+  const uint32_t wanted = reports_wanted.load();
+  if (wanted == reports_given_) return;
+  reports_given_ = wanted;
+  const std::string text = report();
+  std::fprintf(stderr, "%s: %s\n%s", label().c_str(),
+               text.empty() ? "no operation waits for a rank" : "operations that wait:", text.c_str());
+}
+
+void Engine::watch_stalls() {
+  if (team_->poisoned()) return;
+  const auto now = Clock::now();
+  const auto since = std::chrono::duration<double>(now - inspected_).count();
+  if (stall_.warn_seconds > 0 && since >= stall_.warn_seconds) {
+    const auto stalls = board_->stalls(stall_.warn_seconds, false);
+    if (!stalls.empty()) {
+      inspected_ = now;
+      std::fprintf(stderr, "%s: some ranks have not submitted what others wait for:\n%s", label().c_str(),
+                   list(stalls).c_str());
+    }
+  }
+  if (stall_.shutdown_seconds > 0) {
+    const auto stalls = board_->stalls(stall_.shutdown_seconds, true);
+    if (!stalls.empty())
+      team_->poison(Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls));
+  }
+}
+
+std::string Engine::label() const {
+  return "pycollective: communicator '" + team_->name() + "', rank " + std::to_string(team_->rank());
 }
 
 }  // namespace pc::engine

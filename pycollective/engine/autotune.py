@@ -1,9 +1,10 @@
 """Autotuning: which topology for which size, how much to fuse, how long to wait for more to fuse.
 
-Topologies are timed when the engine is made, before there is other traffic. Threshold and cycle time are found on the
-job's own traffic: rank 0 tries one value after the other, each for half a second or so, and keeps what moved the most
-bytes; first one of the two, then the other, as Horovod's parameter manager does with Bayesian optimization
-(https://horovod.readthedocs.io/en/stable/autotune.html). What was found can be kept in a file for the next run.
+Topologies are timed when the engine is made, before there is other traffic (between hosts there is one).
+Threshold and cycle time are found on the job's own traffic: rank 0 tries one value after the other, each for half a
+second or so, and keeps what moved the most bytes; first one of the two, then the other, as Horovod's parameter manager
+does with Bayesian optimization (https://horovod.readthedocs.io/en/stable/autotune.html). What was found can be kept in
+a file for the next run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import pickle
 import statistics
 import threading
 import time
@@ -131,20 +133,60 @@ class Tuner:
         raise InterruptedError
 
 
+def set_up(engine: Engine) -> Tuner | None:
+    """Collective: threshold, cycle time and topologies, as set, as kept from an earlier run, or to be found.
+
+    Returns:
+        what looks for them, if something does.
+    """
+    settings, comm, core = engine.settings, engine.comm, engine._core
+    hosts = comm._nodes.count
+    found: dict[str, Any] | None = None
+    topologies: list[tuple[int, str]] = []
+    if settings.autotune and settings.autotune_file:
+        kept = load(settings.autotune_file, comm.size, hosts) if comm.rank == 0 else None
+        found = pickle.loads(comm._exchange(pickle.dumps(kept))[0])
+    if found is not None:
+        topologies = [(int(most), str(name)) for most, name in found["topologies"]]
+    elif settings.autotune and hosts == 1:
+        topologies = choose_topologies(comm, settings.autotune_topologies.split(","))
+    if topologies:
+        core.set_topologies(topologies)
+    if comm.rank != 0:
+        return None
+    if found is not None:
+        core.tune(int(found["fusion_threshold"]), float(found["cycle_time"]))
+        return None
+    core.tune(settings.fusion_threshold, settings.cycle_time)
+    if not settings.autotune:
+        return None
+
+    def keep(threshold: int, cycle_time: float) -> None:
+        if settings.autotune_file:
+            result = {"fusion_threshold": threshold, "cycle_time": cycle_time, "topologies": topologies}
+            save(settings.autotune_file, comm.size, result, hosts)
+
+    return Tuner(engine, keep)
+
+
 # -- what is kept --------------------------------------------------------------------------------------------------
 
 
-def load(path: str, size: int) -> dict[str, Any] | None:
+def load(path: str, size: int, hosts: int = 1) -> dict[str, Any] | None:
     """What an earlier run with as many ranks has found: threshold, cycle_time, topologies; None if there is nothing."""
-    found: dict[str, Any] | None = _kept(Path(path)).get(str(size))
+    found: dict[str, Any] | None = _kept(Path(path)).get(_key(size, hosts))
     return found
 
 
-def save(path: str, size: int, found: dict[str, Any]) -> None:
+def save(path: str, size: int, found: dict[str, Any], hosts: int = 1) -> None:
     """Keep it, beside what is kept for other numbers of ranks."""
     kept = _kept(Path(path))
-    kept[str(size)] = found
+    kept[_key(size, hosts)] = found
     Path(path).write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _key(size: int, hosts: int) -> str:
+    return str(size) if hosts == 1 else f"{size} on {hosts} hosts"
 
 
 def _kept(file: Path) -> dict[str, Any]:

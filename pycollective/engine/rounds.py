@@ -12,15 +12,21 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycollective.comm import arrays
+from pycollective.comm.mpi_talk import Talk
+from pycollective.comm.rail_calls import RailCalls, default_timeout
+from pycollective.engine import clocks
+from pycollective.engine.agreed import Operation, Said, batches, read
 from pycollective.engine.item import Item
-from pycollective.engine.jobs import element_type
-from pycollective.errors import CommunicatorError, Error, MismatchError, TimeoutError
+from pycollective.engine.round_trace import Event, RoundTrace
+from pycollective.engine.round_work import RoundWork
+from pycollective.engine.settings import Settings
+from pycollective.engine.stalls import Stalls
+from pycollective.errors import CommunicatorError, Error, MismatchError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -29,106 +35,45 @@ LONGEST_PAUSE = 0.01
 """Seconds between rounds when nothing is under way."""
 
 
-@dataclass(frozen=True)
-class Signature:
-    """What ranks must agree on. An extent of -1 may differ."""
-
-    collective: str
-    dtype: str
-    shape: tuple[int, ...]
-    op: str
-    root: int
-    prescale: float
-    postscale: float
-    group: tuple[str, ...]
-
-    def __str__(self) -> str:
-        text = f"{self.collective}(shape={self.shape}, dtype={self.dtype}".replace("-1", "*")
-        text += f", op={self.op}" if self.op else ""
-        text += f", prescale={self.prescale:g}" if self.prescale != 1 else ""
-        text += f", postscale={self.postscale:g}" if self.postscale != 1 else ""
-        return (
-            text
-            + (f", root={self.root}" if self.root >= 0 else "")
-            + (f", in a group of {len(self.group)})" if self.group else ")")
-        )
-
-
-@dataclass
-class Said:
-    """What a rank says about an operation."""
-
-    name: str
-    signature: Signature
-    rows: int
-    priority: int
-
-
-@dataclass
-class Operation:
-    """An operation that some ranks have submitted."""
-
-    said: dict[int, Said] = field(default_factory=dict)
-    since: float = 0.0
-
-
-class RoundWork:
-    """See pycollective.engine.item.Work."""
-
-    def __init__(self, item: Item) -> None:
-        self.name, self.item = item.name, item
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-
-    def done(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self, timeout: float | None = None) -> Any:
-        if not self._done.wait(timeout):
-            raise TimeoutError(f"operation {self.name!r} is not through yet; it can be waited for again")
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-    def when_done(self, callback: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(callback)
-                return
-        callback()
-
-    def finish(self) -> None:
-        with self._lock:
-            self._done.set()
-        for callback in self._callbacks:
-            callback()
-
-
 class Rounds:
-    """Does what `_core.Engine` does, over any communicator."""
+    """Does what `_core.Engine` does, over a communicator that spans hosts."""
 
-    def __init__(self, comm: Communicator, run: Callable[..., None]) -> None:
-        """`run`: runs one operation that is no allreduce, as for `_core.Engine`."""
-        self._comm, self._run_one = comm, run
+    def __init__(self, comm: Communicator, run: Callable[..., None], settings: Settings) -> None:
+        """Collective. `run`: runs a batch that is not of allreduces in host memory, as for `_core.Engine`."""
+        assert isinstance(comm._backend, RailCalls)
+        self._comm, self._run_batch = comm, run
+        self._rail = comm._backend.rail
+        self._talk = Talk(self._rail.dup().comm)
+        self._rail.watch = self._talk.check
+        quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
+        warn = 0.0 if quiet else settings.stall_check_time
+        self._stalls = Stalls(comm.name, comm.rank, comm.size, warn, settings.stall_shutdown_time)
+        self._limit = min(default_timeout(), settings.stall_shutdown_time or float("inf"))
+        self._began = time.monotonic()
         self._lock = threading.Lock()
         self._news: list[Said] = []
+        self._tuned: tuple[int, float] | None = None
+        self._closing = False
         self._works: dict[str, RoundWork] = {}
+        self._fault: Error | None = None
+        self._submitted = threading.Event()
+        # What follows is the same on all ranks.
         self._operations: dict[str, Operation] = {}
         self._joined: list[int] = []
-        self._closing = False
-        self._fault: BaseException | None = None
+        self._known: dict[Said, int] = {}
+        self._numbered: list[Said] = []
+        self._capacity = settings.cache_capacity
+        self.threshold, self.cycle_seconds = settings.fusion_threshold, settings.cycle_time
+
+        self._buffer = np.empty(0, np.uint8)
         self._traffic = (0, 0)
-        self._submitted = threading.Event()
-        self.threshold, self.cycle_seconds = 128 << 20, 1e-3
+        self._trace = RoundTrace()
 
     def submit(self, items: Sequence[Item], now: bool) -> list[RoundWork]:
         names = tuple(item.name for item in items)
         works = [RoundWork(item) for item in items]
         group = tuple(sorted(names)) if len(names) > 1 else ()
-        said = [_read(item, group) for item in items]
+        said = [read(item, group, self._comm.size) for item in items]
         with self._lock:
             if self._fault is not None:
                 raise self._fault
@@ -143,188 +88,190 @@ class Rounds:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def loop(self) -> None:
-        """The engine's thread; returns when some rank has closed."""
+        """The engine's thread; returns when some rank has closed, or after a fault."""
         pause = self.cycle_seconds
         try:
             while True:
-                busy, closed = self._round()
-                if closed is not None:
-                    raise CommunicatorError(f"rank {closed} has shut its engine down")
-                pause = self.cycle_seconds if busy else min(2 * pause, LONGEST_PAUSE)
-                if not self._operations:
+                busy, end = self._round()
+                if end is not None:  # agreed
+                    self._fail(end)
+                    self._talk.close()
+                    return
+                pause = self.cycle_seconds if busy else min(2 * pause + 1e-4, LONGEST_PAUSE)
+                if self._operations:
+                    time.sleep(min(pause, self.cycle_seconds))
+                else:
                     self._submitted.wait(pause)
                     self._submitted.clear()
-                else:
-                    time.sleep(min(pause, self.cycle_seconds))
         except Exception as error:
-            self._fail(error)
+            self._break(error if isinstance(error, Error) else CommunicatorError(f"{type(error).__name__}: {error}"))
 
-    def _round(self) -> tuple[bool, int | None]:
-        """One exchange and what follows from it: (whether anything is going on, who has closed)."""
+    def _round(self) -> tuple[bool, Error | None]:
+        """One exchange and what follows from it: (whether anything is going on, what ends it on all ranks)."""
         with self._lock:
             news, self._news = self._news, []
-        said = [pickle.loads(data) for data in self._comm._exchange(pickle.dumps((news, self._closing)))]
-        for rank, (operations, _) in enumerate(said):
-            for operation in operations:
-                self._note(rank, operation)
-        ready = self._ready()
-        self._run(ready)
-        closed = next((rank for rank, (_, closing) in enumerate(said) if closing), None)
-        return any(operations for operations, _ in said) or bool(self._operations), closed
+            tuned, self._tuned = self._tuned, None
+            closing = self._closing
+        fault = self._stalls.overdue(self._operations.values(), self._joined) if self._comm.rank == 0 else None
+        told = [self._known.get(said, said) for said in news]
+        self._began = time.monotonic()
+        answers = self._talk.exchange(pickle.dumps((told, tuned, closing, fault)), self._limit, self._inspect)
+        busy = bool(self._operations)
+        end: Error | None = None
+        if len(self._numbered) > self._capacity:
+            self._known, forgotten, self._numbered = {}, self._numbered, []
+        else:
+            forgotten = self._numbered
+        for rank, (said, wanted, closes, wrong) in enumerate(map(pickle.loads, answers)):
+            self.threshold, self.cycle_seconds = wanted or (self.threshold, self.cycle_seconds)
+            end = end or wrong or (CommunicatorError(f"rank {rank} has shut its engine down") if closes else None)
+            busy = busy or bool(said)
+            for one in said:
+                self._note(rank, forgotten[one] if isinstance(one, int) else one)
+        self._inspect([])
+        for batch in batches(self._ready(), self.threshold):
+            self._run(batch)
+        return busy, end
+
+    def _inspect(self, silent: Sequence[int]) -> None:
+        self._stalls.look(self._operations.values(), self._joined, silent, self._began)
 
     def _note(self, rank: int, said: Said) -> None:
-        operation = self._operations.setdefault(said.name, Operation(since=time.monotonic()))
+        if said not in self._known:  # from now on its number is enough
+            self._known[said] = len(self._numbered)
+            self._numbered.append(said)
+        operation = self._operations.setdefault(said.name, Operation(said.name, time.monotonic()))
         operation.said[rank] = said
         if said.signature.collective == "join":
             self._joined.append(rank)
 
-    def _ready(self) -> list[tuple[str, Operation, list[int]]]:
-        """Operations that all ranks take part in, in the order to run them, and who does so having joined."""
-        size = self._comm.size
+    def _ready(self) -> list[Operation]:
+        """Operations that all ranks take part in, or need not, having joined."""
         found = []
-        for name, operation in self._operations.items():
-            signature = next(iter(operation.said.values())).signature
-            joined = [] if signature.collective == "join" else self._joined
+        for operation in self._operations.values():
+            joined = [] if operation.signature.collective == "join" else self._joined
             absent = [rank for rank in joined if rank not in operation.said]
-            if len(operation.said) + len(absent) == size:
-                found.append((name, operation, absent))
-        found.sort(key=lambda row: next(iter(row[1].said.values())).signature.collective == "join")
-        for name, _, _ in found:
-            del self._operations[name]
+            if len(operation.said) + len(absent) == self._comm.size:
+                operation.absent, operation.ready = absent, clocks.now()
+                found.append(operation)
+        for operation in found:
+            del self._operations[operation.name]
         return found
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def _run(self, ready: list[tuple[str, Operation, list[int]]]) -> None:
-        fused: dict[tuple[str, str, float, float], list[tuple[str, Signature]]] = {}
-        for name, operation, absent in ready:
-            signatures = {said.signature: rank for rank, said in reversed(operation.said.items())}
-            signature = next(iter(operation.said.values())).signature
-            if len(signatures) > 1:
-                self._finish(name, MismatchError(_difference(name, operation)))
-            elif signature.collective == "allreduce":
-                key = (signature.dtype, signature.op, signature.prescale, signature.postscale)
-                fused.setdefault(key, []).append((name, signature))
-            elif signature.collective == "join":
-                last, self._joined = self._joined[-1], []
-                self._works["pycollective.join"].result = last
-                self._finish(name)
-            else:
-                rows = [operation.said[rank].rows if rank not in absent else 0 for rank in range(self._comm.size)]
-                work = self._works.get(name)
-                self._run_one(work, signature.collective, signature.dtype, list(signature.shape), rows, absent)
-                self._finish(name)
-        for (dtype, op, prescale, postscale), members in fused.items():
-            for batch in self._cut(dtype, members):
-                self._allreduce(dtype, op, prescale, postscale, batch)
+    def _run(self, batch: list[Operation]) -> None:
+        begin, first = clocks.now(), batch[0]
+        works = [self._works.get(one.name) for one in batch]
+        error: Error | None = None
+        self._traffic = (self._traffic[0], self._traffic[1] + 1)
+        if difference := first.difference():
+            error = MismatchError(difference)
+        elif first.signature.collective == "join":
+            last, self._joined = self._joined[-1], []
+            for work in filter(None, works):
+                work.result = last
+        elif first.signature.collective == "allreduce" and not first.signature.device:
+            self._allreduce(batch, works)
+        else:
+            self._run_here(batch, works)
+        if not difference:
+            self._trace.batch(batch, works, begin)
+        for one in batch:
+            self._finish(one.name, error)
 
-    def _cut(self, dtype: str, members: list[tuple[str, Signature]]) -> list[list[tuple[str, Signature]]]:
-        """Batches of at most the fusion threshold."""
-        batches: list[list[tuple[str, Signature]]] = []
-        room = 0
-        for name, signature in members:
-            nbytes = int(np.prod(signature.shape, dtype=np.int64)) * arrays.numpy_dtype(dtype).itemsize
-            if not batches or nbytes > room:
-                batches.append([])
-                room = self.threshold
-            batches[-1].append((name, signature))
-            room -= nbytes
-        return batches
+    def _run_here(self, batch: list[Operation], works: Sequence[RoundWork | None]) -> None:
+        """What is left to the communicator's own collectives: see Engine._run."""
+        s, size = batch[0].signature, self._comm.size
+        rows = [
+            (work, list(one.signature.shape), one.rows(size), one.absent, -1)
+            for one, work in zip(batch, works, strict=True)
+        ]
+        self._run_batch(s.collective, s.device, s.dtype, s.op or "sum", s.prescale, s.postscale, rows)
 
-    def _allreduce(
-        self, dtype: str, op: str, prescale: float, postscale: float, batch: list[tuple[str, Signature]]
-    ) -> None:
-        sizes = [int(np.prod(signature.shape, dtype=np.int64)) for _, signature in batch]
-        ends = list(itertools.accumulate(sizes))
-        buffer = np.zeros(ends[-1], arrays.numpy_dtype(dtype))
-        works = [self._works.get(name) for name, _ in batch]
-        for work, end, count in zip(works, ends, sizes, strict=True):
-            if work is not None:
-                buffer[end - count : end] = flat(arrays.readable(work.item.x))
-        self._comm.allreduce(buffer, out=buffer, op=op, prescale=prescale, postscale=postscale)
-        for work, end, count in zip(works, ends, sizes, strict=True):
-            if work is not None:
-                flat(arrays.writable(work.item.out))[...] = buffer[end - count : end]
-                work.result = work.item.out
-                self._finish(work.name)
-        self._traffic = (self._traffic[0] + buffer.nbytes, self._traffic[1] + 1)
+    def _allreduce(self, batch: list[Operation], works: Sequence[RoundWork | None]) -> None:
+        s = batch[0].signature
+        sizes = [one.signature.count for one in batch]
+        alone = works[0] if len(batch) == 1 else None
+        if alone is not None:  # where it is
+            x, out = flat(arrays.readable(alone.item.x)), flat(arrays.writable(alone.item.out))
+        else:
+            x = out = self._room(sum(sizes), arrays.numpy_dtype(s.dtype))
+        pieces = [out[end - count : end] for end, count in zip(itertools.accumulate(sizes), sizes, strict=True)]
+        with self._trace.span("pack", alone is None):
+            for work, piece in zip(works, pieces, strict=True):
+                if work is None:
+                    piece[...] = 0
+                elif work is not alone:
+                    piece[...] = flat(arrays.readable(work.item.x))
+        with self._trace.span("mpi_allreduce"):
+            self._comm.allreduce(x, out=out, op=s.op, prescale=s.prescale, postscale=s.postscale)
+        with self._trace.span("unpack", alone is None):
+            for work, piece in zip(works, pieces, strict=True):
+                if work is not None and work is not alone:
+                    flat(arrays.writable(work.item.out))[...] = piece
+                if work is not None:
+                    work.result = work.item.out
+        self._traffic = (self._traffic[0] + out.nbytes, self._traffic[1])
 
-    def _finish(self, name: str, error: BaseException | None = None) -> None:
+    def _room(self, count: int, dtype: np.dtype[Any]) -> Any:
+        """The fusion buffer; it grows to what the threshold lets through."""
+        if self._buffer.nbytes < count * dtype.itemsize:
+            self._buffer = np.empty(count * dtype.itemsize, np.uint8)
+        return self._buffer[: count * dtype.itemsize].view(dtype)
+
+    def _finish(self, name: str, error: Error | None = None) -> None:
         with self._lock:
             work = self._works.pop(name, None)
         if work is not None:
             work.error = work.error or error
             work.finish()
 
-    def _fail(self, error: BaseException) -> None:
+    def _break(self, error: Error) -> None:
+        """Something has gone wrong that this rank cannot go on after: nor can the others."""
+        self._rail.fault = self._rail.fault or error
+        self._talk.tell(error)
+        self._fail(error)
+
+    def _fail(self, error: Error) -> None:
         with self._lock:
-            self._fault = error if isinstance(error, Error) else CommunicatorError(str(error))
+            self._fault = error
             names = list(self._works)
         for name in names:
-            self._finish(name, self._fault)
+            self._finish(name, error)
 
     # -- the rest of _core.Engine's surface ------------------------------------------------------------------------
 
     def close(self) -> None:
         """The thread tells the others in its next round, and ends."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
         self._submitted.set()
 
     def tune(self, threshold: int, cycle_seconds: float) -> None:
-        """Of this rank's batches: the same on all ranks, or they would differ."""
-        self.threshold, self.cycle_seconds = threshold, cycle_seconds
+        """Of all ranks, from their next round on."""
+        with self._lock:
+            self._tuned = (threshold, cycle_seconds)
 
     def set_topologies(self, rows: Sequence[tuple[int, str]]) -> None:
-        """Between hosts there is only MPI's own."""
+        """Between hosts there is one."""
 
     def traffic(self) -> tuple[int, int]:
         return self._traffic
 
     def report(self) -> str:
-        now, lines = time.monotonic(), []
-        for name, operation in list(self._operations.items()):
-            missing = [rank for rank in range(self._comm.size) if rank not in operation.said]
-            lines.append(f"  {name!r} has waited {now - operation.since:.1f} s for ranks {missing}\n")
-        return "".join(lines)
+        return self._stalls.report(list(self._operations.values()), list(self._joined))
 
     def trace(self, on: bool) -> None:
-        """Rounds are not traced."""
+        self._trace.on = on
 
-    def take_events(self) -> tuple[list[Any], list[Any]]:
-        return [], []
+    def take_events(self) -> tuple[list[Event], list[Any]]:
+        """Between hosts no steps are to be seen."""
+        return self._trace.take(), []
 
 
 def flat(buffer: Any) -> Any:
     """The elements of what `arrays.readable` returns, as a flat NumPy array over the same memory."""
     if isinstance(buffer, np.ndarray):
         return buffer.reshape(-1)
-    return buffer.array(arrays.numpy_dtype(buffer.dtype))
-
-
-def _read(item: Item, group: tuple[str, ...]) -> Said:
-    reduces = item.collective in ("allreduce", "reducescatter")
-    shape = arrays.shape_of(item.x) if item.x is not None else ()
-    rows = shape[0] if shape else 1
-    if shape and item.collective in ("allgather", "alltoall"):
-        shape = (-1, *shape[1:])
-    signature = Signature(
-        item.collective,
-        element_type(item.x) if item.x is not None else "",
-        shape,
-        item.op if reduces else "",
-        item.root if item.collective == "broadcast" else -1,
-        item.prescale if reduces else 1.0,
-        item.postscale if reduces else 1.0,
-        group,
-    )
-    return Said(item.name, signature, rows, item.priority)
-
-
-def _difference(name: str, operation: Operation) -> str:
-    ranks = sorted(operation.said)
-    first = ranks[0]
-    other = next(r for r in ranks if operation.said[r].signature != operation.said[first].signature)
-    return (
-        f"operation {name!r} differs between ranks: rank {first} submits {operation.said[first].signature}; "
-        f"rank {other} submits {operation.said[other].signature}"
-    )
+    return buffer.array(arrays.numpy_dtype(buffer.dtype)).reshape(-1)

@@ -3,7 +3,8 @@
 Each rank is a process of the trace. One of its rows shows the batches as they pass through the fusion buffer, one the
 steps of the schedules with an arrow from each step to those that waited for it, and each operation has a row of its
 own: NEGOTIATE_* from its rank's submission to the last one's, QUEUE until its batch begins, then the operation
-itself. Names are those of Horovod's Timeline, https://horovod.readthedocs.io/en/stable/timeline.html; the format is
+itself. Between hosts there are no steps to be seen: the exchange is one slice of the batch. Names are those of
+Horovod's Timeline, https://horovod.readthedocs.io/en/stable/timeline.html; the format is
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
 """
 
@@ -12,10 +13,15 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from pycollective.engine import clocks, parts
+from pycollective.engine.item import Item
+from pycollective.engine.parts import part_of
+from pycollective.errors import Error
 
 if TYPE_CHECKING:
     from pycollective.engine.engine import Engine
@@ -27,6 +33,7 @@ _PHASES = {
     "pack": "MEMCPY_IN_FUSION_BUFFER",
     "unpack": "MEMCPY_OUT_FUSION_BUFFER",
     "reduce": "REDUCE",
+    "mpi_allreduce": "MPI_ALLREDUCE",
     "queue": "QUEUE",
 }
 
@@ -38,10 +45,11 @@ class Timeline:
     """
 
     def __init__(self, path: str | Path, engine: Engine, mark_cycles: bool = False) -> None:
-        """Start to write.
+        """Start to write. Collective where the ranks are on several hosts.
 
         Args:
-            path: of the merged file; this rank's part is `part_of(path, rank)` until then.
+            path: of the merged file; this rank's part lies beside it until then (in the folder of temporary files,
+                where its host has no such folder).
             engine: whose operations are shown.
             mark_cycles: an instant event for every batch.
 
@@ -54,8 +62,14 @@ class Timeline:
         self._mark_cycles = mark_cycles
         self._rows: dict[str, int] = {}
         self._numbers = itertools.count(FIRST_OPERATION)
-        self._file: IO[str] = part_of(self.path, engine.rank).open("w")
-        self._write([{"clock": _clock()}, *_head(engine.rank)])
+        self._across = engine.comm._nodes.count > 1
+        if self._across:
+            starts = Item("call", "pycollective.timeline.start", run=lambda comm: parts.start(comm, self.path))
+            self._part, reading = engine.run([starts])[0]
+        else:
+            self._part, reading = part_of(self.path, engine.rank), (clocks.now(), 0)
+        self._file: IO[str] = self._part.open("w")
+        self._write([{"clock": reading}, *_head(engine.rank, not self._across)])
         self._stop = threading.Event()
         self._core.take_events()  # left over from an earlier timeline
         self._core.trace(True)
@@ -71,6 +85,19 @@ class Timeline:
         self._thread.join()
         self._drain()
         self._file.close()
+
+    def finish(self) -> None:
+        """Collective: close, and merge. When rank 0 returns, the file of all ranks is there."""
+        self.close()
+        through = Item("barrier", "pycollective.timeline")  # all parts are written
+        if self._across:
+            through = Item("call", through.name, run=lambda comm: parts.collect(comm, self.path, self._part))
+        try:
+            self._engine.run([through])
+        except Error as error:
+            warnings.warn(f"the timeline may lack ranks: {error}", RuntimeWarning, stacklevel=3)
+        if self._engine.rank == 0:
+            merge(self.path, self._engine.size)
 
     def _loop(self) -> None:
         while not self._stop.wait(FLUSH_SECONDS):
@@ -112,38 +139,21 @@ class Timeline:
         self._file.flush()
 
 
-def part_of(path: Path, rank: int) -> Path:
-    """Where a rank writes until the parts are merged: one JSON object a line."""
-    return path.with_name(f"{path.name}.rank{rank}")
-
-
 def merge(path: str | Path, size: int) -> int:
-    """Join the parts of `size` ranks into one trace file and remove them.
-
-    Clocks: ranks of one host share theirs; those of others are aligned by the time of day.
+    """Join the parts of `size` ranks into one trace file, in rank 0's time, and remove them.
 
     Returns:
         how many parts there were.
     """
     path = Path(path)
-    parts = [part for rank in range(size) if (part := part_of(path, rank)).exists()]
-    events: list[dict[str, Any]] = []
-    base: dict[str, Any] | None = None
-    for part in parts:
-        lines = [json.loads(line) for line in part.read_text().splitlines() if line.endswith("}")]
-        clock = lines[0]["clock"]
-        base = base or clock
-        shift = 0 if clock["boot"] == base["boot"] else clock["day"] - base["day"]
-        for event in lines[1:]:
-            if "ns" in event:
-                event["ns"] += shift
-            events.append(event)
+    found = [part for rank in range(size) if (part := part_of(path, rank)).exists()]
+    events = [event for part in found for event in parts.read(part)]
     start = min((event["ns"] for event in events if "ns" in event), default=0)
     with path.open("w") as file:
         json.dump({"displayTimeUnit": "ns", "traceEvents": list(_timed(_paired(events), start))}, file)
-    for part in parts:
+    for part in found:
         part.unlink()
-    return len(parts)
+    return len(found)
 
 
 def _timed(events: Iterable[dict[str, Any]], start: int) -> Iterator[dict[str, Any]]:
@@ -151,6 +161,8 @@ def _timed(events: Iterable[dict[str, Any]], start: int) -> Iterator[dict[str, A
     for event in events:
         if "ns" in event:
             event["ts"] = (event.pop("ns") - start) / 1000
+        if "dur" in event:
+            event["dur"] /= 1000
         yield event
 
 
@@ -181,22 +193,16 @@ def _step(
 
 
 def _slice(name: str, rank: int, row: int, begin: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "pid": rank, "tid": row, "ns": begin, "dur": (end - begin) / 1000, "args": args}
+    return {"ph": "X", "name": name, "pid": rank, "tid": row, "ns": begin, "dur": end - begin, "args": args}
 
 
-def _head(rank: int) -> Iterator[dict[str, Any]]:
+def _head(rank: int, steps: bool) -> Iterator[dict[str, Any]]:
     yield _meta("process_name", rank, 0, name=f"rank {rank}")
     yield _meta("process_sort_index", rank, 0, sort_index=rank)
-    for row, name in ((BATCHES, "fusion buffer"), (STEPS, "steps")):
+    for row, name in ((BATCHES, "fusion buffer"), (STEPS, "steps"))[: 2 if steps else 1]:
         yield _meta("thread_name", rank, row, name=name)
         yield _meta("thread_sort_index", rank, row, sort_index=row)
 
 
 def _meta(kind: str, rank: int, row: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": args}
-
-
-def _clock() -> dict[str, Any]:
-    """Whose clock it is, and what the time of day is at its zero, in nanoseconds."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return {"boot": boot.read_text().strip() if boot.exists() else "", "day": time.time_ns() - time.monotonic_ns()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from engine.operations import SECONDS, on_engines
+from engine.two_hosts import on_two_hosts
 from pycollective import local_world
 from pycollective.engine import Engine, Item, Settings, autotune
 
@@ -21,15 +23,17 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "SAMPLE_SECONDS", 0.02)
 
 
-def job(engine: Engine, kept: Path) -> None:
+def job(engine: Engine, kept: Path, note: Callable[[Engine], None] = lambda engine: None) -> None:
     """Gradients until rank 0 finds in the file what was tuned for so many ranks, checked all along."""
+    hosts = engine.comm._nodes.count
     end = time.monotonic() + SECONDS
     x = [np.full(1000 * (i + 1), float(engine.rank + 1)) for i in range(5)]
     total = engine.size * (engine.size + 1) / 2
     while True:
         got = engine.run([Item("allreduce", f"grad.{i}", each) for i, each in enumerate(x)])
         assert all((each == total).all() for each in got)
-        through = np.array([autotune.load(str(kept), engine.size) is not None or time.monotonic() > end])
+        note(engine)
+        through = np.array([autotune.load(str(kept), engine.size, hosts) is not None or time.monotonic() > end])
         if engine.run([Item("broadcast", "through", through, root=0)])[0][0]:
             return
 
@@ -112,3 +116,57 @@ def test_the_fastest_topology_for_each_size(monkeypatch: pytest.MonkeyPatch) -> 
     chosen = dict(zip(autotune.SIZES, [name for _, name in rows[0]], strict=True))
     assert {name for size, name in chosen.items() if size < 1 << 20} == {"direct"}
     assert {name for size, name in chosen.items() if size >= 1 << 20} == {"tree"}
+
+
+ON_TWO_HOSTS = """
+from pathlib import Path
+from engine.test_autotune import job
+from pycollective.engine import autotune
+autotune.SAMPLE_SECONDS = 0.02
+kept, log = map(Path, sys.argv[1:])
+settings = Settings(autotune=True, autotune_file=str(kept), autotune_log=str(log))
+seen = set()
+def note(engine):
+    seen.add((engine._core.threshold, engine._core.cycle_seconds))
+engine = Engine(comm, settings)
+job(engine, kept, note)
+engine.run([Item("barrier", "all")])
+note(engine)
+said = comm._exchange(repr((sorted(seen), engine.traffic())).encode())
+assert len(set(said)) == 1, said  # all ranks have seen the same, and cut the same batches
+engine.close()
+if comm.rank == 0: log.unlink()
+comm.barrier()
+
+engine = Engine(comm, settings)  # takes what was found
+engine.run([Item("barrier", "begun")])
+print(engine._core.threshold, engine._core.cycle_seconds, len(seen))
+engine.close()
+engine = Engine(comm)
+for turn in range(comm.size):  # any rank may set them, while work is under way
+    works = engine.submit([Item("allreduce", "x", np.ones(9))])
+    if comm.rank == turn: engine.tune(1000 + turn, 1e-3 * (turn + 1))
+    engine.run([Item("barrier", "told")])
+    engine.run([Item("barrier", "heard")])
+    assert (engine._core.threshold, engine._core.cycle_seconds) == (1000 + turn, 1e-3 * (turn + 1))
+    assert works[0].wait(SECONDS)[0] == comm.size
+engine.close()
+assert not (comm.rank == 0 and log.exists())
+"""
+
+
+@pytest.mark.mpi
+def test_two_hosts(tmp_path: Path) -> None:
+    """Rank 0 decides; all ranks follow in the same round. Its host alone has the file."""
+    kept, log = tmp_path / "here" / "only" / "kept.json", tmp_path / "here" / "only" / "log.csv"
+    done = on_two_hosts(tmp_path, ON_TWO_HOSTS, kept, log, ranks=2).check()
+    found = json.loads(kept.read_text())
+    assert list(found) == ["2 on 2 hosts"]
+    best = found["2 on 2 hosts"]
+    assert best["topologies"] == []
+    assert best["fusion_threshold"] in autotune.THRESHOLDS
+    assert best["cycle_time"] in autotune.CYCLE_TIMES
+    for line in done:
+        threshold, cycle_time, tried = line.split()
+        assert (int(threshold), float(cycle_time)) == (best["fusion_threshold"], best["cycle_time"])
+        assert int(tried) > 5

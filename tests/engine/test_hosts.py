@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from core.processes import IMPORTABLE
 
-from launch import OPEN_MPI_SETTINGS, find_mpirun
+from engine.two_hosts import on_two_hosts
 
 CASE = """
-import sys
 from dataclasses import replace
-import numpy as np, pycollective as pc
 from engine.operations import SECONDS, play, random_phases
 from engine.test_join import uneven
-from pycollective.engine import Engine, Item
-comm = pc.init()
-assert comm.cross_size == 2, comm
 engine = Engine(comm)
 n, me = engine.size, engine.rank
 
@@ -40,6 +30,13 @@ for turn in range(3):
     else:
         raise AssertionError("not told")
     assert works[0].wait(SECONDS).sum() == works[2].wait(SECONDS).sum() == 5 * n
+
+xs = [np.random.default_rng(rank).normal(size=200_003).astype("f4") for rank in range(n)]
+right = ((xs[0] + xs[1]) + xs[2]) + xs[3]  # the bits of one host, whatever travels together
+parts = [slice(0, 5), slice(5, 1700), slice(1700, 90_000), slice(90_000, None)]
+works = [engine.submit([Item("allreduce", f"part {i}", xs[me][part])])[0] for i, part in enumerate(parts)]
+for work, part in zip(works, parts):
+    assert work.wait(SECONDS).tobytes() == right[part].tobytes(), part
 
 engine.submit([Item("allreduce", "twice", np.ones(2))])
 try:
@@ -69,19 +66,108 @@ if me == 1:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("threshold", ["", "1000"])
-def test_two_hosts(tmp_path: Path, threshold: str) -> None:
-    """`unshare -u` gives two of four ranks a host name of their own."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
-        pytest.skip("needs unshare -u (root, or user namespaces)")
-    mpirun = find_mpirun()
-    assert mpirun is not None
-    script = tmp_path / "case.py"
-    script.write_text(CASE)
-    here = ["-np", "2", sys.executable, str(script)]
-    there = ["-np", "2", "unshare", "-u", "sh", "-c", f"hostname elsewhere && exec {sys.executable} {script}"]
-    command = [mpirun, "--bind-to", "none", *here, ":", *there]
-    environment = {**os.environ, **OPEN_MPI_SETTINGS, **IMPORTABLE, "HOROVOD_FUSION_THRESHOLD": threshold}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("fine") == 4
+@pytest.mark.parametrize(("threshold", "capacity"), [("", ""), ("1000", "7")])
+def test_two_hosts(tmp_path: Path, threshold: str, capacity: str) -> None:
+    done = on_two_hosts(
+        tmp_path, CASE, env={"HOROVOD_FUSION_THRESHOLD": threshold, "HOROVOD_CACHE_CAPACITY": capacity}
+    ).check()
+    assert list(done) == ["fine\n"] * 4
+
+
+MISSING = """
+from pycollective.engine.rounds import Rounds
+engine = Engine(comm)
+if comm.rank == 1:
+    def refuse(*a): raise MemoryError("no room")
+    engine._core._room = refuse
+items = [Item("allreduce", name, np.ones(3)) for name in "ab"]
+for turn in range(2):
+    try:
+        engine.run(items)
+    except pc.CommunicatorError as error:
+        print("broken", "no room" in str(error))
+engine.close()
+
+engine = Engine(comm)
+engine.run(items)
+if comm.rank == 3:
+    os.kill(os.getpid(), signal.SIGSTOP)
+for turn in range(2):
+    try:
+        engine.run(items)
+    except pc.TimeoutError as error:
+        print("silent", "rank 3 has not answered" in str(error))
+engine.close()
+for turn in range(2):
+    try:
+        comm.allreduce(np.ones(3), timeout=0.2 if turn == 0 else 1000)
+    except pc.TimeoutError as error:
+        print("late", "allreduce" in str(error))
+try:
+    comm.shrink(5)
+except pc.CommunicatorError as error:
+    print("kept", "--with-ft" in str(error))
+"""
+
+
+@pytest.mark.mpi
+def test_a_rank_that_stops(tmp_path: Path) -> None:
+    """What fails on one rank is told to all; one that says nothing is named after PYCOLLECTIVE_TIMEOUT; none hangs."""
+    env = {"PYCOLLECTIVE_TIMEOUT": "1.5", "HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5"}
+    done = on_two_hosts(tmp_path, MISSING, env=env)
+    assert done.returncode != 0
+    assert "  rank 3 has not answered for" in done.stderr, done.report()
+    assert done[3].startswith("broken True\n" * 2), done.report()  # mpirun wakes it up before it ends it
+    expected = ["broken True", "broken True", "silent True", "silent True", "late True", "late True", "kept True"]
+    for rank in range(3):
+        assert done[rank].splitlines() == expected, done.report()
+
+
+KILLED = """
+engine = Engine(comm)
+part = comm.split(comm.rank % 2)
+engine.run([Item("barrier", "all")])
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+for turn in range(2):
+    try:
+        engine.run([Item("allreduce", name, np.ones(3)) for name in "ab"])
+    except pc.PeerLostError as error:
+        print("gone", error.rank, "rank 1 is gone" in str(error))
+engine.close()
+try:
+    comm.allreduce(np.ones(3))
+except pc.PeerLostError as error:
+    print("gone", error.rank)
+try:
+    print("others", part.allreduce(np.ones(1))[0])
+except pc.PeerLostError as error:
+    print("gone", error.rank)
+left = comm.shrink()
+engine = Engine(left)
+total = engine.run([Item("allreduce", "rank", np.array([comm.rank]))])[0]
+print("left", left.world_ranks, left.local_size, left.cross_size, total)
+engine.close()
+if left.rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    left.allreduce(np.ones(3))
+except pc.PeerLostError as error:
+    print("gone", error.rank)
+last = left.shrink()
+print("last", last.world_ranks, last.allreduce(np.ones(1)), last.explain("allreduce", 8).window)
+"""
+
+
+@pytest.mark.mpi
+def test_ranks_that_are_killed(tmp_path: Path) -> None:
+    """Where MPI tolerates it, the others go on among themselves: mpirun --with-ft mpi. Else mpirun ends the job."""
+    env, options = {"PYCOLLECTIVE_TIMEOUT": "20"}, ("--with-ft", "mpi")
+    done = on_two_hosts(tmp_path, KILLED, env=env, options=options, clock=False)
+    told, left = ["gone 1 True", "gone 1 True", "gone 1"], "left (0, 2, 3)"
+    assert done[0].splitlines() == [*told, "others 2.0", f"{left} 1 2 [5]"], done.report()
+    assert done[1] == ""
+    for rank, others, crossing in ((2, "others 2.0", 2), (3, "gone 0", 1)):
+        *lines, last = done[rank].splitlines()
+        assert lines == [*told, others, f"{left} 2 {crossing} [5]", "gone 0"], done.report()
+        assert last.startswith("last (2, 3) [2.] ") and "shared memory" in last, done.report()

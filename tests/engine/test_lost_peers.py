@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import signal
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import Job
+from core.processes import Job, alive
 
 from engine.operations import SECONDS
 from pycollective import Communicator, PeerLostError
@@ -109,3 +114,62 @@ def leaves_without_a_word(comm: Communicator, link: Connection) -> str:
 def test_a_rank_that_ends() -> None:
     with Job(3, leaves_without_a_word) as job:
         assert [job.outcomes()[rank].value for rank in range(3)] == ["told", "left", "told"]
+
+
+def dies_holding_the_lock(comm: Communicator, link: Connection, others: str) -> str:
+    """Rank 1 takes the lock of the board, the first thing there, and is killed; the others wait, or come later."""
+    boards = []
+    share = Engine._share_board
+
+    def noted(engine: Engine, slots: int) -> Any:
+        boards.append(share(engine, slots))
+        return boards[-1]
+
+    Engine._share_board = noted  # type: ignore[method-assign]
+    engine = Engine(comm)
+    assert engine.submit([ones("fine")])[0].wait(SECONDS)[0] == engine.size
+    works = engine.submit([ones("a")]) if others == "wait" and engine.rank != 1 else []
+    link.send("ready")
+    if others == "come" or engine.rank == 1:
+        link.recv()
+    if engine.rank == 1:
+        assert ctypes.CDLL(None).pthread_mutex_lock(ctypes.c_void_p(address_of(boards[0]))) == 0
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerLostError, match="rank 1 is gone") as caught:
+        (works or engine.submit([ones("a")]))[0].wait(SECONDS)
+    assert caught.value.rank == 1
+    with pytest.raises(PeerLostError):
+        engine.join()
+    engine.close()
+    smaller = comm.shrink()
+    second = Engine(smaller)
+    assert second.submit([ones("a")])[0].wait(SECONDS)[0] == comm.size - 1
+    second.close()
+    return str(caught.value)
+
+
+def address_of(segment: Any) -> int:
+    """Where memory that ranks share is mapped: found by its size."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if "pycollective" in line and 0 <= end - begin - segment.bytes < mmap.PAGESIZE:
+            return begin
+    raise AssertionError("the board is not mapped")
+
+
+@pytest.mark.parametrize(("n", "others"), [(2, "wait"), (3, "wait"), (3, "come")])
+def test_a_rank_that_dies_holding_the_lock(n: int, others: str) -> None:
+    with Job(n, dies_holding_the_lock, others) as job:
+        for rank in range(n):
+            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        job.link[1].send("die")
+        if others == "come":
+            while alive(job.pid[1]):
+                time.sleep(0.01)
+            for rank in (0, 2):
+                job.link[rank].send("come")
+        outcomes = job.outcomes()
+    for rank in set(range(n)) - {1}:
+        assert outcomes[rank].error is None, outcomes[rank].trace
+        if others == "come":
+            assert "while it wrote to the engine's board" in outcomes[rank].value

@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import pytest
 from core.processes import IMPORTABLE
 
 from engine.operations import SECONDS, on_engines
+from engine.two_hosts import on_two_hosts
 from launch import launch
 from pycollective.engine import Engine, Item
 
@@ -135,3 +138,72 @@ def test_a_handler_of_somebody_else_s_stays() -> None:
         assert got == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+ON_TWO_HOSTS = """
+folder = sys.argv[1]
+def until(condition):
+    while not condition(): time.sleep(0.01)
+def tell(turn): open(f"{folder}{turn}{comm.rank}", "w").close()
+def heard(turn, *ranks): until(lambda: all(os.path.exists(f"{folder}{turn}{rank}") for rank in ranks))
+def told(engine): return engine._core._stalls._reports, engine._core._stalls._warned
+
+engine = Engine(comm, Settings(stall_check_disable=True, stall_check_time=0.1))
+if comm.rank == 3: heard("signalled", 2)
+work = engine.submit([Item("allreduce", "grad.signalled", np.ones(3))])[0]
+if comm.rank == 2:
+    until(lambda: "rank 3" in engine.report())
+    before = told(engine)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    until(lambda: told(engine) != before)
+    tell("signalled")
+assert work.wait(SECONDS).sum() == 12
+engine.close()
+
+engine = Engine(comm, Settings(stall_check_time=0.3))
+engine.run([Item("barrier", "punctual")])
+before = told(engine)
+if comm.rank == 3: heard("late", 0, 1)
+works = engine.submit([Item("allreduce", "grad.late", np.ones(3))])
+if comm.rank == 0: heard("late", 1)
+works += engine.submit([Item("broadcast", "weights", np.ones(3), root=0)])
+if comm.rank < 2:
+    until(lambda: told(engine) != before)
+    tell("late")
+for work in works: assert work.wait(SECONDS) is not None
+engine.close()
+
+engine = Engine(comm, Settings(stall_check_time=0, stall_shutdown_time=0.5))
+if comm.rank == 3: heard("ended", 0, 1, 2)
+try:
+    engine.run([Item("allreduce", "grad.never", np.ones(3))])
+except pc.TimeoutError as error:
+    print("late" if comm.rank == 3 else "told", "'grad.never'" in str(error) and "rank 3" in str(error))
+tell("ended")
+engine.close()
+assert comm.allreduce(np.ones(1))[0] == 4  # only the engine has ended
+"""
+
+
+@pytest.mark.mpi
+def test_two_hosts(tmp_path: Path) -> None:
+    """The same where ranks agree by messages: at a signal, after a while, and in the end."""
+    done = on_two_hosts(tmp_path, ON_TWO_HOSTS, f"{tmp_path}/").check()
+    assert list(done) == ["told True\n"] * 3 + ["late True\n"], done.report()
+    said = [line for line in done.stderr.splitlines() if "has waited" in line or "pycollective:" in line]
+    signalled, warned = said[:2], said[2:]
+    assert "rank 2: operations that wait:" in signalled[0], done.report()
+    assert "'grad.signalled'" in signalled[1], done.report()
+    assert signalled[1].endswith("for rank 3"), done.report()
+    told: dict[str, set[int]] = {}  # by the first that waits, alone
+    for line in warned:
+        if "pycollective:" in line:
+            assert "some ranks have not submitted" in line
+            teller = int(line.split("rank ")[1].split(":")[0])
+        else:
+            told.setdefault(line.split("'")[1] + line.split(" s for ")[1], set()).add(teller)
+    assert told.pop("grad.laterank 3") == {0}, done.report()
+    assert told.pop("weightsranks 0, 3") == {1}, done.report()
+    assert told in ({}, {"weightsrank 3": {0}}), done.report()
+    assert "punctual" not in done.stderr
+    assert "grad.never" not in done.stderr, "no warning was asked for"

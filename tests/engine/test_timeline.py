@@ -14,6 +14,7 @@ from core.processes import IMPORTABLE, run
 
 from engine.operations import on_engines
 from engine.trace import SCHEMA, Trace, read
+from engine.two_hosts import on_two_hosts
 from launch import launch
 from pycollective import Communicator
 from pycollective.engine import Engine, Item, Settings
@@ -148,6 +149,64 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
         steps(engine, 1)
 
     on_engines(2, body)
+
+
+ON_TWO_HOSTS = """
+from engine.test_timeline import steps
+from pycollective.engine import clocks
+from pathlib import Path
+path, other, nowhere = map(Path, sys.argv[1:])
+if comm.cross_rank == 1:  # a clock that goes thrice as fast
+    clocks.now = lambda: 3 * time.monotonic_ns()
+engine = Engine(comm)  # HOROVOD_TIMELINE
+for _ in range(3):
+    steps(engine, 1)
+    time.sleep(0.2)
+engine.stop_timeline()
+steps(engine, 1)  # not in the file
+if engine.rank == 0:
+    assert os.listdir(path.parent) == [path.name], "parts are left"
+assert not os.listdir(os.environ.get("TMPDIR", path.parent / "none")) if comm.cross_rank else True
+try:
+    engine.start_timeline(nowhere)
+except OSError as error:
+    print("told", "rank 0" in str(error))
+engine.start_timeline(other, mark_cycles=True)
+steps(engine, 2)
+engine.close()
+"""
+
+
+@pytest.mark.mpi
+def test_two_hosts(tmp_path: Path) -> None:
+    """Parts come by messages, as the second host has neither that folder nor that clock."""
+    only = tmp_path / "here" / "only"
+    path, other = only / "timeline.json", only / "other.json"
+    env = {"HOROVOD_TIMELINE": str(path)}
+    done = on_two_hosts(tmp_path, ON_TWO_HOSTS, path, other, tmp_path / "nowhere" / "t.json", env=env).check()
+    assert list(done) == ["told True\n"] * 4, done.report()
+    for file, rounds in ((path, 3), (other, 2)):
+        trace = read(file)
+        assert trace.processes == {rank: f"rank {rank}" for rank in range(4)}
+        for rank in range(4):
+            for name in (*TENSORS, "weights"):
+                kind = "BROADCAST" if name == "weights" else "ALLREDUCE"
+                assert [one.name for one in trace.row(rank, name)] == [f"NEGOTIATE_{kind}", "QUEUE", kind] * rounds
+            phases = Counter(one.name for one in trace.row(rank, "fusion buffer"))
+            assert phases["MPI_ALLREDUCE"] >= rounds, "a slice each batch"
+            assert phases["MEMCPY_IN_FUSION_BUFFER"] == phases["MEMCPY_OUT_FUSION_BUFFER"]
+        marks = Counter(mark["pid"] for mark in trace.instants)
+        assert len(set(marks.values())) == (1 if file == other else 0), "asked for in the second only"
+        _check_clocks(trace, 4, slack=0.1)
+    assert not list((tmp_path / "tmp").iterdir()), "parts are left on the second host"
+
+
+def _check_clocks(trace: Trace, ranks: int, slack: float) -> None:
+    """Nobody is through with an allreduce before all have begun; seconds of slack for what the clocks may differ."""
+    for name in TENSORS:
+        rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(ranks)]
+        for together in zip(*rows, strict=True):
+            assert max(s.begin for s in together) <= min(s.end for s in together) + slack * 1e6
 
 
 def test_the_reader_refuses_what_viewers_would(tmp_path: Path) -> None:

@@ -1,4 +1,9 @@
 // The engine's board, step by step: what it agrees on and when.
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <map>
 
 #include "base/status.h"
@@ -20,6 +25,41 @@ PC_TEST(board_refuses_more_than_it_has_slots_for) {
   announce(world[0], allreduce("one more"));  // now there is room
   announce(world[1], allreduce("one more"));
   PC_CHECK(fetch_all(world[0]).size() == 1, "");
+}
+
+// The lock is the first thing on the board.
+PC_TEST(board_of_a_rank_that_died_holding_the_lock_is_given_up) {
+  const size_t bytes = Board::bytes(2, kSlots);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const auto owner = std::shared_ptr<void>(memory, [bytes](void* at) { munmap(at, bytes); });
+  Board first(owner, static_cast<char*>(memory), 0, 2, kSlots), second(owner, static_cast<char*>(memory), 1, 2, kSlots);
+  first.prepare();
+  first.tune(1 << 20, 0);
+  announce(first, allreduce("a"));
+  if (fork() == 0) {
+    pthread_mutex_lock(static_cast<pthread_mutex_t*>(memory));
+    _exit(0);
+  }
+  wait(nullptr);
+  first.who_died = [] { return 1; };
+  for (int turn = 0; turn < 2; ++turn)
+    for (Board* board : {&first, &second}) {
+      const std::string who = board == &first ? "rank 1 is gone" : "a rank is gone";
+      const auto told = [&](const std::function<void()>& call) {
+        try {
+          call();
+        } catch (const CommunicatorFault& fault) {
+          PC_CHECK(fault.fault == Fault::peer_lost && fault.culprit == (board == &first ? 1 : -1), fault.culprit);
+          PC_CHECK(std::string(fault.what()).find(who) == 0, fault.what());
+          return true;
+        }
+        return false;
+      };
+      PC_CHECK(told([&] { announce(*board, allreduce("b")); }), "announce");
+      PC_CHECK(told([&] { board->stalls(0, true); }), "stalls");
+      PC_CHECK(told([&] { board->urge(0); }), "urge");
+      PC_CHECK(told([&] { board->leave(); }), "leave");
+    }
 }
 
 PC_TEST(board_mismatch_names_both_and_is_forgotten) {

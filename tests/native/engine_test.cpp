@@ -23,6 +23,7 @@ using engine::Board;
 using engine::Details;
 using engine::Engine;
 using engine::Kind;
+using engine::Member;
 using engine::Pending;
 using engine::Pendings;
 using engine::Reduction;

@@ -122,7 +122,6 @@ class Team {
   void announce(const Operation& op);
   bool greet(Operation& op);
   bool meet(const Operation& op, int32_t peer);
-  bool same_past(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
   void publish(uint64_t value);
   bool await_slow(Operation& op, int32_t peer, uint64_t target);

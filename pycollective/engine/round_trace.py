@@ -1,0 +1,54 @@
+"""What an engine between hosts did when; csrc/engine/timeline.cpp, otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+
+from pycollective.engine import clocks
+from pycollective.engine.agreed import Operation
+from pycollective.engine.round_work import RoundWork
+
+Event = tuple[str, str, str, int, int]
+"""(phase, collective, operation, begin, end), as `_core.Engine.take_events` has them; times by clocks.now()."""
+
+
+class RoundTrace:
+    """Notes phases while `on`; another thread takes them."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._lock = threading.Lock()
+        self._events: list[Event] = []
+
+    def take(self) -> list[Event]:
+        """What was noted since the last time."""
+        with self._lock:
+            events, self._events = self._events, []
+        return events
+
+    @contextlib.contextmanager
+    def span(self, phase: str, wanted: bool = True) -> Iterator[None]:
+        """A phase of a batch, from here to the end of the with statement."""
+        if not self.on or not wanted:
+            yield
+            return
+        begin = clocks.now()
+        yield
+        with self._lock:
+            self._events.append((phase, "", "", begin, clocks.now()))
+
+    def batch(self, batch: Sequence[Operation], works: Sequence[RoundWork | None], begin: int) -> None:
+        """A batch that is through: its operations, and this rank's part in each."""
+        if not self.on:
+            return
+        end = clocks.now()
+        rows: list[Event] = [("cycle", "", "", begin, begin)]
+        for one, work in zip(batch, works, strict=True):
+            kind = one.signature.collective
+            if work is not None:
+                rows.append(("negotiate", kind, one.name, work.submitted, one.ready))
+            rows += [("queue", "", one.name, one.ready, begin), ("execute", kind, one.name, begin, end)]
+        with self._lock:
+            self._events += rows

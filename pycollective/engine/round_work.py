@@ -1,0 +1,63 @@
+"""An operation of `Rounds` as its rank holds it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pycollective.engine import clocks
+from pycollective.engine.item import Item
+from pycollective.errors import TimeoutError
+
+_logger = logging.getLogger(__name__)
+
+
+class RoundWork:
+    """See pycollective.engine.item.Work.
+
+    Attributes:
+        item: what was submitted. submitted: when, by clocks.now().
+        result, error: what came of it.
+        landing: called by wait() once all is well, in the thread that waits.
+    """
+
+    def __init__(self, item: Item) -> None:
+        self.name, self.item = item.name, item
+        self.submitted = clocks.now()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.landing: Callable[[], None] | None = None
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"operation {self.name!r} is not through yet; it can be waited for again")
+        if self.error is not None:
+            raise self.error
+        if self.landing is not None:
+            self.landing()
+        return self.result
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def finish(self) -> None:
+        """Once, by the engine."""
+        with self._lock:
+            self._done.set()
+        for callback in self._callbacks:
+            try:
+                callback()
+            except Exception:
+                _logger.exception("a callback of operation %r", self.name)

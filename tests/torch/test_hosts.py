@@ -1,0 +1,110 @@
+"""Training on two hosts: the very weights of one host, and those of one process but for rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hvd
+import pytest
+from engine.two_hosts import on_two_hosts
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytestmark = [pytest.mark.torch, pytest.mark.mpi]
+
+TRAINING = """
+import hashlib, os, torch, torch.distributed as dist, pycollective.torch as hvd
+from functools import partial
+from examples.test_pytorch_digits import _ddp, _weights, load
+from opt import alone, close, together
+torch.set_num_threads(1)
+hvd.init()
+n, me = hvd.size(), hvd.rank()
+assert (hvd.local_size(), hvd.cross_size(), hvd.cross_rank(), hvd.is_homogeneous()) == (2, 2, me // 2, True)
+
+total = sum(range(n))
+for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+    x = torch.full((3, 2), me).to(dtype)
+    assert (hvd.allreduce(x, op=hvd.Sum, name="x") == total).all()
+    rows = torch.cat([torch.full((r % 2 + 1, 2), r) for r in range(n)])
+    assert (hvd.allgather(x[: me % 2 + 1]) == rows.to(dtype)).all()
+    assert (hvd.broadcast(x, n - 1) == n - 1).all()
+    assert [int(y.flatten()[0]) for y in hvd.grouped_allreduce([x, x + 1], op=hvd.Max)] == [n - 1, n]
+rows, received = hvd.alltoall(torch.arange(n * me), splits=torch.tensor([me] * n))
+assert received.tolist() == list(range(n)) and len(rows) == total
+assert hvd.reducescatter(torch.arange(2.0 * n), op=hvd.Sum).tolist() == [2 * me * n, (2 * me + 1) * n]
+assert hvd.allgather_object({"rank": me}) == [{"rank": r} for r in range(n)]
+assert hvd.broadcast_object([me] if me == 2 else None, 2) == [2]
+assert torch.allclose(hvd.allreduce(torch.ones(4), op=hvd.Adasum), torch.ones(4))
+x = torch.ones(3, requires_grad=True)
+hvd.allreduce(x * me, op=hvd.Sum).sum().backward()
+assert x.grad.tolist() == [me * n] * 3
+try:
+    hvd.allreduce(torch.ones(2 + me), name="odd")
+except RuntimeError as error:
+    assert "odd" in str(error) and "(2,)" in str(error), error
+assert hvd.join(-1) if me == n - 1 else True  # the others still have something to do
+if me < n - 1:
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="left").tolist() == [n - 1] * 2
+    hvd.join(-1)
+mixed = hvd.add_process_set(hvd.ProcessSet([1, 2]))
+if me in (1, 2):
+    assert hvd.allreduce(torch.tensor([me]), op=hvd.Sum, process_set=mixed).item() == 3
+hvd.barrier()
+
+def same(weights):
+    digest = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    assert len(set(hvd.allgather_object(digest))) == 1, "ranks differ"
+    return weights
+sgd = lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-3)
+for options in ({}, {"passes": 2}, {"num_groups": 2, "gradient_predivide_factor": 2.0}):
+    close(same(together(hvd, sgd, **options)), alone(sgd, n, passes=options.get("passes", 1)), 1e-12)
+"""
+
+EXAMPLES = """
+found = _weights(hvd, "float32")
+hvd.shutdown()
+os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+hvd.init()
+assert _weights(hvd, "float32") == found, "fusion changes bits"
+dist.init_process_group("pycollective")
+for name, weights in (("horovod", found), ("ddp", _ddp(None))):
+    same(torch.frombuffer(bytearray(weights), dtype=torch.uint8))
+    if me == 0: open(f"{sys.argv[1]}/{name}", "wb").write(weights)
+dist.destroy_process_group()
+"""
+
+ELASTIC = """
+model = torch.nn.Linear(3, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+state = hvd.elastic.TorchState(model, optimizer, step=0)
+sizes = []
+@hvd.elastic.run
+def train(state):
+    while state.step < 4:
+        if state.step == 2 and hvd.size() == 4 and hvd.rank() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        model(torch.full((4, 3), float(hvd.rank()))).sum().backward()
+        optimizer.step()
+        state.step += 1
+        sizes.append(hvd.size())
+        state.commit()
+    same(model.weight.detach())
+train(state)
+print(sizes, hvd.local_size(), hvd.cross_size())
+"""
+
+
+def test_two_hosts(tmp_path: Path) -> None:
+    """The bits of four ranks on one host. And where MPI tolerates it, elastic training goes on after a loss."""
+    from examples.test_pytorch_digits import _alone, _weights, assert_close
+
+    env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    script = TRAINING + EXAMPLES + ELASTIC
+    done = on_two_hosts(tmp_path, script, tmp_path, env=env, options=("--with-ft", "mpi"), clock=False, timeout=100)
+    assert (tmp_path / "ddp").exists(), done.report()
+    assert (tmp_path / "horovod").read_bytes() == hvd.run(4, _weights, "float32")[0]
+    assert_close((tmp_path / "ddp").read_bytes(), _alone())  # in float64
+    assert list(done) == [f"[4, 4, 3, 3] {left}\n" for left in ("2 2", "2 1", "1 2")] + [""], done.report()
