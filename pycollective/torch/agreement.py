@@ -9,13 +9,14 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from pycollective.comm.rendezvous import name_ranks
 from pycollective.engine import Item
 from pycollective.errors import MismatchError
 from pycollective.torch.basics import engine_of
 from pycollective.torch.process_sets import ProcessSet
 
-NONE, DENSE, SPARSE = range(3)
-"""What a parameter's gradient is; of all ranks the greatest counts."""
+NONE, DENSE, SPARSE = 0, 1, 2
+"""What a parameter's gradient is; bits, as ranks may differ."""
 _DIGEST = 8
 Rows = dict[str, tuple[tuple[int, ...], str]]
 
@@ -40,24 +41,41 @@ class Agreement:
         self._parameters = [named[name] for name in sorted(named)]
         self._rows: Rows = {name: (tuple(named[name].shape), str(named[name].dtype)) for name in sorted(named)}
         digest = hashlib.sha256(repr(self._rows).encode()).digest()[:_DIGEST]
-        # Of the greatest bytes and the greatest complements each sums to 255 only if all ranks have the same bytes.
+        # All bits that a rank has, of bytes and of complements: each sums to 255 only if all ranks have the same bytes.
         self._digest = digest + bytes(255 - byte for byte in digest)
+        self._mine: dict[torch.Tensor, int] = {}
 
     def reach(self) -> dict[torch.Tensor, int]:
-        """Collective: for each parameter the greatest kind of gradient that a rank has.
+        """Collective: for each parameter the kinds of gradient that ranks have: NONE, DENSE, SPARSE or DENSE | SPARSE.
 
         Raises:
             MismatchError: the ranks' parameters differ; on every rank, says in what.
         """
-        said = np.frombuffer(bytearray([*map(kind_of, self._parameters), *self._digest]), np.uint8)
+        self._mine = dict(zip(self._parameters, map(kind_of, self._parameters), strict=True))
+        said = np.frombuffer(bytearray([*self._mine.values(), *self._digest]), np.uint8)
         try:
-            engine_of(self._process_set).run([Item("allreduce", f"{self._prefix}.present", said, said, "max")])
+            engine_of(self._process_set).run([Item("allreduce", f"{self._prefix}.present", said, said, "bor")])
         except MismatchError:  # another number of parameters
             self._explain()
         kinds, digests = said[: -2 * _DIGEST], said[-2 * _DIGEST :].astype(int)
         if (digests[:_DIGEST] + digests[_DIGEST:] != 255).any():
             self._explain()
         return dict(zip(self._parameters, kinds.tolist(), strict=True))
+
+    def kinds_differ(self, names: Mapping[torch.Tensor, str]) -> MismatchError:
+        """Collective: what is wrong with parameters whose gradients were DENSE | SPARSE, for all ranks to raise."""
+        mine = pickle.dumps([self._mine[p] for p in names])
+        item = Item("call", f"{self._prefix}.kinds", run=lambda comm: comm._exchange(mine))
+        (said,) = engine_of(self._process_set).run([item])
+        by_rank = list(map(pickle.loads, said))
+
+        def who(number: int, kind: int) -> str:
+            ranks = self._process_set.ranks or []
+            return name_ranks([rank for rank, kinds in zip(ranks, by_rank, strict=True) if kinds[number] == kind])
+
+        differ = [f"{name!r} is dense on {who(i, DENSE)}, sparse on {who(i, SPARSE)}" for i, name in
+                  enumerate(names.values())]  # fmt: skip
+        return MismatchError(f"the gradient of {_first(differ)}: sparse_as_dense=True reduces both")
 
     def _explain(self) -> None:
         mine = pickle.dumps(self._rows)
@@ -76,4 +94,8 @@ def _difference(rows: Rows, first: Rows) -> str:
         for name in rows
         if name in first and rows[name] != first[name]
     ]
+    return _first(found)
+
+
+def _first(found: list[str]) -> str:
     return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")

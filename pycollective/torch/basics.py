@@ -73,6 +73,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         world.engines[0] = Engine(world.comm)
         world.sets[0] = global_process_set
         global_process_set.attach(0, range(world.comm.size))
+        global_process_set.mpi_comm = world.mpi_comm
         _world = world
         try:
             for process_set in process_sets if process_sets and not isinstance(process_sets, str) else ():

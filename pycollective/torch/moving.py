@@ -97,7 +97,7 @@ def sparse_allreduce_async(
         where, what = handles.synchronize(indices), handles.synchronize(values)
         if op == Average:
             what = what / process_set.size()
-        return torch.sparse_coo_tensor(where.t(), what, tensor.shape).coalesce()
+        return torch.sparse_coo_tensor(where.t(), what, tensor.shape, check_invariants=False).coalesce()
 
     return finish
 

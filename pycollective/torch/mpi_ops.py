@@ -3,7 +3,7 @@
 Every operation exists as NAME_async, which returns a handle, and as NAME, which waits and is differentiable; those that
 can work in place also as NAME_async_ and NAME_. Arguments that they share:
 
-    tensor, tensors: CPU tensors of any shape; bool, 8- to 64-bit integers, float16, bfloat16, float32, float64.
+    tensor, tensors: CPU or CUDA tensors of any shape; bool, 8- to 64-bit integers, float16, bfloat16, float32, float64.
         In-place forms need contiguous ones.
     name: what the ranks know the operation by; by default numbered in the order of the calls.
     op: Average (the default), Sum, Adasum, Min, Max or Product.

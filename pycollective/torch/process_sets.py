@@ -108,7 +108,7 @@ class _GlobalProcessSet(ProcessSet):
 
     def detach(self) -> None:
         super().detach()
-        self.ranks = None
+        self.ranks = self.mpi_comm = None
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections import defaultdict
@@ -11,7 +12,8 @@ from typing import Any
 import torch
 
 from pycollective.engine import Item, Work
-from pycollective.torch.agreement import NONE, SPARSE, Agreement
+from pycollective.errors import MismatchError
+from pycollective.torch.agreement import DENSE, NONE, SPARSE, Agreement
 from pycollective.torch.arguments import OPS, Average
 from pycollective.torch.basics import engine_of, size
 from pycollective.torch.gradients import GradientWindows, nothing, sending
@@ -77,6 +79,12 @@ class Reducing:
             self._know(name, p)
         self._watch()
         weakref.finalize(self, _unhook, self._hooks).atexit = False
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """Parameter -> its name; scripts read this of Horovod's optimizers."""
+        start = len(self._prefix) + 1
+        return {p: gradient.name[start:] for p, gradient in self._gradients.items()}
 
     def _know(self, name: str, p: torch.Tensor) -> None:
         number = len(self._gradients)
@@ -182,8 +190,7 @@ class Reducing:
 
     def _agree(self) -> Agreement:
         if self._agreement is None:
-            start = len(self._prefix) + 1
-            named = {gradient.name[start:]: p for p, gradient in self._gradients.items()}
+            named = {name: p for p, name in self._parameter_names.items()}
             self._agreement = Agreement(self._prefix, named, self.process_set)
         return self._agreement
 
@@ -199,17 +206,42 @@ class Reducing:
         for p, gradient in self._gradients.items():
             if gradient.finish is None and p.grad is not None:
                 self._reduce([member for member in self._group_of.get(p, (p,)) if member.grad is not None])
+        if not self._sparse_as_dense:
+            self._refuse_both([p for p, kind in kinds.items() if kind == DENSE | SPARSE])
         if self._windows is None:
-            dense = [p for p in self._gradients if kinds[p] not in (NONE, SPARSE)]
+            dense = [p for p in self._gradients if kinds[p] == DENSE]
             self._windows = GradientWindows(f"{self._prefix}.windows", dense, self.process_set)
 
-    def _finish(self) -> None:
-        """Wait for all, also if some fail: nothing is under way afterwards."""
+    def _refuse_both(self, mixed: list[torch.Tensor]) -> None:
+        """Raise if gradients are dense on some ranks and sparse on others.
+
+        What is under way is completed, so that nobody waits for it for ever: each rank takes part in the other kind,
+        too, with nothing.
+        """
+        if not mixed:
+            return
+        problem = self._agree().kinds_differ({p: self._parameter_names[p] for p in mixed})
+        rest: list[Callable[[], None]] = []
+        for p in mixed:
+            gradient, mine = self._gradients[p], p.grad
+            started = gradient.finish
+            assert mine is not None and started is not None
+            p.grad = nothing(p, not mine.is_sparse)
+            self._reduce((p,))
+            assert gradient.finish is not None
+            rest.append(gradient.finish)
+            p.grad, gradient.finish = mine, started
+        with contextlib.suppress(MismatchError):  # in a group that is another one on other ranks
+            self._finish(rest)
+        raise problem
+
+    def _finish(self, others: Sequence[Callable[[], None]] = ()) -> None:
+        """Wait for all, also if some fail: nothing is under way afterwards. `others`: waits beside the gradients'."""
         failed: Exception | None = None
-        for gradient in self._gradients.values():
+        started = [gradient.finish for gradient in self._gradients.values() if gradient.finish is not None]
+        for finish in (*started, *others):
             try:
-                if gradient.finish is not None:
-                    gradient.finish()
+                finish()
             except Exception as error:
                 failed = failed or error
         if failed is not None:

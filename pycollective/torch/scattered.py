@@ -18,7 +18,7 @@ def _reducescatters(
     tensors: Tensors, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> list[Item]:
     if op not in (Average, Sum):
-        raise ValueError("reducescatter takes Average and Sum")
+        raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {op!r}")  # a RuntimeError
     base = f"reducescatter.{name}" if name is not None else handles.unnamed("reducescatter", process_set)
     items = []
     for number, tensor in enumerate(tensors):

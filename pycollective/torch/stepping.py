@@ -50,8 +50,11 @@ class Stepping(Reducing):
             raise AssertionError("step() under skip_synchronize() needs a call of synchronize() before")
         if self._should_synchronize and (closure is None or self._under_way()):
             if self._synchronized:
+                # Begins as Horovod's warning does, which scripts filter by its text.
                 warnings.warn(
-                    "step() reduces the gradients again after synchronize(): use skip_synchronize()", stacklevel=2
+                    "optimizer.step() called without optimizer.skip_synchronize() after synchronize(): "
+                    "the gradients are reduced once more",
+                    stacklevel=2,
                 )
             self.synchronize()
         self._synchronized = False

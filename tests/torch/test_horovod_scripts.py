@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import pycollective
 import pycollective.horovod
 from launch import find_mpirun, launch
 
@@ -307,6 +308,7 @@ def test_helpers_of_horovod_common() -> None:
         assert (basics.rank(), basics.size(), basics.is_initialized()) == (0, 1, True)
     finally:
         basics.shutdown()
+        pycollective.shutdown()
     with pytest.raises(AttributeError, match="no attribute 'ranks'"):
         _ = basics.ranks
 

@@ -135,6 +135,9 @@ def _types(hvd: Any) -> None:
         hvd.allreduce(torch.ones(2), op=17)
     with pytest.raises(ValueError, match="axis"):
         hvd.reducescatter(torch.tensor(1.0))
+    for op in (hvd.Adasum, hvd.Max):
+        with pytest.raises(RuntimeError, match="takes op=Average and op=Sum"):
+            hvd.reducescatter(torch.ones(n), op=op)
     for dtype in (torch.float16, torch.float32, torch.float64):
         a, b = hvd.grouped_allreduce([torch.eye(4, dtype=dtype)[r], torch.full((3,), 2.0, dtype=dtype)], op=hvd.Adasum)
         same(a, torch.eye(4, dtype=dtype)[:n].sum(0))

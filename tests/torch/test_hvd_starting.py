@@ -74,6 +74,7 @@ ON_MPI = """
     hvd.init(world, process_sets=[mine])
     assert hvd.mpi_enabled() and hvd.mpi_built() and isinstance(hvd.mpi_threads_supported(), bool)
     assert mine.ranks == [me % 2, me % 2 + 2] and mine.included()
+    assert hvd.global_process_set.mpi_comm == world
     assert (total(), total(mine)) == (6, 2 * (me % 2) + 2)
     hvd.shutdown()
     hvd.init(half)  # though the world was started before
@@ -84,7 +85,7 @@ ON_MPI = """
     assert within.ranks == [hvd.rank()] and total(within) == me
     hvd.shutdown()
     hvd.init()
-    assert hvd.size() == 4 and total() == 6
+    assert hvd.size() == 4 and total() == 6 and hvd.global_process_set.mpi_comm is None
 """
 
 

@@ -77,6 +77,7 @@ def _same_class(hvd: Any) -> None:
     assert isinstance(optimizer, torch.optim.AdamW)
     assert type(optimizer).__name__ == "AdamW"
     assert optimizer.defaults == inner.defaults
+    assert optimizer._parameter_names == {p: name for name, p in model.named_parameters()}
     optimizer.param_groups[0]["lr"] = 0.5
     assert inner.param_groups[0]["lr"] == 0.5
     calls: list[str] = []

@@ -10,6 +10,8 @@ from typing import Any
 
 from pycollective.errors import Error, PeerLostError
 from pycollective.torch import basics, mpi_ops
+from pycollective.torch.elastic import kept
+from pycollective.torch.elastic.state import State
 from pycollective.torch.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 ELASTIC_TIMEOUT = 600.0
@@ -19,7 +21,8 @@ ELASTIC_TIMEOUT = 600.0
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator of a training function whose first argument is a State (a TorchState).
 
-    The state is made equal on all ranks by `state.sync()`, then the function runs. Where it raises
+    Where PYCOLLECTIVE_ELASTIC_FILE names a file with the commits of a job before this one, the state is taken from it.
+    Then the state is made equal on all ranks by `state.sync()`, then the function runs. Where it raises
 
     * HorovodInternalError (a rank is gone), the state goes back to the last `state.commit()`;
     * HostsUpdatedInterrupt, it stays as it is;
@@ -29,7 +32,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     together belongs into the function or after it; before it, a rank's `init()` alone.
 
     Raises:
-        RuntimeError: the ranks that are left do not find each other (several hosts, HOROVOD_ELASTIC_TIMEOUT).
+        RuntimeError: the ranks that are left do not find each other within HOROVOD_ELASTIC_TIMEOUT, or, on several
+            hosts, MPI does not go on after a loss.
     """
     return run_fn(func, reset)
 
@@ -43,7 +47,10 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
         while True:
             try:
                 if not skip_sync:
+                    if isinstance(state, State):
+                        kept.resume(state)
                     state.sync()
+                    kept.begin()
                 return func(state, *args, **kwargs)
             except HorovodInternalError:
                 state.restore()
@@ -67,7 +74,7 @@ def reset() -> None:
     if not basics.is_initialized():
         mpi_ops.init()
         return
-    seconds = _timeout()
+    seconds = timeout()
     old = basics.world()
     mpi_ops.shutdown()  # a rank that still waits for this one hears of it, and comes here too
     comm = old.comm
@@ -81,7 +88,12 @@ def reset() -> None:
     basics.remember(comm)
 
 
-def _timeout() -> float:
+def timeout() -> float:
+    """HOROVOD_ELASTIC_TIMEOUT, in seconds.
+
+    Raises:
+        ValueError: it is no positive number.
+    """
     text = os.environ.get("HOROVOD_ELASTIC_TIMEOUT", "")
     try:
         seconds = float(text) if text else ELASTIC_TIMEOUT

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pycollective.torch.arguments import Max
+from pycollective.torch.elastic import kept
 from pycollective.torch.elastic.sampler import ElasticSampler
 from pycollective.torch.exceptions import HostsUpdatedInterrupt
 from pycollective.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -49,8 +50,12 @@ class State:
         self._told.append((float(timestamp), int(update_res)))
 
     def commit(self) -> None:
-        """Collective: what the state is now is what a restore goes back to; then check_host_updates()."""
+        """Collective: what the state is now is what a restore goes back to; then check_host_updates().
+
+        Where PYCOLLECTIVE_ELASTIC_FILE names a file, rank 0 leaves it there, too, for a job that is started anew.
+        """
         self.save()
+        kept.keep(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -79,6 +84,13 @@ class State:
     def reset(self) -> None:
         """Called when the ranks have changed, before the reset callbacks."""
 
+    def kept(self) -> Any:
+        """The copy, as something that torch.save takes; None: it cannot be kept in a file."""
+
+    def take_kept(self, content: Any) -> None:
+        """Make what `kept` gave the copy, and go back to it."""
+        raise NotImplementedError
+
 
 class ObjectState(State):
     """A state of plain values, each an attribute. They are copied deeply, and sent by way of pickle."""
@@ -98,12 +110,25 @@ class ObjectState(State):
         for name, value in self._saved_state.items():
             setattr(self, name, copy.deepcopy(value))
 
+    def kept(self) -> Any:
+        return {"values": self._saved_state}
+
+    def take_kept(self, content: Any) -> None:
+        _same_names("values", self._saved_state, content)
+        self._saved_state = content["values"]
+        self.restore()
+
     def sync(self) -> None:
         if self._saved_state:
             now = {name: getattr(self, name) for name in self._saved_state}
             for name, value in self._bcast_object(now).items():
                 setattr(self, name, value)
         ObjectState.save(self)
+
+
+def _same_names(what: str, mine: dict[str, Any], content: dict[str, Any]) -> None:
+    if set(mine) != set(content.get(what, {})):
+        raise ValueError(f"the file has {what} {sorted(content.get(what, {}))}, the state {sorted(mine)}")
 
 
 class StateHandler:
@@ -213,6 +238,15 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+
+    def kept(self) -> Any:
+        return {**super().kept(), "parts": {name: handler._saved for name, handler in self._handlers.items()}}
+
+    def take_kept(self, content: Any) -> None:
+        _same_names("parts", self._handlers, content)
+        for name, handler in self._handlers.items():
+            handler._saved = content["parts"][name]
+        super().take_kept(content)
 
     def sync(self) -> None:
         for handler in self._handlers.values():

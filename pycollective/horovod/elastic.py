@@ -1,0 +1,159 @@
+"""`python -m pycollective.horovod.elastic`: a job on as many ranks of this host as a script says there is room for.
+
+    python -m pycollective.horovod.elastic -np 2 --max-np 8 --host-discovery-script ./slots.sh train.py
+
+The options are those of `horovodrun`. When the number of slots changes the job is ended after its next commit and
+started anew from there (see pycollective.torch.elastic.kept); so it is, without waiting, when a rank fails. A job that
+fails before it has committed anything new is given up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pycollective.torch.elastic.kept import VARIABLE
+from pycollective.torch.elastic.running import timeout
+
+LOOK_EVERY = 1.0
+"""Seconds between calls of the discovery script, as Horovod's."""
+_HERE = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
+
+
+def slots(script: str, default: int) -> int:
+    """How many ranks this host has room for.
+
+    Args:
+        script: a program that writes lines `host:slots`, or `host`; other hosts are left out.
+        default: slots of a line without a number.
+
+    Raises:
+        RuntimeError: the script fails, or writes something else.
+    """
+    try:
+        said = subprocess.run([script], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+        rows = [line.partition(":") for line in said]
+        return sum(int(count) if count else default for host, _, count in rows if host in _HERE)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise RuntimeError(f"the discovery script {script}: {error}") from error
+
+
+class Driver:
+    """Starts the job again and again.
+
+    Args:
+        least, most: of the ranks; most None: as many as there are slots.
+        file: of the commits.
+    """
+
+    def __init__(
+        self, command: Sequence[str], script: str, default: int, least: int, most: int | None, file: Path
+    ) -> None:
+        self.command, self.script, self.default = command, script, default
+        self.least, self.most, self.file = least, most, file
+        self.size = 0
+
+    def run(self, first: int, resets: int | None) -> int:
+        """Until the job is through: its exit code.
+
+        Args:
+            first: ranks that must have room before it starts.
+            resets: how often it is started anew at most; None: as often as it takes.
+
+        Raises:
+            RuntimeError: no room within HOROVOD_ELASTIC_TIMEOUT, or the first call of the script fails.
+        """
+        self._look(slots(self.script, self.default))
+        needed, left = first, resets
+        while True:
+            self._await_room(needed)
+            needed, before = self.least, self._committed()
+            code = self._run_once()
+            if code == 0 or (code is not None and self._committed() == before):
+                return code
+            if left == 0:
+                return 1 if code is None else code
+            left = None if left is None else left - 1
+            why = "other slots" if code is None else f"a rank failed with code {code}"
+            print(f"pycollective.horovod.elastic: {why}; starting anew", file=sys.stderr, flush=True)
+
+    def _run_once(self) -> int | None:
+        """The exit code of the job; None: it was ended because the slots are others."""
+        launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(self.size), *self.command]
+        job = subprocess.Popen(launcher, env={**os.environ, VARIABLE: str(self.file)})
+        started_with, stale = self.size, 0
+        try:
+            while True:
+                try:
+                    return job.wait(LOOK_EVERY if self.size == started_with else 0.02)
+                except subprocess.TimeoutExpired:
+                    pass
+                if self.size != started_with:
+                    if self._committed() != stale:  # just now: next to nothing is lost
+                        return None
+                    continue
+                self._look_again()
+                stale = self._committed()
+        finally:
+            job.terminate()
+            job.wait()
+
+    def _look_again(self) -> None:
+        try:
+            self._look(slots(self.script, self.default))
+        except RuntimeError as error:
+            print(f"pycollective.horovod.elastic: {error}", file=sys.stderr, flush=True)
+
+    def _look(self, found: int) -> None:
+        self.size = found if self.most is None else min(found, self.most)
+
+    def _await_room(self, needed: int) -> None:
+        end = time.monotonic() + timeout()
+        while self.size < needed:
+            if time.monotonic() > end:
+                raise RuntimeError(f"there is room for {self.size} ranks, not for {needed}")
+            time.sleep(LOOK_EVERY)
+            self._look_again()
+
+    def _committed(self) -> int:
+        """What changes with each commit."""
+        return self.file.stat().st_mtime_ns if self.file.exists() else 0
+
+
+def main() -> int:
+    """The command: the job's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pycollective.horovod.elastic", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("-np", "--num-proc", type=int, required=True, help="ranks to begin with")
+    parser.add_argument("--min-np", type=int, help="fewest ranks to go on with; by default -np")
+    parser.add_argument("--max-np", type=int, help="most ranks; by default as many as there are slots")
+    parser.add_argument("--slots", type=int, default=1, help="of a host without a number; by default 1")
+    parser.add_argument("--reset-limit", type=int, help="how often the job is started anew at most")
+    parser.add_argument("--host-discovery-script", required=True, help="writes host:slots, a line each")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="program and arguments")
+    given = parser.parse_args()
+    least = given.num_proc if given.min_np is None else given.min_np
+    if not given.command or not 1 <= least <= given.num_proc <= (given.max_np or given.num_proc):
+        parser.error("a command, and 1 <= --min-np <= -np <= --max-np")
+    with tempfile.TemporaryDirectory(prefix="pycollective-") as folder:
+        file = Path(os.environ.get(VARIABLE) or Path(folder, "commits")).absolute()
+        driver = Driver(given.command, given.host_discovery_script, given.slots, least, given.max_np, file)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not without the job
+        try:
+            return driver.run(given.num_proc, given.reset_limit)
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+        except RuntimeError as error:
+            parser.exit(1, f"pycollective.horovod.elastic: {error}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Commits in a file: a job that ends is started anew, on other ranks, and goes on from the last one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvd import job, run
+
+torch: Any = pytest.importorskip("torch")
+from pycollective.horovod import elastic  # noqa: E402
+
+pytestmark = pytest.mark.torch
+STEPS, ROWS = 9, 12  # ROWS: of a step, on all ranks together
+
+
+def parts(hvd: Any) -> Any:
+    """A state with every kind of part."""
+    torch.manual_seed(5)
+    model = torch.nn.Linear(3, 1).double()
+    plain = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    sampler = hvd.elastic.ElasticSampler(range(STEPS * ROWS), shuffle=False)
+    return hvd.elastic.TorchState(model, optimizer, schedule=schedule, sampler=sampler, step=0, seen={"steps": []})
+
+
+def train(hvd: Any, state: Any, fails_in: int | None) -> None:
+    """To the end, with a commit every second step, or until it fails."""
+    indices = list(state.sampler)
+    for i in range(0, len(indices), ROWS // hvd.size()):
+        if state.step == fails_in:
+            raise KeyError("no more")
+        batch = indices[i : i + ROWS // hvd.size()]
+        x = torch.tensor([[k, k * k % 7, 1] for k in batch], dtype=torch.float64) / 50
+        state.optimizer.zero_grad()
+        (state.model(x) - x.sin().sum(1, keepdim=True)).pow(2).mean().backward()
+        state.optimizer.step()
+        state.schedule.step()
+        state.sampler.record_batch(i, len(batch))
+        state.seen["steps"].append((state.step, hvd.size()))
+        state.step += 1
+        if state.step % 2 == 0:
+            state.commit()
+
+
+def _part_of_it(hvd: Any, fails_in: int | None) -> Any:
+    state, sizes = parts(hvd), []
+    state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
+    try:
+        hvd.elastic.run(lambda state: train(hvd, state, fails_in))(state)
+    except KeyError:
+        return None
+    state.step += 1  # not committed
+    assert hvd.elastic.run(lambda state: state.step)(state) == STEPS + 1  # the file is for the beginning
+    weights = torch.cat([p.detach().flatten() for p in state.model.parameters()])
+    assert torch.equal(weights, hvd.broadcast(weights, 0))
+    return state.seen["steps"], sizes, weights.tolist()
+
+
+def test_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
+    file = {"PYCOLLECTIVE_ELASTIC_FILE": str(tmp_path / "commits")}
+    ((steps, sizes, expected),) = run(1, _part_of_it, None)
+    assert steps == [(step, 1) for step in range(STEPS)] and sizes == []
+    assert not list(tmp_path.iterdir())  # none is asked for
+    assert run(2, _part_of_it, 5, env=file) == [None] * 2
+    assert run(4, _part_of_it, 7, env=file) == [None] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["commits"]
+    for steps, sizes, weights in run(3, _part_of_it, None, env=file):
+        assert steps == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (6, 3), (7, 3), (8, 3)]
+        assert sizes == [3]
+        assert torch.allclose(torch.tensor(weights), torch.tensor(expected), rtol=0, atol=1e-6)
+        assert max(abs(a - b) for a, b in zip(weights, expected, strict=True)) < 1e-12
+
+
+def _other_parts(hvd: Any) -> str:
+    state = hvd.elastic.TorchState(torch.nn.Linear(3, 1).double(), None, step=0)
+    try:
+        hvd.elastic.run(lambda state: None)(state)
+    except (ValueError, hvd.HorovodInternalError) as error:
+        return str(error)
+    return ""
+
+
+def test_a_file_of_another_state(tmp_path: Path) -> None:
+    file = tmp_path / "commits"
+    torch.save({"ranks": 2, "state": {"values": {"step": 3}, "parts": {"network": {}}}}, file)
+    with job(2, _other_parts, env={"PYCOLLECTIVE_ELASTIC_FILE": str(file)}) as ranks:
+        said = ranks.outcomes()[0].value
+    assert said == "the file has parts ['network'], the state ['model']"
+
+
+# -- the driver ----------------------------------------------------------------------------------------------------
+
+GROWS = """
+import sys, time
+from pathlib import Path
+import torch
+import pycollective.torch as hvd
+
+torch.set_num_threads(1)
+hvd.init()
+slots = Path(sys.argv[1])
+
+@hvd.elastic.run
+def train(state):
+    if hvd.size() == 1:  # from now on there is more room
+        slots.write_text(slots.read_text().replace("1", "3"))
+    while hvd.size() == 1:
+        state.sizes.add(int(hvd.allreduce(torch.tensor(1), op=hvd.Sum)))
+        state.commit()
+        time.sleep(0.01)
+
+state = hvd.elastic.TorchState(sizes=set())
+train(state)
+if hvd.rank() == 0:
+    print(state.sizes, hvd.size())
+"""
+
+
+def discovery(folder: Path, text: str) -> str:
+    """A script that says how many slots there are."""
+    script = folder / "slots"
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_the_driver_starts_a_job_anew_on_more_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GROWS)
+    script = discovery(tmp_path, "echo localhost:1 elsewhere:5")
+    driver = [sys.executable, "-m", "pycollective.horovod.elastic", "-np", "1", "--max-np", "4"]
+    command = [*driver, "--host-discovery-script", script, "train.py", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=80, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{1} 3\n"
+    assert done.stderr.splitlines()[-1] == "pycollective.horovod.elastic: other slots; starting anew"
+
+
+def test_what_the_driver_starts_anew_and_what_it_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(elastic, "LOOK_EVERY", 0.05)
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "0.2")
+    commits = tmp_path / "commits"
+
+    def drive(code: str, slots: str, resets: int | None = None) -> int:
+        job = [sys.executable, "-c", code, str(commits)]
+        return elastic.Driver(job, discovery(tmp_path, slots), 2, 2, None, commits).run(2, resets)
+
+    assert drive("raise SystemExit(5)", "echo localhost") == 5
+    assert "anew" not in capfd.readouterr().err  # nothing was committed
+    assert drive(COMMITS, "echo localhost", resets=2) == 6
+    assert capfd.readouterr().err.count("starting anew") == 2
+    with pytest.raises(RuntimeError, match="room for 1 ranks, not for 2"):
+        drive("", "echo localhost:1")
+    for slots in ("exit 4", "echo localhost:many", "exec /nowhere"):
+        with pytest.raises(RuntimeError, match=r"the discovery script .*slots"):
+            drive("", slots)
+
+
+COMMITS = "import os, sys, time; time.sleep(0.02); open(sys.argv[1], 'a').write('x'); raise SystemExit(6)"
