@@ -51,22 +51,44 @@ def run(n: int, body: Callable[..., Any], *arguments: Any, gloo: bool = True, **
 
 @contextmanager
 def job(
-    n: int, body: Callable[..., Any], *arguments: Any, gloo: bool = False, seconds: float = SECONDS, leave: str = "free"
+    n: int,
+    body: Callable[..., Any],
+    *arguments: Any,
+    gloo: bool = False,
+    seconds: float = SECONDS,
+    leave: str = "free",
+    on_device: bool = False,
 ) -> Iterator[processes.Job]:
-    """The same, under way: for tests that talk to ranks or kill them."""
+    """The same, under way: for tests that talk to ranks or kill them.
+
+    `on_device`: the backend takes every tensor for one on a GPU; see gpu.standin.
+    """
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
-        started = processes.Job(n, _enter, where, folder, gloo, seconds, arguments, leave=leave)
+        started = processes.Job(n, _enter, where, folder, gloo, seconds, on_device, arguments, leave=leave)
         with started:
             yield started
 
 
-def _enter(comm: Any, link: Any, where: dict[str, str], folder: str, gloo: bool, seconds: float, arguments: Any) -> Any:
+def _enter(
+    comm: Any,
+    link: Any,
+    where: dict[str, str],
+    folder: str,
+    gloo: bool,
+    seconds: float,
+    on_device: bool,
+    arguments: Any,
+) -> Any:
     import torch
     import torch.distributed as dist
 
     import pycollective.torch.distributed  # noqa: F401  registers the backend
 
+    if on_device:
+        from gpu import standin
+
+        standin.install(everything=True, eager=True)
     torch.set_num_threads(1)
     body = processes._load(where["file"], where["name"])
     dist.init_process_group(
@@ -125,4 +147,4 @@ def same(got: Any, right: Any, *label: object) -> None:
 
     assert got.dtype == right.dtype and got.shape == right.shape, label
     raw = [x.contiguous().reshape(-1).view(torch.uint8) for x in (got, right)]
-    assert torch.equal(*raw), (*label, got, right)
+    assert torch.equal(*raw), f"{label}: {got} and not {right}"

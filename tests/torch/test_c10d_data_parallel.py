@@ -105,8 +105,9 @@ def _sparse_embedding(world: World, group: Any) -> Any:
 
 def _uneven_inputs(world: World, group: Any) -> Any:
     model = DistributedDataParallel(network(), process_group=group)
-    with model.join():
-        train(world.rank, model, steps=2 + world.rank)
+    for by_all in (True, False):
+        with model.join(divide_by_initial_world_size=by_all):
+            train(world.rank, model, steps=2 + world.rank)
     return flat(model)
 
 

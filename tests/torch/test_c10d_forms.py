@@ -49,6 +49,21 @@ def _strided(world: World) -> None:
         assert torch.equal(x, right if world.rank == root else views(world.rank)[i])
 
 
+def test_strides_of_axes_without_a_second_element() -> None:
+    run(2, _short_axes, gloo=False)
+
+
+def _short_axes(world: World) -> None:
+    for dtype in (torch.complex64, torch.float32, torch.uint16):  # some are moved as bytes
+        base = torch.full((3, 2), world.rank).to(dtype)
+        for x in (base[:1, 0], base[:0, 0], base[:1, 1].unsqueeze(0)):
+            outs = [torch.empty_like(x) for _ in range(2)]
+            dist.all_gather(outs, x)
+            assert [out.tolist() for out in outs] == [torch.full_like(x, r).tolist() for r in range(2)]
+            dist.broadcast(x, 1)
+            assert x.tolist() == outs[1].tolist()
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_sparse_tensors(n: int) -> None:
     run(n, _sparse)
@@ -245,3 +260,19 @@ def _shorter(world: World) -> None:
     group.all_to_all_single(torch.cat(outs), torch.cat(outs), [], []).wait()
     group.barrier().wait()
     group.barrier(timedelta(seconds=9)).wait()
+
+
+def test_profiler() -> None:
+    run(1, _profiled, gloo=False)
+
+
+def _profiled(world: World) -> None:
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace:
+        dist.all_reduce(x)
+        dist.broadcast(x, 0, async_op=True).wait()
+        dist.all_to_all_single(torch.empty(3), x)
+        dist.barrier()
+    names = [event.name for event in trace.events() if event.name.startswith("pycollective:")]
+    assert names == [f"pycollective:{name}" for name in ("all_reduce", "broadcast", "all_to_all", "barrier")]

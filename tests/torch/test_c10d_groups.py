@@ -54,12 +54,14 @@ def test_what_torch_asks(n: int) -> None:
 
 
 def _asked(world: World) -> None:
+    assert dist.Backend.backend_capability["pycollective"] == ["cpu", "cuda"]
     group = dist.new_group(list(range(world.size - 1, -1, -1)), group_desc="backwards")
     for one in (world.ours, group):
         assert (one.rank(), one.size(), one.name()) == (dist.get_rank(one), world.size, "pycollective")
         assert dist.get_process_group_ranks(one) == list(range(world.size))
         assert dist.distributed_c10d._resolve_process_group(one.group_name) is one
-        assert dist.distributed_c10d._device_capability(one) == ["cpu"]
+        on_gpu = ["cuda"] * torch.cuda.is_available()
+        assert dist.distributed_c10d._device_capability(one) == ["cpu", *on_gpu]
         one.get_group_store().set(f"{world.rank}", "here")
         one.get_group_store().wait([f"{rank}" for rank in range(world.size)])
         assert one._get_backend(torch.device("cpu")) is one

@@ -1,6 +1,7 @@
 """A torch.distributed backend: `import pycollective.torch`, then `init_process_group("pycollective")`.
 
-Importing this package makes the backend known to torch. Tensors are in CPU memory.
+Importing this package makes the backend known to torch. Tensors are in CPU memory or on
+CUDA devices.
 """
 
 from __future__ import annotations

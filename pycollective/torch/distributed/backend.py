@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from pycollective.comm.communicator import forget_all
 from pycollective.comm.rail_calls import RailCalls
-from pycollective.torch.distributed import rendezvous
+from pycollective.torch.distributed import kept, rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.lane import Lane
 from pycollective.torch.distributed.mailbox import Mailbox
@@ -30,8 +30,9 @@ def register() -> None:
     """Make the backend known to torch; may be called twice."""
     if NAME in dist.Backend.backend_list:
         return
-    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.register()
+    kept.register()
     atexit.register(_leave)
     os.register_at_fork(after_in_child=_forget)
 

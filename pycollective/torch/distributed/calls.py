@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -11,13 +12,16 @@ import torch.distributed as dist
 
 from pycollective.comm.calls import KIND
 from pycollective.comm.communicator import Communicator
-from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed import profiling, streams, tensors
+from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.fusion import Fusion
-from pycollective.torch.distributed.lane import Job, Lane
+from pycollective.torch.distributed.lane import Lane
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
-from pycollective.torch.distributed.order import DIRECT, ENGINE, LANE, Order
+from pycollective.torch.distributed.order import DIRECT, ENGINE, LANE, STREAM, Order
+from pycollective.torch.distributed.several import Steps
+from pycollective.torch.distributed.streams import Streams, StreamWork
 from pycollective.torch.distributed.work import Through, Work
 
 
@@ -46,7 +50,7 @@ class Calls(dist.ProcessGroup):
         self.comm, self.options = comm, options
         self._lane, self._messages, self._fusion = lane, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
-        self._order, self._calls = Order(), 0
+        self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
 
     # -- what torch asks about a group -----------------------------------------------------------------------------
 
@@ -90,7 +94,7 @@ class Calls(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[Any]:
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")] if cuda().usable() else [torch.device("cpu")]
 
     def _get_backend(self, device: Any) -> Any:
         return self  # for every device: it says itself which tensors it takes
@@ -117,10 +121,20 @@ class Calls(dist.ProcessGroup):
         given = opts.timeout.total_seconds()
         return float(given) if given > 0 else self._timeout
 
+    @contextmanager
+    def _draw(self, kind: str) -> Iterator[None]:
+        self._drawn = True
+        try:
+            with profiling.recorded(kind):
+                yield
+        finally:
+            self._drawn = False
+
     def _settle(self, kind: str, touched: Sequence[Any], copies: bool = False) -> None:
         """Before a call, and before it copies anything; see Order."""
-        if not self._lane.inside():
-            self._order.settle(touched, ENGINE if self._fuses(kind) else DIRECT, copies)
+        if self._order.flying and not self._lane.inside():
+            on_device = touched and cuda().device(touched[0]) >= 0
+            self._order.settle(touched, STREAM if on_device else ENGINE if self._fuses(kind) else DIRECT, copies)
 
     def _fuses(self, kind: str) -> bool:
         return self.options.engine and kind in Fusion.KINDS
@@ -140,8 +154,15 @@ class Calls(dist.ProcessGroup):
         scale: tuple[float, float] | None = None,
     ) -> Any:
         """A collective of one step, of tensors as `numbers` and `moved` make them; returns a Work."""
+        if profiling.enabled() and not self._drawn:
+            with self._draw(kind):
+                return self._call(kind, data, into, opts, outputs, finish, op=op, root=root, counts=counts, scale=scale)
         self._calls += 1
         within = self._lane.inside()
+        device = -1 if kind == "barrier" else cuda().device(into if data is None else data)
+        if device >= 0:
+            made = self._in_stream(kind, data, into, opts, outputs, finish, device, op, root, counts, scale)
+            return made if within else self._order.note(made, (data, into, *outputs), STREAM)
         later = getattr(opts, "asyncOp", True)
         touched = (data, into, *outputs)
         if self._fuses(kind) and not within:
@@ -158,15 +179,51 @@ class Calls(dist.ProcessGroup):
             finish()
         return Through(outputs, self._lane)
 
+    def _in_stream(
+        self,
+        kind: str,
+        data: Any,
+        into: Any,
+        opts: Any,
+        outputs: Sequence[Any],
+        finish: Callable[[], None] | None,
+        device: int,
+        op: str,
+        root: int,
+        counts: tuple[int, ...] | None,
+        scale: tuple[float, float] | None,
+    ) -> StreamWork:
+        """The same of tensors on a device: in the current stream, or beside it if the call is asynchronous."""
+        within = self._lane.inside()
+        comm = self._lane.comm if within else self.comm
+        stream = self._streams.enter(device, within, getattr(opts, "asyncOp", True))
+        streams.launch(
+            comm, kind, data, into, stream, self._seconds(opts),
+            op=op, topology=self.options.topology_for(kind), root=root, counts=counts, scale=scale,
+        )  # fmt: skip
+        if finish is not None:
+            streams.finish_in(stream, finish, outputs)
+        return StreamWork(comm, device, stream, outputs)
+
     def _fused(self, work: Work, touched: Sequence[Any], later: bool) -> Work:
         if later:
             return self._order.note(work, touched, ENGINE)
         work.wait()
         return work
 
-    def _steps(self, job: Job, touched: Sequence[Any], outputs: Sequence[Any], opts: Any) -> Any:
+    def _steps(self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any) -> Any:
         """A collective of several steps that reads and writes the tensors `touched`."""
+        if profiling.enabled() and not self._drawn:
+            with self._draw(steps.kind):
+                return self._steps(steps, touched, outputs, opts)
         self._calls += 1
+        device = cuda().device(touched[0])
+        if device >= 0:
+            return self._steps_in_stream(steps, touched, outputs, opts, device)
+
+        def job(lane: Lane) -> None:
+            steps.move(lane.comm, steps.agree(lane.comm))
+
         if self._lane.inside():
             job(self._lane)
             return Through(outputs, self._lane)
@@ -175,3 +232,32 @@ class Calls(dist.ProcessGroup):
             return self._order.note(Work(self._lane.submit(job), outputs, None, self._lane), touched, LANE)
         self._lane.run(job)
         return Through(outputs, self._lane)
+
+    def _steps_in_stream(
+        self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any, device: int
+    ) -> StreamWork:
+        """The same of tensors on a device. Here the host waits until the ranks have agreed.
+
+        A kernel that waits for its peers keeps others from the GPU: kernels must be launched in the program's order,
+        and so neither by the lane's thread nor by its communicator.
+        """
+        within = self._lane.inside()
+        if not within:
+            self._order.settle(touched, STREAM, False)
+        current = cuda().current(device)
+
+        def agree(lane: Lane) -> Any:
+            with cuda().using(current):  # it may be the lane's thread
+                return steps.agree(lane.comm)
+
+        agreed = self._lane.run(agree)
+        # Sparse tensors are many, which would have to be kept for another stream.
+        dense = touched[0].layout == torch.strided
+        stream = self._streams.enter(device, within, dense and getattr(opts, "asyncOp", True))
+        comm = self._lane.comm if within else self.comm
+        with cuda().using(stream):
+            steps.move(comm, agreed)
+        for x in touched if dense else ():
+            cuda().keep(x, stream)
+        work = StreamWork(comm, device, stream, outputs)
+        return work if within else self._order.note(work, touched, STREAM)

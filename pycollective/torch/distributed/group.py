@@ -11,9 +11,11 @@ import torch.distributed.distributed_c10d as c10d
 
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.arguments import Together, one, options
+from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.moving import Moving
 from pycollective.torch.distributed.operators import operator
 from pycollective.torch.distributed.reductions import Reductions
+from pycollective.torch.distributed.streams import StreamWork, put_on_device
 from pycollective.torch.distributed.work import Flights, Through, Work
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
@@ -23,7 +25,7 @@ PACKED = 1 << 20
 
 
 class ProcessGroup(Reductions, Moving):
-    """A process group of CPU tensors in memory that its ranks share.
+    """A process group of CPU and CUDA tensors, in memory that its ranks share.
 
     Made by init_process_group("pycollective") and new_group(backend="pycollective"). Every rank makes the same calls in
     the same order, as torch asks for; whether they are asynchronous may differ between ranks. A call that does not
@@ -36,7 +38,7 @@ class ProcessGroup(Reductions, Moving):
     def allreduce_coalesced(self, inputs: Sequence[Any], opts: Any = None) -> Any:
         """allreduce of several tensors; small ones of one type are packed into one call."""
         opts = options(c10d.AllreduceCoalescedOptions, opts)
-        if self.options.engine and inputs and not self._lane.inside():
+        if self.options.engine and inputs and not self._lane.inside() and cuda().device(inputs[0]) < 0:
             return self._fused_together(inputs, opts)
         packs: dict[Any, list[Any]] = {}
         for i, x in enumerate(inputs):
@@ -83,13 +85,16 @@ class ProcessGroup(Reductions, Moving):
         each = Together(getattr(opts, "reduceOp", None), opts.timeout, later)
         works = [call(*some, each) for some in arguments]
         outputs = [x for work in works for x in work.outputs]
+        if works and isinstance(works[-1], StreamWork):
+            return works[-1].together(outputs)
         return Work(Flights(works), outputs, None, self._lane) if later else Through(outputs, self._lane)
 
     # -- waiting for each other ----------------------------------------------------------------------------------------
 
     def barrier(self, opts: Any = None, *more: Any) -> Any:
-        """Through once every rank has called."""
+        """Through once every rank has called, and for CUDA tensors: once all that came before is through."""
         opts = options(c10d.BarrierOptions, opts, *more)
+        self._streams.synchronize()
         return self._call("barrier", _NOTHING, _NOTHING, opts, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -112,6 +117,8 @@ class ProcessGroup(Reductions, Moving):
         """Start sending a tensor to a rank, which must receive it with the same tag and size."""
         x = one(inputs, "send")
         tensors.check([x], "send")
+        if cuda().device(x) >= 0:  # messages go through CPU memory
+            x = cuda().on_host(x.detach())
         return Work(self._messages.send(tensors.as_bytes(tensors.straight(x)), dest, tag), [x])
 
     def recv(self, outputs: Any, source: int, tag: int = 0) -> Any:
@@ -124,6 +131,11 @@ class ProcessGroup(Reductions, Moving):
 
     def _receive(self, out: Any, source: int | None, tag: int) -> Any:
         tensors.check([out], "recv")
+        device = cuda().device(out)
+        if device >= 0:
+            copy = torch.empty(out.shape, dtype=out.dtype)
+            message = self._messages.receive(tensors.as_bytes(copy), source, tag)
+            return Received(message, [out], lambda: put_on_device(copy, out, device))
         landing = tensors.Landing([out])
         message = self._messages.receive(tensors.as_bytes(landing.whole), source, tag)
         return Received(message, [out], landing.finish)

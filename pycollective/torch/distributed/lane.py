@@ -96,20 +96,20 @@ class Lane:
             self._changed.notify()
         return ticket
 
-    def run(self, job: Job) -> None:
-        """Carry out `job(lane)` after all jobs before it, and wait: here, without a change of thread, if none is."""
+    def run(self, job: Job) -> Any:
+        """What `job(lane)` returns, after all jobs before it: here, without a change of thread, if there is none."""
         if self.inside():
-            job(self)
-            return
+            return job(self)
         with self._changed:
             idle = not (self._busy or self._jobs or self._closed)
             if idle:
                 self._busy = True
         if not idle:
-            self.submit(job).wait()
-            return
+            ticket = self.submit(job)
+            ticket.wait()
+            return ticket.result
         try:
-            job(self)
+            return job(self)
         finally:
             self._rest()
 

@@ -108,6 +108,10 @@ class Messages:
         self._check_peer(dest)
         send = Send(self, dest, tag, data)
         with self._turn:
+            if dest == self.comm.rank:
+                self._keep(data.clone(), tag)
+                send.handle = _Nothing()
+                return send
             self._unsent.append(send)
             self._advance()
         self._push_on(send)
@@ -166,6 +170,16 @@ class Messages:
 
     # -- inside: under _turn -----------------------------------------------------------------------------------
 
+    def _keep(self, data: Any, tag: int) -> None:
+        """A message to this rank itself, which nobody carries."""
+        stray = _Stray(self.comm.rank, tag, data, _Nothing())
+        receive = next((r for r in self._wanted if r.wants(stray.source, tag)), None)
+        if receive is None:
+            self._strays.append(stray)
+        else:
+            self._wanted.remove(receive)
+            self._land(receive, stray.source, data.numel(), stray)
+
     def _advance(self) -> None:
         full: set[int] = set()  # whose entries are all taken; what follows for them must not overtake
         for send in [*self._unsent]:
@@ -216,8 +230,8 @@ class Messages:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _check_peer(self, peer: int) -> None:
-        if not 0 <= peer < self.comm.size or peer == self.comm.rank:
-            raise ValueError(f"{peer} is not another rank of this process group of {self.comm.size}")
+        if not 0 <= peer < self.comm.size:
+            raise ValueError(f"{peer} is not a rank of this process group of {self.comm.size}")
         if self._closed:
             raise CommunicatorError("the process group was destroyed")
 

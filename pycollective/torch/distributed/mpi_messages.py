@@ -43,8 +43,8 @@ class MpiMessages:
         return MpiMessage(self, self._comm.Irecv([_bytes(data), self._mpi.BYTE], peer, tag), data, receives=True)
 
     def _check(self, peer: int, tag: int) -> None:
-        if not 0 <= peer < self._comm.Get_size() or peer == self._comm.Get_rank():
-            raise ValueError(f"{peer} is not another rank of this process group of {self._comm.Get_size()}")
+        if not 0 <= peer < self._comm.Get_size():
+            raise ValueError(f"{peer} is not a rank of this process group of {self._comm.Get_size()}")
         if not 0 <= tag <= self._most:
             raise ValueError(f"between hosts a tag is 0 to {self._most}, as MPI has it, not {tag}")
 

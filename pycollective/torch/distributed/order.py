@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pycollective.torch.distributed.streams import StreamWork
 from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import Work
 
-DIRECT, LANE, ENGINE = "direct", "lane", "engine"
-"""Where a call is done: by the communicator, one after the other; by the lane, likewise; by the engine, in any."""
+DIRECT, LANE, ENGINE, STREAM = "direct", "lane", "engine", "stream"
+"""Where a call is done: by the communicator, one after the other; by the lane, likewise; by the engine, in any order;
+in a stream, where to wait costs the host nothing."""
+_IN_ORDER = frozenset((DIRECT, LANE))
+AnyWork = Work | StreamWork
 
 
 @dataclass(slots=True)
 class _Flying:
-    work: Work
+    work: AnyWork
     place: str
     memory: list[Span]
 
@@ -25,7 +29,7 @@ class Order:
     """A process group's asynchronous calls that may not be through. For the thread that makes the calls."""
 
     def __init__(self) -> None:
-        self._flying: list[_Flying] = []
+        self.flying: list[_Flying] = []
 
     def settle(self, touched: Sequence[Any], place: str, copies: bool) -> None:
         """Before a call on tensors `touched`: wait for those under way that it must not overtake.
@@ -35,17 +39,17 @@ class Order:
             place: where it is going to be done.
             copies: whether it copies what it reads already now.
         """
-        if not self._flying:
+        if not self.flying:
             return
-        self._flying = [one for one in self._flying if not one.work.is_completed()]
+        self.flying = [one for one in self.flying if not one.work.is_completed()]
         memory = [span(x) for x in touched]
-        for one in self._flying:
-            in_turn = one.place == place != ENGINE and not copies and not one.work.copies
+        for one in self.flying:
+            in_turn = one.place == place and place in _IN_ORDER and not copies and not one.work.copies
             if not in_turn and overlap(one.memory, memory):
                 with contextlib.suppress(RuntimeError):  # what went wrong is for its own Work to tell
                     one.work.wait()
 
-    def note(self, work: Work, touched: Sequence[Any], place: str) -> Work:
+    def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
         """A call that is under way from now on; returns its Work."""
-        self._flying.append(_Flying(work, place, [span(x) for x in touched]))
+        self.flying.append(_Flying(work, place, [span(x) for x in touched]))
         return work

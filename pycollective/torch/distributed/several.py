@@ -1,8 +1,9 @@
-"""Collectives of several steps, as jobs for a process group's lane."""
+"""Collectives of several steps: the ranks tell each other sizes, and then what has these sizes moves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,23 @@ import torch.distributed as dist
 from pycollective.comm.calls import KIND
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import MismatchError
-from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.lane import Job, Lane
+from pycollective.torch.distributed import streams, tensors
+from pycollective.torch.distributed.cuda import cuda
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one call. Both are collective.
+
+    Attributes:
+        kind: of collective.
+        agree: what the ranks tell each other first, through CPU memory.
+        move: the rest, given what `agree` returned. For tensors on a device: put into the current stream.
+    """
+
+    kind: str
+    agree: Callable[[Communicator], Any]
+    move: Callable[[Communicator, Any], None]
 
 
 def part_sizes(x: Any, splits: Sequence[int] | None, size: int, what: str) -> list[int]:
@@ -35,25 +51,26 @@ def part_sizes(x: Any, splits: Sequence[int] | None, size: int, what: str) -> li
 
 def alltoall(
     inputs: Sequence[Any], outputs: Sequence[Any], sending: Sequence[int], receiving: Sequence[int], timeout: float
-) -> Job:
+) -> Steps:
     """alltoall of parts of any size: `sending[r]` elements for rank r, `receiving[r]` expected from it.
 
-    Raises (the job):
+    Raises (when it is carried out):
         MismatchError: on every rank, if somewhere another size is expected than is sent.
     """
 
-    def job(lane: Lane) -> None:
-        comm = lane.comm
-        matrix = _matrix(comm, sending, receiving, timeout)
+    def agree(comm: Communicator) -> Any:
+        return _matrix(comm, sending, receiving, timeout)
+
+    def move(comm: Communicator, matrix: Any) -> None:
         landing = tensors.Landing(outputs)
-        data, into = tensors.buffers(tensors.moved(tensors.joined(inputs)), tensors.moved(landing.whole))
+        data, into = tensors.moved(tensors.joined(inputs)), tensors.moved(landing.whole)
         width = tensors.width(outputs[0])
         counts = tuple(width * int(count) for count in matrix.flat)
-        comm._call(KIND["alltoall"], data, into, "sum", None, -1, counts, None, timeout, False)
+        _move(comm, "alltoall", data, into, counts, timeout)
         if landing.finish is not None:
             landing.finish()
 
-    return job
+    return Steps("alltoall", agree, move)
 
 
 def _matrix(comm: Communicator, sending: Sequence[int], receiving: Sequence[int], timeout: float) -> Any:
@@ -71,7 +88,7 @@ def _matrix(comm: Communicator, sending: Sequence[int], receiving: Sequence[int]
     return sent
 
 
-def sparse_allreduce(x: Any, op: Any, timeout: float) -> Job:
+def sparse_allreduce(x: Any, op: Any, timeout: float) -> Steps:
     """Sum or average of sparse tensors (torch.sparse_coo) of one shape, in place.
 
     Raises:
@@ -80,10 +97,13 @@ def sparse_allreduce(x: Any, op: Any, timeout: float) -> Job:
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
         raise TypeError(f"allreduce of sparse tensors takes SUM and AVG, not {op}")
 
-    def job(lane: Lane) -> None:
-        comm = lane.comm
+    def agree(comm: Communicator) -> Any:
         mine = x.detach().coalesce()
         counts = [int(n) for n in comm.allgather(np.array([mine._nnz()], np.int64), timeout=timeout)]
+        return mine, counts
+
+    def move(comm: Communicator, agreed: Any) -> None:
+        mine, counts = agreed
         # The entries' axis comes first, as communicators join arrays.
         where = _gathered(comm, mine.indices().t().contiguous(), counts, timeout)
         values = _gathered(comm, mine.values().contiguous(), counts, timeout)
@@ -93,14 +113,23 @@ def sparse_allreduce(x: Any, op: Any, timeout: float) -> Job:
         with torch.no_grad():  # x itself: what detach() makes of a sparse tensor has indices of its own
             x.copy_(total)
 
-    return job
+    return Steps("allreduce", agree, move)
 
 
 def _gathered(comm: Communicator, x: Any, counts: Sequence[int], timeout: float) -> Any:
     """allgatherv of x (counts[r] rows on rank r), of any type."""
-    out = torch.empty((sum(counts), *x.shape[1:]), dtype=x.dtype)
-    data, into = tensors.buffers(tensors.moved(x), tensors.moved(out))
+    out = torch.empty((sum(counts), *x.shape[1:]), dtype=x.dtype, device=x.device)
     row = tensors.width(x) * (x[0].numel() if len(x) else out[:1].numel())
     cut = tuple(row * count for count in counts)
-    comm._call(KIND["allgather"], data, into, "sum", None, -1, cut, None, timeout, False)
+    _move(comm, "allgather", tensors.moved(x), tensors.moved(out), cut, timeout)
     return out
+
+
+def _move(comm: Communicator, kind: str, data: Any, into: Any, counts: tuple[int, ...], timeout: float) -> None:
+    """A collective: through when it returns, or on a device in the current stream."""
+    device = cuda().device(into)
+    if device < 0:
+        x, out = tensors.buffers(data, into)
+        comm._call(KIND[kind], x, out, "sum", None, -1, counts, None, timeout, False)
+    else:
+        streams.launch(comm, kind, data, into, cuda().current(device), timeout, counts=counts)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pycollective import _core
+from pycollective.torch.distributed.cuda import cuda
 
 Finish = Callable[[], None]
 
@@ -27,7 +28,13 @@ def plain(x: Any) -> bool:
 def straight(x: Any) -> Any:
     """x, or a contiguous copy of it where it is not `plain`; without gradient."""
     x = x.detach()
-    return x if plain(x) else x.resolve_conj().resolve_neg().contiguous()
+    return x if plain(x) else room(x.numel(), x).view(x.shape).copy_(x)
+
+
+def room(count: int, like: Any) -> Any:
+    """One-dimensional memory for `count` elements of a tensor's type, on its device; not filled."""
+    device = cuda().device(like)
+    return torch.empty(count, dtype=like.dtype) if device < 0 else cuda().empty(count, like.dtype, device)
 
 
 def numbers(x: Any) -> Any:
@@ -59,7 +66,7 @@ def buffers(data: Any, into: Any) -> tuple[Any, Any]:
 
 def as_bytes(x: Any) -> Any:
     """x's own memory (x must be `plain`) as a one-dimensional tensor of uint8."""
-    return x.detach().reshape(-1).view(torch.uint8)
+    return x.detach().as_strided((x.numel(),), (1,)).view(torch.uint8)  # strides of length 1 or 0 may be any
 
 
 class Landing:
@@ -69,25 +76,30 @@ class Landing:
         outputs: tensors of one type, in the order of their parts.
 
     Attributes:
-        whole: one-dimensional tensor over all parts; not filled where it is not the outputs' own.
         finish: copies the parts to the outputs; None where that is not needed.
     """
 
-    __slots__ = ("_outputs", "finish", "whole")
+    __slots__ = ("_outputs", "_whole", "finish")
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         self._outputs = [out.detach() for out in outputs]
-        whole = adjacent(self._outputs)
-        self.finish: Finish | None = None
-        if whole is None:
-            self.finish = self._copy
-            whole = torch.empty(sum(out.numel() for out in outputs), dtype=outputs[0].dtype)
-        self.whole = whole
+        self._whole = adjacent(self._outputs)
+        self.finish: Finish | None = self._copy if self._whole is None else None
+
+    @property
+    def whole(self) -> Any:
+        """One-dimensional tensor over all parts; made by the first who asks, and not filled, if not the outputs' own.
+
+        On a device it belongs to the stream that is current then.
+        """
+        if self._whole is None:
+            self._whole = room(sum(out.numel() for out in self._outputs), self._outputs[0])
+        return self._whole
 
     def fill(self) -> Landing:
         """Itself, holding the outputs' elements already: for calls in place."""
         if self.finish is not None:
-            torch.cat([straight(x).reshape(-1) for x in self._outputs], out=self.whole)
+            _put_together(self._outputs, self.whole)
         return self
 
     def _copy(self) -> None:
@@ -116,26 +128,37 @@ def joined(tensors: Sequence[Any]) -> Any:
     """One flat tensor with the elements of all, without a copy where they lie so already."""
     tensors = [x.detach() for x in tensors]
     whole = adjacent(tensors)
-    return torch.cat([straight(x).reshape(-1) for x in tensors]) if whole is None else whole
+    if whole is None:
+        whole = room(sum(x.numel() for x in tensors), tensors[0])
+        _put_together(tensors, whole)
+    return whole
+
+
+def _put_together(tensors: Sequence[Any], whole: Any) -> None:
+    torch.cat([x.resolve_conj().resolve_neg().reshape(-1) for x in tensors], out=whole)
 
 
 def check(tensors: Sequence[Any], what: str) -> None:
     """Refuse what no collective of this backend takes.
 
     Raises:
-        TypeError: not tensors, or not in CPU memory. ValueError: none at all, or types that differ.
+        TypeError: not tensors, or neither in CPU memory nor on a CUDA device. ValueError: none at all, or types or
+            devices that differ.
     """
     if not tensors:
         raise ValueError(f"{what}: no tensors")
     for x in tensors:
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{what} takes tensors, not {type(x).__name__}")
-        if not x.is_cpu:
-            raise TypeError(f"{what}: a tensor on {x.device}; this process group moves CPU tensors")
+        if not (x.is_cpu or x.is_cuda):
+            raise TypeError(f"{what}: a tensor on {x.device}; this process group moves CPU and CUDA tensors")
         if x.layout != torch.strided:
             raise TypeError(f"{what}: a tensor of layout {x.layout}; only allreduce takes sparse ones")
         if x.dtype != tensors[0].dtype:
             raise ValueError(f"{what}: tensors of different types, {tensors[0].dtype} and {x.dtype}")
+    if len(tensors) > 1 and len(devices := {cuda().device(x) for x in tensors}) > 1:
+        named = " and ".join("cpu" if device < 0 else f"cuda:{device}" for device in sorted(devices))
+        raise ValueError(f"{what}: tensors on different devices, {named}")
 
 
 def width(x: Any) -> int:

@@ -1,0 +1,169 @@
+"""CUDA tensors for a torch that has none: CPU tensors over memory of the emulated device.
+
+`install()` in every rank of a test, instead of gpu.emulation.install. What torch computes with such a tensor it
+computes at once, on the host; so wherever the backend asks torch for device memory or makes a stream current (and may
+then copy), and wherever a stream waits in `eager` mode, the host waits. The collectives themselves go through the
+streams, communicators and kernels that real tensors go through.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu import emulation
+from pycollective.comm.cuda import calls
+from pycollective.comm.cuda.arrays import allocate
+from pycollective.comm.cuda.runtime import load
+from pycollective.torch.distributed import cuda
+
+
+def install(everything: bool = False, eager: bool = False) -> StandIn:
+    """Load the emulated runtime and let the backend ask the stand-in.
+
+    Args:
+        everything: every CPU tensor is a tensor on device 0; else those that `put` makes.
+        eager: a stream that waits makes the host wait too, for code that then computes at once.
+    """
+    emulation.install()
+    made = StandIn(everything, eager)
+    cuda.replace(made)
+    put_into_stream = calls.launch
+
+    def launch(*arguments: Any) -> Any:
+        found = put_into_stream(*arguments)
+        if made.inside():  # a job, whose next step may compute with what this call brings
+            made.synchronize(made.current(0))
+        return found
+
+    calls.launch = launch
+    return made
+
+
+class Stream:
+    """Args: address: of a stream; `made`: what owns it."""
+
+    def __init__(self, address: int, made: Any = None) -> None:
+        self.cuda_stream, self._made = address, made
+
+
+class Event:
+    """A point in a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.event = load().Event(0)
+        self.event.record(stream.cuda_stream)
+
+    def query(self) -> bool:
+        return bool(self.event.done())
+
+
+class StandIn:
+    """See pycollective.torch.distributed.cuda.Cuda. Device 0 alone."""
+
+    def __init__(self, everything: bool, eager: bool) -> None:
+        self._everything, self._eager = everything, eager
+        self._default, self._here = Stream(0), threading.local()
+        self._lent: list[Any] = []
+
+    def usable(self) -> bool:
+        return True
+
+    def device(self, x: Any) -> int:
+        if self._everything:
+            return 0
+        if x.layout != torch.strided:
+            x = x._values()
+        found = load().device_of(x.untyped_storage().data_ptr())
+        return -1 if found is None else int(found)
+
+    def array(self, x: Any) -> Any:
+        dtype = str(x.dtype).removeprefix("torch.")
+        assert x.is_contiguous()
+        self._lent.append(x)  # torch's allocator would keep the memory until the stream is through with it
+        return load().DeviceArray(x, x.data_ptr(), tuple(x.shape), dtype, 0)
+
+    def empty(self, count: int, dtype: Any, device: int) -> Any:
+        self.synchronize(self.current(device))
+        return empty((count,), dtype)
+
+    def on_host(self, x: Any) -> Any:
+        self.synchronize(self.current(0))
+        return x.clone()
+
+    def current(self, device: int) -> Stream:
+        stream: Stream = getattr(self._here, "stream", self._default)
+        return stream
+
+    def inside(self) -> bool:
+        """Whether the caller is in a `using` block."""
+        return hasattr(self._here, "stream")
+
+    def stream(self, device: int) -> Stream:
+        made = load().Stream(device)
+        return Stream(made.address, made)
+
+    @contextmanager
+    def using(self, stream: Stream) -> Iterator[None]:
+        self.synchronize(stream)
+        with self.current_is(stream):
+            yield
+
+    @contextmanager
+    def current_is(self, stream: Stream) -> Iterator[None]:
+        """torch.cuda.stream(stream)."""
+        before = vars(self._here).copy()
+        self._here.stream = stream
+        try:
+            yield
+        finally:
+            vars(self._here).clear()
+            vars(self._here).update(before)
+
+    def mark(self, stream: Stream) -> Event:
+        return Event(stream)
+
+    def hold_back(self, stream: Stream, event: Event) -> None:
+        event.event.hold_back(stream.cuda_stream)
+        if self._eager:
+            self.synchronize(stream)
+
+    def synchronize(self, stream: Stream) -> None:
+        load().synchronize(stream.cuda_stream)
+
+    def keep(self, x: Any, stream: Stream) -> None:
+        pass
+
+    def promise(self, outputs: Sequence[Any], device: int, stream: Stream) -> Any:
+        self.synchronize(stream)  # there is no stream for callbacks to wait in
+        future: Any = torch.futures.Future()
+        future.set_result(list(outputs))
+        return future
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """A tensor in the emulated device's memory."""
+    count = int(np.prod(shape))
+    width = torch.empty(0, dtype=dtype).element_size()
+    owner = allocate((max(count * width, 1),), "uint8", 0)
+    memory = (ctypes.c_uint8 * owner.nbytes).from_address(owner.address)
+    memory._owner = owner  # type: ignore[attr-defined]
+    raw = torch.from_numpy(np.frombuffer(memory, np.uint8))
+    return raw[: count * width].view(dtype).view(shape)
+
+
+def put(x: Any) -> Any:
+    """The same tensor in the emulated device's memory."""
+    return empty(tuple(x.shape), x.dtype).copy_(x)
+
+
+def get(x: Any) -> Any:
+    """What the default stream will have made of a tensor."""
+    load().synchronize(0)
+    return x.clone()
