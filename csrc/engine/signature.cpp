@@ -35,8 +35,8 @@ RankSet RankSet::first(int32_t count) {
 }
 
 bool Signature::fuses_with(const Signature& other) const {
-  return is_fused(kind) && kind == other.kind && device == other.device && dtype == other.dtype && op == other.op && prescale == other.prescale &&
-         postscale == other.postscale;
+  return is_fused(kind) && kind == other.kind && device == other.device && dtype == other.dtype && op == other.op &&
+         prescale == other.prescale && postscale == other.postscale;
 }
 
 std::string Signature::describe() const {
@@ -49,8 +49,7 @@ std::string Signature::describe() const {
     }
     text += std::string("), dtype=") + name_of(dtype);
   }
-  if (kind == Kind::allreduce || kind == Kind::reducescatter)
-    text += std::string(", op=") + name_of(op);
+  if (kind == Kind::allreduce || kind == Kind::reducescatter) text += std::string(", op=") + name_of(op);
   const auto factor = [&text](const char* name, double value) {
     char number[48];
     std::snprintf(number, sizeof number, ", %s=%g", name, value);
