@@ -6,8 +6,8 @@ VENV   ?= .venv
 # The peer for the Gloo column. `make TORCH= test` goes without.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
-# Processes that share the tests, a file each at a time; many tests wait more than they compute. 0: pytest alone.
-JOBS   ?= 3
+# Processes that share the tests, a file each at a time; 0: pytest alone.
+JOBS   ?= 2
 
 BIN := $(VENV)/bin
 # -I: not the source tree beside us but the package as it was installed.

@@ -1,0 +1,43 @@
+# pc_core: everything but the bindings.
+set(PC_CORE_LIBRARY "" CACHE FILEPATH "A pc_core that was built from these sources already; for tests that link it")
+if(PC_CORE_LIBRARY)
+  add_library(pc_core STATIC IMPORTED)
+  set_target_properties(pc_core PROPERTIES IMPORTED_LOCATION ${PC_CORE_LIBRARY})
+  target_link_libraries(pc_core INTERFACE pc_options)
+  return()
+endif()
+
+# The kernels are one source compiled once per instruction set; the best one is chosen at run time.
+add_library(pc_core STATIC
+  csrc/base/environment.cpp
+  csrc/dtype/dispatch.cpp
+  csrc/dtype/kernels_base.cpp
+  csrc/schedule/layout.cpp
+  csrc/executor/control.cpp
+  csrc/executor/ledger.cpp
+  csrc/executor/plan.cpp
+  csrc/executor/cpu/liveness.cpp
+  csrc/executor/cpu/team.cpp
+  csrc/executor/cpu/waiting.cpp
+  csrc/engine/board.cpp
+  csrc/engine/engine.cpp
+  csrc/engine/fused.cpp
+  csrc/engine/progress.cpp
+  csrc/engine/signature.cpp
+  csrc/engine/stalls.cpp
+  csrc/engine/timeline.cpp
+  csrc/window/segment.cpp
+  csrc/window/memfd.cpp
+  csrc/window/posix_shm.cpp
+  csrc/window/local.cpp)
+target_link_libraries(pc_core PUBLIC pc_options)
+set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "-O3")
+# Under the thread sanitizer the baseline does: which threads touch what is the same, and the others take long to compile.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN)
+  target_sources(pc_core PRIVATE csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp)
+  target_compile_definitions(pc_core PRIVATE PC_X86_KERNELS)
+  set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES
+    COMPILE_OPTIONS "-O3;-march=x86-64-v3")
+  set_source_files_properties(csrc/dtype/kernels_avx512.cpp PROPERTIES
+    COMPILE_OPTIONS "-O3;-march=x86-64-v4;-mprefer-vector-width=512")
+endif()
