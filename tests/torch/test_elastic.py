@@ -340,10 +340,9 @@ def _afterwards(hvd: Any) -> Any:
     @hvd.elastic.run
     def train(state: Any) -> None:
         if hvd.size() == 3:
-            handle = hvd.allreduce_async(torch.ones(2), name="left behind")
             if hvd.rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            hvd.synchronize(handle)
+            hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="left behind"))
             raise AssertionError("rank 1 lives")
 
     train(state)
