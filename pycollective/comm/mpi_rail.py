@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective.comm import mpi_wait
+from pycollective.comm.calls import split_rows
 from pycollective.comm.rank_order import Array, Operator, reduce_rows
 from pycollective.errors import CommunicatorError, Error
 
@@ -220,13 +221,13 @@ class MpiRail:
         if x.nbytes * self.size <= WHOLE_BYTES:
             reduce_rows(self._everybodys(call, x), out, call.op, call.scale)
             return
-        counts = _even(x.size, self.size)
+        counts = list(split_rows(x.size, self.size))  # of a tuple mpi4py would take displacements
         part = self._part(call, x, counts)
         self._do(call, self._comm.Iallgatherv, _raw(part), [_raw(out), counts])
 
     def _reduce(self, call: _Call) -> None:
         x, at_root = _flat(call.x), self.rank == call.root
-        counts = _even(x.size, self.size)
+        counts = list(split_rows(x.size, self.size))  # of a tuple mpi4py would take displacements
         part = self._part(call, x, counts)
         into = [_raw(call.out), counts] if at_root else None
         self._do(call, self._comm.Igatherv, _raw(part), into, root=call.root)
@@ -264,8 +265,3 @@ def _raw(array: Array | None) -> Array:
 def _apart(one: Array, other: Array) -> Array:
     """`other`, copied where it shares memory with `one`: MPI forbids overlapping buffers."""
     return other.copy() if np.may_share_memory(one, other) else other
-
-
-def _even(count: int, parts: int) -> list[int]:
-    """Blocks of `count` elements, one more for the first where they do not divide."""
-    return [count // parts + (part < count % parts) for part in range(parts)]
