@@ -23,7 +23,7 @@ from .table import format_time
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["SCHEMA", "Line", "markdown", "ratio_text", "speed", "table_of"]
+__all__ = ["SCHEMA", "Line", "markdown", "markdown_table", "ratio_text", "speed", "table_of"]
 
 SCHEMA = "pycollective-speed/1"
 _RANKS = (2, 4, 8)
@@ -150,19 +150,20 @@ def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "spee
     yields = "; ".join(
         f"{ranks} ranks: mpi_yield_when_idle={flag}" for ranks, flag in provenance.yield_when_idle.items()
     )
-    text = [
-        "| | against | goal | measured | met | where it is worst |",
-        "|---|---|--:|--:|---|---|",
-        *(
-            f"| {line.row} | {line.against} | {line.goal} | {line.measured} | "
-            f"{ {True: 'yes', False: '**no**', None: '-'}[line.met] } | {line.worst} |"
-            for line in lines
-        ),
-        "",
+    about = (
         f"`python -I -m pycollective.bench.{command}` on {provenance.date[:10]}: {provenance.cpu}, "
         f"{provenance.cores} cores, Python {provenance.python}, NumPy {provenance.numpy}; {libraries}. "
-        f"Open MPI with {yields}. Ratios are medians over paired rounds.",
-    ]
+        f"Open MPI with {yields}. Ratios are medians over paired rounds."
+    )
+    return f"{markdown_table(lines)}\n{about}\n"
+
+
+def markdown_table(lines: Sequence[Line]) -> str:
+    """The lines as a table of Markdown."""
+    text = ["| | against | goal | measured | met | where it is worst |", "|---|---|--:|--:|---|---|"]
+    for line in lines:
+        met = {True: "yes", False: "**no**", None: "-"}[line.met]
+        text.append(f"| {line.row} | {line.against} | {line.goal} | {line.measured} | {met} | {line.worst} |")
     return "\n".join(text) + "\n"
 
 

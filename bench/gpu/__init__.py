@@ -9,9 +9,13 @@ buffers.py     random inputs and outputs of n ranks, several sets of each, and w
 calls.py       one of our calls as a candidate, and the bytes that its algorithm must move
 torch_sum.py   the peer that a user would write: torch's sum over stacked buffers, and copies
 nccl.py        the peer NCCL, several ranks on one GPU in one process
-parts.py       what is measured: sweep, small messages, against copies, against torch, against NCCL
-rows.py        a row of the result, provenance, and the JSON
+packing.py     the fusion buffer's copy kernel against a copy for each tensor
+bits.py        whether `direct` has the same bits on virtual ranks, in processes and on CPU ranks
+parts.py       what is measured: sweep, small messages, against copies, torch and NCCL; tiles and channels, for tuning
+rows.py        a row of the result, a check, provenance, and the JSON
+goals.py       what one GPU is to reach, and the table of what of it is met
 small.py       every topology at small sizes, for compute-sanitizer
+once.py        one call, for a profiler
 __main__.py    the parts in a few processes, each within its time; the result file
 =============  ================================================================================
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,11 +15,12 @@ from typing import Any
 
 from pycollective.comm.cuda.runtime import why_not
 
-from . import nccl
-from .parts import PARTS, TINY, Bench, Scale, Skipped, all_runs
-from .rows import Result, Row, provenance, table
+from ..speed import markdown_table
+from . import goals, nccl
+from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs
+from .rows import Check, Result, Row, provenance, table
 
-_ROW, _NOTE, _ABOUT = "ROW ", "NOTE ", "ABOUT "
+_ROW, _CHECK, _NOTE, _ABOUT = "ROW ", "CHECK ", "NOTE ", "ABOUT "
 _NCCL_SECONDS = 40.0
 """For NCCL, which may hang with many ranks on one GPU."""
 
@@ -43,8 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
     """In a process of their own: rows and notes as lines on standard output."""
-    bench = Bench(ranks, scale, lambda row: print(_ROW + json.dumps(asdict(row)), flush=True))
-    extra = {"nccl": nccl.text_of(nccl.find()[1])} if "nccl" in parts else {}
+
+    def emit(found: Row | Check) -> None:
+        print((_ROW if isinstance(found, Row) else _CHECK) + json.dumps(asdict(found)), flush=True)
+
+    bench = Bench(ranks, scale, emit)
+    extra = {}
+    if "nccl" in parts:
+        nccl.prepare(ranks, bench.world.channels * ranks)
+        extra = nccl.about(ranks)
     print(_ABOUT + json.dumps(provenance(bench.clock.cuda, 0, bench.ceiling, extra)), flush=True)
     for part in parts:
         try:
@@ -57,52 +66,70 @@ def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
 def _drive(options: Any) -> int:
     result, failed = Result({}), False
     end = time.monotonic() + options.seconds
-    for parts, ranks in all_runs():
-        wanted = [part for part in parts if not options.part or part in options.part]
-        if not wanted or (options.ranks and ranks not in options.ranks):
+    for run in all_runs(TILES[:1] if options.tiny else TILES):
+        # What tunes answers another question than the rest: it is measured when asked for.
+        wanted = [part for part in run.parts if part in (options.part or set(PARTS) - {"tuning"})]
+        if not wanted or (options.ranks and run.ranks not in options.ranks):
             continue
         before = len(result.rows)
-        most = _NCCL_SECONDS if parts == ("nccl",) else options.seconds
-        failed |= not _run(wanted, ranks, options.tiny, min(most, end - time.monotonic()), result)
+        most = min(_NCCL_SECONDS if wanted == ["nccl"] else options.seconds, end - time.monotonic())
+        failed |= not _hear(Run(tuple(wanted), run.ranks, run.environment), options.tiny, most, result)
         print(table(result.rows[before:]), flush=True)
     result.notes += _odd(result.rows)
-    for note in result.notes:
-        print(f"note: {note}")
+    _show(result)
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(result.to_json())
         print(f"{len(result.rows)} rows in {options.output}")
-    return int(failed or not result.rows or any(row.wrong for row in result.rows))
+    wrong = any(row.wrong for row in result.rows) or not all(check.passed for check in result.checks)
+    return int(failed or wrong or not (result.rows or result.checks))
 
 
-def _run(parts: Sequence[str], ranks: int, tiny: bool, seconds: float, result: Result) -> bool:
+def _show(result: Result) -> None:
+    """Checks, goals and notes, for people and for docs/performance.md."""
+    for check in result.checks:
+        print(f"{check.name}: {'ok' if check.passed else 'WRONG'}: {check.text}")
+    print(markdown_table(goals.lines(result.rows, result.checks)))
+    for note in result.notes:
+        print(f"note: {note}")
+
+
+def _hear(run: Run, tiny: bool, seconds: float, result: Result) -> bool:
     """Hear a process out; False if it failed. What it measured before that is kept."""
-    where = f"{', '.join(parts)}, {ranks} ranks"
+    where = f"{', '.join(run.parts)}, {run.ranks} ranks"
     if seconds < 5:
         result.notes.append(f"{where}: not measured: no time left")
         return True
     package = __package__ or "bench.gpu"
-    chosen = [word for part in parts for word in ("--part", part)]
-    command = [sys.executable, "-m", package, "--here", *chosen, "--ranks", str(ranks), *["--tiny"] * tiny]
+    chosen = [word for part in run.parts for word in ("--part", part)]
+    command = [sys.executable, "-m", package, "--here", *chosen, "--ranks", str(run.ranks), *["--tiny"] * tiny]
+    environment = {**os.environ, **run.environment}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
         output, status, error = done.stdout, done.returncode, done.stderr
     except subprocess.TimeoutExpired as late:
         output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
         status, error = -1, f"not through within {seconds:.0f} s"
+    _sort(output, result)
+    if status != 0:
+        result.notes.append(f"{where}: failed: {error.strip()[-1000:]}")
+        # NCCL may hang with many ranks on one GPU; that is a finding about NCCL.
+        return run.parts == ("nccl",)
+    return True
+
+
+def _sort(output: str, result: Result) -> None:
+    """Put what a process said where it belongs."""
     for line in output.splitlines():
         if line.startswith(_ROW):
             fields = json.loads(line.removeprefix(_ROW))
             result.rows.append(Row(**{**fields, "rounds": tuple(fields["rounds"])}))
+        elif line.startswith(_CHECK):
+            result.checks.append(Check(**json.loads(line.removeprefix(_CHECK))))
         elif line.startswith(_NOTE):
             result.notes.append(line.removeprefix(_NOTE))
         elif line.startswith(_ABOUT):
             result.provenance.update(json.loads(line.removeprefix(_ABOUT)))
-    if status != 0:
-        result.notes.append(f"{where}: failed: {error.strip()[-1000:]}")
-        # NCCL may hang with many ranks on one GPU; that is a finding about NCCL.
-        return list(parts) == ["nccl"]
-    return True
 
 
 def _odd(rows: Sequence[Row]) -> list[str]:

@@ -20,15 +20,21 @@ TIMEOUT = 30.0
 class Ours:
     """One collective with one topology on every set of some buffers.
 
+    Args:
+        channels: thread blocks a rank at most; 0 for as many as there are.
+
     Attributes:
         plan: what was planned: `.channels`, `.low_latency`, `.placement`.
+        channels: thread blocks a rank.
         candidate: to be timed.
     """
 
-    def __init__(self, world: VirtualWorld, clock: Clock, buffers: Buffers, collective: str, topology: str) -> None:
+    def __init__(
+        self, world: VirtualWorld, clock: Clock, buffers: Buffers, collective: str, topology: str, channels: int = 0
+    ) -> None:
         self._world, self._clock = world, clock
         self.collective, self.topology = collective, topology
-        options: Any = {"topology": topology, "timeout": TIMEOUT}
+        options: Any = {"topology": topology, "timeout": TIMEOUT, "max_channels": channels or None}
         root = 0 if collective == "broadcast" else -1
         self._requests = [
             [
@@ -41,7 +47,8 @@ class Ours:
             for inputs, outputs in zip(buffers.inputs, buffers.outputs, strict=True)
         ]  # fmt: skip
         self.plan: Any = world.plan(self._requests[0]).plan
-        self.candidate = Candidate(topology, self.call)
+        self.channels = min(self.plan.channels, channels or self.plan.channels)
+        self.candidate = Candidate(f"{topology}, {channels} channels" if channels else topology, self.call)
 
     def call(self, i: int) -> None:
         """Put a call on the i-th set into the stream."""

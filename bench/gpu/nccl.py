@@ -24,10 +24,14 @@ class _UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_byte * 128)]
 
 
-def prepare(ranks: int, multiprocessors: int) -> None:
-    """Set what NCCL reads when it starts; before the library is loaded."""
+def prepare(ranks: int, blocks: int) -> None:
+    """Set what NCCL reads when it starts; before the library is loaded.
+
+    Args:
+        blocks: that are on the GPU at a time; NCCL's kernels take half of them.
+    """
     os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-    os.environ.setdefault("NCCL_MAX_CTAS", str(max(1, min(16, multiprocessors // (2 * ranks)))))
+    os.environ.setdefault("NCCL_MAX_CTAS", str(max(1, min(16, blocks // (2 * ranks)))))
 
 
 def find() -> tuple[Any, int, str]:
@@ -54,6 +58,12 @@ def find() -> tuple[Any, int, str]:
 def text_of(version: int) -> str:
     """`2.30.1` of 23001; nothing of 0."""
     return f"{version // 10000}.{version % 10000 // 100}.{version % 100}" if version else ""
+
+
+def about(ranks: int) -> dict[str, Any]:
+    """Version and settings, for the provenance."""
+    settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
+    return {"nccl": text_of(find()[1]), f"nccl_settings_{ranks}_ranks": settings}
 
 
 class Nccl:

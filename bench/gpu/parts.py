@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pycollective.comm.cuda.virtual import VirtualWorld
+from pycollective.comm.teams import setting
 
+from ..cases import format_size
 from ..engine import shapes
 from ..engine.shapes import Shape, resnet50
-from . import nccl, torch_sum
+from . import bits, nccl, torch_sum
 from .buffers import Buffers
 from .calls import Ours
 from .clock import Candidate, Clock, copy_ceiling
 from .packing import Packing
-from .rows import Row
+from .rows import Check, Row
 
 TOPOLOGIES = ("direct", "ring", "tree", "wheel")
 COLLECTIVES = ("allreduce", "broadcast")
@@ -27,6 +29,7 @@ class Scale:
 
     sweep: tuple[int, ...] = tuple(1 << power for power in (10, 13, 16, 19, 22, 25, 28))
     against: tuple[int, ...] = (1 << 13, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
+    tuned: tuple[int, ...] = (1 << 20, 1 << 24, 1 << 28)
     small: tuple[int, ...] = (8, 64, 512, 1 << 10, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16)
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     rounds: int = 9
@@ -34,7 +37,9 @@ class Scale:
     tensors: Callable[[], Sequence[Shape]] = resnet50
 
 
-TINY = Scale((1 << 10, 1 << 14), (1 << 13,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20, shapes.small)
+TINY = Scale(
+    (1 << 10, 1 << 14), (1 << 13,), (1 << 18,), (8, 1 << 10), ("float32", "bfloat16"), 3, 1 << 20, shapes.small
+)
 """For trying the bench itself."""
 
 
@@ -42,10 +47,10 @@ class Bench:
     """One process's measurements for n ranks.
 
     Args:
-        emit: takes each row as soon as it is there.
+        emit: takes each row, and each check, as soon as it is there.
     """
 
-    def __init__(self, ranks: int, scale: Scale, emit: Callable[[Row], None]) -> None:
+    def __init__(self, ranks: int, scale: Scale, emit: Callable[[Row | Check], None]) -> None:
         self.ranks, self.scale, self.emit = ranks, scale, emit
         self.clock = Clock()
         self.l2_bytes = int(self.clock.cuda.properties(0)["l2_bytes"])
@@ -72,7 +77,7 @@ class Bench:
                     part, candidate.name, collective, buffers.dtype, self.ranks, buffers.nbytes, timing.seconds,
                     timing.rounds, timing.calls, buffers.sets, before + first(candidate, timing.launch),
                     path=("low-latency" if mine.plan.low_latency else "schedule") if mine else "",
-                    channels=mine.plan.channels if mine else 0, least_bytes=least,
+                    channels=mine.channels if mine else 0, least_bytes=least,
                     of_ceiling=least / timing.seconds / self.ceiling,
                 )
             )  # fmt: skip
@@ -83,7 +88,7 @@ class Bench:
         """Wrong elements after a launch on poisoned outputs."""
         buffers.poison()
         launch()
-        wrong = buffers.wrong(collective, exact=collective == "broadcast" or candidate.name == "direct")
+        wrong = buffers.wrong(collective, exact=collective == "broadcast" or candidate.name.startswith("direct"))
         if candidate.name in ours and (fault := ours[candidate.name].fault()) is not None:
             raise RuntimeError(f"{candidate.name} {collective} of {buffers.nbytes} bytes: {fault}")
         return wrong
@@ -158,7 +163,6 @@ def packing(bench: Bench) -> None:
 
 def against_nccl(bench: Bench) -> None:
     """Allreduce and broadcast against NCCL."""
-    nccl.prepare(bench.ranks, int(bench.clock.cuda.properties(0)["multiprocessors"]))
     library, _, reason = nccl.find()
     if library is None:
         raise Skipped(reason)
@@ -171,22 +175,53 @@ def against_nccl(bench: Bench) -> None:
                 bench.compare("nccl", buffers, collective, bench.ours(buffers, collective), others)
 
 
+def same_bits(bench: Bench) -> None:
+    """`direct` in float32 on every path."""
+    bench.emit(bits.check(bench))
+
+
+def tuning(bench: Bench) -> None:
+    """`direct` on fewer channels, with the tile that this process was given."""
+    tile = format_size(int(setting(TILE)))
+    most = bench.world.channels
+    for nbytes in bench.scale.tuned:
+        for dtype in bench.scale.dtypes:
+            buffers = bench.buffers(dtype, nbytes)
+            ours = [
+                Ours(bench.world, bench.clock, buffers, "allreduce", "direct", channels)
+                for channels in sorted({max(1, most * eighths // 8) for eighths in (1, 2, 4, 6, 8)})
+            ]
+            bench.compare(f"tile {tile}", buffers, "allreduce", ours)
+
+
 class Skipped(Exception):
     """A part that cannot be measured here; says why."""
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "small": small, "torch": torch, "copies": copies, "packing": packing, "nccl": against_nccl, "sweep": sweep,
+    "bits": same_bits, "small": small, "torch": torch, "copies": copies, "packing": packing, "nccl": against_nccl,
+    "sweep": sweep, "tuning": tuning,
 }  # fmt: skip
 """By name, in the order in which they are measured."""
 RANKS = (8, 4, 2)
+TILE = "PYCOLLECTIVE_CUDA_TILE"
+TILES = tuple(1 << power for power in range(15, 22))
+"""Bytes of a tile at most, to be tried."""
 
 
-def all_runs() -> Iterator[tuple[tuple[str, ...], int]]:
-    """(parts, ranks) of each process, what matters most first. NCCL has processes of its own: it may hang."""
-    ours = tuple(part for part in PARTS if part != "nccl")
-    yield ours, RANKS[0]
-    for ranks in RANKS[::-1]:
-        yield ("nccl",), ranks
-    for ranks in RANKS[1:]:
-        yield ours, ranks
+@dataclass(frozen=True)
+class Run:
+    """A process of its own."""
+
+    parts: tuple[str, ...]
+    ranks: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def all_runs(tiles: Sequence[int] = TILES) -> Iterator[Run]:
+    """What matters most first. NCCL has processes of its own, since it may hang; so has each tile."""
+    ours = tuple(part for part in PARTS if part not in ("nccl", "tuning"))
+    yield Run(ours, RANKS[0])
+    yield from (Run(("nccl",), ranks) for ranks in RANKS[::-1])
+    yield from (Run(ours, ranks) for ranks in RANKS[1:])
+    yield from (Run(("tuning",), ranks, {TILE: str(tile)}) for ranks in (RANKS[0], RANKS[-1]) for tile in tiles)

@@ -1,4 +1,4 @@
-"""A row of the result, where it was measured, and the JSON: ``{"schema", "provenance", "notes", "rows"}``."""
+"""Rows and checks, where they were made, and the JSON: ``{"schema", "provenance", "notes", "checks", "rows"}``."""
 
 from __future__ import annotations
 
@@ -59,6 +59,15 @@ class Row:
         return self.algbw * (2 * (self.ranks - 1) / self.ranks if self.collective == "allreduce" else 1.0)
 
 
+@dataclass(frozen=True)
+class Check:
+    """Something that is right or wrong, and takes no time that counts."""
+
+    name: str
+    passed: bool
+    text: str
+
+
 @dataclass
 class Result:
     """What a run leaves behind."""
@@ -66,10 +75,13 @@ class Result:
     provenance: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
 
     def to_json(self) -> str:
         """One row a line."""
-        head = json.dumps({"schema": SCHEMA, "provenance": self.provenance, "notes": self.notes}, indent=1)
+        checks = [asdict(check) for check in self.checks]
+        said = {"schema": SCHEMA, "provenance": self.provenance, "notes": self.notes, "checks": checks}
+        head = json.dumps(said, indent=1)
         rows = ",\n  ".join(
             json.dumps({**asdict(row), "algbw": round(row.algbw), "busbw": round(row.busbw)}) for row in self.rows
         )

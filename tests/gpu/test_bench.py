@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpu import emulation
-from pycollective.bench.gpu import nccl, parts, rows, small
+from pycollective.bench.gpu import bits, goals, nccl, parts, rows, small
 from pycollective.bench.gpu.calls import Ours, moved
 from pycollective.bench.gpu.clock import Candidate
 from pycollective.schedule import Placement, compile
@@ -55,6 +56,81 @@ def test_parts(bench: Any, part: str) -> None:
     assert read["schema"] == rows.SCHEMA and len(read["rows"]) == len(found)
     assert {"date", "commit", "device", "driver", "cuda_driver", "cuda_runtime", "nccl"} <= set(read["provenance"])
     assert len(rows.table(found).splitlines()) == len(found) + 1
+
+
+def test_tuning(bench: Any) -> None:
+    """Fewer and fewer channels, each with the right result."""
+    b, found = bench()
+    parts.tuning(b)
+    assert {row.part for row in found} == {"tile 512 KiB"}
+    assert len({row.channels for row in found}) == len({row.candidate for row in found}) >= 2
+    assert all(row.wrong == 0 for row in found)
+
+
+EMULATED = "import gpu.emulation\ngpu.emulation.install()\n"
+
+
+@pytest.mark.emulated
+def test_the_driver(built: Path, tmp_path: Path) -> None:
+    """Parts in processes of their own, one of which starts others; rows, checks and settings arrive in the file."""
+    (tmp_path / "sitecustomize.py").write_text(EMULATED)
+    path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
+    command += [word for part in ("bits", "tuning") for word in ("--part", part)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    read = json.loads((tmp_path / "gpu.json").read_text())
+    assert [check["passed"] for check in read["checks"]] == [True]
+    assert {row["part"] for row in read["rows"]} == {"tile 32 KiB"}
+    assert "| bits of direct, float32 |  | identical | identical | yes | bits, 2 ranks: 20 repeats" in done.stdout
+
+
+def test_other_bits_are_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, _ = bench()
+    same = [{"aa"}, {"bb"}, {"cc"}]
+    monkeypatch.setattr(bits, "_virtual", lambda _, count: same[bits.COUNTS.index(count)])
+    monkeypatch.setattr(bits, "_on_cpu", lambda _, count: same[bits.COUNTS.index(count)])
+    for told, passed in ((same, True), ([{"aa"}, {"bb", "xx"}, {"cc"}], False), ([{"aa"}, {"bb"}, {"xx"}], False)):
+        monkeypatch.setattr(bits, "_processes", lambda _, told=told: told)
+        check = bits.check(b)
+        assert check.passed == passed
+        assert ("xx" in check.text) != passed
+
+
+def measured(part: str, candidate: str, seconds: float, ranks: int = 8, **other: Any) -> rows.Row:
+    fields = {"collective": "allreduce", "dtype": "float32", "nbytes": 1 << 28, **other}
+    return rows.Row(
+        part, candidate, ranks=ranks, seconds=seconds, rounds=(seconds,), calls=1, sets=1, wrong=0, **fields
+    )
+
+
+def test_goals() -> None:
+    """The worst case counts; what was not measured is neither met nor missed."""
+    found = [
+        measured("sweep", "direct", 1e-3, of_ceiling=0.9),
+        measured("sweep", "direct", 1e-3, dtype="bfloat16", of_ceiling=0.849),
+        measured("sweep", "ring", 1e-3, of_ceiling=0.2),
+        measured("nccl", "direct", 1e-3),
+        measured("nccl", "nccl", 2.5e-3),
+        measured("nccl", "direct", 1e-3, ranks=2, nbytes=1 << 24),
+        measured("nccl", "nccl", 1.25e-3, ranks=2, nbytes=1 << 24),
+        measured("small", "direct", 3.5e-6, nbytes=8192),
+        measured("copies", "direct", 1e-3, collective="broadcast"),
+        measured("copies", "7 copies", 1.75e-3, collective="broadcast"),
+    ]
+    lines = goals.lines(found, [rows.Check("bits, 8 ranks", True, "processes, CPU ranks")])
+    told = {(line.row, line.against): (line.measured, line.met) for line in lines}
+    assert told["allreduce, 8 ranks, 256 MiB each", "the ceiling"] == ("84%", False)
+    assert told["allreduce, 8 ranks", "nccl"] == ("2.50x", True)
+    assert told["allreduce, 2 ranks", "nccl"] == ("1.25x", False)
+    assert told["allreduce, 4 ranks", "nccl"] == ("-", None)
+    assert told["allreduce, 8 ranks, 8 KiB, in a graph", ""] == ("3.5 us", True)
+    assert told["broadcast, 8 ranks", "7 copies"] == ("1.75x", True)
+    assert told["bits of direct, float32", ""] == ("identical", True)
+    wrong = goals.lines([], [rows.Check("bits, 8 ranks", False, "")])[-1]
+    assert (wrong.measured, wrong.met) == ("different", False)
+    assert goals.lines([], [])[-1].met is None
 
 
 class Lazy(Ours):

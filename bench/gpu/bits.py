@@ -1,0 +1,111 @@
+"""The bits of `direct`: on virtual ranks and again, on processes that share the GPU's memory, on CPU ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import pycollective
+
+from ..launch import Launcher
+from .buffers import Buffers, Host, numbers
+from .rows import Check
+
+if TYPE_CHECKING:
+    from .parts import Bench
+
+COUNTS = (5, 3000, 1_000_003)
+"""Elements of float32: packets twice, and tiles over many blocks with an end that is no whole vector."""
+REPEATS = 20
+_SECONDS = 60.0
+_SHIFT = 101  # elements between two ranks' views of the same random numbers
+
+
+def check(bench: Bench) -> Check:
+    """Allreduces by `bench.ranks` ranks on all paths.
+
+    Raises:
+        RuntimeError: a process failed or is late.
+    """
+    found = {
+        f"{REPEATS} repeats on virtual ranks": [_virtual(bench, count) for count in COUNTS],
+        "processes": _processes(bench.ranks),
+        "CPU ranks": [_on_cpu(bench.ranks, count) for count in COUNTS],
+    }
+    same = all(len(set().union(*digests)) == 1 for digests in zip(*found.values(), strict=True))
+    odd = "" if same else "".join(f"; {path}: {[sorted(d) for d in digests]}" for path, digests in found.items())
+    return Check(f"bits, {bench.ranks} ranks", same, ", ".join(found) + odd)
+
+
+def _inputs(rank: int, count: int) -> Host:
+    return np.ascontiguousarray(numbers("float32", count + 64 * _SHIFT)[rank * _SHIFT :][:count])
+
+
+def _digest(result: Host) -> str:
+    return hashlib.sha256(result.tobytes()).hexdigest()[:16]
+
+
+def _virtual(bench: Bench, count: int) -> set[str]:
+    buffers = Buffers(bench.clock, bench.ranks, "float32", 4 * count, l2_bytes=0)
+    for rank, x in enumerate(buffers.inputs[0]):
+        x.copy_from_host(_inputs(rank, count).view(np.uint8), bench.clock.stream)
+    (mine,) = bench.ours(buffers, "allreduce")
+    digests = set()
+    for _ in range(REPEATS):
+        buffers.poison()
+        mine.call(0)
+        bench.clock.synchronize()
+        for out in buffers.outputs[0]:
+            got = np.empty(count, np.float32)
+            out.copy_to_host(got.view(np.uint8), bench.clock.stream)
+            digests.add(_digest(got))
+    return digests
+
+
+def _on_cpu(ranks: int, count: int) -> set[str]:
+    def work(comm: Any) -> str:
+        return _digest(comm.allreduce(_inputs(comm.rank, count), topology="direct"))
+
+    return set(pycollective.local_world(ranks).run(work))
+
+
+def _processes(ranks: int) -> list[set[str]]:
+    """Each rank is a process of its own; memory is shared by CUDA IPC, or in whatever way they agree on."""
+    command = Launcher("pycollective").command(ranks, [sys.executable, "-m", f"{__package__}.bits"])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{ranks} processes are not through within {_SECONDS:.0f} s") from None
+    told = [line.rpartition(_MARK)[2].split() for line in done.stdout.splitlines() if _MARK in line]
+    if done.returncode != 0 or len(told) != ranks:
+        raise RuntimeError(f"{len(told)} of {ranks} processes have a result: {done.stderr.strip()[-500:]}")
+    return [set(digests) for digests in zip(*told, strict=True)]
+
+
+_MARK = "digests: "
+
+
+def main() -> None:
+    """One of the processes: say the digest of each result."""
+    from pycollective.comm.cuda.arrays import allocate
+    from pycollective.comm.cuda.runtime import load
+
+    comm, digests = pycollective.init(), []
+    for count in COUNTS:
+        x = allocate((count,), "float32", 0)
+        x.copy_from_host(_inputs(comm.rank, count).view(np.uint8))
+        out = comm.allreduce(x, topology="direct")
+        load().synchronize(0)
+        comm.check()
+        got = np.empty(count, np.float32)
+        out.copy_to_host(got.view(np.uint8))
+        digests.append(_digest(got))
+    print(_MARK + " ".join(digests), flush=True)
+
+
+if __name__ == "__main__":
+    main()

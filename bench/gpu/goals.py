@@ -1,0 +1,100 @@
+"""What one GPU is to reach, and what of a run meets it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..cases import KIB, format_size
+from ..speed import Line, ratio_text
+from ..stats import paired_ratio
+from ..table import format_time
+from .rows import Check, Row
+
+LARGE = (16 * KIB**2, 256 * KIB**2)
+BOTH = ("float32", "bfloat16")
+MEANT_FOR = "H200"
+"""The goals are for this device; on another one they are shown all the same."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """`direct` against something, in the worst of all sizes and element types.
+
+    Args:
+        part, collective: of the rows.
+        least: their time over ours or, against "the ceiling", the share of the copy bandwidth.
+    """
+
+    name: str
+    part: str
+    against: str
+    least: float
+    ranks: int
+    sizes: tuple[int, ...] = LARGE
+    dtypes: tuple[str, ...] = BOTH
+    collective: str = "allreduce"
+
+    def line(self, rows: Sequence[Row]) -> Line:
+        """Its line of the table."""
+        found = list(self._cases(rows))
+        text = ratio_text(self.least, self.against)
+        if not found:
+            return Line(self.name, self.against, text, "-", None, "", {})
+        value, case, times = min(found)
+        cases = {name: float(f"{ratio:.4g}") for ratio, name, _ in found}
+        shown = ratio_text(value, self.against, goal=False)
+        return Line(self.name, self.against, text, shown, value >= self.least, f"{case}: {times}", cases)
+
+    def _cases(self, rows: Sequence[Row]) -> Iterator[tuple[float, str, str]]:
+        for nbytes, dtype in itertools.product(self.sizes, self.dtypes):
+            wanted = (self.part, self.collective, dtype, self.ranks, nbytes)
+            here = [r for r in rows if (r.part, r.collective, r.dtype, r.ranks, r.nbytes) == wanted]
+            ours = next((row for row in here if row.candidate == "direct"), None)
+            case = f"{format_size(nbytes)}, {dtype}"
+            if ours and self.against == "the ceiling":
+                yield ours.of_ceiling, case, format_time(ours.seconds)
+            theirs = next((row for row in here if row.candidate == self.against), None)
+            if ours and theirs:
+                times = f"{format_time(ours.seconds)} against {format_time(theirs.seconds)}"
+                yield paired_ratio(ours.rounds, theirs.rounds).median, case, times
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A time of `direct` that must not be exceeded, in seconds, in a graph of calls."""
+
+    name: str
+    nbytes: int
+    ranks: int
+    most: float
+
+    def line(self, rows: Sequence[Row]) -> Line:
+        """Its line of the table."""
+        wanted = ("small", "direct", "allreduce", self.ranks, self.nbytes)
+        here = [r for r in rows if (r.part, r.candidate, r.collective, r.ranks, r.nbytes) == wanted]
+        text = f"<= {format_time(self.most)}"
+        if not here:
+            return Line(self.name, "", text, "-", None, "", {})
+        seconds = here[0].seconds
+        return Line(self.name, "", text, format_time(seconds), seconds <= self.most, "", {"seconds": seconds})
+
+
+GOALS: tuple[Goal | Limit, ...] = (
+    Goal("allreduce, 8 ranks, 256 MiB each", "sweep", "the ceiling", 0.85, 8, LARGE[1:]),
+    *(Goal(f"allreduce, {n} ranks", "nccl", "nccl", least, n) for n, least in ((2, 1.3), (4, 1.8), (8, 2.0))),
+    *(Goal(f"allreduce, {n} ranks", "torch", "torch sum and copies", 1.2, n) for n in (2, 4, 8)),
+    Limit("allreduce, 8 ranks, 8 KiB, in a graph", 8 * KIB, 8, 4e-6),
+    Goal("allreduce, 8 ranks, 8 KiB, in a graph", "nccl", "nccl", 3, 8, (8 * KIB,), ("float32",)),
+    Goal("broadcast, 8 ranks", "copies", "7 copies", 1.5, 8, dtypes=("float32",), collective="broadcast"),
+)
+
+
+def lines(rows: Sequence[Row], checks: Sequence[Check]) -> list[Line]:
+    """Every goal's line; last, whether all results had the same bits."""
+    found = [goal.line(rows) for goal in GOALS]
+    alike = all(check.passed for check in checks) if checks else None
+    said = {None: "-", True: "identical", False: "different"}[alike]
+    where = "; ".join(f"{check.name}: {check.text}" for check in checks)
+    return [*found, Line("bits of direct, float32", "", "identical", said, alike, where, {})]
