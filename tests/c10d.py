@@ -148,3 +148,17 @@ def same(got: Any, right: Any, *label: object) -> None:
     assert got.dtype == right.dtype and got.shape == right.shape, label
     raw = [x.contiguous().reshape(-1).view(torch.uint8) for x in (got, right)]
     assert torch.equal(*raw), f"{label}: {got} and not {right}"
+
+
+def all_gather_single(out: Any, x: Any, **options: Any) -> Any:
+    """torch's; it had another name before 2.13."""
+    import torch.distributed as dist
+
+    return getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(out, x, **options)
+
+
+def reduce_scatter_single(out: Any, x: Any, **options: Any) -> Any:
+    """torch's; it had another name before 2.13."""
+    import torch.distributed as dist
+
+    return getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(out, x, **options)

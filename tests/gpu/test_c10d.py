@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, job, run
+from c10d import World, all_gather_single, job, reduce_scatter_single, run
 from core.processes import TESTS, _load
 
 torch: Any = pytest.importorskip("torch")
@@ -112,8 +112,8 @@ def _order(world: World) -> None:
     manager.wait()
     assert [get(one).sum() for one in several] == [9, 15, 1_200_000]
     whole, part = put(torch.zeros(8)), put(torch.arange(8.0))
-    dist.all_gather_single(whole, part[:4])
-    dist.reduce_scatter_single(part[4:], whole)
+    all_gather_single(whole, part[:4])
+    reduce_scatter_single(part[4:], whole)
     assert get(part).tolist() == [0, 1, 2, 3] + [0, 2, 4, 6]
     uneven = put(torch.zeros(3 - world.rank))
     sizes = [[1, 2], [1, 1]][world.rank], [[1, 1], [2, 1]][world.rank]

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, run
+from c10d import World, all_gather_single, run
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -166,7 +166,7 @@ def _engine(world: World) -> None:
         works.append(dist.all_reduce(xs[0], group=group, async_op=True))  # the same memory: not before the first
         dist.all_reduce(xs[1], group=group)
         got = torch.empty(world.size * 3, dtype=dtype)
-        dist.all_gather_single(got, xs[2][0], group=group)  # past the engine, but not past what is under way in it
+        all_gather_single(got, xs[2][0], group=group)  # past the engine, but not past what is under way in it
         for work in works:
             work.wait()
         for i, x in enumerate(right):
@@ -205,7 +205,7 @@ def _topology(world: World, topology: str) -> None:
     assert (x == 6).all()
     assert type(seen[-1]).__name__.lower().replace("_", "") == topology.partition("(")[0].replace("_", "")
     outs = torch.empty(9)
-    dist.all_gather_single(outs, x[:3].contiguous(), group=group)
+    all_gather_single(outs, x[:3].contiguous(), group=group)
     assert (outs == 6).all()
     dist.all_to_all_single(outs, outs.clone(), group=group)
 
@@ -244,7 +244,7 @@ def _in_order(world: World, engine: bool) -> None:
             dist.all_reduce(y, group=group)  # 54
             dist.all_reduce(x, group=group)  # 18
         works.append(manager)
-        works.append(dist.all_gather_single(z, y, group=group, async_op=True))  # 54
+        works.append(all_gather_single(z, y, group=group, async_op=True))  # 54
         dist.all_to_all_single(x, y, group=group)  # 54
         dist.all_reduce(x, group=group)  # 162
         works.append(dist.all_reduce(z, group=group, async_op=True))  # 162

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from c10d import World, everybodys, run, same, values
+from c10d import World, all_gather_single, everybodys, reduce_scatter_single, run, same, values
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -110,14 +110,14 @@ def _one_tensor_forms(world: World) -> None:
     for dtype, shape in itertools.product(["float32", "bfloat16", "int64", "complex64"], [(2, 3), (4,)]):
         x = values(world, dtype, *shape)
         out = torch.empty(n * shape[0], *shape[1:], dtype=x.dtype)
-        dist.all_gather_single(out, x)
+        all_gather_single(out, x)
         same(out, torch.cat(everybodys(world, dtype, *shape)), "into one")
         stacked = torch.empty(n, *shape, dtype=x.dtype)
-        dist.all_gather_single(stacked, x)
+        all_gather_single(stacked, x)
         same(stacked, torch.stack(everybodys(world, dtype, *shape)), "stacked")
         total = sum(everybodys(world, dtype, n * shape[0], *shape[1:]))
         part = torch.empty(*shape, dtype=x.dtype)
-        dist.reduce_scatter_single(part, values(world, dtype, n * shape[0], *shape[1:]))
+        reduce_scatter_single(part, values(world, dtype, n * shape[0], *shape[1:]))
         same(part, total[world.rank * shape[0] :][: shape[0]], "reduce_scatter")
     outs = {group: torch.empty(2) for group in (world.ours, world.gloo)}
     for group, out in outs.items():

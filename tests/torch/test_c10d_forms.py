@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from c10d import World, everybodys, run, same, values
+from c10d import World, all_gather_single, everybodys, reduce_scatter_single, run, same, values
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -143,7 +143,7 @@ def _coalesced(world: World) -> None:
         outs = [torch.zeros(n * (i + 1), dtype=torch.int64) for i in range(3)]
         with dist._coalescing_manager(async_ops=later) as manager:
             for out, x in zip(outs, ins, strict=True):
-                dist.all_gather_single(out, x)
+                all_gather_single(out, x)
         if later:
             manager.wait()
         for i, out in enumerate(outs):
@@ -151,7 +151,7 @@ def _coalesced(world: World) -> None:
         parts = [torch.zeros(i + 1, dtype=torch.int64) for i in range(3)]
         with dist._coalescing_manager(async_ops=later) as manager:
             for part, whole in zip(parts, outs, strict=True):
-                dist.reduce_scatter_single(part, whole)
+                reduce_scatter_single(part, whole)
         if later:
             manager.wait()
         for i, part in enumerate(parts):
@@ -173,8 +173,8 @@ def _wrong(world: World) -> None:
         (ValueError, "for 2 ranks|should be", lambda: dist.all_gather([x], x)),
         (ValueError, "3 rows", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3))),
         (ValueError, "splits", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [2, 2], [1, 2])),
-        (ValueError, "elements", lambda: dist.all_gather_single(torch.ones(7), torch.ones(4))),
-        (ValueError, "parts", lambda: dist.reduce_scatter_single(torch.ones(3), torch.ones(4))),
+        (ValueError, "elements", lambda: all_gather_single(torch.ones(7), torch.ones(4))),
+        (ValueError, "parts", lambda: reduce_scatter_single(torch.ones(3), torch.ones(4))),
         (ValueError, "one tensor", lambda: world.ours.allreduce([x, x])),
         (ValueError, "root", lambda: dist.broadcast(x, group_src=5)),
         (TypeError, "band", lambda: dist.all_reduce(x, dist.ReduceOp.BAND)),
@@ -221,7 +221,7 @@ def _in_place(world: World) -> None:
         for length in (3, 200_000):
             out = torch.full((n, length), -1.0)
             out[rank] = torch.arange(length) + rank
-            work = dist.all_gather_single(out.view(-1), out[rank], async_op=later)
+            work = all_gather_single(out.view(-1), out[rank], async_op=later)
             if later:
                 work.wait()
             assert torch.equal(out, torch.arange(length) + torch.arange(n).unsqueeze(1))
@@ -230,7 +230,7 @@ def _in_place(world: World) -> None:
             assert torch.equal(torch.stack(rows), out)
             whole = torch.arange(float(n * length)).view(n, length) + rank
             right = (n * whole - n * rank + sum(range(n)))[rank].clone()
-            work = dist.reduce_scatter_single(whole[rank], whole.view(-1), async_op=later)
+            work = reduce_scatter_single(whole[rank], whole.view(-1), async_op=later)
             if later:
                 work.wait()
             assert torch.equal(whole[rank], right)

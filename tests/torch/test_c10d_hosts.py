@@ -39,7 +39,7 @@ dist.broadcast(x, 3)
 assert x[0] == 3
 dist.reduce(x, 1, dist.ReduceOp.AVG)
 part = torch.empty(2)
-dist.reduce_scatter_single(part, torch.arange(2.0 * n))
+dist.reduce_scatter_tensor(part, torch.arange(2.0 * n))
 assert part.tolist() == [n * 2.0 * me, n * (2.0 * me + 1)]
 dist.scatter(part, [torch.full((2,), float(r)) for r in range(n)] if me == 2 else None, 2)
 assert part.tolist() == [me, me]
