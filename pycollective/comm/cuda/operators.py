@@ -73,7 +73,7 @@ def _ltoir(op: Op, dtype: str, capability: tuple[int, int]) -> bytes:
     except NumbaError as error:
         raise TypeError(f"operator {op.name} does not compile for {dtype} on GPUs: {error}") from None
     except Exception as error:  # NVVM is loaded on the way: there are as many exceptions as ways to lack it
-        raise _missing(op, "NVVM, which numba-cuda compiles with,", error) from error
+        raise _missing(op, "numba-cuda with NVVM", error) from error
     return bytes(code)
 
 
@@ -113,7 +113,7 @@ def _link(op: Op, program: bytes, function: bytes, capability: tuple[int, int]) 
 
 def _missing(op: Op, what: str, error: Exception) -> CommunicatorError:
     return CommunicatorError(
-        f"operator {op.name}: a user's own operator on GPU arrays needs {what} which could not be used "
+        f"operator {op.name}: a user's own operator on GPU arrays needs {what}, which could not be used "
         f"({type(error).__name__}: {str(error).strip()}): pip install 'pycollective[cuda]' "
         "(where pycollective was built with CUDA 12: 'numba-cuda[cu12]')"
     )
