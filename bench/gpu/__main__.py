@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -55,12 +56,17 @@ def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
         nccl.prepare(ranks, bench.world.channels * ranks)
         extra = nccl.about(ranks)
     print(_ABOUT + json.dumps(provenance(bench.clock.cuda, 0, bench.ceiling, extra)), flush=True)
+    failed = False
     for part in parts:
         try:
             PARTS[part](bench)
         except Skipped as reason:
             print(f"{_NOTE}{part}, {ranks} ranks: not measured: {reason}", flush=True)
-    return 0
+        except Exception as error:  # the other parts may be well
+            traceback.print_exc()
+            print(f"{_NOTE}{part}, {ranks} ranks: failed: {type(error).__name__}: {error}", flush=True)
+            failed = True
+    return int(failed)
 
 
 def _drive(options: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from core.processes import Job, run
 
+import pycollective as pc
 from gpu import emulation
 from gpu.device import LONG, data, get, put
 from pycollective import Communicator, CommunicatorError, MismatchError, PeerLostError, TimeoutError
@@ -249,3 +251,35 @@ def freed(comm: Communicator, link: Connection) -> None:
 
 def test_a_freed_communicator() -> None:
     run(2, freed)
+
+
+def test_freed_while_the_watcher_looks() -> None:
+    """It has found the team at work, and it still must be there when it looks."""
+
+    def work(comm: Communicator) -> None:
+        comm.allreduce(put(data(0, SHORT)))
+        team: Any = comm._gpu
+        works, found, failed = team._works, threading.Event(), []
+
+        def slowly() -> bool:
+            answer: bool = works()
+            found.set()
+            time.sleep(0.2)
+            return answer
+
+        def look() -> None:
+            try:
+                team.look()
+            except Exception as error:
+                failed.append(error)
+
+        looking = threading.Thread(target=look)
+        team._works = slowly
+        looking.start()
+        assert found.wait(10)
+        team._works = works
+        comm.free()
+        looking.join()
+        assert failed == []
+
+    pc.local_world(1).run(work)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class DeviceTeam:
         self.path = agree(exchange, rank, size, device) if size > 1 else Path("local", "there is one rank")
         self._windows = 0
         self._freed = False
+        self._freeing = threading.Lock()  # the watcher is in the team, or it is let go
         if self.path.kind == HOST:
             return
         mine = {
@@ -137,21 +139,24 @@ class DeviceTeam:
         if self._works():
             own = self._mailboxes.memory[self._rank]
             self._team.wait()  # windows that live on keep the team alive
-            del self._planner, self._team
+            with self._freeing:
+                self._freed = True
+                del self._planner, self._team
             self._mailboxes.memory.clear()
             self._graves.close(0, own, MAILBOXES)
-            self._freed = True
 
     def abort(self) -> None:
         """Let the kernels in flight give up."""
-        if self._works():
-            self._team.abort()
+        with self._freeing:
+            if self._works():
+                self._team.abort()
 
     def look(self) -> None:
         """Called by the watcher: tell all ranks what a kernel found."""
         comm = self._comm()
-        if comm is not None and self._works():
-            report_fault(comm, self._team, self._ledger)
+        with self._freeing:
+            if comm is not None and self._works():
+                report_fault(comm, self._team, self._ledger)
 
     def _works(self) -> bool:
         return self.path.kind != HOST and not self._freed
