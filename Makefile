@@ -14,6 +14,9 @@ BIN := $(VENV)/bin
 PY  := $(BIN)/python -I
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
+# What compiles needs the cores, what installs packages the network: they go side by side.
+MAKEFLAGS += -j2
+
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
@@ -22,7 +25,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective be
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed ## the package with all that tests need, in .venv
+install: $(VENV)/.installed $(VENV)/.torch ## the package with all that tests need, in .venv
 
 demo: $(VENV)/.installed $(VENV)/.torch ## data-parallel training under mpirun, then the topologies against Open MPI and Gloo
 	$(PY) -m pycollective.bench.demo $(ARGS)
@@ -55,7 +58,7 @@ docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings o
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
-	rm -f $(VENV)/.installed
+	rm -f $(VENV)/.installed $(VENV)/.wheel
 
 distclean: clean ## the same, and the environment
 	rm -rf $(VENV)
@@ -70,17 +73,27 @@ $(VENV)/.tools: $(VENV)/.made
 	$(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" cmake ninja
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.tools $(SOURCES)
-	$(PIP) install --no-build-isolation ".[test]"
+$(VENV)/.wheel: $(VENV)/.tools $(SOURCES)
+	rm -rf $(VENV)/wheel
+	$(PIP) wheel --no-build-isolation --no-deps --wheel-dir $(VENV)/wheel .
 	@touch $@
 
-$(VENV)/.torch: $(VENV)/.made
+# Of the extra `test`, without the package itself, which is not built yet.
+$(VENV)/.needed: $(VENV)/.tools pyproject.toml tools/requirements.py
+	$(BIN)/python tools/requirements.py test >$(VENV)/needed.txt
+	$(PIP) install -r $(VENV)/needed.txt
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.wheel $(VENV)/.needed
+	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@touch $@
+
+# After the others: of two pips in one environment neither knows what the other brings.
+$(VENV)/.torch: | $(VENV)/.needed
 	$(if $(TORCH),$(PIP) install "$(TORCH)" || { echo "no torch to be had: 'make TORCH= ...' goes without it" >&2; exit 1; },@echo "without torch")
 	@touch $@
 
-# The extra `lint` of pyproject.toml, from the metadata of the installed package: no second list of versions.
-REQUIRED = import importlib.metadata as m; print(*[r.split(";")[0] for r in m.requires("pycollective") if "lint" in r.partition(";")[2]])
-
-$(VENV)/.lint: pyproject.toml | $(VENV)/.installed
-	$(PIP) install $$($(PY) -c '$(REQUIRED)')
+$(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch
+	$(BIN)/python tools/requirements.py lint >$(VENV)/lint.txt
+	$(PIP) install -r $(VENV)/lint.txt
 	@touch $@
