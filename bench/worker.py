@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .peers.ceiling import CEILING, CeilingPeer
 from .peers.pycollective import PycollectivePeer, find_topology, has, topologies_of
 from .plan import OURS, Candidate, Options, Plan, short_name, sweep_groups
 from .result import make_row
-from .world import World, open_world
+from .world import World, hosts_of, open_world
 
 __all__ = ["work"]
 
@@ -43,7 +43,8 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     ours = _Ours(plan)
     groups: list[Group] = list(plan.groups)
     if plan.sweep:
-        groups += sweep_groups(plan.sweep, world.size, list(names), ours.topologies(plan.sweep, emit))
+        sweep = _between_hosts(plan.sweep, world, emit)
+        groups += sweep_groups(sweep, world.size, list(names), ours.topologies(sweep, emit))
     present = {OURS, CEILING, *names}
     groups = [[one for one in group if one.library in present] for group in groups]
     if any(one.library in (OURS, CEILING) for group in groups for one in group):
@@ -59,6 +60,15 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     emit({"kind": "end"})
     for peer in set(peers.values()):
         getattr(peer, "close", lambda: None)()
+
+
+def _between_hosts(options: Options, world: World, emit: Emit) -> Options:
+    """What there is to tell apart where ranks are on several hosts: they share no memory, and take one way."""
+    hosts = len(set(hosts_of(world)))
+    if hosts == 1 or options.topologies == ("none",) or not options.paths:
+        return options
+    emit({"kind": "note", "text": f"ranks on {hosts} hosts go through MPI: no topologies and no windows to compare"})
+    return replace(options, topologies=("default",), paths=("plain",))
 
 
 def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:

@@ -9,12 +9,13 @@ import contextlib
 import importlib
 import os
 import pickle
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["MpiWorld", "OwnWorld", "World", "first_rank", "open_world", "ranks_started"]
+__all__ = ["MpiWorld", "OwnWorld", "World", "first_rank", "hosts_of", "open_world", "ranks_started"]
 
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SIZES = ("PYCOLLECTIVE_SIZE", *_MPI_SIZES, "WORLD_SIZE")
@@ -62,6 +63,11 @@ class OwnWorld:
         flat = np.asarray(self._comm.allgatherv(data.copy(), counts))
         ends = np.cumsum(counts)
         return [pickle.loads(flat[end - n : end].tobytes()) for n, end in zip(counts, ends, strict=True)]
+
+
+def hosts_of(world: World) -> list[str]:
+    """The name of each rank's host. Collective."""
+    return world.share(socket.gethostname())
 
 
 def ranks_started(environment: Mapping[str, str] = os.environ) -> int:

@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 CLI = [sys.executable, "-m", "pycollective.cli.main"]
 """The `pycollective` command of the package under test; start it outside the source tree."""
@@ -116,6 +118,29 @@ def launch(
 
 
 _TIMED_OUT = -1000
+
+
+def on_two_host_names(
+    words: Sequence[str | Path],
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    ranks: int = 4,
+    timeout: float = 110,
+) -> subprocess.CompletedProcess[str]:
+    """Run `words` on half of the ranks here, and on the other half under another host name (`unshare -u`).
+
+    The test is skipped where that cannot be done.
+    """
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
+        pytest.skip("needs unshare -u (root, or user namespaces)")
+    mpirun = find_mpirun()
+    if mpirun is None:
+        pytest.skip("needs mpi4py and an mpirun")
+    half = ["-np", str(ranks // 2)]
+    elsewhere = ["unshare", "-u", "sh", "-c", 'hostname elsewhere && exec "$@"', "-"]
+    command = [mpirun, "--bind-to", "none", *half, *map(str, words), ":", *half, *elsewhere, *map(str, words)]
+    environment = {**os.environ, **OPEN_MPI_SETTINGS, **(env or {})}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, cwd=folder)
 
 
 def _launcher(name: str, n: int, grace: float) -> list[str]:

@@ -9,11 +9,11 @@ import tempfile
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ..world import World, hosts_of
 from . import Array, Call, PeerUnavailable
 
 if TYPE_CHECKING:
     from ..cases import Case
-    from ..world import World
 
 __all__ = ["GlooPeer", "open"]
 
@@ -22,8 +22,12 @@ _MOVES = {*_REDUCES, "int16", "bool"}
 _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
+_PATIENCE = timedelta(seconds=60)
+"""For ranks on several hosts to find each other."""
+
+
 class GlooPeer:
-    """The default process group with the gloo backend over loopback."""
+    """The default process group with the gloo backend: over loopback, or between hosts."""
 
     name = "gloo"
     # torch.distributed reduces into its argument
@@ -94,7 +98,6 @@ class GlooPeer:
 def open(world: World) -> GlooPeer:
     """Start Gloo on the ranks of this world; PeerUnavailable where torch is missing."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no need for a host name that resolves
     try:
         torch: Any = importlib.import_module("torch")
         dist: Any = importlib.import_module("torch.distributed")
@@ -103,11 +106,38 @@ def open(world: World) -> GlooPeer:
     if not dist.is_available() or not dist.is_gloo_available():
         raise PeerUnavailable("this PyTorch was built without Gloo")
     torch.set_num_threads(1)
+    hosts = hosts_of(world)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory()) if world.rank == 0 else ""
-        store = dist.FileStore(os.path.join(world.share(folder)[0], "gloo"), world.size)
+        if len(set(hosts)) == 1:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no need for a host name that resolves
+            folder = stack.enter_context(tempfile.TemporaryDirectory()) if world.rank == 0 else ""
+            store = dist.FileStore(os.path.join(world.share(folder)[0], "gloo"), world.size)
+        else:
+            store = _store_between(dist, world, hosts[0])
+        _connect(dist, world, store, len(set(hosts)))
+        world.barrier()  # the store outlives its last reader
+    return GlooPeer(torch, dist, world.rank)
+
+
+def _store_between(dist: Any, world: World, host: str) -> Any:
+    """A store that the first rank's host serves."""
+    options = {"world_size": world.size, "timeout": _PATIENCE, "wait_for_workers": False}
+    served = dist.TCPStore(host, 0, is_master=True, **options) if world.rank == 0 else None
+    port = int(world.share(served.port if served else 0)[0])
+    return served or dist.TCPStore(host, port, is_master=False, **options)
+
+
+def _connect(dist: Any, world: World, store: Any, hosts: int) -> None:
+    """Make the process group; PeerUnavailable where the ranks of several hosts do not find each other."""
+    problem = ""
+    try:
+        store.set_timeout(_PATIENCE)
         dist.init_process_group(
             "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timedelta(minutes=10)
         )
-        world.barrier()  # the store's file outlives its last reader
-    return GlooPeer(torch, dist, world.rank)
+    except (RuntimeError, ValueError) as error:
+        if hosts == 1:
+            raise
+        problem = str(error)
+    if problems := [text for text in world.share(problem) if text]:
+        raise PeerUnavailable(f"Gloo does not get from host to host ({problems[0]}); is GLOO_SOCKET_IFNAME right?")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch import OPEN_MPI_SETTINGS, find_mpirun
+from launch import on_two_host_names
 
 CASE = """
 import numpy as np, ml_dtypes, pycollective as pc
@@ -64,17 +61,8 @@ except pc.CommunicatorError:
 
 @pytest.mark.mpi
 def test_two_hosts(tmp_path: Path) -> None:
-    """`unshare -u` gives two of four ranks a host name of their own."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
-        pytest.skip("needs unshare -u (root, or user namespaces)")
-    mpirun = find_mpirun()
-    assert mpirun is not None
     script = tmp_path / "case.py"
     script.write_text(CASE)
-    here = ["-np", "2", sys.executable, str(script)]
-    there = ["-np", "2", "unshare", "-u", "sh", "-c", f"hostname elsewhere && exec {sys.executable} {script}"]
-    command = [mpirun, "--bind-to", "none", *here, ":", *there]
-    environment = {**os.environ, **OPEN_MPI_SETTINGS}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, cwd=tmp_path)
+    done = on_two_host_names([sys.executable, script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 4

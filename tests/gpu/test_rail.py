@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch import OPEN_MPI_SETTINGS, find_mpirun
+from launch import on_two_host_names
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.emulated, pytest.mark.mpi]
@@ -133,25 +132,15 @@ except pc.Error:
 
 
 def _run(script: str, folder: Path, nccl: str) -> subprocess.CompletedProcess[str]:
-    """`unshare -u` gives two of four ranks a host name of their own."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
-        pytest.skip("needs unshare -u (root, or user namespaces)")
-    mpirun = find_mpirun()
-    assert mpirun is not None
     file = folder / "case.py"
     file.write_text(_HEAD + script)
-    here = ["-np", "2", sys.executable, str(file)]
-    there = ["-np", "2", "unshare", "-u", "sh", "-c", f"hostname elsewhere && exec {sys.executable} {file}"]
     environment = {
-        **os.environ,
-        **OPEN_MPI_SETTINGS,
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "PYCOLLECTIVE_NCCL": nccl,
         "PC_EMULATED_NCCL_VERSION": "23001",
         "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     }
-    command = [mpirun, "--bind-to", "none", *here, ":", *there]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, cwd=folder)
+    return on_two_host_names([sys.executable, file], folder, environment, timeout=150)
 
 
 def test_in_stages(built: Path, tmp_path: Path) -> None:
