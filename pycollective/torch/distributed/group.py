@@ -108,8 +108,7 @@ class ProcessGroup(Reductions, Moving):
         opts = c10d.BarrierOptions()
         if timeout is not None:
             opts.timeout = timeout
-        opts.asyncOp = False
-        self.barrier(opts)
+        self.barrier(opts).wait()
 
     # -- messages ------------------------------------------------------------
 
