@@ -19,13 +19,15 @@ namespace pc {
   X(isa, "PYCOLLECTIVE_ISA", 3.0, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512")
 // clang-format on
 
+constexpr double kLongestTimeout = 1e9;  // seconds: longer than anybody waits, and within the clock's range
+
 struct Environment {
 #define PC_FIELD(field, name, fallback, meaning) double field = fallback;
   PC_ENVIRONMENT(PC_FIELD)
 #undef PC_FIELD
 };
 
-// Read once, at first use.
+// Read once, at first use.  Throws InvalidArgument for a value that is no number, or negative; names the variable.
 const Environment& environment();
 
 }  // namespace pc

@@ -61,7 +61,7 @@ double read_timeout(const py::object& timeout) {
   const double seconds = PyFloat_AsDouble(timeout.ptr());
   if (seconds == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
   if (!(seconds >= 0.0)) throw InvalidArgument("timeout is a number of seconds, not negative");
-  return std::min(seconds, 1e9);  // longer than anybody waits, and within the clock's range
+  return std::min(seconds, kLongestTimeout);
 }
 
 uint64_t hash_counts(const std::vector<int64_t>& counts) {

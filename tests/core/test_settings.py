@@ -37,3 +37,25 @@ print("fine")
 )
 def test_the_first_ranks_sizes_count(name: str, values: tuple[int, int]) -> None:
     assert [text.strip() for text in launch(2, CASE, name, *values, check=True)] == ["fine", "fine"]
+
+
+REFUSED = """
+import os, time
+import numpy as np, pycollective as pc
+for name in "PYCOLLECTIVE_TIMEOUT", "PYCOLLECTIVE_SPIN_US", "PYCOLLECTIVE_SCRATCH", "PYCOLLECTIVE_TILE":
+    for text in "soon", "3s", "-1", "nan":
+        os.environ[name] = text
+        try:
+            pc.init()
+            print("taken:", name, text)
+        except ValueError as error:
+            assert f"{name}='{text}'" in str(error), error
+    del os.environ[name]
+os.environ["PYCOLLECTIVE_TIMEOUT"] = "inf"
+os.environ["PYCOLLECTIVE_SPIN_US"] = os.environ["PYCOLLECTIVE_TILE"] = "1e300"
+print(pc.local_world(2).run(lambda comm: (time.sleep(0.05 * comm.rank), float(comm.allreduce(1.0)))[1]))
+"""
+
+
+def test_what_is_no_number_is_refused_and_what_is_endless_is_long() -> None:
+    assert launch(1, REFUSED, launcher="alone", check=True)[0] == "[2.0, 2.0]\n"
