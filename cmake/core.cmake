@@ -10,6 +10,7 @@ endif()
 # The kernels are one source compiled once per instruction set; the best one is chosen at run time.
 add_library(pc_core STATIC
   csrc/base/environment.cpp
+  csrc/base/forks.cpp
   csrc/dtype/dispatch.cpp
   csrc/dtype/kernels_base.cpp
   csrc/schedule/layout.cpp

@@ -261,6 +261,18 @@ def test_communicators_and_windows_leave_nothing() -> None:
         assert after["resident"] < before["resident"] + 4096
 
 
+def keep_many(comm: Communicator, link: Connection) -> int:
+    kept = [comm.dup() for _ in range(5)]
+    before = holdings()["descriptors"]
+    kept += [comm.dup() for _ in range(20)]
+    assert kept[-1].allreduce(np.ones(1))[0] == comm.size
+    return holdings()["descriptors"] - before
+
+
+def test_communicators_of_the_same_ranks_share_their_descriptors() -> None:
+    assert run(3, keep_many) == [0, 0, 0]
+
+
 def repeat_calls(comm: Communicator, link: Connection) -> tuple[dict[str, int], dict[str, int]]:
     """Ever new sizes, operators' and topologies' spellings: what is remembered of calls is bounded."""
 

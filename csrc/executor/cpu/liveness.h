@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace pc {
@@ -14,13 +15,12 @@ uint64_t pid_namespace();
 class Liveness {
  public:
   // 0 stands for "do not watch" (this process itself, or a rank that is a thread of it).
+  // Throws SystemFailure if this process has no descriptors left.
   explicit Liveness(const std::vector<int32_t>& pids);
-  ~Liveness();
-  Liveness(const Liveness&) = delete;
   bool gone(int32_t rank) const;
 
  private:
-  std::vector<int> descriptors_;  // or why there is none
+  std::vector<std::shared_ptr<const class Watch>> watches_;  // all that look at one process share one
 };
 
 }  // namespace pc
