@@ -177,6 +177,10 @@ class Team:
         ...
     def report_timeout(self, rank: typing.SupportsInt | typing.SupportsIndex, text: str) -> None:
         ...
+    def require_open(self) -> None:
+        """
+        Raise if it was closed, or belongs to a parent process.
+        """
     def require_sound(self) -> None:
         """
         Raise what poisoned the communicator, if anything did.

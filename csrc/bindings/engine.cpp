@@ -99,6 +99,7 @@ class PyEngine {
   }
 
   std::vector<std::shared_ptr<Work>> submit(const Objects& items, bool now) {
+    team_->require_own();
     engine_->take_spent();
     const uint64_t group = group_of(items);
     Pendings operations;
@@ -119,6 +120,7 @@ class PyEngine {
     engine_->loop();
   }
   void close() {
+    if (team_->inherited()) return;
     {
       const py::gil_scoped_release release;
       engine_->close();

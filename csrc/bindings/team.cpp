@@ -126,6 +126,7 @@ void bind_team(py::module_& m) {
           "Bytes of a tile on windows and on staged arrays; the same on all ranks.")
       .def_property_readonly("scratch_bytes", [](const TeamCall& self) { return self.team()->capacity(); })
       .def_property_readonly("closed", &TeamCall::closed)
+      .def("require_open", &TeamCall::require_open, "Raise if it was closed, or belongs to a parent process.")
       .def(
           "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank); }, py::arg("rank"))
       .def(

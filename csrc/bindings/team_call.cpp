@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/environment.h"
+#include "base/forks.h"
 #include "bindings/handle.h"
 
 namespace pc {
@@ -90,10 +91,7 @@ bool takes(const py::object& array) {
 struct PythonEnd {
   std::mutex mutex;
   bool ended = false;
-  static PythonEnd& instance() {
-    static auto* end = new PythonEnd;  // outlives the statics, as the progress thread does
-    return *end;
-  }
+  static PythonEnd& instance() { return of_this_process<PythonEnd>(); }  // outlives the statics, as the thread does
 };
 
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
@@ -317,7 +315,7 @@ std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
 Operation TeamCall::prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
                             const py::object& topology, int32_t root, std::vector<int64_t> counts,
                             const Scaling& scaling, const py::object& timeout) {
-  if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
+  require_open();
   Arrays a = read(collective, x, out, root, counts);
   const uint8_t placement = place(collective, a, root);
   const PlanKey key{collective,     a.dtype, placement,        root, a.count, op.ptr(),
@@ -340,6 +338,11 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
   operation.output_at = a.output_at;
   operation.timeout = std::chrono::duration<double>(read_timeout(timeout));
   return operation;
+}
+
+void TeamCall::require_open() const {
+  team_->require_own();
+  if (closed_) throw CommunicatorFault(Fault::aborted, -1, "the communicator was freed");
 }
 
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
@@ -391,7 +394,7 @@ py::object TeamCall::allreduce(const py::object& x, py::object out, const py::ob
 }
 
 void TeamCall::close() {
-  if (std::exchange(closed_, true)) return;
+  if (std::exchange(closed_, true) || team_->inherited()) return;
   const py::gil_scoped_release release;
   // Peers need the calls that are still in flight; their deadlines bound the wait.
   while (team_->queued.load(std::memory_order_acquire) > 0 && !team_->poisoned())

@@ -54,6 +54,7 @@ class TeamCall {
                        const py::object& timeout);
   void close();  // the rank makes no further calls; later ones raise
   bool closed() const { return closed_; }
+  void require_open() const;  // throws where calls are over: freed, or another process's
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
   const std::shared_ptr<Team>& team() const { return team_; }
   std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;

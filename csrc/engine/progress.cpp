@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/forks.h"
+
 namespace pc {
 
 bool Task::done() const {
@@ -55,12 +57,7 @@ void Task::complete(std::optional<CommunicatorFault> fault) {
 }
 
 Progress& Progress::instance() {
-  static Progress* instance = [] {
-    auto* progress = new Progress;  // outlives main: the thread may still run while statics are destroyed
-    std::thread([progress] { progress->loop(); }).detach();
-    return progress;
-  }();
-  return *instance;
+  return of_this_process<Progress>();  // outlives main: the thread may still run while statics are destroyed
 }
 
 void Progress::submit(std::shared_ptr<Task> task) {
@@ -73,6 +70,7 @@ void Progress::submit(std::shared_ptr<Task> task) {
     queue->tasks.push_back(std::move(task));
   }
   submitted_.notify_one();
+  std::call_once(started_, [this] { std::thread([this] { loop(); }).detach(); });
 }
 
 void Progress::loop() {

@@ -44,7 +44,7 @@ class Task {
 
 class Progress {
  public:
-  static Progress& instance();  // starts the thread at first use; never destroyed
+  static Progress& instance();  // of this process; its thread starts with the first call; never destroyed
   void submit(std::shared_ptr<Task> task);
 
  private:
@@ -55,6 +55,7 @@ class Progress {
   void loop();
   bool poll_heads();
 
+  std::once_flag started_;
   std::mutex mutex_;
   std::condition_variable submitted_;
   std::vector<Queue> queues_;

@@ -21,7 +21,7 @@ from pycollective.comm.operators import Op
 from pycollective.comm.options import ALLOWED, Options
 from pycollective.comm.planner import SendPlanner
 from pycollective.comm.rail_calls import RailCalls
-from pycollective.errors import CommunicatorError, MismatchError
+from pycollective.errors import MismatchError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -483,8 +483,7 @@ class Communicator:
                 if nonblocking
                 else action(x if out is None else out, peer, timeout)
             )
-        if self._backend.closed:
-            raise CommunicatorError("the communicator was freed")
+        self._backend.require_open()
         channel = self._channels.get((source, dest))
         if channel is None:
             channel = self._backend.channel(source, dest, SendPlanner(int(out is not None)))

@@ -82,6 +82,7 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     team = comm._backend
     if isinstance(team, RailCalls):
         return _shrink_rail(comm, team, timeout)
+    team.require_open()
     deadline = time.monotonic() + timeout
     number = team.survivor(comm.rank) // ROUND + 1 if team.survivor(comm.rank) else 0  # the call before this failed
     while True:

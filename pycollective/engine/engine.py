@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import os
 import pickle
 import signal
 import threading
@@ -34,6 +35,7 @@ Row = tuple[Any, list[int], list[int], list[int], int]
 LEAST_SLOTS = 8192
 """Operations that can be under way at a time, at least."""
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
+_prepared = False
 
 
 class Engine:
@@ -252,6 +254,10 @@ class Engine:
 
 
 def _register(engine: Engine) -> None:
+    global _prepared
+    if not _prepared:
+        os.register_at_fork(after_in_child=_live.clear)  # in a child they are the parent's
+        _prepared = True
     if not _live:
         atexit.register(_close_all)
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:

@@ -141,7 +141,7 @@ def test_calls_on_a_freed_communicator() -> None:
         comm.free()
         comm.free()
         for later in (lambda: comm.allreduce(X), lambda: comm.barrier(), lambda: comm.iallreduce(X), lambda: comm.dup(),
-                      lambda: comm.empty(3), lambda: comm.send(X, 1 - comm.rank)):  # fmt: skip
+                      lambda: comm.empty(3), lambda: comm.send(X, 1 - comm.rank), lambda: comm.shrink(1)):  # fmt: skip
             with pytest.raises(CommunicatorError, match="freed"):
                 later()
         other.barrier()

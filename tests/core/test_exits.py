@@ -12,7 +12,7 @@ import pytest
 
 from core.processes import IMPORTABLE, Job, run
 from launch import launch
-from pycollective import Communicator, CommunicatorError
+from pycollective import Communicator, CommunicatorError, local_world
 
 
 def leave_in_turn(comm: Communicator, link: Connection, collective: str, count: int, root: int) -> None:
@@ -86,6 +86,40 @@ def fork_a_child(comm: Communicator, link: Connection) -> float:
 
 def test_a_forked_child_says_no_goodbye() -> None:
     assert run(3, fork_a_child) == [3.0] * 3
+
+
+def use_in_a_child(comm: Communicator, link: Connection) -> tuple[float, int]:
+    """The child tries what the parent's rank could; and makes a world of its own, whose progress it has to see to."""
+    from pycollective.engine import Engine, Item
+
+    comm.iallreduce(np.ones(1)).wait(20)  # the thread behind this call is not in the child
+    engine = Engine(comm)
+    code = 0
+    if comm.rank == 0:
+        child = os.fork()
+        if child == 0:
+            attempts = (
+                lambda: comm.allreduce(np.ones(1)), lambda: comm.iallreduce(np.ones(1)), lambda: comm.dup(),
+                lambda: comm.send(np.ones(1), 1), lambda: comm.shrink(1),
+                lambda: engine.submit([Item("allreduce", "a", np.ones(1))]),
+            )  # fmt: skip
+            try:
+                for attempt in attempts:
+                    with pytest.raises(CommunicatorError, match="forked"):
+                        attempt()
+                comm.free()
+                local_world(2).run(lambda own: own.iallreduce(np.ones(1)).wait(5))
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    total = float(comm.allreduce(np.ones(1))[0])
+    engine.close()
+    return total, code
+
+
+def test_a_forked_child_cannot_speak_for_its_parent() -> None:
+    assert run(2, use_in_a_child) == [(2.0, 0)] * 2
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------

@@ -93,6 +93,13 @@ void Team::watch_peers() {
   liveness_ = std::make_shared<Liveness>(pids);
 }
 
+void Team::require_own() const {
+  if (inherited())
+    throw CommunicatorFault(
+        Fault::aborted, -1,
+        "communicator '" + name_ + "' belongs to the process that this one was forked from; a child cannot use it");
+}
+
 void Team::depart() {
   control_.blocks[rank_].presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/forks.h"
 #include "executor/control.h"
 #include "executor/cpu/liveness.h"
 #include "executor/execute.h"
@@ -94,6 +95,9 @@ class Team {
   }
   [[noreturn]] void raise();
   bool poisoned() const { return control_.poisoned(); }
+  // This process is a fork of the one that made the team, and whose rank it is.
+  bool inherited() const { return generation_ != fork_generation(); }
+  void require_own() const;
 
   void add_window(int64_t id, WindowView view, int64_t bytes);
   void remove_window(int64_t id);
@@ -149,6 +153,7 @@ class Team {
   std::vector<int32_t> members_;  // each rank of this team as the communicator numbers it (pairs: two of them)
   RankBlock* parent_blocks_ = nullptr;  // a pair channel: where its communicator's ranks say that they are here
 
+  const uint32_t generation_ = fork_generation();
   bool told_ = false;  // a call of this rank has raised what poisoned the communicator
   uint64_t sequence_ = 1;  // of the next call; 0 is what untouched memory says
   uint64_t base_ = 1;
