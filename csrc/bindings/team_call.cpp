@@ -346,16 +346,27 @@ void TeamCall::require_open() const {
 }
 
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
-  if (team_->queued.load(std::memory_order_acquire) > 0) {
-    Handle(submit(std::move(operation), x, out), out).wait(std::nullopt);
-    return;
-  }
+  if (team_->queued.load(std::memory_order_acquire) > 0) return run_queued(std::move(operation), x, out);
   // A small call is often through before letting go of the interpreter would pay.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
   const py::gil_scoped_release release;
   if (!turn.owns_lock()) turn.lock();
   team_->run(operation);
+}
+
+// Behind the nonblocking calls that are under way.
+void TeamCall::run_queued(Operation operation, const py::object& x, const py::object& out) {
+  const std::shared_ptr<const Plan> plan = operation.plan;
+  const std::shared_ptr<Task> task = submit(std::move(operation), x, out);
+  try {
+    Handle(task, out).wait(std::nullopt);
+  } catch (const py::error_already_set&) {  // Ctrl-C: as in any other blocked call
+    const py::gil_scoped_release release;
+    team_->interrupt(plan->fingerprint.describe());
+    while (!task->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));  // then the arrays are let go
+    throw;
+  }
 }
 
 std::shared_ptr<Task> TeamCall::submit(Operation operation, const py::object& x, const py::object& out) const {
@@ -395,11 +406,18 @@ py::object TeamCall::allreduce(const py::object& x, py::object out, const py::ob
 
 void TeamCall::close() {
   if (std::exchange(closed_, true) || team_->inherited()) return;
-  const py::gil_scoped_release release;
-  // Peers need the calls that are still in flight; their deadlines bound the wait.
-  while (team_->queued.load(std::memory_order_acquire) > 0 && !team_->poisoned())
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  team_->depart();
+  bool interrupted = false;
+  {
+    const py::gil_scoped_release release;
+    // Peers need the calls that are still in flight; their deadlines bound the wait.
+    for (int turn = 1; team_->queued.load(std::memory_order_acquire) > 0 && !team_->poisoned(); ++turn) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      interrupted = turn % 500 == 0 && Team::interrupted && Team::interrupted();
+      if (interrupted) team_->interrupt("free(), with nonblocking calls in flight");
+    }
+    team_->depart();
+  }
+  if (interrupted) throw py::error_already_set();
 }
 
 }  // namespace pc

@@ -64,6 +64,7 @@ class TeamCall {
                     const py::object& topology, int32_t root, std::vector<int64_t> counts, const Scaling& scaling,
                     const py::object& timeout);
   void run(Operation& operation, const py::object& x, const py::object& out);
+  void run_queued(Operation operation, const py::object& x, const py::object& out);
   std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 
   struct Arrays {

@@ -143,6 +143,8 @@ def block(comm: Communicator, link: Connection, how: str) -> tuple[str, float]:
         "empty": lambda: comm.empty(1000),
         "split": lambda: comm.split(0),
         "wait": lambda: comm.iallreduce(x).wait(),
+        "behind others": lambda: (comm.iallreduce(x), comm.allreduce(x)),
+        "free": lambda: (comm.iallreduce(x), comm.free()),
     }
     try:
         calls[how]()
@@ -151,7 +153,7 @@ def block(comm: Communicator, link: Connection, how: str) -> tuple[str, float]:
     return "through", time.monotonic()
 
 
-@pytest.mark.parametrize("how", ["small", "large", "recv", "send", "barrier", "empty", "split"])
+@pytest.mark.parametrize("how", ["small", "large", "recv", "send", "empty", "behind others", "free"])
 def test_ctrl_c_ends_a_blocked_call(how: str) -> None:
     with Job(2, block, how) as job:
         assert job.hear(0) == job.hear(1) == "ready"

@@ -108,6 +108,10 @@ void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
   control_.poison(size_, fault, culprit, text);
 }
 
+void Team::interrupt(const std::string& where) {
+  poison(Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + where);
+}
+
 void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
   const std::lock_guard lock(windows_mutex_);
   has_windows_ = true;

@@ -89,6 +89,7 @@ class Team {
   void watch_peers();
   void depart();                      // says goodbye: the rank makes no further calls
   void poison(Fault fault, int32_t culprit, const std::string& text);
+  void interrupt(const std::string& where);  // a signal has ended what this rank did there: nobody can go on
   bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
   void require_sound() {
     if (control_.poisoned()) raise();

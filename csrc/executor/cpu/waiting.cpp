@@ -100,7 +100,7 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
-    poison(Fault::aborted, members_[rank_], label(rank_) + " was interrupted in " + op.plan->fingerprint.describe());
+    interrupt(op.plan->fingerprint.describe());
     return false;
   }
   return true;
