@@ -79,11 +79,14 @@ class Communicator:
         world_ranks: Sequence[int],
         name: str,
         threads: bool = False,
+        kin: weakref.WeakSet[Communicator] | None = None,
     ) -> None:
         self._backend = backend
         self._call: Callable[..., Any] = backend.call
         self._nodes = nodes
         self._threads = threads
+        self._kin = weakref.WeakSet() if kin is None else kin  # this rank's, of one world of threads
+        self._kin.add(self)
         self._numbers = itertools.count()  # of windows and of communicators made from this one, in step on all ranks
         self._channels: dict[tuple[int, int], _core.Team] = {}
         self._gpu: GpuSide | None = None  # made by the first call on a GPU array
@@ -266,7 +269,7 @@ class Communicator:
 
     def iallgatherv(self, x: Any, counts: Sequence[int], out: Any = None, **options: Unpack[Options]) -> Handle:
         """Nonblocking `allgatherv`; counts must be known."""
-        return self._start(calls.allgather(x, out, counts), options)
+        return self._start(calls.allgatherv(x, out, counts, self.rank, self.size), options)
 
     def igather(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
         """Nonblocking `gather`."""
@@ -289,7 +292,7 @@ class Communicator:
         **options: Unpack[Options],
     ) -> Handle:
         """Nonblocking `alltoallv`; only the exchange of the counts, at its start, blocks."""
-        return self._start(self._alltoallv(x, send_counts, recv_counts, out), options)
+        return self._start(self._alltoallv(x, send_counts, recv_counts, out, options), options)
 
     def ibarrier(self, **options: Unpack[Options]) -> Handle:
         """Nonblocking `barrier`."""

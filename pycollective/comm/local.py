@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pycollective import _core
 from pycollective.comm.communicator import Communicator
@@ -69,16 +69,20 @@ class _World(Generic[_Result]):
         self.failures: list[BaseException] = []
 
     def serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
+        kin = self.comms[rank]._kin  # what the others may wait in
         try:
             self.results[rank] = function(self.comms[rank])
-            self.comms[rank].free()
+            for comm in list(kin):
+                comm.free()
         except BaseException as error:
             self.failures.append(error)  # list.append is atomic: the first failure stays first
             error.failed_rank = rank  # type: ignore[attr-defined]
             if hasattr(error, "add_note"):
                 error.add_note(f"raised on rank {rank}")
-            self.teams[rank].report_lost(rank, f"rank {rank} has failed: {type(error).__name__}: {error}")
-            self.comms[rank].free()
+            for comm in list(kin):
+                team: Any = comm._backend
+                team.report_lost(comm.rank, f"rank {rank} has failed: {type(error).__name__}: {error}")
+                comm.free()
 
 
 def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:

@@ -34,7 +34,7 @@ def split(comm: Communicator, color: int | None, key: int, name: str | None) -> 
     if team is None:
         return None
     return Communicator(team, nodes=_on_one_host(team.rank, team.size), world_ranks=world, name=name,
-                        threads=comm._threads)  # fmt: skip
+                        threads=comm._threads, kin=comm._kin)  # fmt: skip
 
 
 def _split_rail(
@@ -167,7 +167,8 @@ def _meet(
     if not _all_reach(old, members, number, WATCHING, end):
         return None
     segment.seal()
-    return Communicator(team, nodes=_on_one_host(rank, size), world_ranks=world, name=name, threads=comm._threads)
+    return Communicator(team, nodes=_on_one_host(rank, size), world_ranks=world, name=name, threads=comm._threads,
+                        kin=comm._kin)  # fmt: skip
 
 
 def _all_reach(team: _core.Team, members: list[int], number: int, stage: int, end: float) -> bool:

@@ -128,6 +128,7 @@ def test_names_and_numbers() -> None:
         if comm.rank == 0:
             with pytest.raises(pycollective.TimeoutError, match="communicator 'gradients'"):
                 part.barrier(timeout=0.1)
+        comm.barrier()  # rank 1 keeps its end so long
 
     local_world(2).run(body)
 

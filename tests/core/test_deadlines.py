@@ -145,6 +145,27 @@ def test_a_deadline_that_is_none(wrong: Any) -> None:
     local_world(2).run(body)
 
 
+def test_a_rank_thread_that_ends_is_lost_in_all_its_communicators() -> None:
+    """It may fail or return, keep the other communicator or drop it: nobody waits for it until the deadline."""
+    kept: list[Communicator] = []
+
+    def body(comm: Communicator, how: str) -> None:
+        other = comm.split(0)
+        assert other is not None
+        if comm.rank == 0 and how == "fails":
+            raise KeyError("mine")
+        if comm.rank == 0 and how == "keeps":
+            kept.append(other)
+        if comm.rank == 1:
+            with pytest.raises(PeerLostError, match="rank 0"):
+                other.allreduce(np.ones(3), timeout=20)
+
+    for how in "keeps", "drops":
+        local_world(2).run(lambda comm, how=how: body(comm, how))  # type: ignore[misc]
+    with pytest.raises(KeyError):
+        local_world(2).run(lambda comm: body(comm, "fails"))
+
+
 def test_a_rank_thread_that_fails_is_lost_to_the_others() -> None:
     told: dict[int, str] = {}
 

@@ -80,7 +80,10 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
   parent_blocks_ = parent.control_.blocks;
 }
 
-Team::~Team() = default;
+// Nobody is left here who could make a call: as good as a goodbye.
+Team::~Team() {
+  if (parent_blocks_ == nullptr && !inherited()) depart();
+}
 
 void Team::watch_peers() {
   std::vector<int32_t> pids(size_, 0);

@@ -135,7 +135,7 @@ class Team {
   void report_timeout(const Operation& op, int32_t peer);
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer, uint64_t sequence);
-  void report_lost(const Operation& op, int32_t peer);
+  void report_lost(const Operation& op, int32_t peer, bool departed);
   std::string label(int32_t rank) const;
   // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
   char* scratch(int32_t rank, uint32_t slot) const {

@@ -116,7 +116,7 @@ bool Team::check_peers(const Operation& op, int32_t peer, uint64_t target) {
     if (!lost) continue;
     const bool awaited = r == peer && control_.blocks[r].counter.load(std::memory_order_acquire) < target;
     if (awaited || (!departed && Clock::now() - op.waiting_since > kBystanderGrace)) {
-      report_lost(op, r);
+      report_lost(op, r, departed);
       return false;
     }
   }
@@ -165,9 +165,10 @@ void Team::report_mismatch(const Operation& op, int32_t peer, uint64_t sequence)
              "; " + what(peer));
 }
 
-void Team::report_lost(const Operation& op, int32_t peer) {
+void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
+  const char* how = departed ? "it has freed the communicator, or its program has ended" : "its process has ended";
   poison(Fault::peer_lost, members_[peer],
-         label(peer) + " is gone (its process has ended) during " + op.plan->fingerprint.describe() + ", call " +
+         label(peer) + " is gone (" + how + ") during " + op.plan->fingerprint.describe() + ", call " +
              std::to_string(op.sequence) + " of communicator '" + name_ + "'");
 }
 
