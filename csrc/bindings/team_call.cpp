@@ -140,6 +140,11 @@ std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py
 
 TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, const py::object& out, int32_t root,
                                 const std::vector<int64_t>& counts) const {
+  const auto n = static_cast<size_t>(team_->size());
+  const bool matrix = collective == Collective::alltoall;
+  if (in_blocks(collective) && (counts.size() != (matrix ? n * n : n) ||
+                                std::any_of(counts.begin(), counts.end(), [](int64_t count) { return count < 0; })))
+    throw py::value_error("counts: one for each of " + std::to_string(n) + " ranks, none negative");
   Arrays a;
   a.has_input = !x.is_none();
   a.has_output = !out.is_none();
@@ -147,7 +152,6 @@ TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, cons
   if (a.has_output) a.output = view_of(out, "out");
   if (!a.has_input && !a.has_output) throw py::type_error("neither x nor out is given");
   a.dtype = a.has_input ? a.input.dtype : a.output.dtype;
-  const bool matrix = collective == Collective::alltoall;
   a.count = !in_blocks(collective) ? (a.has_input ? a.input.count : a.output.count)
                                    : std::accumulate(counts.begin(), counts.end(), int64_t{0});
   check(collective, a, root, counts);
@@ -211,8 +215,11 @@ uint8_t TeamCall::place(Collective collective, Arrays& a, int32_t root) const {
   if (collective == Collective::broadcast) {  // one buffer: out; the root's x is copied into it first
     a.output_at = team_->locate(a.output.data, a.output.count * element);
     if (a.output_at.window < 0) return 0;
-    if (team_->rank() == root && a.input.data != a.output.data)
-      std::memmove(a.output.data, a.input.data, static_cast<size_t>(a.count * element));
+    const int64_t bytes = a.count * element;
+    if (team_->rank() == root && a.input.data != a.output.data) {
+      if (a.input.data < a.output.data + bytes && a.output.data < a.input.data + bytes) return 0;  // will be refused
+      std::memcpy(a.output.data, a.input.data, static_cast<size_t>(bytes));
+    }
     a.input_at = a.output_at;
     return input_shared | output_shared | in_place;
   }

@@ -76,6 +76,15 @@ def allgather(x: Any, out: Any, rows_of: Sequence[int]) -> Call:
     return Call(KIND["allgather"], x, out, (sum(rows_of), *row), counts=counts)
 
 
+def allgatherv(x: Any, out: Any, counts: Sequence[int], rank: int, size: int) -> Call:
+    """`counts`: rows of each rank, of which this one knows its own."""
+    shape = shape_of(x)
+    rows = shape[0] if shape else 1
+    if len(counts) != size or counts[rank] != rows or min(counts) < 0:
+        raise ValueError(f"counts {list(counts)} do not fit: rank {rank} of {size} has {rows} rows")
+    return allgather(x, out, counts)
+
+
 def gather(x: Any, root: int, out: Any, rank: int, size: int) -> Call:
     rows, row, length = _rows(shape_of(x))
     mine = rank == root

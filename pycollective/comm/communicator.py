@@ -176,13 +176,11 @@ class Communicator:
         Raises:
             ValueError: x has not counts[rank] rows.
         """
-        shape = arrays.shape_of(x)
-        rows = shape[0] if shape else 1
         if counts is None:
-            counts = [int(n) for n in self.allgather(np.array([rows], np.int64))]
-        if len(counts) != self.size or counts[self.rank] != rows:
-            raise ValueError(f"counts {list(counts)} do not fit: rank {self.rank} of {self.size} has {rows} rows")
-        return self._run(calls.allgather(x, out, counts), options)
+            shape = arrays.shape_of(x)
+            rows = np.array([shape[0] if shape else 1], np.int64)
+            counts = [int(n) for n in self.allgather(rows, **_waiting(options))]
+        return self._run(calls.allgatherv(x, out, counts, self.rank, self.size), options)
 
     def gather(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
         """The root gets all ranks' x, joined along the first axis in rank order; the others get None."""
@@ -220,7 +218,7 @@ class Communicator:
         Raises:
             MismatchError: on every rank, if somewhere recv_counts are not what the others send.
         """
-        return self._run(self._alltoallv(x, send_counts, recv_counts, out), options)
+        return self._run(self._alltoallv(x, send_counts, recv_counts, out, options), options)
 
     def barrier(self, **options: Unpack[Options]) -> None:
         """Return once every rank has called.
@@ -458,14 +456,17 @@ class Communicator:
             raise
         return (None if call.shape is None else out), flight
 
-    def _alltoallv(self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any) -> Call:
+    def _alltoallv(
+        self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any, options: Options
+    ) -> Call:
         shape = arrays.shape_of(x)
         if len(send) != self.size or sum(send) != (shape[0] if shape else 1) or min(send) < 0:
             raise ValueError(f"send_counts {list(send)} do not cut an array of shape {shape} for {self.size} ranks")
         if receive is not None and len(receive) != self.size:
             raise ValueError(f"recv_counts {list(receive)}: one number for each of {self.size} ranks")
         expected = [-1] * self.size if receive is None else [int(n) for n in receive]
-        said = self.allgather(np.array([*map(int, send), *expected], np.int64)).reshape(self.size, 2, self.size)
+        mine = np.array([*map(int, send), *expected], np.int64)
+        said = self.allgather(mine, **_waiting(options)).reshape(self.size, 2, self.size)
         for receiver, wanted in enumerate(said[:, 1]):
             for sender in range(self.size):
                 if wanted[sender] not in (-1, said[sender, 0, receiver]):
@@ -528,6 +529,11 @@ def _options(
         stream=stream,
         max_channels=max_channels,
     )
+
+
+def _waiting(options: Options) -> Options:
+    """Of a call's options those that hold for the call in which its counts are exchanged, too."""
+    return Options(timeout=options.get("timeout"), name=options.get("name"))
 
 
 def _name_call(error: Exception, name: str | None) -> None:

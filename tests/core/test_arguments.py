@@ -128,8 +128,12 @@ def test_overlaps_that_are_not_in_place(where: str) -> None:
                 comm.allgather(memory[wrong : wrong + 1000], out=memory[:2000])
             with pytest.raises(ValueError, match="overlap without being in place"):
                 comm.reduce_scatter(memory[:2000], out=memory[wrong : wrong + 1000])
-        assert (memory == 1).all()
-        assert comm.allreduce(memory[:4000], out=memory[4000:8000])[0] == 2
+        memory[:1000] = comm.rank  # a broadcast that goes through would show
+        with pytest.raises(ValueError, match="overlap without being in place"):
+            comm.broadcast(memory[:4000], comm.rank, memory[500:4500])
+        assert (memory[:1000] == comm.rank).all()
+        assert (memory[1000:] == 1).all()
+        assert comm.allreduce(memory[:4000], out=memory[4000:8000])[1000] == 2
 
     local_world(2).run(body)
 

@@ -145,6 +145,23 @@ def test_a_deadline_that_is_none(wrong: Any) -> None:
     local_world(2).run(body)
 
 
+def test_the_deadline_of_a_v_form_holds_for_its_counts_too() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 0:
+            for call in (
+                lambda on: on.alltoallv(np.ones(2), [1, 1], timeout=0.05, name="mine"),
+                lambda on: on.allgatherv(np.ones(2), timeout=0.05, name="mine"),
+            ):
+                with pytest.raises(TimeoutError, match=r"within 0\.05 s by rank 1"):
+                    call(comm.dup())
+        else:
+            kept = [comm.dup(), comm.dup()]
+            assert len(kept) == 2
+        comm.barrier()
+
+    local_world(2).run(body)
+
+
 def test_a_rank_thread_that_ends_is_lost_in_all_its_communicators() -> None:
     """It may fail or return, keep the other communicator or drop it: nobody waits for it until the deadline."""
     kept: list[Communicator] = []

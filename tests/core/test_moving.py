@@ -128,9 +128,13 @@ def test_alltoallv_with_counts_that_disagree() -> None:
 
 def test_v_forms_refuse_counts_that_do_not_fit() -> None:
     def body(comm: Communicator) -> None:
-        for counts in ([1], [2, 3], [1, 2, 3]):
+        negative = [-4, -4]
+        negative[comm.rank] = 4
+        for counts in ([1], [4], [2, 3], [1, 2, 3], negative):
             with pytest.raises(ValueError, match="do not fit"):
                 comm.allgatherv(np.ones(4), counts)
+            with pytest.raises(ValueError, match="do not fit"):
+                comm.iallgatherv(np.ones(4), counts)
         for send in ([1, 2], [4], [5, -1], [1, 1, 2]):
             with pytest.raises(ValueError, match="do not cut"):
                 comm.alltoallv(np.ones(4), send)
