@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from operator import index
 
 from pycollective import _core
 from pycollective.comm.communicator import Communicator
@@ -10,20 +11,23 @@ from pycollective.comm.nodes import Nodes
 from pycollective.comm.planner import Planner
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, build_team, set_patience
-from pycollective.errors import CommunicatorError
+from pycollective.errors import CommunicatorError, MismatchError
 
 POLL_SECONDS = 0.001
 
 
 def split(comm: Communicator, color: int | None, key: int, name: str | None) -> Communicator | None:
     """See Communicator.split."""
+    told = "split" if color is None else f"split {index(color)} {index(key)}"
     number = next(comm._numbers)
-    told = "" if color is None else f"{int(color)} {int(key)}"
     said = [text.decode() for text in comm._exchange(told.encode())]
+    for rank, text in enumerate(said):
+        if text.split()[:1] != ["split"]:
+            raise MismatchError(f"rank {comm.rank} calls split() or its kin, rank {rank} makes another: {text}")
     mine = []
     if color is not None:
         chosen = [
-            (int(text.split()[1]), rank) for rank, text in enumerate(said) if text.split()[:1] == [str(int(color))]
+            (int(text.split()[2]), rank) for rank, text in enumerate(said) if text.split()[1:2] == told.split()[1:2]
         ]
         mine = [rank for _, rank in sorted(chosen)]
     name = name or f"{comm.name}/split{number}:{color}"

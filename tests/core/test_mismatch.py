@@ -194,6 +194,16 @@ def test_the_same_operator_in_two_processes_is_the_same() -> None:
     assert run(2, reduce_with_own_operators) == [[[1, 2, 3], [1, 0, 2]]] * 2
 
 
+def test_making_a_communicator_against_making_a_window() -> None:
+    """Both begin with the same exchange of bytes."""
+
+    def body(comm: Communicator) -> None:
+        with pytest.raises(MismatchError, match=r"split.* empty 0 \(3,\)|empty 0 \(3,\).* split"):
+            comm.split(0) if comm.rank else comm.empty(3)
+
+    local_world(3).run(body)
+
+
 @pytest.mark.parametrize("count", [3, 50_000])
 @pytest.mark.parametrize("what", ["size", "dtype"])
 def test_messages_that_do_not_fit(what: str, count: int) -> None:
