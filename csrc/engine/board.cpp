@@ -104,9 +104,9 @@ class Board::Lock {
     if (broken.load(std::memory_order_acquire) == 0) return;
     pthread_mutex_unlock(&mutex_);
     const int32_t rank = board.who_died ? board.who_died() : -1;
-    throw CommunicatorFault(Fault::peer_lost, rank,
-                            (rank < 0 ? "a rank" : "rank " + std::to_string(rank)) +
-                                " is gone: it ended while it wrote to the engine's board");
+    throw CommunicatorFault(
+        Fault::peer_lost, rank,
+        (rank < 0 ? "a rank" : board.label(rank)) + " is gone: it ended while it wrote to the engine's board");
   }
   ~Lock() { pthread_mutex_unlock(&mutex_); }
   Lock(const Lock&) = delete;
@@ -386,9 +386,8 @@ std::unique_ptr<Details> Board::details_of(Slot& s) const {
   const int64_t* rows = s.rows + (~s.turn & 1) * size_;
   for (int32_t rank = 0; rank < size_; ++rank) details->rows.push_back(r.absent.has(rank) ? 0 : rows[rank]);
   if (r.differs)
-    details->difference = "operation '" + details->name + "' differs between ranks: rank " + std::to_string(r.first) +
-                          " submits " + r.signature.describe() + "; rank " + std::to_string(r.other) + " submits " +
-                          r.theirs.describe();
+    details->difference = "operation '" + details->name + "' differs between ranks: " + label(r.first) + " submits " +
+                          r.signature.describe() + "; " + label(r.other) + " submits " + r.theirs.describe();
   return details;
 }
 

@@ -93,6 +93,8 @@ class Board {
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  // For messages; whoever knows more about the ranks sets it.
+  std::function<std::string(int32_t)> label = [](int32_t rank) { return "rank " + std::to_string(rank); };
   // Which rank has died, asked where one did so in the midst of writing here; -1: unknown.
   std::function<int32_t()> who_died;
 

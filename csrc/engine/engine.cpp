@@ -37,6 +37,7 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
       runner_(std::move(runner)),
       reports_given_(reports_wanted.load()) {
   board_->who_died = [this] { return find_lost(); };
+  board_->label = [this](int32_t rank) { return team_->label(rank); };
 }
 
 void Engine::submit(const Pendings& operations, bool now) {
@@ -193,7 +194,7 @@ void Engine::check_peers(Clock::time_point now) {
     });
     if (departed && (awaited == waiting.end() || board_->has_batch())) continue;
     const std::string what = awaited == waiting.end() ? "" : "; it has not submitted '" + awaited->name + "'";
-    const std::string rank = "rank " + std::to_string(peer);
+    const std::string rank = team_->label(peer);
     if (departed) team_->poison(Fault::aborted, peer, rank + " has shut its engine down" + what);
     else team_->poison(Fault::peer_lost, peer, rank + " is gone (its process has ended)" + what);
     team_->raise();

@@ -106,6 +106,7 @@ class Engine {
   void inspect();
   void give_report();
   void watch_stalls();
+  std::string list(const std::vector<Stall>& stalls) const;
   std::string label() const;
   int32_t program_for(int64_t bytes) const;
 

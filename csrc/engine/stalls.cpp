@@ -4,22 +4,19 @@
 #include "engine/engine.h"
 
 namespace pc::engine {
-namespace {
 
-std::string list(const std::vector<Stall>& stalls) {
+std::string Engine::list(const std::vector<Stall>& stalls) const {
   std::string text;
   for (const Stall& stall : stalls) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.1f", stall.seconds);
     text += "  '" + stall.name + "' has waited " + seconds + " s for rank";
     text += stall.missing.size() > 1 ? "s" : "";
-    for (size_t i = 0; i < stall.missing.size(); ++i) text += (i > 0 ? ", " : " ") + std::to_string(stall.missing[i]);
+    for (size_t i = 0; i < stall.missing.size(); ++i) text += (i > 0 ? ", " : " ") + team_->number(stall.missing[i]);
     text += "\n";
   }
   return text;
 }
-
-}  // namespace
 
 std::string Engine::report() { return list(board_->stalls(0, true)); }
 

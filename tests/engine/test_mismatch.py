@@ -11,7 +11,7 @@ import pytest
 from core.processes import run
 
 from engine.operations import SECONDS, on_engines
-from pycollective import Communicator, MismatchError
+from pycollective import Communicator, CommunicatorError, MismatchError, local_world
 from pycollective.engine import Engine, Item
 
 
@@ -141,6 +141,29 @@ def in_processes(comm: Communicator, link: object) -> str:
 def test_processes() -> None:
     texts = run(3, in_processes)
     assert all("odd" in text and "3" in text and "4" in text for text in texts), texts
+
+
+def test_a_part_of_the_ranks_is_named_by_the_worlds_numbers_too() -> None:
+    """For mismatches, for what waits, and for who is gone."""
+
+    def body(comm: Communicator) -> None:
+        part = comm.group([2, 1])
+        if part is None:
+            return
+        engine = Engine(part)
+        with pytest.raises(MismatchError, match=r"rank 0 \(world rank 2\) submits"):
+            engine.submit([allreduce(3 + engine.rank)])[0].wait(SECONDS)
+        if engine.rank == 1:
+            work = engine.submit([allreduce()])[0]
+            assert "for rank 0 (world rank 2)" in engine.report()
+            part.barrier()
+            with pytest.raises(CommunicatorError, match=r"rank 0 \(world rank 2\) has shut"):
+                work.wait(SECONDS)
+        else:
+            part.barrier()
+        engine.close()
+
+    local_world(3).run(body)
 
 
 REFUSED: dict[str, Callable[[], Item]] = {

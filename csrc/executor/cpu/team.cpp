@@ -245,11 +245,11 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   return status;
 }
 
-std::string Team::label(int32_t rank) const {
+std::string Team::number(int32_t rank) const {
   const int32_t world = world_ranks_[rank];
   const int32_t member = members_[rank];
-  return world == member ? "rank " + std::to_string(member)
-                         : "rank " + std::to_string(member) + " (world rank " + std::to_string(world) + ")";
+  const std::string text = std::to_string(member);
+  return world == member ? text : text + " (world rank " + std::to_string(world) + ")";
 }
 
 }  // namespace pc

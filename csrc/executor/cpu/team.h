@@ -110,6 +110,9 @@ class Team {
   int32_t size() const { return size_; }
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
+  // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without the word.
+  std::string label(int32_t rank) const { return "rank " + number(rank); }
+  std::string number(int32_t rank) const;
   const Control& control() const { return control_; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Patience patience;
@@ -136,7 +139,6 @@ class Team {
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer, uint64_t sequence);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  std::string label(int32_t rank) const;
   // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
   char* scratch(int32_t rank, uint32_t slot) const {
     return scratch_ + rank * scratch_stride_ + slot * (scratch_stride_ / 2);
