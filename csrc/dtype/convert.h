@@ -1,4 +1,4 @@
-// Conversions between float and the 16- and 8-bit formats, round to nearest, ties to even.
+// Conversions between float and the 16- and 8-bit formats, round to nearest, ties to even; and from double to integers.
 // Formats: IEEE 754 binary16; bfloat16; OCP 8-bit floating point (E4M3 without infinities, E5M2).
 #pragma once
 
@@ -94,6 +94,17 @@ struct DecodeTable {
 [[maybe_unused]] PC_FN void from_float(float f, float16& v) { v.bits = static_cast<uint16_t>(Half::encode(f)); }
 [[maybe_unused]] PC_FN void from_float(float f, float8_e4m3fn& v) { v.bits = static_cast<uint8_t>(E4M3FN::encode(f)); }
 [[maybe_unused]] PC_FN void from_float(float f, float8_e5m2& v) { v.bits = static_cast<uint8_t>(E5M2::encode(f)); }
+
+// A 64-bit integer, toward zero.  Below zero an unsigned one wraps around; what 64 bits cannot hold becomes the nearest
+// that they can, NaN 0.  A plain cast leaves these to the processor, and to which of its instructions are used.
+template <class Wide>
+PC_FN Wide to_integer(double v) {
+  constexpr double half = 9223372036854775808.0;  // 2^63
+  if (v != v) return 0;
+  if (v < half) return static_cast<Wide>(static_cast<int64_t>(v < -half ? -half : v));
+  if constexpr (static_cast<Wide>(-1) < 0) return static_cast<Wide>(INT64_MAX);
+  else return v < 2 * half ? static_cast<Wide>(v) : static_cast<Wide>(UINT64_MAX);
+}
 
 }  // namespace
 }  // namespace pc

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dtype/convert.h"
 #include "dtype/kernels.h"
 #include "dtype/lanes.h"
 #include "dtype/operators.h"
@@ -98,12 +99,12 @@ void combine_scaled_integers(const Block& b) {
     for (int s = 0; s < b.k; ++s) {
       Wide v = static_cast<const T*>(b.sources[s])[i];
       if (b.initial[s] && b.scaling->prescale != 1.0)
-        v = static_cast<Wide>(static_cast<double>(v) * b.scaling->prescale);
+        v = to_integer<Wide>(static_cast<double>(v) * b.scaling->prescale);
       acc = s == 0 ? v : Op::apply(acc, v);
     }
     if (b.complete) {
       acc = static_cast<Wide>(acc / static_cast<Wide>(b.scaling->divisor));
-      if (b.scaling->postscale != 1.0) acc = static_cast<Wide>(static_cast<double>(acc) * b.scaling->postscale);
+      if (b.scaling->postscale != 1.0) acc = to_integer<Wide>(static_cast<double>(acc) * b.scaling->postscale);
     }
     for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = static_cast<T>(acc);
   }

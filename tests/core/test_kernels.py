@@ -55,7 +55,7 @@ def _digests() -> None:
 
     import numpy as np
 
-    from core.reference import DTYPES, OPERATORS, REALS, contributions, takes
+    from core.reference import DTYPES, INTEGERS, OPERATORS, REALS, contributions, takes
     from pycollective import _core, local_world
 
     print(_core.instruction_set())
@@ -80,6 +80,11 @@ def _digests() -> None:
                         got[np.isnan(got)] = np.nan
                     hashed.update(got.tobytes())
             print(dtype, op, hashed.hexdigest())
+    for dtype in INTEGERS:  # also what a plain conversion leaves to the processor
+        for factor in (-1.0, 1e30, float("-inf"), float("nan")):
+            xs = contributions(dtype, "sum", 3, 70)
+            got = (allreduced(xs, "sum", {name: factor}).tobytes() for name in ("prescale", "postscale"))
+            print(dtype, factor, *(data.hex() for data in got))
 
 
 def test_all_instruction_sets_give_the_same_bits() -> None:

@@ -88,6 +88,19 @@ def test_scaling_of_integers_truncates(dtype: str, topology: str) -> None:
             assert got.tolist() == right.tolist()
 
 
+def test_factors_that_leave_the_range() -> None:
+    def scaled(dtype: str, x: int, **factors: float) -> int:
+        return int(local_world(2).run(lambda comm: comm.allreduce(np.full(40, x, dtype), **factors))[0][-1])
+
+    assert scaled("uint8", 3, prescale=-1) == 256 - 6
+    assert scaled("uint64", 3, postscale=-1) == (1 << 64) - 6
+    assert scaled("int64", 3, postscale=1e30) == (1 << 63) - 1
+    assert scaled("int64", -3, postscale=float("inf")) == -(1 << 63)
+    assert scaled("uint64", 1, postscale=1e19) == (1 << 64) - 1
+    assert scaled("uint64", 1, postscale=0.75 * 2**64 / 2) == 3 << 62
+    assert scaled("int32", 7, prescale=float("nan")) == 0
+
+
 @pytest.mark.parametrize("topology", IN_RANK_ORDER)
 @pytest.mark.parametrize("dtype", [name for name in INTEGERS if "64" not in name])  # sums are of 64 bits
 def test_the_average_of_large_integers_does_not_wrap(dtype: str, topology: str) -> None:

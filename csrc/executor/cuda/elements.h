@@ -133,12 +133,12 @@ struct ScaledIntegers {
   PC_FN A load(T v, bool initial) const {
     const A wide = v;
     if (!initial || scaling.prescale == 1.0) return wide;
-    return static_cast<A>(static_cast<double>(wide) * scaling.prescale);
+    return to_integer<A>(static_cast<double>(wide) * scaling.prescale);
   }
   PC_FN T store(A a, bool complete) const {
     if (complete) {
       a = a / static_cast<A>(scaling.divisor);
-      if (scaling.postscale != 1.0) a = static_cast<A>(static_cast<double>(a) * scaling.postscale);
+      if (scaling.postscale != 1.0) a = to_integer<A>(static_cast<double>(a) * scaling.postscale);
     }
     return static_cast<T>(a);
   }
