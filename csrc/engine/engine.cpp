@@ -88,6 +88,7 @@ void Engine::leave_wheel() {
 }
 
 bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
+  team_->require_own();  // who waits may drive
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
     if (take_wheel(false)) {

@@ -15,6 +15,7 @@ bool Task::done() const {
 }
 
 bool Task::wait(double seconds) {
+  team_->require_own();  // nobody would ever complete it in a forked child
   std::unique_lock lock(mutex_);
   const auto through = [this] { return done_; };
   if (seconds < 0) {

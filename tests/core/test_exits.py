@@ -93,15 +93,16 @@ def use_in_a_child(comm: Communicator, link: Connection) -> tuple[float, int]:
     from pycollective.engine import Engine, Item
 
     comm.iallreduce(np.ones(1)).wait(20)  # the thread behind this call is not in the child
-    engine = Engine(comm)
-    code = 0
+    engine, order, code = Engine(comm), comm.dup(), 0
     if comm.rank == 0:
+        handle, work = comm.iallreduce(np.ones(1)), engine.submit([Item("allreduce", "b", np.ones(1))])[0]
         child = os.fork()
         if child == 0:
             attempts = (
                 lambda: comm.allreduce(np.ones(1)), lambda: comm.iallreduce(np.ones(1)), lambda: comm.dup(),
                 lambda: comm.send(np.ones(1), 1), lambda: comm.shrink(1),
                 lambda: engine.submit([Item("allreduce", "a", np.ones(1))]),
+                lambda: handle.wait(5), lambda: work.wait(5),
             )  # fmt: skip
             try:
                 for attempt in attempts:
@@ -113,7 +114,13 @@ def use_in_a_child(comm: Communicator, link: Connection) -> tuple[float, int]:
                 os._exit(1)
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    total = float(comm.allreduce(np.ones(1))[0])
+        order.barrier()
+        handle.wait(20)
+    else:
+        order.barrier()  # so long nothing of rank 0 gets on
+        comm.allreduce(np.ones(1))
+        work = engine.submit([Item("allreduce", "b", np.ones(1))])[0]
+    total = float(work.wait(20)[0])
     engine.close()
     return total, code
 
