@@ -22,6 +22,7 @@ using std::chrono::steady_clock;
 int64_t now_ns() { return steady_clock::now().time_since_epoch().count(); }
 static_assert(std::is_same_v<steady_clock::period, std::nano>);
 
+constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it is far from where an integer ends
 constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Names are told apart by 128 bits of hash; the text is for messages.
@@ -433,7 +434,7 @@ std::vector<Stall> Board::stalls(double seconds, bool all) {
 
 void Board::tune(int64_t threshold, double cycle_seconds) {
   header_->threshold.store(threshold, std::memory_order_relaxed);
-  header_->cycle.store(cycle_seconds, std::memory_order_relaxed);
+  header_->cycle.store(std::min(cycle_seconds, kLongestCycle), std::memory_order_relaxed);
 }
 
 int64_t Board::threshold() const { return header_->threshold.load(std::memory_order_relaxed); }

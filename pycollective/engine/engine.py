@@ -34,6 +34,7 @@ Row = tuple[Any, list[int], list[int], list[int], int]
 
 LEAST_SLOTS = 8192
 """Operations that can be under way at a time, at least."""
+MOST_SLOTS = 1 << 20
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 _prepared = False
 
@@ -97,7 +98,7 @@ class Engine:
         if isinstance(team, RailCalls):  # no memory in common
             return Rounds(self.comm, run, self.settings)
         settings = self.settings
-        slots = max(LEAST_SLOTS, settings.cache_capacity)
+        slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
         buffers = max(1, settings.fusion_buffers)
         buffer = self.comm.empty(buffers * max(4096, settings.fusion_buffer), np.uint8)
         quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")

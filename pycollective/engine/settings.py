@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "critical")
+MOST = 1e15
+"""Of any number, also of what is endless: the core's integers hold it."""
+
 
 def _setting(default: Any, variables: tuple[str, ...], meaning: str, unit: float = 1) -> Any:
     """A field read from the first of `variables` that is set, times `unit`."""
@@ -62,7 +66,7 @@ class Settings:
         """From environment variables.
 
         Raises:
-            ValueError: a variable's value is no number; names it.
+            ValueError: a variable's value is no number, or negative, or no level; names it.
         """
         env = os.environ if env is None else env
         settings = cls()
@@ -76,6 +80,8 @@ class Settings:
 
 
 def _parse(variable: str, text: str, kind: type, unit: float) -> Any:
+    if variable == "HOROVOD_LOG_LEVEL" and text.lower() not in LEVELS:
+        raise ValueError(f"{variable}={text!r} is none of {', '.join(LEVELS)}")
     if kind is str:
         return text
     if kind is bool:
@@ -85,5 +91,5 @@ def _parse(variable: str, text: str, kind: type, unit: float) -> Any:
     except ValueError:
         raise ValueError(f"{variable}={text!r} is not a number") from None
     if not value >= 0:
-        raise ValueError(f"{variable}={text!r} is negative")
-    return kind(value)
+        raise ValueError(f"{variable}={text!r} is negative, or no number")
+    return kind(min(value, MOST))

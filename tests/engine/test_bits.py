@@ -134,6 +134,20 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
     with pytest.raises(ValueError, match="HOROVOD_CYCLE_TIME"):
         Settings.read()
+    for name, text in (("HOROVOD_FUSION_THRESHOLD", "nan"), ("HOROVOD_LOG_LEVEL", "loud")):
+        with pytest.raises(ValueError, match=f"{name}='{text}'"):
+            Settings.read({name: text})
+
+
+def test_settings_without_end() -> None:
+    """As much as can be: nothing overflows on the way."""
+    names = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_STALL_CHECK_TIME"
+    endless = Settings.read(dict.fromkeys(names, "inf"))
+
+    def body(engine: Engine) -> float:
+        return float(engine.submit([Item("allreduce", "a", np.ones(3))])[0].wait(20)[0])
+
+    assert on_engines(2, body, settings=endless) == [2.0, 2.0]
 
 
 def test_defaults_are_horovods() -> None:
