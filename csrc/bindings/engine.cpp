@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "bindings/interpreter.h"
 #include "bindings/team_call.h"
 #include "bindings/work.h"
 
@@ -110,19 +111,19 @@ class PyEngine {
       operations.push_back(work->pending);
       works.push_back(std::move(work));
     }
-    const py::gil_scoped_release release;
+    const Released released;
     engine_->submit(operations, now);
     return works;
   }
 
   void loop() {
-    const py::gil_scoped_release release;
+    const Released released;
     engine_->loop();
   }
   void close() {
     if (team_->inherited()) return;
     {
-      const py::gil_scoped_release release;
+      const Released released;
       engine_->close();
     }
     engine_->take_spent();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/interpreter.h"
 #include "engine/progress.h"
 
 namespace pc {
@@ -38,7 +39,7 @@ class Handle {
 
  private:
   bool wait_once(double seconds) const {
-    const py::gil_scoped_release release;
+    const Released released;
     return task_ == nullptr || task_->wait(seconds);
   }
   std::shared_ptr<Task> task_;

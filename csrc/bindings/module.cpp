@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "bindings/bindings.h"
+#include "bindings/interpreter.h"
 #include "executor/cpu/team.h"
 
 namespace pc {
@@ -43,8 +44,8 @@ namespace {
 
 // Lets Ctrl-C end a blocked call: runs Python's signal handlers if this is the main thread.
 bool signal_pending() {
-  const py::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
+  const Acquired gil;
+  return gil && PyErr_CheckSignals() != 0;
 }
 
 }  // namespace

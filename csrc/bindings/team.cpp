@@ -9,6 +9,7 @@
 #include "base/environment.h"
 #include "bindings/bindings.h"
 #include "bindings/handle.h"
+#include "bindings/interpreter.h"
 #include "bindings/team_call.h"
 
 namespace pc {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/environment.h"
-#include "base/forks.h"
 #include "bindings/handle.h"
+#include "bindings/interpreter.h"
 
 namespace pc {
 namespace {
@@ -86,35 +86,19 @@ bool takes(const py::object& array) {
   return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
 }
 
-// Whether Python has begun to end: from then on the progress thread must not ask for the interpreter lock, since
-// Python would end the thread there.  The mutex lets a request that is under way finish first.
-struct PythonEnd {
-  std::mutex mutex;
-  bool ended = false;
-  static PythonEnd& instance() { return of_this_process<PythonEnd>(); }  // outlives the statics, as the thread does
-};
-
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
 std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
   auto* pair = new std::pair<py::object, py::object>(x, out);
   return {pair, [](void* held) {
             auto* arrays = static_cast<std::pair<py::object, py::object>*>(held);
             if (PyGILState_Check()) return delete arrays;  // a Python thread: it has the lock
-            PythonEnd& python = PythonEnd::instance();
-            const std::lock_guard lock(python.mutex);
-            if (python.ended) return;  // too late to give anything back
-            const py::gil_scoped_acquire gil;
+            const Acquired gil;
+            if (!gil) return;  // too late to give anything back
             delete arrays;
           }};
 }
 
 }  // namespace
-
-void python_ends() {
-  const py::gil_scoped_release release;
-  const std::lock_guard lock(PythonEnd::instance().mutex);
-  PythonEnd::instance().ended = true;
-}
 
 size_t PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.collective) | static_cast<size_t>(key.dtype) << 8 |
@@ -357,7 +341,7 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
   // A small call is often through before letting go of the interpreter would pay.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
-  const py::gil_scoped_release release;
+  const Released released;
   if (!turn.owns_lock()) turn.lock();
   team_->run(operation);
 }
@@ -369,7 +353,7 @@ void TeamCall::run_queued(Operation operation, const py::object& x, const py::ob
   try {
     Handle(task, out).wait(std::nullopt);
   } catch (const py::error_already_set&) {  // Ctrl-C: as in any other blocked call
-    const py::gil_scoped_release release;
+    const Released released;
     team_->interrupt(plan->fingerprint.describe());
     while (!task->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));  // then the arrays are let go
     throw;
@@ -415,7 +399,7 @@ void TeamCall::close() {
   if (std::exchange(closed_, true) || team_->inherited()) return;
   bool interrupted = false;
   {
-    const py::gil_scoped_release release;
+    const Released released;
     // Peers need the calls that are still in flight; their deadlines bound the wait.
     for (int turn = 1; team_->queued.load(std::memory_order_acquire) > 0 && !team_->poisoned(); ++turn) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -31,9 +31,6 @@ struct PlanKey {
   bool operator==(const PlanKey&) const = default;
 };
 
-// Registered with Python's atexit: the progress thread leaves Python objects alone from then on.
-void python_ends();
-
 struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 
 class TeamCall {

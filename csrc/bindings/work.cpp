@@ -6,6 +6,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "bindings/interpreter.h"
 #include "dtype/kernels.h"
 
 namespace pc {
@@ -24,7 +25,7 @@ void Work::wait_done(std::optional<double> timeout) const {
   for (bool first = true;; first = false) {
     bool through = false;
     {
-      const py::gil_scoped_release release;
+      const Released released;
       if (first) engine_->urge(*pending);
       through = engine_->wait(pending, std::min(end, Clock::now() + std::chrono::milliseconds(100)));
     }

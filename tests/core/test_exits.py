@@ -69,6 +69,30 @@ def test_scripts_that_end_with_calls_in_flight() -> None:
         assert done.stderr == ""
 
 
+def test_a_script_that_ends_with_daemon_threads_in_calls() -> None:
+    """Python ends a thread that asks for its lock by then; in the midst of the core that would be an abort."""
+    script = """
+        import threading, time
+        import numpy as np, pycollective as pc
+        from pycollective.engine import Engine, Item
+        comm = pc.init()
+        engine = Engine(comm.dup())
+        own = comm.dup(), comm.dup()
+        x = np.ones(3)
+        blocked = (
+            lambda: own[0].recv(x, 1 - comm.rank), lambda: own[1].irecv(x, 1 - comm.rank, timeout=0.3).wait(),
+            lambda: engine.run([Item("allreduce", str(comm.rank), x)]),
+        )
+        for call in blocked:
+            threading.Thread(target=call, daemon=True).start()
+        time.sleep(0.3)
+        comm.barrier()
+    """
+    done = launch(2, script, env=IMPORTABLE)
+    assert done.returncode == 0, done.report()
+    assert "terminate" not in done.stderr
+
+
 def fork_a_child(comm: Communicator, link: Connection) -> float:
     """The child ends as a script does, with all that is registered for it."""
     import atexit
