@@ -109,7 +109,7 @@ def torch_loaded() -> Iterator[None]:
     """Jobs fork from a server that has loaded torch."""
     global _server
     if _server is None or _server.poll() is not None:
-        names = ("torch", *(f"torch.distributed.{name}" for name in _LOADED), "torch._dynamo", "pycollective.torch")
+        names = ("pycollective.torch", *(f"torch.distributed.{name}" for name in _LOADED), "torch._dynamo")
         modules = ", ".join(names)
         _server = subprocess.Popen(
             [sys.executable, "-c", f"import {modules}; from core.processes import serve; serve()"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch.distributed as _distributed
 
+from pycollective.torch import compiling as _compiling
 from pycollective.torch import elastic
 from pycollective.torch import mpi_ops as _mpi_ops
 from pycollective.torch.exceptions import HostsUpdatedInterrupt
@@ -34,3 +35,5 @@ __all__ = [
     "broadcast_parameters",
     "elastic",
 ]
+
+_compiling.leave_alone()

@@ -52,6 +52,18 @@ def _data_parallel(world: World) -> None:
     assert torch.equal(plain(world, engine), plain(world, world.ours))  # fusion changes no bits
 
 
+def test_compiled() -> None:
+    run(2, _compiled)
+
+
+def _compiled(world: World) -> None:
+    def compiled(world: World, group: Any) -> Any:
+        model = DistributedDataParallel(network(), process_group=group)
+        return flat(train(world.rank, torch.compile(model, backend="eager"), steps=2))
+
+    compare(world, compiled)
+
+
 class _Skipping(nn.Module):
     """Uses another branch on another rank and in another step."""
 
