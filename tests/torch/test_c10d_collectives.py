@@ -57,6 +57,9 @@ def _averaged(world: World) -> None:
             x = reduced(world, dtype, (6,), dist._make_nccl_premul_sum(0.5))
             torch.testing.assert_close(x.to(torch.complex128), total / 2, rtol=1e-2, atol=1e-3)
     same(reduced(world, "complex64", (2, 3), dist.ReduceOp.SUM), sum(everybodys(world, "complex64", 2, 3)))
+    for dtype in ("uint16", "uint32", "uint64"):  # which torch itself cannot add
+        total = sum(x.long() for x in everybodys(world, dtype, 3, 2))
+        assert torch.equal(reduced(world, dtype, (3, 2), dist.ReduceOp.SUM).long(), total)
     same(reduced(world, "bool", (9,), dist.ReduceOp.MAX), torch.stack(everybodys(world, "bool", 9)).any(0))
     conjugate = values(world, "complex64", 4).conj()
     world.ours.allreduce([conjugate]).wait()

@@ -14,8 +14,8 @@ Finish = Callable[[], None]
 
 _TAKEN = frozenset(
     getattr(torch, name)
-    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
-    + ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
+    + ("bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 )
 """Element types that the core takes."""
 
