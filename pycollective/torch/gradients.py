@@ -63,6 +63,11 @@ def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[
     return x, take
 
 
+def changes(x: torch.Tensor) -> int | None:
+    """How often torch has changed a tensor; None for views, which share their count, and where it does not count."""
+    return None if x._is_view() or x.is_inference() else x._version
+
+
 def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
     """The gradient of a parameter that this rank did not use, sparse as an embedding's is."""
     if not sparse:

@@ -16,7 +16,7 @@ from pycollective.errors import MismatchError
 from pycollective.torch.agreement import DENSE, NONE, SPARSE, Agreement
 from pycollective.torch.arguments import OPS, Average
 from pycollective.torch.basics import engine_of, size
-from pycollective.torch.gradients import GradientWindows, nothing, sending
+from pycollective.torch.gradients import GradientWindows, changes, nothing, sending
 from pycollective.torch.handles import internal_errors
 from pycollective.torch.moving import sparse_allreduce_async
 from pycollective.torch.process_sets import ProcessSet
@@ -32,11 +32,13 @@ class _Gradient:
     Attributes:
         passes: backward passes to come before it is reduced.
         finish: waits for the reduction and puts the result into p.grad; None: not started.
+        spoilt: changed while it was being reduced, which an error has told.
     """
 
     def __init__(self, name: str, priority: int, passes: int) -> None:
         self.name, self.priority, self.passes = name, priority, passes
         self.finish: Callable[[], None] | None = None
+        self.spoilt = False
 
 
 class Reducing:
@@ -62,6 +64,7 @@ class Reducing:
         self.process_set = process_set
         self.backward_passes_per_step = backward_passes_per_step
         self._synchronized, self._should_synchronize, self._replaced = False, True, False
+        self._scaling = False  # synchronized for a GradScaler, which is about to call step()
         ranks, included = size(), process_set.included()
         if included is None:
             raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
@@ -127,11 +130,13 @@ class Reducing:
         """A backward pass has added to a gradient."""
         gradient = self._gradients[p]
         if gradient.passes <= 0 or gradient.finish is not None:
+            gradient.spoilt = True
             raise AssertionError(
                 f"{gradient.name} was computed more than backward_passes_per_step ({self.backward_passes_per_step}) "
                 "times before step(): raise backward_passes_per_step to accumulate gradients"
             )
         gradient.passes -= 1
+        self._scaling = False
         group = self._group_of.get(p, (p,))
         if all(self._gradients[member].passes == 0 for member in group):
             self._reduce(group)
@@ -150,7 +155,7 @@ class Reducing:
             x, take = sending(p, self._compression)
             items.append(Item("allreduce", gradient.name, x, x, OPS[self._op], prescale=before, postscale=after,
                               priority=gradient.priority))  # fmt: skip
-            takers.append((gradient, take))
+            takers.append((gradient, _unchanged(p, gradient, take)))
         if not items:
             return
         with internal_errors():
@@ -175,7 +180,8 @@ class Reducing:
 
         Raises:
             HorovodInternalError: a rank is gone.
-            RuntimeError: the ranks' parameters differ, or another optimizer was made of this one's parameters.
+            RuntimeError: the ranks' parameters differ, another optimizer was made of this one's parameters, or a
+                gradient was changed between backward and this call.
         """
         self._refuse_if_replaced()
         if self._communicates:
@@ -252,7 +258,7 @@ class Reducing:
 
     def _reset(self) -> None:
         for gradient in self._gradients.values():
-            gradient.finish, gradient.passes = None, self.backward_passes_per_step
+            gradient.finish, gradient.passes, gradient.spoilt = None, self.backward_passes_per_step, False
 
 
 def _hook(me: weakref.ref[Reducing]) -> Callable[[torch.Tensor], None]:
@@ -278,3 +284,20 @@ def _finisher(work: Work, take: Callable[[], None]) -> Callable[[], None]:
         take()
 
     return finish
+
+
+def _unchanged(p: torch.Tensor, gradient: _Gradient, take: Callable[[], None]) -> Callable[[], None]:
+    """`take`, but an error where torch has changed p.grad in place since this call: it is being reduced."""
+    started = p.grad
+    assert started is not None
+    before = changes(started)
+
+    def checked() -> None:
+        if p.grad is started and changes(started) != before and not gradient.spoilt:
+            raise RuntimeError(
+                f"{gradient.name} was changed while it was being reduced: call synchronize() before you change "
+                "gradients (torch.nn.utils.clip_grad_norm_, say), and step() under skip_synchronize()"
+            )
+        take()
+
+    return checked

@@ -48,7 +48,7 @@ class Stepping(Reducing):
         self._refuse_if_replaced()
         if not self._should_synchronize and self._under_way():
             raise AssertionError("step() under skip_synchronize() needs a call of synchronize() before")
-        if self._should_synchronize and (closure is None or self._under_way()):
+        if self._should_synchronize and not self._scaling and (closure is None or self._under_way()):
             if self._synchronized:
                 # Begins as Horovod's warning does, which scripts filter by its text.
                 warnings.warn(
@@ -57,12 +57,24 @@ class Stepping(Reducing):
                     stacklevel=2,
                 )
             self.synchronize()
-        self._synchronized = False
+        self._synchronized = self._scaling = False
         for optimizer in self._made_of:
             optimizer._opt_called = True  # asked for by their learning rate schedulers
         return self._base.step(self) if closure is None else self._base.step(self, self._reducing(closure))
 
     step.hooked = True  # type: ignore[attr-defined]  # torch would call the hooks of a step here and in _base's again
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a torch.amp.GradScaler asks an optimizer before it looks for infinities.
+
+        It has to find them in the gradients of all ranks: else it would change gradients that are being reduced, and
+        some ranks would step where others do not.
+        """
+        if self._should_synchronize and not self._synchronized and not self._scaling:
+            self.synchronize()
+            self._synchronized, self._scaling = False, True
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def reduced() -> Any:
@@ -93,7 +105,9 @@ class Stepping(Reducing):
             AssertionError: reductions are under way: call step() or synchronize() first.
         """
         if self._under_way():
-            raise AssertionError("zero_grad() between backward() and step(): gradients are being reduced")
+            raise AssertionError(
+                "zero_grad() between backward() and step(): gradients are being reduced; call synchronize() before it"
+            )
         self._watch()
         for gradient in self._gradients.values():
             gradient.passes = self.backward_passes_per_step
@@ -125,6 +139,8 @@ class SteppingTogether(Stepping):
 
     def _watch(self) -> None:
         """Nothing is reduced before step()."""
+
+    _step_supports_amp_scaling = False  # a GradScaler scales each rank's own gradients, as step() takes them
 
     def synchronize(self) -> None:
         """There is nothing to wait for before the step."""

@@ -109,6 +109,24 @@ def _out_of_order(hvd: Any) -> None:
     agree(hvd, weights(model))
 
 
+@pytest.mark.parametrize("n", [2])
+def test_gradients_changed_while_they_are_reduced(n: int) -> None:
+    run(n, _changed)
+
+
+def _changed(hvd: Any) -> None:
+    model = small()
+    optimizer = wrap(hvd, model)
+    loss_of(model, *mine(hvd, 0)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with pytest.raises(RuntimeError, match=r"weight was changed while it was being reduced: call synchronize\(\)"):
+        optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, *mine(hvd, 0)).backward()
+    optimizer.step()
+    agree(hvd, weights(model))
+
+
 @pytest.mark.parametrize("n", [2, 3])
 def test_step_before_all_passes_are_done(n: int) -> None:
     run(n, _short_of_passes)
@@ -156,19 +174,32 @@ def test_scaled_gradients(n: int) -> None:
 
 
 def _scaled(hvd: Any) -> None:
+    for by_hand, fused in ((True, False), (False, False), (True, True), (False, True)):
+        _scaled_so(hvd, by_hand, fused)
+
+
+def _scaled_so(hvd: Any, by_hand: bool, fused: bool) -> None:
+    """`by_hand`: as Horovod asks for it; else GradScaler.step is all there is."""
     model, alone = small(), small()
-    optimizer = wrap(hvd, model)
-    other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}
+    optimizer = torch.optim.SGD(model.parameters(), fused=fused, **options)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    other = torch.optim.SGD(alone.parameters(), **options)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
     for step in range(4):
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=step == 1)
         x, y = mine(hvd, step)
         broken = step == 2 and hvd.rank() == hvd.size() - 1  # an overflow on one rank skips the step on all
         scaler.scale(loss_of(model, x * torch.inf if broken else x, y)).backward()
-        optimizer.synchronize()
-        scaler.unscale_(optimizer)
-        with optimizer.skip_synchronize():
-            scaler.step(optimizer)
+        if by_hand:
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                scaler.step(optimizer)
         scaler.update()
         if step != 2:
             other.zero_grad()
