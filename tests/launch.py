@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-CLI = [sys.executable, "-m", "pycollective.cli.main"]
+CLI = [sys.executable, "-m", "pycollective"]
 """The `pycollective` command of the package under test; start it outside the source tree."""
 # exec keeps the pid: signals and exit codes reach the launcher as if the shell had not been there.
 _WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}}.out"'
