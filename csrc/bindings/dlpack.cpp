@@ -16,14 +16,13 @@ ArrayView read(const Tensor& t, bool read_only) {
     throw py::type_error("the array is not in CPU memory (DLPack device type " + std::to_string(t.device.type) + ")");
   ArrayView view;
   view.dtype = element_type(t.dtype);
-  if (view.dtype == Dtype::count)
-    throw py::type_error("no collective takes this element type (DLPack code " + std::to_string(t.dtype.code) + ", " +
-                         std::to_string(t.dtype.bits) + " bits)");
+  if (view.dtype == Dtype::count) throw py::type_error(refusal(t.dtype));
   if (!contiguous(t)) throw py::value_error("the array is not C-contiguous");
   view.data = static_cast<char*>(t.data) + t.byte_offset;
   view.writable = !read_only;
   view.count = 1;
   for (int32_t d = 0; d < t.ndim; ++d) view.count *= t.shape[d];
+  if (t.data == nullptr && view.count > 0) throw py::type_error("the array has no memory: a fake tensor of torch?");
   return view;
 }
 

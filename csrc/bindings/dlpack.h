@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "dtype/table.h"
 
@@ -14,6 +15,7 @@ enum TypeCode : uint8_t {
   code_uint = 1,
   code_float = 2,
   code_bfloat = 4,
+  code_complex = 5,
   code_bool = 6,
   code_float8_e4m3fn = 10,
   code_float8_e5m2 = 12,
@@ -89,6 +91,15 @@ inline Dtype element_type(DataType type) {
   for (const TypeRow& row : kTypes)
     if (row.code == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
   return Dtype::count;
+}
+
+// What is wrong with a type that element_type does not know.
+inline std::string refusal(DataType type) {
+  const std::string bits = std::to_string(type.bits);
+  return "no collective takes this element type (" +
+         (type.code == code_complex ? "complex" + bits
+                                    : "DLPack code " + std::to_string(type.code) + ", " + bits + " bits") +
+         ")";
 }
 
 inline bool contiguous(const Tensor& t) {

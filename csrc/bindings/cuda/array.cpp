@@ -65,9 +65,7 @@ class View {
       throw py::type_error("the array is not in the memory of a CUDA device (DLPack device type " +
                            std::to_string(t.device.type) + ")");
     const Dtype type = element_type(t.dtype);
-    if (type == Dtype::count)
-      throw py::type_error("no collective takes this element type (DLPack code " + std::to_string(t.dtype.code) + ", " +
-                           std::to_string(t.dtype.bits) + " bits)");
+    if (type == Dtype::count) throw py::type_error(dlpack::refusal(t.dtype));
     dtype = name_of(type);
     device = t.device.id;
     shape.assign(t.shape, t.shape + t.ndim);
