@@ -30,11 +30,16 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
         if tensor is None:
             continue
         data = tensor.data if tensor.data.is_contiguous() else tensor.data.contiguous()
-        pending.append((tensor, data, broadcast_async_(data, root_rank, f"parameters.{name}", process_set)))
+        pending.append((tensor, data, broadcast_async_(_real(data), root_rank, f"parameters.{name}", process_set)))
     for tensor, data, handle in pending:
         synchronize(handle)
         if data is not tensor.data and data.data_ptr() != tensor.data.data_ptr():
             tensor.data.copy_(data)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as numbers that collectives take."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _named(params: Any) -> list[tuple[str, Any]]:
@@ -78,7 +83,8 @@ def broadcast_optimizer_state(
     if rank() != root_rank:  # each rank's own current GPU, where the root's tensors are on one
         tensors = [torch.empty(shape, dtype=dtype, device=kind) for shape, dtype, kind in likes]
     pending = [
-        broadcast_async_(tensor, root_rank, f"optimizer.{number}", process_set) for number, tensor in enumerate(tensors)
+        broadcast_async_(_real(tensor), root_rank, f"optimizer.{number}", process_set)
+        for number, tensor in enumerate(tensors)
     ]
     for handle in pending:
         synchronize(handle)

@@ -129,7 +129,11 @@ def _types(hvd: Any) -> None:
         same(hvd.allreduce(x, op=hvd.Max), torch.tensor([n - 1, 40_000]).to(dtype))
         assert hvd.allgather(x).shape == (2 * n,)
     same(hvd.allreduce(torch.tensor([-7, 8]) * (r == 0)), torch.div(torch.tensor([-7, 8]), n, rounding_mode="trunc"))
-    with pytest.raises((TypeError, ValueError, RuntimeError)):
+    negative = torch.tensor(1.0 + 2.0j).conj().imag  # torch has yet to negate what lies in memory
+    same(hvd.allreduce(negative, op=hvd.Sum), torch.tensor(-2.0 * n))
+    with pytest.raises(ValueError, match="contiguous"):
+        hvd.broadcast_(negative, 0)
+    with pytest.raises(TypeError, match="complex64"):
         hvd.allreduce(torch.ones(2, dtype=torch.complex64))
     with pytest.raises(ValueError, match="op is"):
         hvd.allreduce(torch.ones(2), op=17)
@@ -232,6 +236,9 @@ def _states(hvd: Any) -> None:
     turned = torch.full((3, 2), float(r)).t()
     hvd.broadcast_parameters({"turned": turned, "none": None}, n - 1)
     same(turned, torch.full((3, 2), n - 1.0).t())
+    waves = torch.full((2,), complex(r, -r))
+    hvd.broadcast_parameters({"waves": waves}, n - 1)
+    same(waves, torch.full((2,), complex(n - 1, 1 - n)))
     for wrong in ("weights", [("lr", 0.1)], 3):
         with pytest.raises(ValueError, match="params is"):
             hvd.broadcast_parameters(wrong, 0)
