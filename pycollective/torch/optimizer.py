@@ -34,6 +34,8 @@ def DistributedOptimizer(
     at the same time; parameters that the next forward pass needs first go first. With the default topology the
     weights have the same bits whatever is fused with what.
 
+    All ranks make their optimizers in the same order: by it they know whose gradients belong together.
+
     Args:
         optimizer: any torch optimizer; the new one shares its parameters, options and state. One that is distributed
             already is wrapped anew. Any other distributed optimizer of one of the parameters refuses to step from now
