@@ -150,7 +150,7 @@ class GradientWindows:
         members = [p for p in self._parameters if _kind(p) == kind]
         ends = itertools.accumulate(p.numel() for p in members)
         for p, end in zip(members, ends, strict=True):
-            self._views[p] = _like(p, flat[end - p.numel() : end])
+            self._views[p] = _like(p, flat[end - p.numel() : end]).data  # with a count of changes of its own
 
 
 def _kind(p: torch.Tensor) -> Kind:
