@@ -20,12 +20,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
 from types import FrameType
-from typing import NoReturn, SupportsIndex
+from typing import NoReturn, SupportsIndex, TypeVar
 
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import collective_named
 
 Ranks = SupportsIndex | Iterable[SupportsIndex]
+
+_Rank = TypeVar("_Rank")
 
 
 class Expression:
@@ -45,6 +47,12 @@ class Expression:
         if not isinstance(other, Expression) or other.chunk != self.chunk:
             raise ProgramError(f"{_caller()}: {self!r} += {other!r}: += takes p[r, {self.chunk}] or a p.sum of such")
         return Expression(self.chunk, self.sources + other.sources, other.at)
+
+    def __add__(self, other: Expression) -> Expression:
+        raise ProgramError(f"{_caller()}: {self!r} + {other!r}: write p.sum((p[r, c], p[q, c])), or p[r, c] += p[q, c]")
+
+    def __radd__(self, other: object) -> NoReturn:  # as Python's own sum() begins
+        raise ProgramError(f"{_caller()}: {other!r} + {self!r}: write p.sum(p[q, c] for q in ...)")
 
     def __repr__(self) -> str:
         return " + ".join(f"p[{rank}, {self.chunk}]" for rank in self.sources)
@@ -95,8 +103,12 @@ class Program:
         """The number of chunks declared; a program without any statement need not declare it."""
         return self._chunks or self._required or 1
 
-    def chunks(self, count: int) -> range:
+    def chunks(self, count: SupportsIndex) -> range:
         """Cut the buffer in `count` chunks and iterate over them; the same count in every call."""
+        try:
+            count = index(count)
+        except TypeError:
+            raise ProgramError(f"{_caller()}: p.chunks({count!r}): the number of chunks is an integer") from None
         if count < 1:
             raise ProgramError(f"{_caller()}: p.chunks({count}): at least one chunk is needed")
         if self._required not in (None, count):
@@ -111,51 +123,74 @@ class Program:
         """The chunk of an alltoall that goes from `sender` to `receiver`, with p.chunks(p.size ** 2)."""
         return sender % self.size * self.size + receiver % self.size
 
-    def sum(self, places: Iterable[Expression], *, at: int | None = None) -> Expression:
+    def sum(self, places: Iterable[Expression], *, at: SupportsIndex | None = None) -> Expression:
         """The places combined by the call's operator, left to right; executed by rank `at`, where given."""
+        if isinstance(places, Expression):
+            raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)")
         operands = tuple(places)
         if not operands:
             raise ProgramError(f"{_caller()}: p.sum() of nothing")
-        chunk = operands[0].chunk
         for place in operands:
-            if place.chunk != chunk or len(place.sources) != 1:
+            if not isinstance(place, Expression):
+                raise ProgramError(f"{_caller()}: p.sum: {place!r} is no place p[r, c]")
+            if place.chunk != operands[0].chunk or len(place.sources) != 1:
                 raise ProgramError(f"{_caller()}: p.sum: {place!r} beside {operands[0]!r}: places of one chunk only")
-        return Expression(chunk, tuple(place.sources[0] for place in operands), at)
+        sources = tuple(place.sources[0] for place in operands)
+        return Expression(operands[0].chunk, sources, self._executor(at, sys._getframe(1)))
 
-    def copy(self, place: Expression, *, at: int | None = None) -> Expression:
+    def copy(self, place: Expression, *, at: SupportsIndex | None = None) -> Expression:
         """The place as it is; executed by rank `at`, where given."""
-        return Expression(place.chunk, place.sources, at)
+        if not isinstance(place, Expression):
+            raise ProgramError(f"{_caller()}: p.copy: {place!r} is no place p[r, c]")
+        return Expression(place.chunk, place.sources, self._executor(at, sys._getframe(1)))
 
-    def __getitem__(self, key: tuple[SupportsIndex, int]) -> Expression:
-        rank, chunk = key
-        if self._chunks is None or not 0 <= chunk < self._chunks:
-            self._refuse_chunk(chunk, sys._getframe(1))
+    def __getitem__(self, key: tuple[SupportsIndex, SupportsIndex]) -> Expression:
+        frame = sys._getframe(1)
+        rank, chunk = self._place(key, frame)
         try:
             return Expression(chunk, (index(rank) % self.size,))
         except TypeError:
             hint = "one rank is read at a time; for several destinations write p[ranks, c] = p.sum(...)"
-            raise ProgramError(f"{_caller()}: p[{rank!r}, {chunk}]: {hint}") from None
+            raise ProgramError(f"{_line(frame)}: p[{rank!r}, {chunk}]: {hint}") from None
 
-    def __setitem__(self, key: tuple[Ranks, int], value: Expression) -> None:
-        ranks, chunk = key
+    def __setitem__(self, key: tuple[Ranks, SupportsIndex], value: Expression) -> None:
         frame = sys._getframe(1)
-        if self._chunks is None or not 0 <= chunk < self._chunks:
-            self._refuse_chunk(chunk, frame)
+        ranks, chunk = self._place(key, frame)
         if not isinstance(value, Expression) or value.chunk != chunk:
             rule = f"a statement on chunk {chunk} assigns p[r, {chunk}], p.sum(...) or p.copy(...) of such"
             raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}] = {value!r}: {rule}")
-        if isinstance(ranks, SupportsIndex):
-            destinations: tuple[int, ...] = (index(ranks) % self.size,)
-        else:
-            destinations = tuple(dict.fromkeys(index(rank) % self.size for rank in ranks))
+        try:
+            destinations = self._destinations(ranks)
+        except TypeError as error:
+            raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}]: ranks are integers: {error}") from error
         if destinations:  # none as below a leaf of a tree
-            at = None if value.at is None else value.at % self.size
-            self.statements.append(Statement(chunk, destinations, value.sources, at, _line(frame)))
+            self.statements.append(Statement(chunk, destinations, value.sources, value.at, _line(frame)))
 
-    def _refuse_chunk(self, chunk: int, frame: FrameType) -> NoReturn:
+    def _place(self, key: tuple[_Rank, SupportsIndex], frame: FrameType) -> tuple[_Rank, int]:
+        """What stands between the brackets of p[rank or ranks, chunk], with a chunk that there is."""
+        try:
+            ranks, number = key
+            chunk = index(number)
+        except (TypeError, ValueError):
+            inside = ", ".join(map(repr, key)) if isinstance(key, tuple) else repr(key)
+            raise ProgramError(f"{_line(frame)}: p[{inside}]: a place is p[rank, chunk], both integers") from None
         if self._chunks is None:
             raise ProgramError(f"{_line(frame)}: chunk {chunk} before p.chunks(k) has said how many there are")
-        raise ProgramError(f"{_line(frame)}: chunk {chunk} of {self._chunks}")
+        if not 0 <= chunk < self._chunks:
+            raise ProgramError(f"{_line(frame)}: chunk {chunk} of {self._chunks}")
+        return ranks, chunk
+
+    def _destinations(self, ranks: Ranks) -> tuple[int, ...]:
+        try:
+            return (index(ranks) % self.size,)  # type: ignore[arg-type]
+        except TypeError:  # several; an array of NumPy has an __index__ too
+            return tuple(dict.fromkeys(index(rank) % self.size for rank in ranks))  # type: ignore[union-attr]
+
+    def _executor(self, at: SupportsIndex | None, frame: FrameType) -> int | None:
+        try:
+            return None if at is None else index(at) % self.size
+        except TypeError:
+            raise ProgramError(f"{_line(frame)}: at={at!r}: a statement is executed by one rank, an integer") from None
 
 
 def _line(frame: FrameType) -> str:

@@ -33,6 +33,14 @@ def test_statements_are_recorded_with_ranks_modulo_size() -> None:
     ]
 
 
+def test_integers_of_numpy_are_integers() -> None:
+    np = pytest.importorskip("numpy")
+    p = Program("allreduce", 4)
+    for c in p.chunks(np.int64(1)):
+        p[np.arange(5), np.int8(c)] = p.sum((p[q, np.int64(0)] for q in np.arange(2)), at=np.int16(7))
+    assert recorded(p) == [(0, (0, 1, 2, 3), (0, 1), 3)]
+
+
 def test_no_destination_is_no_statement() -> None:
     p = Program("broadcast", 2, 0)
     p.chunks(1)
@@ -71,6 +79,21 @@ WRONG = [
     ("+= takes p[r, 0]", "p.chunks(2)\np[0, 0] += 3"),
     ("one rank is read at a time", "p.chunks(1)\np[0, 0] = p[(0, 1), 0]"),
     ("one rank is read at a time", "p.chunks(1)\np[p.ranks, 0] += p[0, 0]"),
+    ("p[0, 0] + p[1, 0]: write p.sum(", "p.chunks(1)\np[0, 0] = p[0, 0] + p[1, 0]"),
+    ("write p.sum(p[q, c] for", "p.chunks(1)\np[0, 0] = sum(p[q, 0] for q in p.ranks)"),
+    ("write p.sum(p[q, c] for", "p.chunks(1)\np[0, 0] = p.sum(p[1, 0])"),
+    ("0 is no place p[r, c]", "p.chunks(1)\np[0, 0] = p.sum(p.ranks)"),
+    ("3 is no place p[r, c]", "p.chunks(1)\np[0, 0] = p.copy(3)"),
+    ("p.chunks(1.0): the number of chunks is an integer", "p.chunks(p.size / 2)"),
+    ("p[0, 0.0]: a place is p[rank, chunk]", "p.chunks(1)\np[0, 0.0] = p[1, 0]"),
+    ("p[0, 0.0]: a place is p[rank, chunk]", "p.chunks(1)\nx = p[0, 0.0]"),
+    ("p[0]: a place is p[rank, chunk]", "p.chunks(1)\np[0] = p[1, 0]"),
+    ("p[0, 0, 0]: a place is p[rank, chunk]", "p.chunks(1)\np[0, 0, 0] = p[1, 0]"),
+    ("p[1.0, 0]: ranks are integers", "p.chunks(1)\np[p.size / 2, 0] = p[0, 0]"),
+    ("p['all', 0]: ranks are integers", "p.chunks(1)\np['all', 0] = p[0, 0]"),
+    ("p[slice(None, None, None), 0]: ranks are", "p.chunks(1)\np[:, 0] = p[0, 0]"),
+    ("at=0.5: a statement is executed by one rank", "p.chunks(1)\np[0, 0] = p.sum((p[0, 0], p[1, 0]), at=0.5)"),
+    ("at=(0, 1): a statement is executed by one rank", "p.chunks(1)\np[0, 0] = p.copy(p[1, 0], at=(0, 1))"),
 ]
 
 
