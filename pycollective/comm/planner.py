@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 from pycollective import _core
@@ -53,7 +54,9 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     return instance, nbytes <= row.small and hasattr(instance, program + "_small")
 
 
-@functools.lru_cache(maxsize=1024)
+_compiling = threading.RLock()  # ranks that are threads all ask at the same moment: one works, the others find it done
+
+
 def schedule_for(
     topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
@@ -62,6 +65,14 @@ def schedule_for(
     Raises:
         ProgramError, VerificationError: the topology's program is wrong.
     """
+    with _compiling:
+        return _schedule_for(topology, collective, size, root, placement, small)
+
+
+@functools.lru_cache(maxsize=1024)
+def _schedule_for(
+    topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
+) -> Schedule:
     from pycollective.schedule.compiler import compile as compile_schedule
     from pycollective.schedule.verifier import verify
 

@@ -131,6 +131,7 @@ class Schedule:
         root = "" if self.root is None else f", root {self.root}"
         return f"{name}, {ranks}{root}, {self.placement.name}"
 
+    @functools.cached_property
     def _rereads_outputs(self) -> bool:
         """Whether some chunk of an output is both written and read: then it had better stay in the caches."""
         written: set[tuple[int, int]] = set()
@@ -164,7 +165,7 @@ class Schedule:
         mine = self.ranks[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
         words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts]
-        words.append(int(not self._rereads_outputs()))
+        words.append(int(not self._rereads_outputs))
         for wait in mine.exit_waits + mine.readers:
             words += (wait.peer, wait.count)
         for number, step in enumerate(mine.steps, 1):

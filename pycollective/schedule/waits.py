@@ -87,7 +87,7 @@ def _fewest(wanted: Iterable[tuple[int, int]], clock: Clock, done: list[list[_Do
         waits.append(Wait(peer, count))
         if count:
             known = done[peer][count - 1].clock
-            clock = [max(pair) for pair in zip(clock, known, strict=True)]
+            clock = list(map(max, clock, known))
         else:
             clock = clock.copy()
         clock[peer] = count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,26 @@ def test_a_topology_with_a_wrong_line_is_refused_before_it_runs() -> None:
         comm.barrier()
 
     local_world(3).run(body)
+
+
+def test_threads_of_one_process_compile_once() -> None:
+    programs = []
+
+    @topology("core_test_compiled_once")
+    class Slow:
+        """Lets the other threads in while it is traced."""
+
+        def allreduce(self, p: Any) -> None:
+            programs.append(p)
+            time.sleep(0.02)
+            for c in p.chunks(1):
+                p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
+
+    def body(comm: Communicator) -> None:
+        assert (comm.allreduce(X, topology="core_test_compiled_once") == 4 * X).all()
+
+    local_world(4).run(body)
+    assert len(programs) == 1
 
 
 def test_a_name_is_named() -> None:
