@@ -116,17 +116,23 @@ def get(topology: object) -> Any:
     """The topology as an instance: from a name, "wheel(hub=3)", a class or an instance (returned as it is).
 
     Raises:
-        TopologyError: no such topology (the nearest names are given), or parameters that it does not take.
+        TopologyError: no such topology (the nearest names are given), or parameters that it does not take or that
+            cannot be hashed.
     """
     row = info(topology)
-    if not isinstance(topology, (str, type)):
-        return topology
-    parameters = _parameters(topology) if isinstance(topology, str) else {}
+    instance = topology
+    if isinstance(topology, (str, type)):
+        parameters = _parameters(topology) if isinstance(topology, str) else {}
+        try:
+            instance = row.cls(**parameters)
+        except TypeError:
+            known = ", ".join(field.name for field in dataclasses.fields(row.cls)) or "none"
+            raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}") from None
     try:
-        return row.cls(**parameters)
-    except TypeError:
-        known = ", ".join(field.name for field in dataclasses.fields(row.cls)) or "none"
-        raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}") from None
+        hash(instance)
+    except TypeError as error:  # schedules are remembered by their topology
+        raise TopologyError(f"{topology!r}: {error}; parameters are numbers, strings or tuples of such") from None
+    return instance
 
 
 def label(topology: object) -> str:

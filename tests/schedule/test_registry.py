@@ -104,6 +104,12 @@ def test_refused_too() -> None:
         compile("ring", "broadcast", 0)
 
 
+def test_parameters_can_be_hashed() -> None:
+    for wheel in ("wheel(hub=[3])", Wheel(hub=[3])):  # type: ignore[arg-type]
+        with pytest.raises(TopologyError, match=r"(?i)wheel\(hub=\[3\]\).*unhashable type: 'list'; parameters are"):
+            compile(wheel, "allreduce", 4)
+
+
 def test_registration_is_checked() -> None:
     with pytest.raises(TopologyError, match="none of the collectives"):
 
