@@ -41,7 +41,9 @@ _TOPOLOGY = "a name, 'name(parameter=value)', FILE.py:NAME or FILE.py"
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def run(
     command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
-    ranks: Annotated[int | None, typer.Option("-np", "-n", "--ranks", min=1, help="ranks [default: cores]")] = None,
+    ranks: Annotated[
+        int | None, typer.Option("-np", "-n", "--ranks", min=1, help="ranks", show_default="one a core")
+    ] = None,
     tag: Annotated[bool, typer.Option("--tag", help="write the rank before each line of output")] = False,
     grace: Annotated[
         float, typer.Option(min=0.0, help="seconds that the others may go on after a rank has failed")
@@ -74,7 +76,7 @@ def topologies(json: Annotated[bool, typer.Option("--json", help="for machines")
 def verify(
     topology: Annotated[str, typer.Argument(help=f"{_TOPOLOGY}; or 'all'")],
     ranks: Annotated[str, typer.Option(help="rank counts, as 1-17 or 2,4,8")] = "1-17",
-    collective: Annotated[str, typer.Option(help="collectives, separated by commas [default: all it has]")] = "",
+    collective: Annotated[str, typer.Option(help="collectives, separated by commas", show_default="all it has")] = "",
 ) -> None:
     """Prove every compiled schedule of a topology right, free of races and deadlock; exit code 1 if not."""
     from pycollective.cli.verify import verify as verify_
@@ -86,8 +88,8 @@ def verify(
 def draw(
     topology: Annotated[str, typer.Argument(help=_TOPOLOGY)],
     out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf")] = Path("topology.png"),
-    ranks: Annotated[int, typer.Option(min=1)] = 8,
-    collective: Annotated[str, typer.Option()] = "allreduce",
+    ranks: Annotated[int, typer.Option(min=1, help="ranks")] = 8,
+    collective: Annotated[str, typer.Option(help="which of its collectives")] = "allreduce",
     root: Annotated[int, typer.Option(help="root of the collectives that have one")] = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
 ) -> None:

@@ -71,7 +71,8 @@ def verify(where: str, ranks: str, collectives: str = "") -> int:
         instances = find(where)
         rows = [row for instance in instances for row in _rows(instance, parse_ranks(ranks), collectives)]
     except (Error, ValueError, OSError, SyntaxError) as error:
-        errors.print(f"[red]✗[/] {error}", highlight=False, markup=True)
+        errors.print("✗", end=" ", style="red", highlight=False)
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return 2
     _work(rows, {label(instance): instance for instance in instances}, errors)
     console.print(_table(rows))

@@ -91,6 +91,7 @@ def test_verify_the_packages_own() -> None:
     [
         (["rimg"], "did you mean ring"),
         (["nowhere.py"], "there is no file nowhere.py"),
+        (["x[/y]"], "no topology is called 'x[/y]' (there are"),
         (["ring", "--ranks", "0-3"], "at least 1"),
         (["ring", "--ranks", "many"], "not 'many'"),
         (["ring", "--collective", "allredoce"], "no collective is called 'allredoce'"),
@@ -208,6 +209,11 @@ def test_bench_is_attached() -> None:
     assert done.returncode == 0, done.stderr
     assert "--topology" in done.stdout
     assert "bench" in pycollective("--help").stdout
+
+
+def test_help_says_what_is_meant_where_nothing_is_given() -> None:
+    assert "one a core" in pycollective("run", "--help").stdout
+    assert "all it has" in pycollective("verify", "--help").stdout
 
 
 def test_help_is_the_answer_to_nothing() -> None:
