@@ -62,20 +62,42 @@ def bench(
     )
     try:
         options.check()
-        _check_topologies(options.topologies)
-    except ValueError as error:
+        _check_names(options)
+        if first_rank():
+            _check_outputs(json, csv, plot)
+    except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
     _run(options, json, csv, plot)
 
 
-def _check_topologies(topologies: tuple[str, ...]) -> None:
-    """Find every topology that is named, before any rank is started; ValueError (a TopologyError) where one is not."""
-    if topologies == ("none",):
-        return
-    from .peers.pycollective import find_topology
+def _check_names(options: Options) -> None:
+    """Find all that is named, before any rank is started; ValueError (for a topology TopologyError) where it is not."""
+    from .peers import PEERS
+    from .peers.pycollective import find_topology, operators
 
-    for topology in topologies:
-        find_topology(topology)
+    for what, names, known in (("peer", options.peers, PEERS), ("operator", options.ops, operators())):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"unknown {what} {name!r}; there are {', '.join(known)}")
+    if options.topologies != ("none",):
+        for topology in options.topologies:
+            find_topology(topology)
+
+
+def _check_outputs(json: Path | None, csv: Path | None, plot: Path | None) -> None:
+    """Nobody should measure for an hour and then have nowhere to write; OSError, ValueError or ImportError."""
+    if json == csv == Path("-"):
+        raise ValueError("one of --json and --csv can have stdout")
+    for path in (json, csv):
+        if path is not None and path != Path("-") and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            path.unlink()
+        elif path is not None and path.is_file():
+            path.open("a").close()
+    if plot is not None:
+        plot.mkdir(parents=True, exist_ok=True)
+        import matplotlib  # noqa: F401
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -78,6 +78,9 @@ class Options:
 
     def check(self) -> None:
         """ValueError for what no rank should have to find out."""
+        for what in ("collectives", "dtypes", "ops"):
+            if not getattr(self, what):
+                raise ValueError(f"no {what} are given")
         for name in self.collectives:
             if name not in COLLECTIVES:
                 raise ValueError(f"unknown collective {name!r}; there are {', '.join(COLLECTIVES)}")

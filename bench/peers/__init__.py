@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ..cases import Case
     from ..world import World
 
-__all__ = ["Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
+__all__ = ["PEERS", "Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
+
+PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "gloo": "gloo"}
+"""The libraries that can be asked for, and the module of each."""
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -89,11 +92,10 @@ def open_peer(name: str, world: World) -> Peer:
     :class:`PeerUnavailable` where it is not installed or not the one asked for, ValueError for an unknown
     name.
     """
-    modules = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "gloo": "gloo"}
-    if name not in modules:
-        raise ValueError(f"unknown peer {name!r}; there are {', '.join(modules)}")
+    if name not in PEERS:
+        raise ValueError(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
     # imported by name, so that a sweep without peers needs neither mpi4py nor torch
-    peer: Peer = importlib.import_module(f".{modules[name]}", __package__).open(world)
+    peer: Peer = importlib.import_module(f".{PEERS[name]}", __package__).open(world)
     if name in ("openmpi", "mpich") and peer.name != name:
         raise PeerUnavailable(f"{name} was asked for, but mpi4py runs over {peer.version}")
     return peer

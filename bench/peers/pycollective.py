@@ -10,7 +10,7 @@ from . import Array, Call
 if TYPE_CHECKING:
     from ..cases import Case
 
-__all__ = ["PycollectivePeer", "find_topology", "has", "topologies_of"]
+__all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of"]
 
 
 class PycollectivePeer:
@@ -63,6 +63,12 @@ class PycollectivePeer:
     def alltoall(self, send: Array, recv: Array) -> Call:
         call, topology = self._comm.alltoall, self._topology
         return lambda: call(send, recv, topology=topology)
+
+
+def operators() -> tuple[str, ...]:
+    """The operators that can be named."""
+    names: tuple[str, ...] = importlib.import_module("pycollective.comm.operators").NAMES
+    return names
 
 
 def find_topology(text: str) -> Any | None:

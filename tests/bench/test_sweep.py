@@ -67,10 +67,25 @@ def test_on_ranks_that_somebody_else_started(tmp_path: Path) -> None:
     assert {row.ranks for row in read_json((tmp_path / "out.json").read_text()).rows} == {3}
 
 
-def test_a_mistake_is_said_before_anything_starts(tmp_path: Path) -> None:
-    done = bench(tmp_path, "--collective", "alreduce")
-    assert done.returncode == 2
-    assert "alreduce" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--collective", "alreduce"], "alreduce"),
+        (["--op", "sun"], "'sun'"),
+        (["--op", ""], "no ops"),
+        (["--peers", "glue"], "'glue'"),
+        (["--json", "-", "--csv", "-"], "can have stdout"),
+        (["--json", "/proc/out.json"], "/proc/out.json"),
+        (["--csv", "star.py/out.csv"], "star.py"),
+        (["--plot", "/proc/plots"], "/proc/plots"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_starts(tmp_path: Path, words: list[str], said: str) -> None:
+    done = bench(tmp_path, *QUICK, "--ranks", "2", "--peers", "none", *words)
+    assert done.returncode == 2, done.stdout
+    assert said in done.stderr
+    assert "without" not in done.stderr + done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["star.py"]
 
 
 @pytest.mark.parametrize("topology", ["rng", "star.py:other", "nowhere.py:star", "ring(hub=1)"])
