@@ -17,3 +17,4 @@ def _only_our_topologies_remain() -> Iterator[None]:
     yield
     registry._registered.clear()
     registry._registered.update(before)
+    registry._executed.clear()

@@ -49,6 +49,7 @@ class TopologyInfo:
 
 
 _registered: dict[str, TopologyInfo] = {}
+_executed: dict[Path, bytes] = {}  # users' files, as they were read
 _loaded = False
 
 
@@ -109,6 +110,8 @@ def info(topology: object) -> TopologyInfo:
     for row in _registered.values():
         if row.cls is cls:
             return row
+    if any(_home(row.cls) == _home(cls) for row in _registered.values()):
+        raise TopologyError(f"{cls.__qualname__} has been defined anew since this one was made: make it again")
     raise TopologyError(f"{cls.__qualname__} is no topology: decorate it with @topology(name)")
 
 
@@ -180,14 +183,18 @@ def load(where: str) -> Any:
 
 
 def _execute(file: Path) -> None:
-    """Run a user's file as a module of its own name, so that nothing can be shadowed.
+    """Run a user's file as a module of its own name, so that nothing can be shadowed; once, until it is edited.
 
-    Compiled from its text every time: cached bytecode misses edits made within a second.
+    Compiled from its text: cached bytecode misses edits made within a second.
     """
+    source = file.read_bytes()
+    if _executed.get(file) == source:  # to define its classes anew would make strangers of their instances
+        return
     module = ModuleType(f"pycollective_user_{file.stem}_{crc32(bytes(file)):08x}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
-    exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
+    exec(compile(source, str(file), "exec"), module.__dict__)
+    _executed[file] = source
 
 
 def _find(name: str) -> TopologyInfo:

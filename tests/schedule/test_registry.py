@@ -155,6 +155,20 @@ def test_an_edited_file_replaces_its_own_topology(tmp_path: Path) -> None:
     assert compile("pair", "allreduce", 3) != before
 
 
+def test_a_file_that_is_loaded_again_keeps_its_instances_until_it_is_edited(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(name="pair_kept"))
+    one, other = load(str(file)), load(f"{file}:pair_kept(middle=1)")
+    assert (compile(one, "allreduce", 2), compile(other, "allreduce", 2)) == (
+        compile("pair_kept", "allreduce", 2),
+        compile("pair_kept(middle=1)", "allreduce", 2),
+    )
+    file.write_text(FILE.format(name="pair_kept") + "# edited")
+    assert info(load(str(file))).name == "pair_kept"
+    with pytest.raises(TopologyError, match="Pair has been defined anew since this one was made"):
+        compile(one, "allreduce", 2)
+
+
 def test_files_of_the_same_name_in_different_folders_are_different(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
