@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, TextIO
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
@@ -143,7 +143,7 @@ class _Job:
         self.ranks.append(_Rank(rank, process))
         for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
-                pipe = _Pipe(_prefix(rank, self.size, sink.isatty()), source, sink.buffer)
+                pipe = _Pipe(_prefix(rank, self.size, _takes_colour(sink)), source, sink.buffer)
                 self.selector.register(source, selectors.EVENT_READ, pipe)
         try:
             self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, _ENDED)
@@ -263,6 +263,11 @@ def _guardian() -> Iterator[int]:
         os.write(writer, b"done\n")
         os.close(writer)
         os.waitpid(guardian, 0)
+
+
+def _takes_colour(sink: TextIO) -> bool:
+    """A terminal, unless it or its user wants none (https://no-color.org)."""
+    return sink.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _prefix(rank: int, size: int, colour: bool) -> bytes:

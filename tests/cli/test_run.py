@@ -136,6 +136,18 @@ os.write(2, b'last, unended')
     assert sorted(done.stderr.splitlines()) == [f"[{rank}] last, unended" for rank in range(3)]
 
 
+@pytest.mark.parametrize(("variable", "value", "coloured"), [("TERM", "xterm", True), ("NO_COLOR", "1", False)])
+def test_tags_are_coloured_on_a_terminal_that_likes_it(variable: str, value: str, coloured: bool) -> None:
+    ours, theirs = os.openpty()
+    environment = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    subprocess.run([*RUN, "-np", "1", "--tag", "echo", "word"], stdout=theirs, env=environment | {variable: value})
+    os.close(theirs)
+    written = os.read(ours, 1000)
+    os.close(ours)
+    assert (b"\033[" in written) == coloured
+    assert b"[0] " in written and b"word" in written
+
+
 def test_only_rank_zero_reads_standard_input() -> None:
     done = subprocess.run(
         [*RUN, "-np", "2", "--tag", *python("print(repr(sys.stdin.read()))")],
