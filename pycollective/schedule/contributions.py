@@ -24,7 +24,8 @@ class Content:
         once: the ranks whose contribution is in it, as bits.
         more: those whose contribution is in it more than once, as bits.
         order: number of the expression that made it, with the order of operands.
-        tree: number of the same expression where a + b and b + a are one: equal trees give equal bits.
+        tree: number of the same expression where a + b and b + a are one: equal trees give equal bits
+            (but for the sign of a zero of min and max, and the bits of a NaN).
         raw: one contribution, not reduced or scaled yet.
         complete: how often a step marked `complete` has been applied.
         step: the (rank, index) of the step that wrote it last; None at the start.
