@@ -66,8 +66,11 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         order: the claim about the order of reduction, see `TopologyInfo`; proved by the verifier.
 
     Raises:
-        TopologyError: the name is taken, the order is unknown, or the class has no collective.
+        TopologyError: the name is taken or no identifier, the order is unknown, the class has no collective, or takes
+            parameters by an __init__ of its own.
     """
+    if not (isinstance(name, str) and name.isidentifier()):
+        raise TopologyError(f"topology {name!r}: a name is an identifier, so that name(parameter=value) can be read")
     if order not in ORDERS:
         raise TopologyError(f"topology {name!r}: order {order!r} is none of {', '.join(ORDERS)}")
 
@@ -90,6 +93,8 @@ def _as_dataclass(cls: type[_T]) -> type[_T]:
     """Parameters compare and hash, since schedules are remembered by them."""
     parameters = cls.__dict__.get("__dataclass_params__")
     if parameters is None:
+        if "__init__" in cls.__dict__:  # what it set would be frozen, and not compared
+            raise TopologyError(f"{cls.__qualname__}: parameters are annotated fields (hub: int = 0), no __init__")
         return dataclasses.dataclass(frozen=True)(cls)
     if not parameters.frozen:
         raise TopologyError(f"{cls.__qualname__}: a topology is a frozen dataclass")

@@ -123,6 +123,16 @@ def test_registration_is_checked() -> None:
         class Other:
             def allreduce(self, p: Program) -> None: ...
 
+    with pytest.raises(TopologyError, match="Own: parameters are annotated fields"):
+
+        @topology("own")
+        class Own:
+            def __init__(self, hub: int = 0) -> None: ...
+            def allreduce(self, p: Program) -> None: ...
+
+    for name in ("", "ring(hub=1)", "2d", Wheel):
+        with pytest.raises(TopologyError, match="a name is an identifier"):
+            topology(name)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="order 'some' is none of rank"):
         topology("some", order="some")  # type: ignore[arg-type]
 
