@@ -28,7 +28,8 @@ def topologies() -> str:
         "# Topologies",
         "",
         "`order` says how each element is reduced: in *rank* order, in one *fixed* order for all elements, or in "
-        f"one that depends on the *chunk*. Steps are those of an allreduce on {RANKS} ranks.",
+        f"one that depends on the *chunk*. Steps are those that follow one another in an allreduce on {RANKS} ranks, "
+        "as it is drawn below.",
         "",
         "| topology | order | steps | collectives | |",
         "|---|---|---|---|---|",
@@ -46,7 +47,7 @@ def _row(info: TopologyInfo) -> str:
     steps = ""
     if "allreduce" in info.collectives:
         schedule = compile(info.name, "allreduce", RANKS, placement=Placement.WINDOW)
-        steps = str(max(len(rank.steps) for rank in schedule.ranks))
+        steps = str(1 + max(time for lane in drawing.step_times(schedule) for time in lane))
     return f"| `{info.name}` | {info.order} | {steps} | {', '.join(info.collectives)} | {info.doc} |"
 
 

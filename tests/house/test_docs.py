@@ -21,3 +21,9 @@ def test_generated_page_is_up_to_date(name: str) -> None:
 def test_every_topology_has_its_drawing() -> None:
     drawn = {file.stem for file in (DOCS / "images").glob("*.png")}
     assert {row.name for row in schedule.describe() if "allreduce" in row.collectives} <= drawn
+
+
+def test_steps_are_those_that_follow_one_another() -> None:
+    """The hub of a star does one step and the others one after it."""
+    rows = [line.split(" | ") for line in docs.topologies().splitlines() if line.startswith("| `")]
+    assert {row[0][3:-1]: row[2] for row in rows}.items() >= {("direct", "1"), ("star", "2"), ("ring", "14")}
