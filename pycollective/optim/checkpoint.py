@@ -114,7 +114,7 @@ def _to_numpy(name: str, array: Any) -> Any:
         return array
     try:
         return np.from_dlpack(array)
-    except BufferError:
+    except (BufferError, RuntimeError):  # the latter from NumPy, for a type that it does not have
         raise TypeError(f"{name!r}: a .npz file cannot hold {array.dtype}") from None
 
 
@@ -124,4 +124,7 @@ def _from_numpy(stored: dict[str, Any], name: str, like: Any) -> Any:
         raise ValueError(f"the file has no {name}")
     array = stored.pop(name)
     xp = namespace(like)
-    return array if namespace(array) is xp else xp.from_dlpack(array)
+    try:
+        return array if namespace(array) is xp else xp.from_dlpack(array)
+    except (BufferError, RuntimeError):
+        raise TypeError(f"{name!r} is {array.dtype}, which {xp.__name__} cannot take from NumPy") from None

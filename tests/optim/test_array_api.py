@@ -104,3 +104,18 @@ def test_a_namespace_is_the_arrays_own_or_that_of_its_package():
     for other in (1.0, [1.0], "text", memoryview(b"")):
         with pytest.raises(TypeError, match="is no array"):
             namespace(other)
+
+
+@pytest.mark.torch
+def test_bfloat16_of_torch_is_nothing_for_a_checkpoint(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        sgd = DistributedSGD([torch.zeros(2, dtype=torch.bfloat16)], lr=1.0, comm=comm)
+        save_checkpoint(tmp_path / "numpy.npz", DistributedSGD([np.zeros(2, ml_dtypes.bfloat16)], lr=1.0, comm=comm))
+        with pytest.raises(TypeError, match="'parameters/0' is bfloat16, which torch cannot take from NumPy"):
+            load_checkpoint(tmp_path / "numpy.npz", sgd)
+        with pytest.raises(TypeError, match=r"'0': a .npz file cannot hold torch.bfloat16"):
+            save_checkpoint(tmp_path / "brain.npz", sgd)
+
+    pc.local_world(2).run(body)
