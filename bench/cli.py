@@ -143,7 +143,7 @@ def _run(options: Options, json: Path | None, csv: Path | None, plot: Path | Non
 
         for path in plot_rows(session.rows, plot):
             console.print(f"plot: {path}", highlight=False)
-    if not session.rows or any(row.wrong for row in session.rows):
+    if session.failed or not session.rows or any(row.wrong for row in session.rows):
         raise typer.Exit(1)
 
 

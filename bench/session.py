@@ -19,12 +19,17 @@ Watcher = Callable[[dict[str, Any]], None]
 
 
 class Session:
-    """What has been heard so far."""
+    """What has been heard so far.
+
+    Attributes:
+        failed: a topology of ours did not work.
+    """
 
     def __init__(self, watch: Watcher) -> None:
         self._watch = watch
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.failed = False
         self._libraries: dict[str, str] = {}
         self._yields: dict[str, str] = {}
         self._launcher = ""
@@ -36,6 +41,7 @@ class Session:
             case "row":
                 self.rows.append(Row(**event["row"]))
             case "note":
+                self.failed |= event.get("failed", False)
                 if event["text"] in self.notes:
                     return
                 self.notes.append(event["text"])

@@ -81,7 +81,7 @@ def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], em
         label += f", {one.path}, {case.ranks} ranks, {format_size(case.nbytes)}"
     operator = f" {case.op}" if case.kind.reduces else ""
     text = f"without {label}: {case.collective} {case.dtype}{operator}: {outcome.reason}"
-    emit({"kind": "note", "text": text})
+    emit({"kind": "note", "text": text, "failed": outcome.supported and one.library == OURS})
 
 
 def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[str, str], Peer]:

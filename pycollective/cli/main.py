@@ -35,6 +35,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from pycollective import __version__
+
+        typer.echo(f"pycollective {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")] = False,
+) -> None:
+    pass
+
+
 _TOPOLOGY = "a name, 'name(parameter=value)', FILE.py:NAME or FILE.py"
 
 

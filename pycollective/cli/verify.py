@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,7 @@ class _Row:
     orders: set[str] = field(default_factory=set)
     largest: Report | None = None
     seconds: float = 0.0
-    error: Error | None = None
+    error: Exception | None = None
 
     def run(self, instance: Any) -> Iterator[int]:
         """Verify, one size after the other; stops at the first error, which it keeps."""
@@ -48,7 +49,7 @@ class _Row:
                         self.orders.add(report.order)
                     if self.largest is None or report.steps > self.largest.steps:
                         self.largest = report
-            except Error as error:
+            except Exception as error:  # the user's code may raise anything; the other rows go on
                 self.error = error
                 break
             finally:
@@ -80,13 +81,21 @@ def verify(where: str, ranks: str, collectives: str = "") -> int:
     for row in wrong:
         assert row.error is not None
         errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
-        errors.print(f"  {row.error}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"  {row.error}{_place(row.error)}", markup=False, highlight=False, soft_wrap=True)
     total = sum(row.schedules for row in rows)
     seconds = sum(row.seconds for row in rows)
     console.print(
         f"{total} schedules proved in {seconds:.1f} s" + (f", {len(wrong)} collectives wrong" if wrong else "")
     )
     return int(bool(wrong))
+
+
+def _place(error: Exception) -> str:
+    """Where an error was raised that is not one of ours, which say it themselves."""
+    if isinstance(error, Error):
+        return ""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f" ({last.filename}:{last.lineno})"
 
 
 def find(where: str) -> list[Any]:

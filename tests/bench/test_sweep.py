@@ -104,6 +104,16 @@ def test_a_topology_without_the_collective_is_left_out_with_a_word(tmp_path: Pat
     assert {row.topology for row in rows if row.collective == "broadcast"} == {"direct"}
 
 
+def test_a_topology_that_fails_is_a_failure_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(STAR.replace("for r in range(1, p.size)", "for r in range(1, 1)"))
+    words = ["--topology", "bad.py:star_of_a_test", "--topology", "direct", "--ranks", "2", "--peers", "none"]
+    done = bench(tmp_path, "--quick", "--sizes", "4", *words, "--json", "out.json")
+    assert done.returncode == 1
+    assert "without pycollective star_of_a_test, windows, 2 ranks" in done.stdout
+    rows = read_json((tmp_path / "out.json").read_text()).rows
+    assert {row.topology for row in rows} == {"direct"}  # the others are measured
+
+
 def test_the_launcher_s_command_and_environment() -> None:
     command = Launcher("openmpi", "mpirun").command(4, ["x"])
     assert command[-3:] == ["-np", "4", "x"]

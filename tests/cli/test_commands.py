@@ -79,6 +79,20 @@ def test_verify_a_whole_file_names_rank_chunk_and_steps(user_file: str) -> None:
     assert re.search(r"rank 0, chunk 0: .*step 0", done.stderr)
 
 
+def test_verify_tells_the_error_of_a_users_own(tmp_path: Path) -> None:
+    """And goes on with the other topologies of the file."""
+    file = tmp_path / "broken.py"
+    file.write_text(USER_FILE + "            lacking\n")
+    done = pycollective("verify", str(file), "--ranks", "1-4")
+    assert done.returncode == 1
+    assert f"NameError\n  name 'lacking' is not defined ({file}:23)" in done.stderr
+    assert "20 schedules proved" in done.stdout  # of the chain
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"pycollective \d+\.\d+\.\d+\n", pycollective("--version").stdout)
+
+
 def test_verify_the_packages_own() -> None:
     done = pycollective("verify", "direct", "--ranks", "3", "--collective", "allreduce,broadcast")
     assert done.returncode == 0, done.stderr
