@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pycollective import _core
 from pycollective.comm.arrays import shape_of
 
@@ -18,6 +20,7 @@ KIND = {name: number for number, name in enumerate(_core.collectives())}
 """The core's numbers of the collectives."""
 
 Shape = tuple[int, ...]
+_NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(slots=True)
@@ -51,6 +54,14 @@ def _rows(shape: Shape) -> tuple[int, Shape, int]:
     if not shape:
         return 1, (), 1
     return shape[0], shape[1:], math.prod(shape[1:])
+
+
+def allreduce(x: Any, out: Any) -> Call:
+    return Call(KIND["allreduce"], x, out, shape_of(x))
+
+
+def barrier() -> Call:
+    return Call(KIND["barrier"], _NOTHING, _NOTHING, None)
 
 
 def broadcast(x: Any, root: int, out: Any) -> Call:

@@ -13,15 +13,13 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm import arrays, calls
-from pycollective.comm.calls import KIND, Call
+from pycollective.comm.calls import KIND
 from pycollective.comm.explain import Explanation, explain
-from pycollective.comm.handle import Handle
 from pycollective.comm.nodes import Nodes
+from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.operators import Op
-from pycollective.comm.options import ALLOWED, Options
-from pycollective.comm.planner import SendPlanner
+from pycollective.comm.options import Options, waiting
 from pycollective.comm.rail_calls import RailCalls
-from pycollective.errors import MismatchError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,13 +27,11 @@ if TYPE_CHECKING:
     from pycollective.comm.cuda.calls import GpuSide
     from pycollective.comm.cuda.nccl_comm import NcclCalls
 
-_ALLREDUCE, _BROADCAST, _BARRIER, _SEND = (KIND[name] for name in ("allreduce", "broadcast", "barrier", "send"))
-_REDUCING = frozenset(KIND[name] for name in ("allreduce", "reduce", "reduce_scatter"))
-_NOTHING = np.empty(0, np.uint8)
+_ALLREDUCE, _BROADCAST = KIND["allreduce"], KIND["broadcast"]
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
-class Communicator:
+class Communicator(Nonblocking):
     """An ordered set of ranks. Made by `pycollective.init`, `local_world`, `split`, `dup`, `group` and `shrink`.
 
     Every collective must be called by all ranks, in the same order, with matching arguments; MismatchError tells
@@ -128,7 +124,7 @@ class Communicator:
             if result is not NotImplemented:
                 return result
         options = _options(op, topology, prescale, postscale, timeout, name, stream, max_channels)
-        return self._run(Call(_ALLREDUCE, x, out, arrays.shape_of(x)), options)
+        return self._run(calls.allreduce(x, out), options)
 
     def reduce(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
         """The root gets the reduction of all ranks' x; the others get None, and their `out` is not used."""
@@ -179,7 +175,7 @@ class Communicator:
         if counts is None:
             shape = arrays.shape_of(x)
             rows = np.array([shape[0] if shape else 1], np.int64)
-            counts = [int(n) for n in self.allgather(rows, **_waiting(options))]
+            counts = [int(n) for n in self.allgather(rows, **waiting(options))]
         return self._run(calls.allgatherv(x, out, counts, self.rank, self.size), options)
 
     def gather(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
@@ -225,7 +221,7 @@ class Communicator:
 
         With `stream=` return at once: that stream is held back until every rank's has come so far.
         """
-        self._run(Call(_BARRIER, _NOTHING, _NOTHING, None), options)
+        self._run(calls.barrier(), options)
 
     def send(self, x: Any, dest: int, *, timeout: float | None = None) -> None:
         """Send x to one rank, which must `recv` it. Messages between two ranks arrive in order.
@@ -241,73 +237,6 @@ class Communicator:
             return self.irecv(out, source, timeout=timeout).result()
         self._transfer(source, self.rank, None, arrays.writable(out), timeout, False)
         return out
-
-    # -- nonblocking forms: the same arguments, a Handle at once ------------------------------------------------------
-
-    def iallreduce(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `allreduce`."""
-        return self._start(Call(_ALLREDUCE, x, out, arrays.shape_of(x)), options)
-
-    def ireduce(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `reduce`."""
-        return self._start(calls.reduce(x, root, out, self.rank), options)
-
-    def ireduce_scatter(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `reduce_scatter`."""
-        return self._start(calls.reduce_scatter(x, out, self.rank, self.size), options)
-
-    def ibroadcast(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `broadcast`."""
-        return self._start(calls.broadcast(x, root, out), options)
-
-    def iallgather(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `allgather`."""
-        shape = arrays.shape_of(x)
-        return self._start(calls.allgather(x, out, (shape[0] if shape else 1,) * self.size), options)
-
-    def iallgatherv(self, x: Any, counts: Sequence[int], out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `allgatherv`; counts must be known."""
-        return self._start(calls.allgatherv(x, out, counts, self.rank, self.size), options)
-
-    def igather(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `gather`."""
-        return self._start(calls.gather(x, root, out, self.rank, self.size), options)
-
-    def iscatter(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `scatter`."""
-        return self._start(calls.scatter(x, root, out, self.rank, self.size), options)
-
-    def ialltoall(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `alltoall`."""
-        return self._start(calls.alltoall(x, out, self.rank, self.size), options)
-
-    def ialltoallv(
-        self,
-        x: Any,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int] | None = None,
-        out: Any = None,
-        **options: Unpack[Options],
-    ) -> Handle:
-        """Nonblocking `alltoallv`; only the exchange of the counts, at its start, blocks."""
-        return self._start(self._alltoallv(x, send_counts, recv_counts, out, options), options)
-
-    def ibarrier(self, **options: Unpack[Options]) -> Handle:
-        """Nonblocking `barrier`."""
-        return self._start(Call(_BARRIER, _NOTHING, _NOTHING, None), options)
-
-    def isend(self, x: Any, dest: int, *, timeout: float | None = None) -> Handle:
-        """Nonblocking `send`."""
-        return Handle(self._transfer(self.rank, dest, arrays.message(x), None, timeout, True), None)
-
-    def irecv(self, out: Any, source: int, *, timeout: float | None = None) -> Handle:
-        """Nonblocking `recv`."""
-        if arrays.on_device(out):
-            from pycollective.comm.cuda.calls import Landing
-
-            landing = Landing(out)
-            return Handle(landing.behind(self._transfer(source, self.rank, None, landing.copy, timeout, True)), out)
-        return Handle(self._transfer(source, self.rank, None, arrays.writable(out), timeout, True), out)
 
     # -- windows and other communicators -------------------------------------------------------------------------------
 
@@ -407,101 +336,6 @@ class Communicator:
         """
         return explain(self, collective, nbytes, topology)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _run(self, call: Call, options: Options) -> Any:
-        call.out, _ = self._launch(call, options, False)
-        return call.out
-
-    def _start(self, call: Call, options: Options) -> Handle:
-        value, flight = self._launch(call, options, True)
-        return Handle(flight, value)
-
-    def _launch(self, call: Call, options: Options, nonblocking: bool) -> tuple[Any, Any]:
-        """(what the call returns, its flight if nonblocking)."""
-        if not options.keys() <= ALLOWED:
-            raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
-        if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
-            raise TypeError("op, prescale and postscale are for collectives that reduce")
-        in_stream = call.kind == _BARRIER and options.get("stream") is not None
-        if in_stream or arrays.on_device(call.x) or arrays.on_device(call.out):
-            from pycollective.comm.cuda.calls import launch
-
-            try:
-                return launch(self, call, options, nonblocking)
-            except Exception as error:
-                _name_call(error, options.get("name"))
-                raise
-        for name in ("stream", "max_channels"):
-            if options.get(name) is not None:
-                raise ValueError(f"{name} is for GPU arrays; these are in CPU memory")
-        out = call.out
-        if out is None and call.shape is not None:
-            if call.x is None:
-                raise TypeError("x is missing")
-            out = arrays.new_like(call.x, call.shape)
-        source = None if call.x is None else arrays.readable(call.x)
-        target = None if out is None else arrays.writable(out)
-        before, after = options.get("prescale"), options.get("postscale")
-        scale = None
-        if before is not None or after is not None:
-            scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
-        try:
-            flight = self._call(
-                call.kind, source, target, options.get("op", "sum"), options.get("topology"), index(call.root),
-                call.counts, scale, options.get("timeout"), nonblocking,
-            )  # fmt: skip
-        except Exception as error:
-            _name_call(error, options.get("name"))
-            raise
-        return (None if call.shape is None else out), flight
-
-    def _alltoallv(
-        self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any, options: Options
-    ) -> Call:
-        shape = arrays.shape_of(x)
-        if len(send) != self.size or sum(send) != (shape[0] if shape else 1) or min(send) < 0:
-            raise ValueError(f"send_counts {list(send)} do not cut an array of shape {shape} for {self.size} ranks")
-        if receive is not None and len(receive) != self.size:
-            raise ValueError(f"recv_counts {list(receive)}: one number for each of {self.size} ranks")
-        expected = [-1] * self.size if receive is None else [int(n) for n in receive]
-        mine = np.array([*map(int, send), *expected], np.int64)
-        said = self.allgather(mine, **_waiting(options)).reshape(self.size, 2, self.size)
-        for receiver, wanted in enumerate(said[:, 1]):
-            for sender in range(self.size):
-                if wanted[sender] not in (-1, said[sender, 0, receiver]):
-                    raise MismatchError(
-                        f"alltoallv: rank {sender} sends {said[sender, 0, receiver]} rows to rank {receiver}, "
-                        f"which expects {wanted[sender]}"
-                    )
-        return calls.alltoall(x, out, self.rank, self.size, said[:, 0].tolist())
-
-    def _transfer(self, source: int, dest: int, x: Any, out: Any, timeout: float | None, nonblocking: bool) -> Any:
-        peer = dest if out is None else source
-        if not 0 <= peer < self.size or peer == self.rank:
-            raise ValueError(f"{peer} is not another rank of this communicator of {self.size}")
-        if isinstance(self._backend, RailCalls):
-            action = self._backend.send if out is None else self._backend.receive
-            return (
-                self._backend.background(action, x if out is None else out, peer, timeout)
-                if nonblocking
-                else action(x if out is None else out, peer, timeout)
-            )
-        self._backend.require_open()
-        channel = self._channels.get((source, dest))
-        if channel is None:
-            channel = self._backend.channel(source, dest, SendPlanner(int(out is not None)))
-            self._channels[source, dest] = channel
-        return channel.call(_SEND, x, out, "sum", None, 0, None, None, timeout, nonblocking)
-
-    def _exchange(self, data: bytes) -> list[bytes]:
-        """Collective allgather of bytes of any length."""
-        mine = np.frombuffer(data, np.uint8)
-        lengths = [int(n) for n in self.allgather(np.array([len(data)], np.int64))]
-        joined = self.allgatherv(mine, lengths).tobytes()
-        ends = list(itertools.accumulate(lengths))
-        return [joined[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-
 
 def forget_all() -> None:
     """In a forked child: the communicators are the parent's, and a child's end is not the parent's."""
@@ -529,16 +363,6 @@ def _options(
         stream=stream,
         max_channels=max_channels,
     )
-
-
-def _waiting(options: Options) -> Options:
-    """Of a call's options those that hold for the call in which its counts are exchanged, too."""
-    return Options(timeout=options.get("timeout"), name=options.get("name"))
-
-
-def _name_call(error: Exception, name: str | None) -> None:
-    if name is not None and hasattr(error, "add_note"):
-        error.add_note(f"in the call named {name!r}")
 
 
 if not TYPE_CHECKING:  # the same method, entered without a Python frame: it halves the cost of a small call

@@ -21,3 +21,8 @@ class Options(TypedDict, total=False):
 
 
 ALLOWED = frozenset(Options.__annotations__)
+
+
+def waiting(options: Options) -> Options:
+    """Of a call's options those that hold for the call in which its counts are exchanged, too."""
+    return Options(timeout=options.get("timeout"), name=options.get("name"))

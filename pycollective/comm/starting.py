@@ -1,0 +1,146 @@
+"""How a communicator's calls are put on their way: to the core, to MPI where ranks span hosts, or to a GPU."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from pycollective import _core
+from pycollective.comm import arrays, calls
+from pycollective.comm.calls import KIND, Call
+from pycollective.comm.handle import Handle
+from pycollective.comm.options import ALLOWED, Options, waiting
+from pycollective.comm.planner import SendPlanner
+from pycollective.comm.rail_calls import RailCalls
+from pycollective.errors import MismatchError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pycollective.comm.communicator import Communicator
+
+_BARRIER, _SEND = KIND["barrier"], KIND["send"]
+_REDUCING = frozenset(KIND[name] for name in ("allreduce", "reduce", "reduce_scatter"))
+
+
+class Starting(ABC):
+    """The part of a communicator that its collectives, blocking or not, are written on."""
+
+    rank: int
+    size: int
+    _backend: _core.Team | RailCalls
+    _call: Callable[..., Any]
+    _channels: dict[tuple[int, int], _core.Team]
+
+    @abstractmethod
+    def allgather(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Any:
+        """See Communicator.allgather."""
+
+    @abstractmethod
+    def allgatherv(
+        self, x: Any, counts: Sequence[int] | None = None, out: Any = None, **options: Unpack[Options]
+    ) -> Any:
+        """See Communicator.allgatherv."""
+
+    def _run(self, call: Call, options: Options) -> Any:
+        call.out, _ = self._launch(call, options, False)
+        return call.out
+
+    def _start(self, call: Call, options: Options) -> Handle:
+        value, flight = self._launch(call, options, True)
+        return Handle(flight, value)
+
+    def _launch(self, call: Call, options: Options, nonblocking: bool) -> tuple[Any, Any]:
+        """(what the call returns, its flight if nonblocking)."""
+        if not options.keys() <= ALLOWED:
+            raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
+        if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
+            raise TypeError("op, prescale and postscale are for collectives that reduce")
+        in_stream = call.kind == _BARRIER and options.get("stream") is not None
+        if in_stream or arrays.on_device(call.x) or arrays.on_device(call.out):
+            from pycollective.comm.cuda.calls import launch
+
+            try:
+                return launch(cast("Communicator", self), call, options, nonblocking)
+            except Exception as error:
+                _name_call(error, options.get("name"))
+                raise
+        for name in ("stream", "max_channels"):
+            if options.get(name) is not None:
+                raise ValueError(f"{name} is for GPU arrays; these are in CPU memory")
+        out = call.out
+        if out is None and call.shape is not None:
+            if call.x is None:
+                raise TypeError("x is missing")
+            out = arrays.new_like(call.x, call.shape)
+        source = None if call.x is None else arrays.readable(call.x)
+        target = None if out is None else arrays.writable(out)
+        before, after = options.get("prescale"), options.get("postscale")
+        scale = None
+        if before is not None or after is not None:
+            scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
+        try:
+            flight = self._call(
+                call.kind, source, target, options.get("op", "sum"), options.get("topology"), index(call.root),
+                call.counts, scale, options.get("timeout"), nonblocking,
+            )  # fmt: skip
+        except Exception as error:
+            _name_call(error, options.get("name"))
+            raise
+        return (None if call.shape is None else out), flight
+
+    def _alltoallv(
+        self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any, options: Options
+    ) -> Call:
+        shape = arrays.shape_of(x)
+        if len(send) != self.size or sum(send) != (shape[0] if shape else 1) or min(send) < 0:
+            raise ValueError(f"send_counts {list(send)} do not cut an array of shape {shape} for {self.size} ranks")
+        if receive is not None and len(receive) != self.size:
+            raise ValueError(f"recv_counts {list(receive)}: one number for each of {self.size} ranks")
+        expected = [-1] * self.size if receive is None else [int(n) for n in receive]
+        mine = np.array([*map(int, send), *expected], np.int64)
+        said = self.allgather(mine, **waiting(options)).reshape(self.size, 2, self.size)
+        for receiver, wanted in enumerate(said[:, 1]):
+            for sender in range(self.size):
+                if wanted[sender] not in (-1, said[sender, 0, receiver]):
+                    raise MismatchError(
+                        f"alltoallv: rank {sender} sends {said[sender, 0, receiver]} rows to rank {receiver}, "
+                        f"which expects {wanted[sender]}"
+                    )
+        return calls.alltoall(x, out, self.rank, self.size, said[:, 0].tolist())
+
+    def _transfer(self, source: int, dest: int, x: Any, out: Any, timeout: float | None, nonblocking: bool) -> Any:
+        peer = dest if out is None else source
+        if not 0 <= peer < self.size or peer == self.rank:
+            raise ValueError(f"{peer} is not another rank of this communicator of {self.size}")
+        if isinstance(self._backend, RailCalls):
+            action = self._backend.send if out is None else self._backend.receive
+            return (
+                self._backend.background(action, x if out is None else out, peer, timeout)
+                if nonblocking
+                else action(x if out is None else out, peer, timeout)
+            )
+        self._backend.require_open()
+        channel = self._channels.get((source, dest))
+        if channel is None:
+            channel = self._backend.channel(source, dest, SendPlanner(int(out is not None)))
+            self._channels[source, dest] = channel
+        return channel.call(_SEND, x, out, "sum", None, 0, None, None, timeout, nonblocking)
+
+    def _exchange(self, data: bytes) -> list[bytes]:
+        """Collective allgather of bytes of any length."""
+        mine = np.frombuffer(data, np.uint8)
+        lengths = [int(n) for n in self.allgather(np.array([len(data)], np.int64))]
+        joined = self.allgatherv(mine, lengths).tobytes()
+        ends = list(itertools.accumulate(lengths))
+        return [joined[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _name_call(error: Exception, name: str | None) -> None:
+    if name is not None and hasattr(error, "add_note"):
+        error.add_note(f"in the call named {name!r}")
