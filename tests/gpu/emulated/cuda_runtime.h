@@ -1,6 +1,6 @@
 // CUDA's runtime API on CPU threads, as far as pycollective uses it: names, types and meaning are NVIDIA's, the
-// implementation (runtime.cpp) is ours.  Device memory is shared memory, a stream is a thread that works off a queue, a
-// kernel's threads are threads.  For tests on machines without a GPU; never installed.
+// implementation (machine.h, and the sources beside it) is ours.  Device memory is shared memory, a stream is a thread
+// that works off a queue, a kernel's threads are threads.  For tests on machines without a GPU; never installed.
 //
 // Knobs (environment): PC_EMULATED_DEVICES (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_IPC, PC_EMULATED_NO_VMM,
 // PC_EMULATED_BROKEN_PEER (a mapped allocation is other memory than the peer's).

@@ -1,5 +1,5 @@
 // A libnccl.so.2 for tests without GPUs: NCCL's names and rules, our implementation.  Its collectives really happen,
-// between processes, in the emulated streams (runtime.cpp): every message goes through a mailbox in shared memory.
+// between processes, in the emulated streams (streams.cpp): every message goes through a mailbox in shared memory.
 // Always "non-blocking", and strict about it: a call before the last one has settled is an error.
 //
 // Knobs (environment): PC_EMULATED_NCCL_VERSION (22304), PC_EMULATED_NCCL_DEAF: it does not notice when a peer dies.

@@ -1,0 +1,93 @@
+// Devices, errors, and how a kernel runs.
+#include "machine.h"
+
+namespace pc_emulated {
+
+unsigned multiprocessors() { return static_cast<unsigned>(number("PC_EMULATED_SMS", 8)); }
+
+void enqueue(Stream* stream, std::function<void()> work) {
+  Stream* at = real(stream);
+  if (at->capture != nullptr) at->capture->nodes.push_back(std::move(work));
+  else at->add(std::move(work));
+}
+
+void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread) {
+  std::vector<std::unique_ptr<Block>> all;
+  for (unsigned b = 0; b < blocks; ++b) all.push_back(std::make_unique<Block>(threads));
+  std::vector<std::thread> running;
+  for (unsigned b = 0; b < blocks; ++b) {
+    for (unsigned t = 0; t < threads; ++t) {
+      running.emplace_back([&, b, t] {
+        block = all[b].get();
+        block_index = b;
+        thread_index = t;
+        block_dim = threads;
+        grid_dim = blocks;
+        turn = 0;
+        thread();
+      });
+    }
+  }
+  for (std::thread& one : running) one.join();
+}
+
+}  // namespace pc_emulated
+
+using namespace pc_emulated;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = number("PC_EMULATED_DEVICES", 1);
+  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaGetDevice(int* found) {
+  *found = device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int wanted) {
+  if (wanted < 0 || wanted >= number("PC_EMULATED_DEVICES", 1)) return cudaErrorInvalidDevice;
+  device = wanted;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int which) {
+  if (which < 0 || which >= number("PC_EMULATED_DEVICES", 1)) return cudaErrorInvalidDevice;
+  std::memset(static_cast<void*>(prop), 0, sizeof *prop);
+  std::strcpy(prop->name, "emulated on CPU threads");
+  prop->uuid.bytes[0] = static_cast<char>(which + 1);
+  prop->totalGlobalMem = size_t{1} << 30;
+  prop->major = 9;
+  prop->multiProcessorCount = static_cast<int>(multiprocessors());
+  prop->l2CacheSize = 1 << 16;
+  prop->pciBusID = which;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = 4; break;
+    case cudaDevAttrMultiProcessorCount: *value = static_cast<int>(multiprocessors()); break;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrCooperativeLaunch: *value = 1; break;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorMapBufferObjectFailed: return "cudaErrorMapBufferObjectFailed";
+    case cudaErrorCooperativeLaunchTooLarge: return "cudaErrorCooperativeLaunchTooLarge";
+    case cudaErrorNotSupported: return "cudaErrorNotSupported";
+    default: return "cudaErrorUnknown";
+  }
+}
+const char* cudaGetErrorString(cudaError_t) { return "emulated"; }

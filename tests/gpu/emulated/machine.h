@@ -1,0 +1,161 @@
+// What the emulated runtime works on: streams, events, graphs, allocations.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda.h"
+#include "cuda_runtime.h"
+
+namespace pc_emulated {
+
+// A thread that does one thing after the other; while it is captured, things go into a graph instead.
+struct Stream {
+  Stream() : worker([this] { work(); }) {}
+  ~Stream() {
+    {
+      const std::lock_guard lock(mutex);
+      ends = true;
+    }
+    changed.notify_all();
+    worker.join();
+  }
+  void add(std::function<void()> todo) {
+    {
+      const std::lock_guard lock(mutex);
+      queue.push_back(std::move(todo));
+      ++added;
+    }
+    changed.notify_all();
+  }
+  void drain() {
+    std::unique_lock lock(mutex);
+    const uint64_t until = added;
+    changed.wait(lock, [&] { return done >= until; });
+  }
+  bool idle() {
+    const std::lock_guard lock(mutex);
+    return done == added;
+  }
+  void work() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return ends || !queue.empty(); });
+      if (queue.empty()) return;
+      const auto next = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      next();
+      lock.lock();
+      ++done;
+      changed.notify_all();
+    }
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> queue;
+  uint64_t added = 0, done = 0;
+  bool ends = false;
+  Graph* capture = nullptr;
+  const unsigned long long id = ++ids;
+  static inline std::atomic<unsigned long long> ids{0};
+  std::thread worker;  // last: it uses all of the above
+};
+
+struct Graph { std::vector<std::function<void()>> nodes; };
+
+// Work in streams shares it with the handle: an event may be destroyed before who waits for it has come so far.
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, happened = 0;
+  std::chrono::steady_clock::time_point at;
+  void wait(uint64_t until) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return happened >= until; });
+  }
+};
+
+struct Event { std::shared_ptr<EventState> state = std::make_shared<EventState>(); };
+
+struct Allocation {
+  size_t bytes;
+  int fd;
+  int device;
+  bool mapped;  // a peer's
+};
+
+struct State {
+  std::mutex mutex;
+  std::map<char*, Allocation> allocations;
+  std::map<char*, size_t> host;
+  std::map<CUmemGenericAllocationHandle, Allocation> handles;
+  CUmemGenericAllocationHandle next_handle = 1;
+  std::mutex streams_mutex;
+  std::vector<std::shared_ptr<Stream>> streams;
+  Stream legacy;
+};
+
+inline State& state() {
+  static auto* state = new State;  // threads may outlive statics
+  return *state;
+}
+
+inline int number(const char* name, int fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr || *text == '\0' ? fallback : std::atoi(text);
+}
+
+inline bool flag(const char* name) { return number(name, 0) != 0; }
+
+inline thread_local int device = 0;
+
+inline char* map_shared(int fd, size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return at == MAP_FAILED ? nullptr : static_cast<char*>(at);
+}
+
+inline int make_shared(size_t bytes) {
+  const int fd = memfd_create("emulated-device-memory", MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+// The allocation that holds an address.
+inline std::map<char*, Allocation>::iterator find(const void* pointer) {
+  auto& all = state().allocations;
+  auto next = all.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
+  if (next == all.begin()) return all.end();
+  --next;
+  return static_cast<const char*>(pointer) < next->first + next->second.bytes ? next : all.end();
+}
+
+// Memory is not taken away from under work in flight: cudaFree waits; other threads may use streams meanwhile.
+inline void drain_all() {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    const std::lock_guard lock(state().streams_mutex);
+    streams = state().streams;
+  }
+  state().legacy.drain();
+  for (const auto& stream : streams) stream->drain();
+}
+
+inline Stream* real(Stream* stream) { return stream == nullptr ? &state().legacy : stream; }
+
+}  // namespace pc_emulated

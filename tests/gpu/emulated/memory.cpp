@@ -1,0 +1,110 @@
+// Memory of devices and of the host, copies, and CUDA IPC.
+#include "machine.h"
+
+using namespace pc_emulated;
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  const int fd = make_shared(std::max<size_t>(bytes, 1));
+  if (fd < 0) return cudaErrorMemoryAllocation;
+  char* at = map_shared(fd, std::max<size_t>(bytes, 1));
+  if (at == nullptr) return cudaErrorMemoryAllocation;
+  const std::lock_guard lock(state().mutex);
+  state().allocations[at] = {std::max<size_t>(bytes, 1), fd, device, false};
+  *pointer = at;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  drain_all();
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().allocations.find(static_cast<char*>(pointer));
+  if (found == state().allocations.end() || found->second.mapped) return cudaErrorInvalidValue;
+  munmap(found->first, found->second.bytes);
+  close(found->second.fd);
+  state().allocations.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  *pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  const std::lock_guard lock(state().mutex);
+  state().host[static_cast<char*>(*pointer)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  const std::lock_guard lock(state().mutex);
+  state().host.erase(static_cast<char*>(pointer));
+  std::free(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** at, void* host, unsigned) {
+  *at = host;
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  const std::lock_guard lock(state().mutex);
+  *attributes = {};
+  const auto found = find(pointer);
+  if (found == state().allocations.end()) return cudaSuccess;
+  attributes->type = cudaMemoryTypeDevice;
+  attributes->device = found->second.device;
+  attributes->devicePointer = const_cast<void*>(pointer);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* into, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (kind == cudaMemcpyHostToDevice &&
+      real(stream)->capture == nullptr) {  // pageable memory is read before the call returns
+    std::shared_ptr<char[]> copy(new char[std::max<size_t>(bytes, 1)]);
+    std::memcpy(copy.get(), from, bytes);
+    enqueue(stream, [=] { std::memcpy(into, copy.get(), bytes); });
+  } else {
+    enqueue(stream, [=] { std::memmove(into, from, bytes); });
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* into, int value, size_t bytes, cudaStream_t stream) {
+  enqueue(stream, [=] { std::memset(into, value, bytes); });
+  return cudaSuccess;
+}
+
+namespace {
+struct IpcHandle {
+  int pid, fd;
+  size_t bytes;
+};
+static_assert(sizeof(IpcHandle) <= sizeof(cudaIpcMemHandle_t));
+}  // namespace
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
+  if (flag("PC_EMULATED_NO_IPC")) return cudaErrorNotSupported;
+  const std::lock_guard lock(state().mutex);
+  const auto found = find(pointer);
+  if (found == state().allocations.end()) return cudaErrorInvalidValue;
+  const IpcHandle made{getpid(), found->second.fd, found->second.bytes};
+  std::memset(handle->reserved, 0, sizeof handle->reserved);
+  std::memcpy(handle->reserved, &made, sizeof made);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned) {
+  IpcHandle given{};
+  std::memcpy(&given, handle.reserved, sizeof given);
+  if (given.pid == getpid()) return cudaErrorInvalidValue;  // as CUDA has it
+  const std::string path = "/proc/" + std::to_string(given.pid) + "/fd/" + std::to_string(given.fd);
+  const int fd = flag("PC_EMULATED_BROKEN_PEER") ? make_shared(given.bytes) : open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return cudaErrorMapBufferObjectFailed;
+  char* at = map_shared(fd, given.bytes);
+  if (at == nullptr) return cudaErrorMapBufferObjectFailed;
+  const std::lock_guard lock(state().mutex);
+  state().allocations[at] = {given.bytes, fd, device, true};
+  *pointer = at;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void* pointer) {
+  drain_all();
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().allocations.find(static_cast<char*>(pointer));
+  if (found == state().allocations.end() || !found->second.mapped) return cudaErrorInvalidValue;
+  munmap(found->first, found->second.bytes);
+  close(found->second.fd);
+  state().allocations.erase(found);
+  return cudaSuccess;
+}

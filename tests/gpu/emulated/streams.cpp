@@ -1,0 +1,126 @@
+// Streams, events, capture and graphs.
+#include "machine.h"
+
+using namespace pc_emulated;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  auto made = std::make_shared<Stream>();
+  *stream = made.get();
+  const std::lock_guard lock(state().streams_mutex);
+  state().streams.push_back(std::move(made));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  std::shared_ptr<Stream> last;  // ends its thread outside the lock
+  const std::lock_guard lock(state().streams_mutex);
+  auto& all = state().streams;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == stream; });
+  if (found == all.end()) return cudaErrorInvalidValue;
+  last = std::move(*found);
+  all.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (real(stream)->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+  real(stream)->drain();
+  return cudaSuccess;
+}
+// Also for the emulated NCCL, which is another library: found by its name.
+extern "C" __attribute__((visibility("default"))) cudaError_t cudaLaunchHostFunc(cudaStream_t stream,
+                                                                                 void (*work)(void*), void* data) {
+  enqueue(stream, [=] { work(data); });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  *id = real(stream)->id;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return real(stream)->idle() ? cudaSuccess : cudaErrorNotReady; }
+cudaError_t cudaDeviceSynchronize() {
+  drain_all();
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new Event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const auto state = event->state;
+  uint64_t mine = 0;
+  {
+    const std::lock_guard lock(state->mutex);
+    mine = ++state->recorded;
+  }
+  enqueue(stream, [=] {
+    {
+      const std::lock_guard lock(state->mutex);
+      state->happened = std::max(state->happened, mine);
+      state->at = std::chrono::steady_clock::now();
+    }
+    state->changed.notify_all();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const auto state = event->state;
+  uint64_t until = 0;
+  {
+    const std::lock_guard lock(state->mutex);
+    until = state->recorded;
+  }
+  enqueue(stream, [=] { state->wait(until); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const auto state = event->state;
+  const std::lock_guard lock(state->mutex);
+  return state->happened == state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  if (cudaEventQuery(start) != cudaSuccess || cudaEventQuery(end) != cudaSuccess) return cudaErrorNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->state->at - start->state->at).count();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  event->state->wait(event->state->recorded);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+  std::swap(current, *mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = real(stream)->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream == nullptr || stream->capture != nullptr) return cudaErrorInvalidValue;
+  stream->capture = new Graph;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->capture, nullptr);
+  return *graph == nullptr ? cudaErrorInvalidValue : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new Graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const auto& node : executable->nodes) enqueue(stream, node);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
