@@ -75,12 +75,13 @@ def ranks_started(environment: Mapping[str, str] = os.environ) -> int:
     for name in _SIZES:
         if environment.get(name, "").isdigit():
             return int(environment[name])
-    return 0
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
+    return int(tasks) if tasks.isdigit() and int(tasks) > 1 else 0  # one is a shell, say, in which somebody works
 
 
 def first_rank(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is rank 0, or alone: known before anything is set up."""
-    names = ("PYCOLLECTIVE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+    names = ("PYCOLLECTIVE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
     return next((environment[name] for name in names if name in environment), "0") == "0"
 
 

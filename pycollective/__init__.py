@@ -1,7 +1,7 @@
 """Collective communication in which a topology is a dozen lines of Python.
 
     import pycollective as pc
-    comm = pc.init()                        # under mpirun, torchrun, `pycollective run`, or alone
+    comm = pc.init()                        # under mpirun, torchrun, srun, `pycollective run`, or alone
     total = comm.allreduce(x)               # any NumPy array or torch tensor
     x = comm.empty(shape, "float32")        # an array that all ranks share: no copies
     comm.allreduce(x, out=x, topology="ring")

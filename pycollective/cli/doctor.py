@@ -321,7 +321,7 @@ def _job() -> Iterator[Finding]:
     from pycollective.comm.bootstrap import launcher
 
     kind = launcher(os.environ)
-    texts = {"alone": "a world of one; start ranks with `pycollective run`, mpirun or torchrun"}
+    texts = {"alone": "a world of one; start ranks with `pycollective run`, mpirun, torchrun or srun"}
     yield Finding("this process", "started by", kind, why=texts.get(kind, ""))
 
 

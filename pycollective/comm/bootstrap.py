@@ -1,7 +1,7 @@
 """How this process finds its rank, its size and its peers.
 
-`detect` asks, in this order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's; else the process
-is alone. Whatever it finds offers one operation, an allgather of bytes; all else is built on that.
+`detect` asks, in this order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's, Slurm's; else the
+process is alone. Whatever it finds offers one operation, an allgather of bytes; all else is built on that.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ HOROVOD_VARIABLES = (
 https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port name the job; nothing is
 asked of the server there.
 """
+SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""What Slurm's srun sets for the tasks of a step, whether it speaks PMI to them or not."""
 
 _ONE_HOST = (
     "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
@@ -53,7 +55,7 @@ class Bootstrap(Protocol):
     rank: int
     size: int
     kind: str
-    """`pycollective`, `mpi`, `horovod`, `torchrun` or `alone`."""
+    """`pycollective`, `mpi`, `horovod`, `torchrun`, `slurm` or `alone`."""
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
         """Collective: every rank's `data` in rank order, once all have called; `timeout` in seconds.
@@ -103,6 +105,8 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
         return _horovod(env, seconds)
     if kind == "torchrun":
         return _torchrun(env, seconds)
+    if kind == "slurm":
+        return _slurm(env, seconds)
     return Alone()
 
 
@@ -121,6 +125,8 @@ def launcher(env: Mapping[str, str]) -> str:
     # RANK alone is too common a name to mean anything, and MASTER_ADDR is often exported by a site.
     if "RANK" in env and "WORLD_SIZE" in env:
         return "torchrun"
+    if "SLURM_PROCID" in env and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        return "slurm"
     return "alone"
 
 
@@ -156,6 +162,19 @@ def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
     job = "\0".join(env.get(name, "") for name in names)
     name = f"torchrun/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
     return SocketBootstrap(name, rank, size, kind="torchrun", timeout=timeout, hint=_ONE_HOST)
+
+
+def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    _require(env, SLURM_VARIABLES, "srun")
+    rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if (nodes := _integer(env, "SLURM_STEP_NUM_NODES", 1)) > 1:
+        raise BootstrapError(
+            f"srun runs {size} ranks on {nodes} nodes, and no PMI that mpi4py could use; pycollective by itself meets "
+            "those of one node: for several use mpirun, or srun --mpi=pmix with an MPI that speaks it"
+        )
+    names = (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT")
+    name = f"slurm/{os.getuid()}/" + ".".join(env.get(name, "") for name in names)
+    return SocketBootstrap(name, rank, size, kind="slurm", timeout=timeout)
 
 
 def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:

@@ -130,6 +130,7 @@ def test_a_world_is_known_by_its_environment() -> None:
     assert ranks_started({}) == 0
     assert ranks_started({"OMPI_COMM_WORLD_SIZE": "4"}) == 4
     assert ranks_started({"PMI_SIZE": "3", "PYCOLLECTIVE_SIZE": "2"}) == 2
+    assert [ranks_started({"SLURM_STEP_NUM_TASKS": n}) for n in ("1", "3")] == [0, 3]
     assert first_rank({})
     assert not first_rank({"PMI_RANK": "1"})
 

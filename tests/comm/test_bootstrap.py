@@ -82,6 +82,11 @@ def on_threads(actions: list[Callable[[], object]], limit: float = 20) -> list[o
     return results
 
 
+def slurm_variables(rank: int, size: int, **others: str) -> dict[str, str]:
+    numbers = {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": size, "SLURM_JOB_ID": os.getpid(), "SLURM_STEP_ID": 0}
+    return {name: str(number) for name, number in numbers.items()} | others
+
+
 def fresh_name() -> str:
     return f"test/{os.getpid()}-{time.monotonic_ns()}"
 
@@ -110,6 +115,11 @@ def fresh_name() -> str:
         (horovod_variables(0, 2) | {"PMI_RANK": "0"}, "mpi"),
         (horovod_variables(0, 2, HOROVOD_CONTROLLER="gloo") | {"PMI_RANK": "0"}, "horovod"),
         (horovod_variables(0, 2, HOROVOD_CONTROLLER="gloo") | own_variables(0, 2, "x"), "pycollective"),
+        (slurm_variables(0, 2), "slurm"),
+        (slurm_variables(0, 1), "alone"),  # srun --pty bash
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, "alone"),  # the script of a batch job
+        (slurm_variables(0, 2) | {"PMI_RANK": "0"}, "mpi"),
+        (slurm_variables(0, 2) | torchrun_variables(0, 2), "torchrun"),
     ],
 )
 def test_launcher_is_told_from_variables_in_order(env: dict[str, str], kind: str) -> None:
@@ -147,6 +157,9 @@ def test_alone() -> None:
         (horovod_variables(2, 2), ["HOROVOD_RANK=2", "HOROVOD_SIZE=2"]),
         ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, ["HOROVOD_GLOO_RENDEZVOUS_ADDR", "Horovod's launcher"]),
         (horovod_variables(1, 2), ["rank 0 of 2"]),
+        (slurm_variables(0, 4, SLURM_STEP_NUM_NODES="2"), ["4 ranks on 2 nodes", "mpirun"]),
+        (slurm_variables(4, 4), ["SLURM_PROCID=4", "SLURM_STEP_NUM_TASKS=4"]),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, ["SLURM_JOB_ID", "srun"]),
     ],
 )
 def test_wrong_variables_are_named(env: dict[str, str], words: list[str]) -> None:
@@ -408,6 +421,15 @@ def test_ranks_of_horovods_launchers_meet_and_jobs_do_not_mix() -> None:
         ("horovod", [f"{port}.{r}".encode() for r in (0, 1)]) for port in ports for _ in range(2)
     ]
     assert detect({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}).allgather(b"x") == [b"x"]
+
+
+def test_tasks_of_srun_meet_and_steps_do_not_mix() -> None:
+    def rank(r: int, step: str) -> tuple[str, list[bytes]]:
+        found = detect(slurm_variables(r, 2, SLURM_STEP_ID=step), timeout=10)
+        return found.kind, found.allgather(f"{step}.{r}".encode())
+
+    actions = [lambda r=r, step=step: rank(r, step) for step in "01" for r in (1, 0)]  # type: ignore[misc]
+    assert on_threads(actions) == [("slurm", [f"{step}.{r}".encode() for r in (0, 1)]) for step in "01" for _ in "ab"]
 
 
 @pytest.mark.torch

@@ -35,7 +35,7 @@ def register() -> None:
     _TORCHS._rendezvous_handlers["env"] = handler
 
 
-_KINDS = ("mpi", "pycollective", "horovod")
+_KINDS = ("mpi", "pycollective", "horovod", "slurm")
 
 
 def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
