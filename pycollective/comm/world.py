@@ -54,7 +54,9 @@ def connect(found: bootstraps.Bootstrap) -> Communicator:
         assert team is not None
         return Communicator(team, nodes=nodes, world_ranks=ranks, name="world")
     if not isinstance(found, MpiBootstrap):
-        raise BootstrapError(f"ranks on {nodes.count} hosts (host name, boot or PID namespace differ) need mpirun and mpi4py")
+        raise BootstrapError(
+            f"ranks on {nodes.count} hosts (host name, boot or PID namespace differ) need mpirun and mpi4py"
+        )
     from pycollective.comm.mpi_rail import MpiRail
 
     return Communicator(RailCalls(MpiRail(found.comm.Dup())), nodes=nodes, world_ranks=ranks, name="world")
