@@ -11,60 +11,61 @@ from typing import Any
 import numpy as np
 
 from pycollective.comm import arrays
-from pycollective.optim.containers import check_fit, contained, copy_into, named, namespace
+from pycollective.optim.averaging import Averaging
+from pycollective.optim.containers import check_fit, copy_into, named, namespace
 from pycollective.optim.objects import on_root
-from pycollective.optim.sgd import DistributedSGD
 
-FORMAT = 1
+FORMAT = 2
 
 
-def save_checkpoint(path: str | os.PathLike[str], sgd: DistributedSGD, **extra: Any) -> None:
+def save_checkpoint(path: str | os.PathLike[str], optimizer: Averaging, **extra: Any) -> None:
     """Collective: rank 0 writes parameters and optimizer state to a .npz file, at once or not at all.
 
     The file appears under its name only when it is complete, by renaming; the call returns on every rank when it is
-    there. It holds arrays and JSON, no pickles: parameter k as "parameters/k", its velocity as "velocity/k".
+    there. It holds arrays and JSON, no pickles: parameter k as "parameters/k", its velocity as "velocity/k", and so on.
 
     Args:
         path: the file, taken literally (no .npz is added); its folder must exist.
+        optimizer: the DistributedSGD.
         extra: what else to remember, anything that JSON can say: epoch=3.
 
     Raises:
         OSError: the file cannot be written. TypeError: `extra` is not JSON, or a dtype that .npz cannot hold.
         Raised on every rank.
     """
-    on_root(lambda: _write(Path(path), sgd, extra), 0, sgd.comm)
+    on_root(lambda: _write(Path(path), optimizer, extra), 0, optimizer.comm)
 
 
-def load_checkpoint(path: str | os.PathLike[str], sgd: DistributedSGD) -> dict[str, Any]:
+def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[str, Any]:
     """Collective: rank 0 reads what `save_checkpoint` wrote, and every rank gets it by broadcast.
 
-    Parameters are overwritten in place; lr, momentum, weight_decay, nesterov and the velocity become the file's.
+    Parameters are overwritten in place; lr, momentum and what else `state_dict` has become the file's.
 
     Returns:
         `extra` of the save, as JSON gives it back.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: it is damaged, or of other names or shapes.
-        TypeError: of another dtype. Raised on every rank; nothing has changed then.
+        FileNotFoundError: there is no such file. ValueError: it is damaged, of other names or shapes, or of
+        another optimizer. TypeError: of another dtype. Raised on every rank; nothing has changed then.
     """
-    extra: dict[str, Any] = on_root(lambda: _restore(Path(path), sgd), 0, sgd.comm)
-    sgd.broadcast_parameters()
-    sgd.broadcast_optimizer_state()
+    extra: dict[str, Any] = on_root(lambda: _restore(Path(path), optimizer), 0, optimizer.comm)
+    optimizer.broadcast_parameters()
+    optimizer.broadcast_optimizer_state()
     return extra
 
 
-def _write(path: Path, sgd: DistributedSGD, extra: dict[str, Any]) -> None:
-    state = sgd.state_dict()
-    velocity = state.pop("velocity")
+def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
+    state, kept = optimizer._taken_apart()
     content = {
-        **{f"parameters/{name}": _to_numpy(name, array) for name, array in named(sgd.params).items()},
-        **{f"velocity/{name}": _to_numpy(name, array) for name, array in named(velocity or {}).items()},
+        **{f"parameters/{name}": _to_numpy(name, array) for name, array in named(optimizer.params).items()},
+        **{f"{slot}/{name}": _to_numpy(name, array) for slot in kept for name, array in kept[slot].items()},
     }
     # The format knows NumPy's own dtypes only: bfloat16 and float8 are stored as integers.
     foreign = {name: array.dtype.name for name, array in content.items() if array.dtype.isbuiltin != 1}
     for name in foreign:
         content[name] = content[name].view(f"u{content[name].itemsize}")
-    about = {"format": FORMAT, "state": state, "dtypes": foreign, "moving": velocity is not None, "extra": extra}
+    slots = {slot: list(values) for slot, values in kept.items()}
+    about = {"format": FORMAT, "state": state, "dtypes": foreign, "kept": slots, "extra": extra}
     content["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # in the same folder, where renaming is atomic
     try:
@@ -92,19 +93,21 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return about, stored
 
 
-def _restore(path: Path, sgd: DistributedSGD) -> Any:
+def _restore(path: Path, optimizer: Averaging) -> Any:
     """Put the file's content into this rank's optimizer; returns `extra`."""
     about, stored = _read(path)
-    params = named(sgd.params)
+    params = named(optimizer.params)
     found = {name: _from_numpy(stored, f"parameters/{name}", p) for name, p in params.items()}
     check_fit(found, params)
-    velocity = None
-    if about["moving"]:
-        moving = {name: _from_numpy(stored, f"velocity/{name}", p) for name, p in params.items()}
-        velocity = contained(moving, sgd.params)
+    kept = {
+        slot: {name: _from_numpy(stored, f"{slot}/{name}", params[name]) for name in names if name in params}
+        for slot, names in about["kept"].items()
+    }
     if stored:
         raise ValueError(f"{path} has more than these parameters: {', '.join(sorted(stored))}")
-    sgd.load_state_dict({**about["state"], "velocity": velocity})
+    if about["state"].keys() != optimizer._taken_apart()[0].keys():
+        raise ValueError(f"{path} is of another kind of optimizer")
+    optimizer._put_together(about["state"], kept)
     copy_into(params, found)
     return about["extra"]
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pycollective.comm.world import world
-from pycollective.optim.containers import Arrays, contained, copy_into, named, namespace, zeros
-from pycollective.optim.fusion import Fused
+from pycollective.optim.averaging import Averaging
+from pycollective.optim.containers import Arrays, contained, copy_into, named, zeros
 from pycollective.optim.objects import broadcast_object
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 
-class DistributedSGD:
+class DistributedSGD(Averaging):
     """SGD with momentum and weight decay on gradients averaged over all ranks.
 
     Each rank computes the gradients g of its own part of the data; `step` averages them and then moves the
@@ -69,18 +68,8 @@ class DistributedSGD:
             MismatchError: names, shapes or dtypes differ between ranks.
             TopologyError: no such topology, or it has no allreduce.
         """
-        self.comm = comm or world()
-        self._topology = topology
-        self.params = params
-        self._params = named(params)
         self._set(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
-        if len({id(p) for p in self._params.values()}) < len(self._params):
-            raise ValueError("the same array is given as two parameters: it would take every step twice")
-        for name, p in self._params.items():
-            _check_writable(name, p)
-        self.comm.explain("allreduce", 0, topology)  # an unknown topology is refused here, not in the first step
-        self._fused = Fused(self._params, self.comm)
-        self.gradients = contained(self._fused.views, params)
+        super().__init__(params, comm, topology)
         self._velocity: dict[str, Any] = {}
 
     def step(self, grads: Arrays | None = None) -> None:
@@ -93,14 +82,12 @@ class DistributedSGD:
         Raises:
             ValueError: names or shapes that are not those of the parameters. TypeError: a dtype that is not.
         """
-        if grads is not None:
-            copy_into(self._fused.views, named(grads))
-        self._fused.average(self._topology)
+        gradients = self._average(grads)
         lr, momentum, weight_decay = float(self.lr), float(self.momentum), float(self.weight_decay)
         if momentum:
             self._start_velocity()
         for name, p in self._params.items():
-            g = self._fused.views[name]
+            g = gradients[name]
             if weight_decay:
                 g = g + weight_decay * p
             if momentum:
@@ -109,15 +96,6 @@ class DistributedSGD:
                 v += g
                 g = g + momentum * v if self.nesterov else v
             p -= lr * g
-
-    def zero_grad(self) -> None:
-        """Set `gradients` to zero, for code that adds to them."""
-        for flat in self._fused.buffers:
-            flat[...] = namespace(flat).zeros_like(flat)
-
-    def broadcast_parameters(self, root: int = 0) -> None:
-        """Collective: overwrite the parameters on every rank by the root's. Uses up `gradients` on the way."""
-        self._fused.broadcast(self._params, root)
 
     def broadcast_optimizer_state(self, root: int = 0) -> None:
         """Collective: lr, momentum, weight_decay, nesterov and the velocity become the root's on every rank.
@@ -157,6 +135,15 @@ class DistributedSGD:
         self._set(**numbers)
         self._velocity = velocity
 
+    def _taken_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        state = self.state_dict()
+        velocity = state.pop("velocity")
+        return state, {} if velocity is None else {"velocity": named(velocity)}
+
+    def _put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+        velocity = contained(arrays["velocity"], self.params) if arrays else None
+        self.load_state_dict({**plain, "velocity": velocity})
+
     def _numbers(self) -> dict[str, Any]:
         return {
             "lr": float(self.lr),
@@ -176,12 +163,3 @@ class DistributedSGD:
     def _start_velocity(self) -> None:
         if not self._velocity:
             self._velocity = zeros(self._params)
-
-
-def _check_writable(name: str, p: Any) -> None:
-    """Write an array into itself: libraries refuse in many ways, and better now than in the first step."""
-    namespace(p)
-    try:
-        p[...] = p
-    except Exception as error:
-        raise TypeError(f"{name!r} cannot be written: {error}") from error
