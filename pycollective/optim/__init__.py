@@ -8,12 +8,30 @@
             sgd.step(gradients(params, x[rows[start : start + batch]]))
         save_checkpoint("digits.npz", sgd, epoch=epoch)     # rank 0 writes
 
+For large batches there are other update rules, schedules of rates and batches, and a measure of how large a batch can
+usefully be; see docs/large-batch.md:
+
+    optimizer = DistributedOptimizer(params, lamb, lr=0.01)     # or lars, larc, novograd
+
 The arrays are NumPy's or those of any library that follows the Python array API standard.
 """
 
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
 from pycollective.optim.objects import broadcast_object
+from pycollective.optim.optimizer import DistributedOptimizer
 from pycollective.optim.partition import partition
+from pycollective.optim.rules import lamb, larc, lars, novograd
 from pycollective.optim.sgd import DistributedSGD
 
-__all__ = ["DistributedSGD", "broadcast_object", "load_checkpoint", "partition", "save_checkpoint"]
+__all__ = [
+    "DistributedOptimizer",
+    "DistributedSGD",
+    "broadcast_object",
+    "lamb",
+    "larc",
+    "lars",
+    "load_checkpoint",
+    "novograd",
+    "partition",
+    "save_checkpoint",
+]

@@ -26,7 +26,7 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Averaging, **extra:
 
     Args:
         path: the file, taken literally (no .npz is added); its folder must exist.
-        optimizer: the DistributedSGD.
+        optimizer: a DistributedSGD or a DistributedOptimizer.
         extra: what else to remember, anything that JSON can say: epoch=3.
 
     Raises:

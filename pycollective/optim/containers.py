@@ -9,7 +9,7 @@ from typing import Any
 Arrays = Mapping[str, Any] | Sequence[Any]
 """A dict of arrays by name, or a list; in a list their names are "0", "1", ..."""
 
-_NEEDED = ("empty", "from_dlpack", "reshape", "zeros_like")
+_NEEDED = ("asarray", "empty", "from_dlpack", "ones_like", "reshape", "sqrt", "sum", "where", "zeros_like")
 """All functions that this package asks of a namespace; the rest are operators and indexing."""
 
 

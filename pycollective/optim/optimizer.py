@@ -1,0 +1,160 @@
+"""DistributedOptimizer: any update rule on arrays, with gradients averaged over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pycollective.optim.averaging import Averaging
+from pycollective.optim.containers import Arrays, namespace
+from pycollective.optim.objects import broadcast_object
+from pycollective.optim.rules import Rule, apply, complete
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+
+class DistributedOptimizer(Averaging):
+    """An update rule on gradients averaged over all ranks: `lars`, `larc`, `lamb`, `novograd` or one of your own.
+
+        optimizer = DistributedOptimizer(params, lars, lr=8.0, weight_decay=1e-4,
+                                         overrides={"bias": {"weight_decay": 0.0, "adapt": False}})
+
+    `step` averages as `DistributedSGD.step` does, then applies the rule to each parameter: see
+    `pycollective.optim.rules`. All ranks take the same step, and so have the same bits.
+
+    Attributes:
+        comm, params, gradients: as of DistributedSGD.
+        rule: the function.
+        options: all of its options; may be changed between steps, alike on all ranks.
+        overrides: parameter's name -> the options that it has otherwise.
+        lr: options["lr"], for schedules.
+    """
+
+    def __init__(
+        self,
+        params: Arrays,
+        rule: Rule,
+        *,
+        comm: Communicator | None = None,
+        topology: Any = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        """Collective.
+
+        Args:
+            params, comm, topology: as of DistributedSGD.
+            rule: a function of `pycollective.optim.rules`, or one like them.
+            overrides: parameter's name -> options that differ there; in a list the names are "0", "1", ...
+            options: those of the rule, by keyword; lr has no default.
+
+        Raises:
+            ValueError, TypeError: options that do not fit the rule, overrides of no parameter.
+            Otherwise as DistributedSGD.
+        """
+        self.rule = rule
+        self.options = complete(rule, options)
+        self.overrides = {name: dict(changed) for name, changed in (overrides or {}).items()}
+        for changed in self.overrides.values():
+            complete(rule, {**options, **changed})
+        super().__init__(params, comm, topology)
+        if odd := self.overrides.keys() - self._params.keys():
+            raise ValueError(f"there are overrides, but no parameters, called {', '.join(sorted(odd))}")
+        self._state: dict[str, dict[str, Any]] = {name: {} for name in self._params}
+
+    @property
+    def lr(self) -> float:
+        return float(self.options["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.options["lr"] = float(value)
+
+    def step(self, grads: Arrays | None = None) -> None:
+        """Collective: average the gradients and move the parameters.
+
+        Args:
+            grads: this rank's gradients, in the container, shapes and dtypes of the parameters; None if they have been
+                written into `gradients`, which holds the averages afterwards.
+
+        Raises:
+            ValueError: names or shapes that are not those of the parameters; an option out of range.
+            TypeError: a dtype that is not theirs.
+        """
+        options = complete(self.rule, self.options)
+        for name, g in self._average(grads).items():
+            apply(self.rule, self._params[name], g, self._state[name], {**options, **self.overrides.get(name, {})})
+
+    def broadcast_optimizer_state(self, root: int = 0) -> None:
+        """Collective: options, overrides and the state of all parameters become the root's on every rank."""
+        plain, arrays = self._taken_apart()
+        kinds = [(slot, name, _kind(x)) for slot, values in arrays.items() for name, x in values.items()]
+        plain, kinds = broadcast_object((plain, kinds), root, self.comm)
+        received: dict[str, dict[str, Any]] = {}
+        for slot, name, kind in kinds:
+            mine = arrays[slot][name] if self.comm.rank == root else self._room(name, kind)
+            received.setdefault(slot, {})[name] = self.comm.broadcast(mine, root)
+        self._put_together(plain, received)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the parameters; steps write into none of it.
+
+        Returns:
+            rule: its name; options, overrides: dicts; state: parameter's name -> what the rule keeps for it.
+        """
+        return {
+            "rule": self.rule.__name__,
+            "options": dict(self.options),
+            "overrides": {name: dict(changed) for name, changed in self.overrides.items()},
+            "state": {name: dict(own) for name, own in self._state.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
+
+        Raises:
+            ValueError, TypeError: it is of another rule, or does not fit these parameters; nothing has changed then.
+            KeyError: something is missing.
+        """
+        if state["rule"] != self.rule.__name__:
+            raise ValueError(f"this is a state of {state['rule']}, not of {self.rule.__name__}")
+        options = complete(self.rule, state["options"])
+        overrides = {name: dict(changed) for name, changed in state["overrides"].items()}
+        for changed in overrides.values():
+            complete(self.rule, {**options, **changed})
+        kept = {name: dict(own) for name, own in state["state"].items()}
+        if kept.keys() != self._params.keys() or overrides.keys() - self._params.keys():
+            raise ValueError(f"this is a state of parameters called {', '.join(kept)}, not {', '.join(self._params)}")
+        for name, own in kept.items():
+            for slot, value in own.items():
+                if tuple(getattr(value, "shape", ())) not in ((), tuple(self._params[name].shape)):
+                    raise ValueError(f"{slot} of {name!r} has shape {tuple(value.shape)}")
+        self.options, self.overrides, self._state = options, overrides, kept
+
+    def _taken_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        plain = self.state_dict()
+        arrays: dict[str, dict[str, Any]] = {}
+        for name, own in plain["state"].items():
+            xp = namespace(self._params[name])
+            for slot in [slot for slot, value in own.items() if hasattr(value, "dtype")]:
+                arrays.setdefault(slot, {})[name] = xp.asarray(own.pop(slot))
+        return plain, arrays
+
+    def _put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+        kept = {name: dict(own) for name, own in plain["state"].items()}
+        for slot, values in arrays.items():
+            for name, array in values.items():
+                kept[name][slot] = array
+        self.load_state_dict({**plain, "state": kept})
+
+    def _room(self, name: str, kind: tuple[tuple[int, ...], str]) -> Any:
+        """An array of this kind, shaped like the parameter or without dimensions, where the parameter is."""
+        shape, dtype = kind
+        xp = namespace(self._params[name])
+        zeros = xp.zeros_like(self._params[name])
+        return xp.asarray(zeros if shape == tuple(zeros.shape) else xp.sum(zeros), dtype=getattr(xp, dtype))
+
+
+def _kind(array: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(array.shape), str(array.dtype).rpartition(".")[2]

@@ -1,0 +1,202 @@
+"""Update rules for large batches: each takes a parameter and its gradient to the parameter's next value.
+
+A rule is a function `rule(p, g, state, **options)`. It is written in operators and in what `norm` and `_ratio` ask of a
+library, so one text serves NumPy, CuPy and torch. `apply` hands it arrays of float32, or of float64 where the parameter
+is, and rounds its result to the parameter's type: norms and states are never of 16 bits. `state` is the parameter's own
+dict, empty before its first step, for numbers and for arrays that are shaped like p or have no dimensions; a rule
+replaces what is in it and writes into no array. A layer, in the words of the papers, is one parameter here.
+
+`DistributedOptimizer` applies a rule to arrays, `pycollective.torch.optimizers` to parameters of torch; either takes
+rules of your own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycollective.optim.containers import namespace
+
+Rule = Callable[..., Any]
+
+
+def lars(
+    p: Any,
+    g: Any,
+    state: dict[str, Any],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    trust_coefficient: float = 0.001,
+    adapt: bool = True,
+) -> Any:
+    """LARS: momentum SGD in which each layer's rate goes with its weights' norm over its gradient's.
+
+        rate = lr * trust_coefficient * |p| / (|g| + weight_decay * |p|)
+        v = momentum * v + rate * (g + weight_decay * p)
+        p = p - v
+
+    Where |p| or the denominator is zero, and without `adapt`, rate is lr. The papers on LARS leave biases and the
+    parameters of norms without adaptation and decay. Source: You, Gitman and Ginsburg, "Large Batch Training of
+    Convolutional Networks", 2017, algorithm 1 with the trust coefficient of its equation 6,
+    https://arxiv.org/abs/1708.03888
+    """
+    rate: Any = lr
+    if adapt:
+        size = norm(p)
+        rate = lr * _ratio(trust_coefficient * size, norm(g) + weight_decay * size)
+    state["velocity"] = momentum * state.get("velocity", 0.0) + rate * (g + weight_decay * p)
+    return p - state["velocity"]
+
+
+def larc(
+    p: Any,
+    g: Any,
+    state: dict[str, Any],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    trust_coefficient: float = 0.02,
+    clip: bool = True,
+    eps: float = 1e-8,
+    adapt: bool = True,
+) -> Any:
+    """LARC: momentum SGD in which LARS's rate of a layer has lr for its limit.
+
+        local = trust_coefficient * |p| / (|g| + weight_decay * |p| + eps)
+        rate = min(local, lr)                 clip=False: local * lr
+        v = momentum * v + rate / lr * (g + weight_decay * p)
+        p = p - lr * v
+
+    Where |p| is zero, and without `adapt`, rate is lr. Source: the class LARC of NVIDIA Apex around torch.optim.SGD,
+    https://github.com/NVIDIA/apex/blob/master/apex/parallel/LARC.py, which also leaves out the decay of a parameter
+    whose gradient is exactly zero; here it decays.
+    """
+    factor: Any = 1.0  # rate / lr
+    if adapt:
+        size = norm(p)
+        denominator = norm(g) + weight_decay * size + eps
+        factor = _ratio(trust_coefficient * size, lr * denominator if clip else denominator)
+        if clip:
+            xp = namespace(factor)
+            factor = xp.where(factor < 1, factor, xp.ones_like(factor))
+    state["velocity"] = momentum * state.get("velocity", 0.0) + factor * (g + weight_decay * p)
+    return p - lr * state["velocity"]
+
+
+def lamb(
+    p: Any,
+    g: Any,
+    state: dict[str, Any],
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    adapt: bool = True,
+) -> Any:
+    """LAMB: the step of Adam with decoupled decay, made as long as the layer's weights.
+
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g ** 2
+        u = m / (1 - beta1 ** t) / (sqrt(v / (1 - beta2 ** t)) + eps) + weight_decay * p      at step t = 1, 2, ...
+        p = p - lr * |p| / |u| * u
+
+    Where |p| or |u| is zero, and without `adapt`, the ratio is 1: that is AdamW. Source: You et al., "Large Batch
+    Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2 with phi(x) = x,
+    https://arxiv.org/abs/1904.00962
+    """
+    beta1, beta2 = betas
+    t = state["step"] = state.get("step", 0) + 1
+    m = state["first_moment"] = beta1 * state.get("first_moment", 0.0) + (1 - beta1) * g
+    v = state["second_moment"] = beta2 * state.get("second_moment", 0.0) + (1 - beta2) * (g * g)
+    root = namespace(v).sqrt(v / (1 - beta2**t))
+    u = m / (1 - beta1**t) / (root + eps) + weight_decay * p
+    return p - (lr * _ratio(norm(p), norm(u)) if adapt else lr) * u
+
+
+def novograd(
+    p: Any,
+    g: Any,
+    state: dict[str, Any],
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.95, 0.98),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> Any:
+    """NovoGrad: momentum on gradients divided by a running norm of the layer's gradients; half of Adam's memory.
+
+        v = beta2 * v + (1 - beta2) * |g| ** 2                    a number; at the first step v = |g| ** 2
+        m = beta1 * m + g / (sqrt(v) + eps) + weight_decay * p
+        p = p - lr * m
+
+    Source: Ginsburg et al., "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep
+    Networks", 2019, algorithm 1, https://arxiv.org/abs/1905.11286
+    """
+    beta1, beta2 = betas
+    xp = namespace(g)
+    square = xp.sum(g * g)
+    v = beta2 * state["second_moment"] + (1 - beta2) * square if state else square
+    m = beta1 * state.get("first_moment", 0.0) + g / (xp.sqrt(v) + eps) + weight_decay * p
+    state["first_moment"], state["second_moment"] = m, v
+    return p - lr * m
+
+
+def norm(x: Any) -> Any:
+    """The Euclidean norm of all elements, a number of x's library, of x's dtype; it stays on x's device."""
+    xp = namespace(x)
+    return xp.sqrt(xp.sum(x * x))
+
+
+def _ratio(numerator: Any, denominator: Any) -> Any:
+    """numerator / denominator of numbers that are not negative; 1 where either is zero."""
+    xp = namespace(denominator)
+    one = xp.ones_like(denominator)
+    usable = (numerator > 0) & (denominator > 0)
+    return xp.where(usable, numerator / xp.where(usable, denominator, one), one)
+
+
+def apply(rule: Rule, p: Any, g: Any, state: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Overwrite p, of any shape and floating-point type, by what the rule makes of it and g."""
+    p[...] = namespace(p).asarray(rule(widened(p), widened(g), state, **options), dtype=p.dtype)
+
+
+def widened(x: Any) -> Any:
+    """x, or a copy of it in float32 where its elements are shorter than that."""
+    xp = namespace(x)
+    return xp.asarray(x, dtype=xp.float64 if x.dtype == xp.float64 else xp.float32)
+
+
+def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a rule: those given, and its defaults. Numbers of a library become Python's.
+
+    Raises:
+        TypeError: an option that the rule does not have, or one missing that has no default.
+        ValueError: a negative number, or betas that are not two numbers from 0 to below 1.
+    """
+    defaults = _defaults(rule)
+    if odd := options.keys() - defaults.keys():
+        raise TypeError(f"{rule.__name__} has no option {', '.join(sorted(odd))}, but {', '.join(defaults)}")
+    values = {**defaults, **options}
+    for name, value in values.items():
+        if value is inspect.Parameter.empty:
+            raise TypeError(f"{rule.__name__} needs {name}")
+        if hasattr(value, "item"):  # else a float64 of NumPy would widen arrays of float32
+            value = values[name] = value.item()
+        if name == "betas" and not (len(value) == 2 and all(0 <= beta < 1 for beta in value)):
+            raise ValueError(f"betas are two numbers from 0 to below 1, not {value}")
+        if isinstance(value, (int, float)) and not value >= 0:
+            raise ValueError(f"{name} is at least 0, not {value}")
+    return values
+
+
+@functools.cache
+def _defaults(rule: Rule) -> dict[str, Any]:
+    """A rule's options, which are its keyword-only parameters, in their order."""
+    parameters = inspect.signature(rule).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
