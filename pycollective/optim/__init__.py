@@ -16,7 +16,9 @@ usefully be; see docs/large-batch.md:
 The arrays are NumPy's or those of any library that follows the Python array API standard.
 """
 
+from pycollective.optim import schedules
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
+from pycollective.optim.noise_scale import NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
 from pycollective.optim.partition import partition
@@ -26,6 +28,7 @@ from pycollective.optim.sgd import DistributedSGD
 __all__ = [
     "DistributedOptimizer",
     "DistributedSGD",
+    "NoiseScale",
     "broadcast_object",
     "lamb",
     "larc",
@@ -34,4 +37,5 @@ __all__ = [
     "novograd",
     "partition",
     "save_checkpoint",
+    "schedules",
 ]

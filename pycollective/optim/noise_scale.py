@@ -1,0 +1,89 @@
+"""The gradient noise scale: how large a batch can usefully be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycollective.comm.world import world
+from pycollective.optim.containers import Arrays, named, namespace
+from pycollective.optim.rules import widened
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+
+class NoiseScale:
+    """The simple noise scale tr(S) / |G|^2, of gradients of rows with mean G and covariance S.
+
+    A batch far smaller than it profits from every row more; one far larger hardly does. It is estimated from the
+    squared norms of the gradients of B rows on each rank, averaged over the n ranks (small), and of their average,
+    which is that of n B rows (large):
+
+        |G|^2 = (n B large - B small) / (n B - B)
+        tr(S) = (small - large) / (1 / B - 1 / (n B))
+
+    Both are unbiased, and noisy; each is smoothed over the steps, and then they are divided. Source: McCandlish,
+    Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training", 2018, appendix A.1,
+    https://arxiv.org/abs/1812.06162
+
+    Attributes:
+        signal: the smoothed |G|^2. noise: the smoothed tr(S). Both NaN before the first update.
+    """
+
+    def __init__(self, rows: int, decay: float = 0.99, comm: Communicator | None = None) -> None:
+        """
+        Args:
+            rows: B, in one gradient of one rank.
+            decay: of the exponential moving averages, from 0 (none) to below 1.
+            comm: whose ranks' gradients are averaged; by default that of `pycollective.init`.
+
+        Raises:
+            ValueError: fewer than two ranks, between which nothing differs; another number out of range.
+        """
+        self.comm = comm or world()
+        if self.comm.size < 2:
+            raise ValueError("the noise is seen in how the gradients of ranks differ: there must be two ranks or more")
+        if rows < 1 or not 0 <= decay < 1:
+            raise ValueError(f"rows is at least 1 and decay from 0 to below 1, not {rows} and {decay}")
+        self.rows, self.decay = rows, decay
+        self.signal = self.noise = math.nan
+        self._weight = 0.0  # of what the moving averages have seen
+
+    @property
+    def value(self) -> float:
+        """The noise scale, in rows; NaN before the first update, and where |G|^2 is lost in the noise (not above 0)."""
+        return self.noise / self.signal if self.signal > 0 else math.nan
+
+    def update(self, local: Arrays | float, averaged: Arrays | float) -> float:
+        """Collective, of one number.
+
+        Args:
+            local: this rank's gradients before they are averaged, in a dict or list; or their squared norm.
+            averaged: the same after.
+
+        Returns:
+            `value`.
+        """
+        mine = np.array([_square(local)])
+        small, large = float(self.comm.allreduce(mine, op="avg")[0]), _square(averaged)
+        few, many = self.rows, self.rows * self.comm.size
+        signal = (many * large - few * small) / (many - few)
+        noise = (small - large) / (1 / few - 1 / many)
+        keep = self.decay * self._weight
+        self._weight = keep + 1 - self.decay
+        share = (1 - self.decay) / self._weight  # of the new one: all at first
+        self.signal = signal if not keep else (1 - share) * self.signal + share * signal
+        self.noise = noise if not keep else (1 - share) * self.noise + share * noise
+        return self.value
+
+
+def _square(gradients: Arrays | float) -> float:
+    """The squared norm of all arrays together."""
+    if isinstance(gradients, (int, float)):
+        return float(gradients)
+    parts: Sequence[Any] = [widened(g) for g in named(gradients).values()]
+    return math.fsum(float(namespace(g).sum(g * g)) for g in parts)

@@ -1,0 +1,119 @@
+"""How the learning rate goes with the size of the batch and the number of the step.
+
+A schedule is a function of the step, from 0, that returns a factor: the share of the full rate that is used there.
+
+    full = linear_scaling(0.1, batch=8192, base=256)                     # what was 0.1 for 256 rows
+    factor = warm_up(500, cosine(10_000), start=256 / 8192)
+
+    optimizer.lr = full * factor(step)                                   # arrays: before each step
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)     # torch: an optimizer made with lr=full
+
+Schedules multiply: `lambda step: cosine(1000)(step) * decay_steps([500])(step)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Schedule = Callable[[int], float]
+
+
+def linear_scaling(lr: float, batch: int, base: int) -> float:
+    """The rate for batches of `batch` rows where `lr` was good for `base`: k times as many rows, k times the rate.
+
+    Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017, https://arxiv.org/abs/1706.02677
+    """
+    return lr * batch / base
+
+
+def sqrt_scaling(lr: float, batch: int, base: int) -> float:
+    """The same by the square root: k times as many rows, sqrt(k) times the rate, which keeps the steps' variance.
+
+    Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014,
+    https://arxiv.org/abs/1404.5997; used for LAMB by You et al., 2020.
+    """
+    return lr * math.sqrt(batch / base)
+
+
+def constant() -> Schedule:
+    """The full rate throughout."""
+    return lambda step: 1.0
+
+
+def warm_up(steps: int, then: Schedule | None = None, start: float = 0.0) -> Schedule:
+    """From `start` in a straight line to what `then` has at step `steps`; from there on `then`.
+
+    `then` counts from the beginning of training, warm-up included; by default it is constant. Goyal et al. warm up
+    over 5 epochs from the rate of the small batch: start=base / batch.
+    """
+    following = then or constant()
+
+    def factor(step: int) -> float:
+        if step >= steps:
+            return following(step)
+        return start + (following(steps) - start) * step / steps
+
+    return factor
+
+
+def decay_steps(milestones: Sequence[int], factor: float = 0.1) -> Schedule:
+    """Times `factor` at each of the milestones, which are numbers of steps."""
+    return lambda step: float(factor ** sum(step >= milestone for milestone in milestones))
+
+
+def polynomial(steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
+    """From 1 to `end` at step `steps`, as (1 - step / steps) ** power; LARS goes with power 2, LAMB with 1."""
+    return lambda step: end + (1 - end) * (1 - min(step / steps, 1)) ** power
+
+
+def cosine(steps: int, end: float = 0.0) -> Schedule:
+    """From 1 to `end` at step `steps` by half a period of a cosine.
+
+    Source: Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts, https://arxiv.org/abs/1608.03983
+    """
+    return lambda step: end + (1 - end) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+
+
+@dataclass(frozen=True)
+class GrowingBatch:
+    """A batch that grows where the rate would decay, and the rate's decay once it cannot grow any more.
+
+    Source: Smith, Kindermans, Ying and Le, "Don't Decay the Learning Rate, Increase the Batch Size", 2018,
+    https://arxiv.org/abs/1711.00489: the noise of SGD goes with rate / batch, so either will do.
+
+    Attributes:
+        start: rows of the first batches, of all ranks together.
+        milestones: numbers of steps at which the batch grows.
+        growth: by which factor; what `decay_steps(milestones, 1 / growth)` would do to the rate.
+        limit: most rows that a batch may have; none by default.
+    """
+
+    start: int
+    milestones: Sequence[int]
+    growth: float = 10.0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 1 or self.growth < 1 or (self.limit is not None and self.limit < self.start):
+            raise ValueError(f"a batch grows from at least 1 row by at least 1 up to a limit above that, not {self}")
+
+    def batch(self, step: int) -> int:
+        """Rows of the batch at a step, of all ranks together, rounded."""
+        rows = round(self._wanted(step))
+        return rows if self.limit is None else min(rows, self.limit)
+
+    def lr(self, step: int) -> float:
+        """A schedule: 1 while the batch can grow, then what the growth beyond the limit would have been worth."""
+        return 1.0 if self.limit is None else min(1.0, self.limit / self._wanted(step))
+
+    def passes(self, step: int, rows: int, ranks: int) -> int:
+        """Backward passes to accumulate for a batch, if each rank computes on `rows` at a time.
+
+        Rounded up: the batch is then passes * rows * ranks, which is what `batch` says where that divides.
+        """
+        return -(-self.batch(step) // (rows * ranks))
+
+    def _wanted(self, step: int) -> float:
+        return self.start * self.growth ** sum(step >= milestone for milestone in self.milestones)
