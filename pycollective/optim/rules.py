@@ -1,10 +1,11 @@
 """Update rules for large batches: each takes a parameter and its gradient to the parameter's next value.
 
-A rule is a function `rule(p, g, state, **options)`. It is written in operators and in what `norm` and `_ratio` ask of a
-library, so one text serves NumPy, CuPy and torch. `apply` hands it arrays of float32, or of float64 where the parameter
-is, and rounds its result to the parameter's type: norms and states are never of 16 bits. `state` is the parameter's own
-dict, empty before its first step, for numbers and for arrays that are shaped like p or have no dimensions; a rule
-replaces what is in it and writes into no array. A layer, in the words of the papers, is one parameter here.
+A rule is a function `rule(p, g, state, **options)`. It is written in operators and in what `norm` and `_ratio` ask of
+a library, so one text serves NumPy, torch and whatever follows the array API standard. `apply` hands it arrays of
+float32, or of float64 where the parameter is, and rounds its result to the parameter's type: norms and states are never
+of 16 bits. `state` is the parameter's own dict, empty before its first step, for numbers and for arrays that are shaped
+like p or have no dimensions; a rule replaces what is in it and writes into no array. A layer, in the words of the
+papers, is one parameter here.
 
 `DistributedOptimizer` applies a rule to arrays, `pycollective.torch.optimizers` to parameters of torch; either takes
 rules of your own.
@@ -179,10 +180,10 @@ def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
         TypeError: an option that the rule does not have, or one missing that has no default.
         ValueError: a negative number, or betas that are not two numbers from 0 to below 1.
     """
-    defaults = _defaults(rule)
-    if odd := options.keys() - defaults.keys():
-        raise TypeError(f"{rule.__name__} has no option {', '.join(sorted(odd))}, but {', '.join(defaults)}")
-    values = {**defaults, **options}
+    known = defaults(rule)
+    if odd := options.keys() - known.keys():
+        raise TypeError(f"{rule.__name__} has no option {', '.join(sorted(odd))}, but {', '.join(known)}")
+    values = {**known, **options}
     for name, value in values.items():
         if value is inspect.Parameter.empty:
             raise TypeError(f"{rule.__name__} needs {name}")
@@ -196,7 +197,7 @@ def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.cache
-def _defaults(rule: Rule) -> dict[str, Any]:
-    """A rule's options, which are its keyword-only parameters, in their order."""
+def defaults(rule: Rule) -> Mapping[str, Any]:
+    """A rule's options, which are its keyword-only parameters, with their defaults: inspect.Parameter.empty is none."""
     parameters = inspect.signature(rule).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

@@ -1,0 +1,54 @@
+"""Batch normalization over parts of the batch: what a small batch had, in a large one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _GhostBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
+    """Mixed in before nn.BatchNorm1d or 2d."""
+
+    def __init__(self, num_features: int, ghost_size: int, **options: Any) -> None:
+        """
+        Args:
+            num_features: channels, C.
+            ghost_size: rows of a ghost batch, at least 1. Rows that are left over are spread over the ghost batches,
+                which so have from ghost_size to below twice as many; a smaller batch is one ghost batch.
+            options: eps, momentum, affine, track_running_stats, device, dtype, as of torch.nn.BatchNorm2d.
+        """
+        if ghost_size < 1:
+            raise ValueError(f"ghost_size is at least 1, not {ghost_size}")
+        super().__init__(num_features, **options)
+        self.ghost_size = ghost_size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize: in training by the statistics of each ghost batch, in evaluation by the running ones.
+
+        Raises:
+            ValueError: another shape; in training, one value for a channel in a ghost batch.
+        """
+        count = len(x) // self.ghost_size
+        if not self.training or count < 2:
+            return super().forward(x)
+        self._check_input_dim(x)
+        return torch.cat([super(_GhostBatchNorm, self).forward(part) for part in x.tensor_split(count)])
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, ghost_size={self.ghost_size}"
+
+
+class GhostBatchNorm1d(_GhostBatchNorm, torch.nn.BatchNorm1d):
+    """nn.BatchNorm1d whose statistics in training are those of ghost batches, each of about ghost_size rows.
+
+    Inputs have shape (N, C) or (N, C, L). The running statistics come out as if the ghost batches had come one after
+    the other, the k-th of K with weight momentum * (1 - momentum) ** (K - k). Parameters and buffers are those of
+    nn.BatchNorm1d, so states of the one load into the other. Source: Hoffer, Hubara and Soudry, "Train longer,
+    generalize better", 2017, algorithm 1, https://arxiv.org/abs/1705.08741, where the weights decrease from the first
+    ghost batch to the last and do not sum to one; and they are of standard deviations, where these are of variances.
+    """
+
+
+class GhostBatchNorm2d(_GhostBatchNorm, torch.nn.BatchNorm2d):
+    """The same for inputs of shape (N, C, H, W)."""
