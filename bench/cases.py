@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pycollective.schedule import collectives as programs
+
 __all__ = ["COLLECTIVES", "Case", "element_size", "format_size", "parse_size", "parse_sizes", "sweep_cases"]
 
 KIB = 1024
@@ -15,29 +17,27 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Collective:
-    """How a collective's buffers relate to its count, and its bandwidth factor.
+    """How a collective's buffers relate to its count.
 
     ``send`` and ``recv`` say how many times the count each rank's buffers hold (0 stands for "times the
-    ranks"). ``busbw`` is the factor of nccl-tests (doc/PERFORMANCE.md there): what the slowest link of the
-    best algorithm would carry.
+    ranks").
     """
 
     send: int
     recv: int
     reduces: bool
     rooted: bool
-    busbw: str  # "allreduce": 2(n-1)/n, "share": (n-1)/n, "one": 1
 
 
 COLLECTIVES: dict[str, Collective] = {
-    "allreduce": Collective(1, 1, True, False, "allreduce"),
-    "broadcast": Collective(1, 1, False, True, "one"),
-    "reduce": Collective(1, 1, True, True, "one"),
-    "reduce_scatter": Collective(0, 1, True, False, "share"),
-    "allgather": Collective(1, 0, False, False, "share"),
-    "gather": Collective(1, 0, False, True, "share"),
-    "scatter": Collective(0, 1, False, True, "share"),
-    "alltoall": Collective(0, 0, False, False, "share"),
+    "allreduce": Collective(1, 1, True, False),
+    "broadcast": Collective(1, 1, False, True),
+    "reduce": Collective(1, 1, True, True),
+    "reduce_scatter": Collective(0, 1, True, False),
+    "allgather": Collective(1, 0, False, False),
+    "gather": Collective(1, 0, False, True),
+    "scatter": Collective(0, 1, False, True),
+    "alltoall": Collective(0, 0, False, False),
 }
 
 _ELEMENT_SIZES = {"bool": 1, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -99,9 +99,7 @@ class Case:
 
     def busbw(self, seconds: float) -> float:
         """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
-        n = self.ranks
-        factor = {"allreduce": 2 * (n - 1) / n, "share": (n - 1) / n, "one": 1.0}[self.kind.busbw]
-        return self.algbw(seconds) * factor
+        return self.algbw(seconds) * programs.COLLECTIVES[self.collective].busbw_factor(self.ranks)
 
 
 def parse_size(text: str) -> int:

@@ -51,7 +51,7 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     if program not in row.collectives:
         able = [other.name for other in registry.describe() if program in other.collectives]
         raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")
-    return instance, nbytes <= row.small and hasattr(instance, program + "_small")
+    return instance, registry.takes_small(instance, program, nbytes)
 
 
 _compiling = threading.RLock()  # ranks that are threads all ask at the same moment: one works, the others find it done

@@ -1,7 +1,8 @@
-"""Programs, the compiler that makes schedules of them, and the verifier that proves schedules right."""
+"""Programs, the compiler that makes schedules of them, the verifier that proves schedules right, and the simulator."""
 
 from pycollective.schedule.collectives import COLLECTIVES, Collective
 from pycollective.schedule.compiler import compile, compile_program, trace
+from pycollective.schedule.network import Network
 from pycollective.schedule.program import Program
 from pycollective.schedule.registry import (
     KiB,
@@ -16,6 +17,8 @@ from pycollective.schedule.registry import (
     topology,
 )
 from pycollective.schedule.schedule import IN, OUT, Placement, RankSchedule, Schedule, Source, Step, Target, Wait
+from pycollective.schedule.simulator import Simulation, simulate
+from pycollective.schedule.timing import TimedStep
 from pycollective.schedule.verifier import Report, verify, verify_topology
 
 __all__ = [
@@ -25,14 +28,17 @@ __all__ = [
     "Collective",
     "KiB",
     "MiB",
+    "Network",
     "Placement",
     "Program",
     "RankSchedule",
     "Report",
     "Schedule",
+    "Simulation",
     "Source",
     "Step",
     "Target",
+    "TimedStep",
     "TopologyInfo",
     "Wait",
     "compile",
@@ -43,6 +49,7 @@ __all__ = [
     "label",
     "load",
     "names",
+    "simulate",
     "topology",
     "trace",
     "verify",

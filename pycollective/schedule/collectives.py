@@ -41,6 +41,15 @@ class Collective:
         """The number of chunks that a program must use on `size` ranks; None where it is free."""
         return {"free": None, "ranks": size, "pairs": size * size}[self.split]
 
+    def busbw_factor(self, size: int) -> float:
+        """busbw over algbw on `size` ranks, as in nccl-tests (doc/PERFORMANCE.md there).
+
+        With it rates at different rank counts compare: it is what the slowest link of the best algorithm would carry.
+        """
+        if self.split == "free":
+            return 2 * (size - 1) / size if self.name == "allreduce" else 1.0
+        return (size - 1) / size
+
 
 def _everywhere(rank: int, chunk: int, size: int, root: int) -> bool:
     return True

@@ -56,8 +56,15 @@ def _compile(
     return compile_program(program, placement, topology=registry.label(instance), small=small)
 
 
-def trace(topology: object, collective: str, size: int, root: int | None = None, small: bool = False) -> Program:
-    """Run a topology's method and return the program that it wrote. Raises as `compile` does."""
+def trace(
+    topology: object,
+    collective: str,
+    size: int,
+    root: int | None = None,
+    small: bool = False,
+    program: Program | None = None,
+) -> Program:
+    """Run a topology's method and return the program that it wrote, `program` if that is given. Raises as `compile`."""
     instance = registry.get(topology)
     row = registry.info(instance)
     if size < 1:
@@ -70,7 +77,8 @@ def trace(topology: object, collective: str, size: int, root: int | None = None,
     method = getattr(instance, collective)
     if small:
         method = getattr(instance, f"{collective}_small", method)
-    program = Program(collective, size, root)
+    if program is None:
+        program = Program(collective, size, root)
     if root is None:
         method(program)
     else:

@@ -164,7 +164,11 @@ class Program:
         except TypeError as error:
             raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}]: ranks are integers: {error}") from error
         if destinations:  # none as below a leaf of a tree
-            self.statements.append(Statement(chunk, destinations, value.sources, value.at, _line(frame)))
+            self.record(Statement(chunk, destinations, value.sources, value.at, _line(frame)))
+
+    def record(self, statement: Statement) -> None:
+        """Append a statement; a reader that need not keep them all overrides it."""
+        self.statements.append(statement)
 
     def _place(self, key: tuple[_Rank, SupportsIndex], frame: FrameType) -> tuple[_Rank, int]:
         """What stands between the brackets of p[rank or ranks, chunk], with a chunk that there is."""

@@ -143,6 +143,11 @@ def get(topology: object) -> Any:
     return instance
 
 
+def takes_small(topology: object, collective: str, nbytes: int) -> bool:
+    """Whether a message of so many bytes uses the variant for small ones."""
+    return nbytes <= info(topology).small and hasattr(topology, f"{collective}_small")
+
+
 def label(topology: object) -> str:
     """The name of an instance with the parameters that are not the default: "wheel(hub=3)"."""
     given = [

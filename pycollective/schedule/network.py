@@ -1,0 +1,61 @@
+"""The cost model of the simulator: what a message and a reduction cost on a network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Ranks, each with one full-duplex port: it sends one message and receives one at a time.
+
+    A message of m bytes takes latency + m / bandwidth, and has the sender's and the receiver's port for that long:
+    α + mβ in the model of Hockney, "The communication challenge for MPP" (Parallel Computing 1994), as used by Thakur,
+    Rabenseifner and Gropp (IJHPCA 2005). To combine k operands of m bytes takes (k-1) m / reduction: their γ.
+
+    Not modelled: caches, the memory bandwidth that ranks of a node share, staging, links and switches between the ports
+    and their contention, and messages that interrupt computation.
+
+    Attributes:
+        latency: seconds a message (α).
+        bandwidth: bytes a second of a port (1/β).
+        reduction: bytes a second that a rank reduces (1/γ); math.inf: for nothing.
+        ranks_per_node: consecutive ranks that share a node. `latency` and `bandwidth` are those between nodes.
+        node_latency, node_bandwidth: the same within a node; None: as between nodes.
+        shared_port: the ranks of a node share one port, each way, for what goes to other nodes.
+
+    Raises:
+        ValueError: a bandwidth that is not above 0, a latency below 0 or not finite, less than one rank a node.
+    """
+
+    latency: float = 5e-6
+    bandwidth: float = 12.5e9
+    reduction: float = math.inf
+    ranks_per_node: int = 1
+    node_latency: float | None = None
+    node_bandwidth: float | None = None
+    shared_port: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("bandwidth", "reduction", "node_bandwidth"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} {value!r}: bytes a second, more than 0")
+        for name in ("latency", "node_latency"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} {value!r}: seconds, at least 0")
+        if self.ranks_per_node < 1:
+            raise ValueError(f"ranks_per_node {self.ranks_per_node}: at least one")
+
+    @property
+    def between_nodes(self) -> tuple[float, float]:
+        """α and β of a message that leaves its node."""
+        return self.latency, 1 / self.bandwidth
+
+    @property
+    def within_node(self) -> tuple[float, float]:
+        """α and β of a message that does not."""
+        latency = self.latency if self.node_latency is None else self.node_latency
+        return latency, 1 / (self.bandwidth if self.node_bandwidth is None else self.node_bandwidth)
