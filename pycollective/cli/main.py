@@ -115,5 +115,48 @@ def draw(
     raise typer.Exit(draw_(topology, out, ranks, collective, root, small))
 
 
+@app.command()
+def simulate(
+    topology: Annotated[
+        list[str] | None, typer.Argument(help=_TOPOLOGY, show_default="all that have the collective")
+    ] = None,
+    collective: Annotated[str, typer.Option(help="which of their collectives")] = "allreduce",
+    ranks: Annotated[str, typer.Option(help="rank counts, as 4,16,64")] = "4,16,64",
+    sizes: Annotated[str, typer.Option(help="FROM:TO:xFACTOR, FROM:TO:+STEP, or a list")] = "1K:1G:x8",
+    latency: Annotated[str, typer.Option(help="of a message")] = "5us",
+    bandwidth: Annotated[str, typer.Option(help="of a rank's port, each way; 12.5GB/s is 100Gbit/s")] = "100Gbit/s",
+    reduce: Annotated[str, typer.Option(help="bytes a second that a rank reduces")] = "inf",
+    node: Annotated[int, typer.Option(help="ranks that share a node")] = 1,
+    node_latency: Annotated[
+        str | None, typer.Option(help="of a message within a node", show_default="as between nodes")
+    ] = None,
+    node_bandwidth: Annotated[
+        str | None, typer.Option(help="of a rank's port within its node", show_default="as between nodes")
+    ] = None,
+    shared_port: Annotated[
+        bool, typer.Option("--shared-port", help="the ranks of a node share one port to the others")
+    ] = False,
+    root: Annotated[int, typer.Option(help="root of the collectives that have one")] = 0,
+    tile: Annotated[str, typer.Option(help="bytes of a tile, as 128K", show_default="chunks go in one piece")] = "",
+    json: Annotated[Path | None, typer.Option(help="write JSON; '-': to stdout, and nothing else")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write CSV; '-': to stdout, and nothing else")] = None,
+    plot: Annotated[Path | None, typer.Option(help="a .png, .svg or .pdf: time over size, or over ranks")] = None,
+) -> None:
+    """What collectives cost on a network with so many ranks, message by message, without the network."""
+    from pycollective.cli import simulate as command
+
+    network = {
+        "latency": latency,
+        "bandwidth": bandwidth,
+        "reduction": reduce,
+        "ranks_per_node": node,
+        "node_latency": node_latency,
+        "node_bandwidth": node_bandwidth,
+        "shared_port": shared_port,
+    }
+    request = command.Request(topology or (), collective, ranks, sizes, root, tile, network)
+    raise typer.Exit(command.run(request, command.Outputs(json, csv, plot)))
+
+
 if __name__ == "__main__":
     app()

@@ -1,0 +1,160 @@
+"""`pycollective simulate` as a person types it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from launch import CLI
+from pycollective.cli.main import app
+from pycollective.cli.simulate import parse_duration, parse_rate
+
+MINE = """
+from pycollective.schedule import topology
+
+@topology("simulated_chain")
+class Chain:
+    start: int = 0
+
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            for r in range(1, p.size):
+                p[self.start + r, c] += p[self.start + r - 1, c]
+            for r in range(p.size - 1, 0, -1):
+                p[self.start + r - 1, c] = p[self.start + r, c]
+
+    def broadcast(self, p, root):
+        if p.size == 3:
+            p[0, 0] = p[0, 0]
+"""
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["simulate", *words])
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    file = tmp_path / "simulated.py"
+    file.write_text(MINE)
+    return str(file)
+
+
+def test_a_table_marks_the_fastest_of_each_size() -> None:
+    done = run("ring", "halving_doubling", "--ranks", "4,7", "--sizes", "1K,1G")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("*") == 5  # a line for each, and the explanation
+    lines = [line.split() for line in done.stdout.splitlines() if "iB" in line]
+    assert [line[:2] for line in lines] == [["4", "1"], ["4", "1"], ["7", "1"], ["7", "1"]]
+    assert " ".join(lines[0][3:]) == "30.1 us 10.2 us *"
+
+
+def test_all_that_have_the_collective() -> None:
+    rows = json.loads(run("--collective", "gather", "--ranks", "8", "--sizes", "64K", "--json", "-").stdout)["rows"]
+    assert {"direct", "halving_doubling", "star", "tree"} <= {row["topology"] for row in rows}
+    assert {row["root"] for row in rows} == {0}
+    assert not {"ring", "wheel"} & {row["topology"] for row in rows}
+
+
+def test_units_and_nodes_reach_the_network() -> None:
+    words = """ring --ranks 4 --sizes 1M --latency 0.5ms --bandwidth 8Gbit/s --reduce 10GB/s
+               --node 2 --node-latency 300ns --node-bandwidth 50GB/s --shared-port --json -"""
+    document = json.loads(run(*words.split()).stdout)
+    assert document["network"] == {
+        "latency": 5e-4,
+        "bandwidth": 1e9,
+        "reduction": 1e10,
+        "ranks_per_node": 2,
+        "node_latency": 3e-7,
+        "node_bandwidth": 5e10,
+        "shared_port": True,
+    }
+    (row,) = document["rows"]
+    m = 2**18
+    assert row["time_us"] == pytest.approx(6 * (500 + m / 1e3) + 3 * m / 1e4)
+    assert (row["bytes_sent"], row["bytes_between_nodes"]) == (24 * m, 12 * m)
+
+
+def test_a_users_file(mine: str, tmp_path: Path) -> None:
+    table = tmp_path / "out.csv"
+    words = ("--ranks", "5", "--sizes", "4:64:x4", "--csv", str(table))
+    done = run(f"{mine}:simulated_chain", "simulated_chain(start=2)", *words)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [row["topology"] for row in rows] == ["simulated_chain"] * 3 + ["simulated_chain(start=2)"] * 3
+    assert {row["messages"] for row in rows} == {"8"}
+
+
+@pytest.mark.parametrize("words", [("--ranks", "4", "--sizes", "1K:1M:x8"), ("--ranks", "2,4,8", "--sizes", "1K")])
+def test_a_plot(tmp_path: Path, words: tuple[str, ...]) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "plot.svg"
+    done = run("ring", "tree", *words, "--plot", str(out))
+    assert done.exit_code == 0, done.output
+    assert "<svg" in out.read_text()
+
+
+def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycollective.cli import simulate as command
+    from pycollective.schedule import simulate
+
+    monkeypatch.setattr(command, "simulate", lambda *a, **how: simulate(*a, **how, limit=1000))
+    done = run("ring", "star", "--ranks", "4,32", "--sizes", "1M")
+    assert done.exit_code == 0, done.output
+    assert "ring: " in done.stderr and "allreduce on 32 ranks is too large to simulate" in done.stderr
+    assert done.stdout.splitlines()[-3].split()[:4] == ["32", "1", "MiB", "-"]
+    assert run("ring", "--ranks", "32", "--sizes", "1M").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["rimg"], "did you mean ring"),
+        (["nowhere.py"], "there is no file nowhere.py"),
+        (["ring", "--collective", "alltoall"], "ring has no alltoall"),
+        (["--collective", "alreduce"], "no collective is called 'alreduce'"),
+        (["ring", "--ranks", "0,4"], "at least 1"),
+        (["ring", "--sizes", "4:2"], "ends before it begins"),
+        (["ring", "--sizes", "0"], "at least 1 byte"),
+        (["ring", "--latency", "5"], "not a time: '5'"),
+        (["ring", "--bandwidth", "100Gbit"], "not a bandwidth"),
+        (["ring", "--bandwidth", "0GB/s"], "more than 0"),
+        (["ring", "--node", "0"], "at least one"),
+        (["ring", "--tile", "x"], "not a size"),
+        (["ring", "--collective", "broadcast", "--root", "4"], "root 4 is out of range for 4 ranks"),
+        (["ring", "--json", "-", "--csv", "-"], "one of --json and --csv"),
+        (["ring", "--json", "no/where.json"], "there is no folder"),
+        (["ring", "--plot", "x.txt"], "x.txt: write one of .png"),
+    ],
+)
+def test_a_wrong_request_is_explained(words: list[str], answer: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert answer in done.stderr
+    assert not done.stdout
+
+
+def test_a_wrong_program_names_its_line(mine: str) -> None:
+    done = run(f"{mine}:simulated_chain", "--collective", "broadcast", "--ranks", "3")
+    assert done.exit_code == 2
+    assert "simulated.py:17: chunk 0 before p.chunks(k)" in done.stderr
+
+
+def test_units() -> None:
+    assert [parse_duration(text) for text in ("5us", "1.5 ms", "2s", "300ns", "7µs")] == [5e-6, 1.5e-3, 2, 3e-7, 7e-6]
+    assert [parse_rate(text) for text in ("12.5GB/s", "100Gbit/s", "1 kB/s", "inf")] == [12.5e9, 12.5e9, 1e3, math.inf]
+
+
+def test_the_command_is_there() -> None:
+    done = subprocess.run(
+        [*CLI, "simulate", "star", "--ranks", "10000", "--sizes", "4"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "10000" in done.stdout
