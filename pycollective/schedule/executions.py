@@ -42,8 +42,7 @@ class Executions(Program):
         self._statements = 0
         self._holds: dict[int, int] = {}  # what lies in chunk * size + rank: an index of targets, or ~place initially
         self._writer = array("i")  # of each source, the index of the target that wrote it; below 0: nobody
-        self._origin = array("q")  # of each target, what it is a copy of
-        self._owner = array("i")  # of each target, its execution
+        self._origin = array("q")  # of each target, the first that got its value
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -62,7 +61,7 @@ class Executions(Program):
                 self._append(rank, chunk, sources, (rank,), writers, origin)
         elif targets:
             self._append(statement.at, chunk, sources, targets, writers, origin)
-        for at in range(len(self._owner) - len(targets), len(self._owner)):
+        for at in range(len(self.targets) - len(targets), len(self.targets)):
             self._holds[chunk * self.size + self.targets[at]] = at
         self._statements += 1
         if len(self.sources) + len(self.targets) > self.limit:
@@ -80,10 +79,8 @@ class Executions(Program):
         writers: array[int],
         origin: int | None,
     ) -> None:
-        number = len(self.rank)
-        for _ in targets:
-            self._origin.append(len(self._origin) if origin is None else origin)
-            self._owner.append(number)
+        value = len(self.targets) if origin is None else origin
+        self._origin.extend([value] * len(targets))
         self.rank.append(rank)
         self.chunk.append(chunk)
         self.group.append(self._statements)
@@ -121,7 +118,7 @@ class Executions(Program):
         needed = self._needed()
         if not all(needed):
             self._keep(needed)
-        del self._holds, self._origin, self._owner
+        del self._holds, self._origin
         self._find_dependencies()
         del self._writer
         self.height = array("i", bytes(4 * len(self)))
@@ -160,7 +157,7 @@ class Executions(Program):
         self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
         self.sources, self.source_at = array("i"), array("q", [0])
         self.targets, self.target_at = array("i"), array("q", [0])
-        self._writer, self._owner = array("i"), array("i")
+        self._writer = array("i")
         for number, rank in enumerate(ranks):
             written = range(target_at[number], target_at[number + 1])
             kept = tuple(targets[at] for at in written if needed[at])

@@ -13,8 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycollective.errors import ProgramError, TopologyError
-from pycollective.schedule import COLLECTIVES, Network, Placement, Program, compile, describe, simulate, topology
+from pycollective.schedule import (
+    COLLECTIVES,
+    Network,
+    Placement,
+    Program,
+    compile,
+    compile_program,
+    describe,
+    simulate,
+    topology,
+)
+from pycollective.schedule.executions import Executions
+from pycollective.schedule.messages import FIRST, LAST, messages_of
 from pycollective.schedule.simulator import chunk_sizes
+
+from .random_programs import programs
 
 LATENCY, BANDWIDTH, REDUCTION = 5e-6, 12.5e9, 20e9
 NETWORK = Network(LATENCY, BANDWIDTH, REDUCTION)
@@ -71,7 +85,6 @@ def test_tiles_pipeline_a_chain() -> None:
     assert simulate("ring", "broadcast", n, tiles * piece, tile=piece).messages == tiles * (n - 1)
 
 
-@topology("simulated_levels", order="fixed")
 class Levels:
     """Reduce within each of two nodes, across, and hand out."""
 
@@ -94,7 +107,7 @@ def test_two_nodes(shared: bool) -> None:
     network = Network(A, BANDWIDTH, REDUCTION, m, a, 100e9, shared)
     within = 2 * (m - 1) * (a + share * b) + (m - 1) * share * G
     across = (m if shared else 1) * (A + share * B) + share * G
-    found = simulate(Levels, "allreduce", 2 * m, S, network)
+    found = simulate(topology("levels")(Levels), "allreduce", 2 * m, S, network)
     assert found.seconds == pytest.approx(within + across)
     assert found.bytes_between_nodes == 2 * m * share
     assert found.bytes_sent == 2 * m * share * (2 * (m - 1) + 1)
@@ -207,7 +220,6 @@ def test_the_critical_path_leads_from_the_start_to_the_end() -> None:
     assert set(ring.critical_path) <= set(ring.steps)
 
 
-@topology("simulated_waste")
 class Waste:
     """A copy that is there already, one that nobody reads, one that is overwritten, and a push."""
 
@@ -220,7 +232,7 @@ class Waste:
 
 
 def test_what_nobody_needs_is_not_done() -> None:
-    found = simulate(Waste, "broadcast", 2, 100, NETWORK)
+    found = simulate(topology("waste")(Waste), "broadcast", 2, 100, NETWORK)
     assert (found.messages, found.bytes_sent) == (1, 100)
     assert found.finish == (pytest.approx(A + 100 * B), pytest.approx(A + 100 * B))
 
@@ -271,3 +283,36 @@ def test_wrong_input(wrong: dict[str, Any], error: type[Exception]) -> None:
 def test_wrong_network(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Network(**wrong)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_random_programs_move_what_the_compiler_moves(program: Program) -> None:
+    """All that is read from peers and written to them, chunk by chunk, and in an order that deadlocks nobody."""
+    if program.collective not in ("allreduce", "broadcast", "allgather"):
+        return  # where a rank has no output, the compiler leaves a push with the one that pushes
+    executions = Executions(program.collective, program.size, program.root, 10**6)
+    executions.chunks(program.chunk_count)
+    for statement in program.statements:
+        executions.record(statement)
+    executions.finish()
+    messages = messages_of(executions)
+    moved = Counter(
+        (int(source), int(target), executions.chunk[execution])
+        for execution, source, target in zip(messages.execution, messages.source, messages.target, strict=True)
+        if source != target
+    )
+    expected: Counter[tuple[int, int, int]] = Counter()
+    for rank, mine in enumerate(compile_program(program, Placement.INPLACE).ranks):
+        for step in mine.steps:
+            expected.update((source.rank, rank, step.chunk) for source in step.sources if source.rank != rank)
+            expected.update((rank, target.rank, step.chunk) for target in step.targets if target.rank != rank)
+    assert moved == expected
+
+    done: set[int] = set()
+    for execution, kind in zip(messages.execution, messages.kind, strict=True):
+        if kind & FIRST:
+            assert done.issuperset(executions.before[slice(*executions.before_at[execution : execution + 2])])
+        if kind & LAST:
+            done.add(execution)
+    assert len(done) == len(executions)
