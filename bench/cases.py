@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pycollective.cli.units import KIB, format_size, parse_size, parse_sizes
 from pycollective.schedule import collectives as programs
 
-__all__ = ["COLLECTIVES", "Case", "element_size", "format_size", "parse_size", "parse_sizes", "sweep_cases"]
-
-KIB = 1024
-_UNITS = {"": 1, "K": KIB, "M": KIB**2, "G": KIB**3}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
+__all__ = [
+    "COLLECTIVES",
+    "KIB",
+    "Case",
+    "element_size",
+    "format_size",
+    "parse_size",
+    "parse_sizes",
+    "sweep_cases",
+]
 
 
 @dataclass(frozen=True)
@@ -100,58 +106,6 @@ class Case:
     def busbw(self, seconds: float) -> float:
         """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
         return self.algbw(seconds) * programs.COLLECTIVES[self.collective].busbw_factor(self.ranks)
-
-
-def parse_size(text: str) -> int:
-    """Bytes in ``4``, ``64K``, ``1.5MiB``, ``256M`` (powers of 1024); ValueError for anything else."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"not a size: {text!r} (write 4, 64K, 1M or 2G)")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def parse_sizes(text: str) -> list[int]:
-    """Sizes in bytes from ``4:256M:x4`` (from, to, factor), ``1K:8K:+1K`` (step) or ``4,1K,64M`` (a list).
-
-    A range ends with its upper bound only where the factor or step lands on it.  ValueError names what is
-    wrong.
-    """
-    sizes: list[int] = []
-    for part in text.split(","):
-        fields = part.split(":")
-        if len(fields) == 1:
-            sizes.append(parse_size(part))
-        elif len(fields) in (2, 3):
-            sizes.extend(_range(part, fields))
-        else:
-            raise ValueError(f"not a range of sizes: {part!r} (write FROM:TO:xFACTOR or FROM:TO:+STEP)")
-    return sorted(set(sizes))
-
-
-def _range(part: str, fields: list[str]) -> Iterator[int]:
-    low, high = parse_size(fields[0]), parse_size(fields[1])
-    step = fields[2].strip() if len(fields) == 3 else "x4"
-    if low > high:
-        raise ValueError(f"the range {part!r} ends before it begins")
-    if step.startswith("x") and step[1:].isdigit() and int(step[1:]) > 1 and low > 0:
-        factor, addend = int(step[1:]), 0
-    elif step.startswith("+") and parse_size(step[1:]) > 0:
-        factor, addend = 1, parse_size(step[1:])
-    else:
-        raise ValueError(f"the step of {part!r} must be xFACTOR (2 or more, from a size above 0) or +STEP")
-    while low <= high:
-        yield low
-        low = low * factor + addend
-
-
-def format_size(nbytes: int) -> str:
-    """``4 B``, ``64 KiB``, ``1.5 MiB``: for people."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < KIB or unit == "GiB":
-            return f"{value:.4g} {unit}"
-        value /= KIB
-    raise AssertionError("unreachable")
 
 
 def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], ranks: int, root: int = 0) -> list[Case]:

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from .cases import format_size
+from pycollective.cli.units import format_size, format_time
+
 from .plan import NAMES, OURS
 from .result import Row
 from .stats import paired_ratio
@@ -47,14 +48,6 @@ def format_number(value: float) -> str:
         if value >= least:
             return f"{value:.{decimals}f}"
     return f"{value:.3f}"
-
-
-def format_time(seconds: float) -> str:
-    """Three significant digits with the unit that fits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 def row_table(rows: Iterable[Row], width: int) -> Table:

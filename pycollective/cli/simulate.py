@@ -6,20 +6,15 @@ import csv
 import io
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pycollective.cli.units import format_size, format_time, parse_duration, parse_rate, parse_size, parse_sizes
 from pycollective.errors import Error
 from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, simulate
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)")
-_A_SECOND = {"s": 1, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(B|bit)/s", re.IGNORECASE)
-_PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True)
@@ -70,24 +65,6 @@ def run(request: Request, outputs: Outputs) -> int:
     return 0 if found else 2
 
 
-def parse_duration(text: str) -> float:
-    """Seconds in "5us", "1.5 ms", "300ns"; ValueError for anything else."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"not a time: {text!r} (write 5us, 0.3ms or 800ns)")
-    return float(match[1]) / _A_SECOND[match[2]]
-
-
-def parse_rate(text: str) -> float:
-    """Bytes a second in "100Gbit/s", "12.5GB/s" (powers of 1000), "inf"; ValueError for anything else."""
-    if text.strip() == "inf":
-        return math.inf
-    match = _RATE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"not a bandwidth: {text!r} (write 12.5GB/s or 100Gbit/s)")
-    return float(match[1]) * _PREFIX[match[2].upper()] / (8 if match[3].lower() == "bit" else 1)
-
-
 def _network(typed: dict[str, Any]) -> Network:
     parsers = {"latency": parse_duration, "node_latency": parse_duration}
     parsers |= dict.fromkeys(("bandwidth", "node_bandwidth", "reduction"), parse_rate)
@@ -122,8 +99,6 @@ def _simulate(
 ) -> list[Simulation]:
     """All cases with all sizes; those that cannot be simulated are complained about."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from pycollective.bench.cases import parse_size, parse_sizes
 
     sizes = parse_sizes(request.sizes)
     tile = parse_size(request.tile) if request.tile else None
@@ -217,9 +192,6 @@ def _table(found: Sequence[Simulation]) -> Any:
     """A line a size, a column a topology."""
     from rich import box
     from rich.table import Table
-
-    from pycollective.bench.cases import format_size
-    from pycollective.bench.table import format_time
 
     times: dict[tuple[int, int], dict[str, float]] = {}
     for simulation in found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pycollective.cli.units import format_size
 from pycollective.schedule import Simulation
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart
@@ -27,11 +28,15 @@ def plot(found: Sequence[Simulation], path: Path) -> None:
             points = sorted((one.ranks if over_ranks else one.nbytes, one.seconds * 1e6) for one in chosen)
             style = {"color": _COLOURS[number % len(_COLOURS)], "marker": "o", "markersize": 3, "linewidth": 1.6}
             axis.plot(*zip(*points, strict=True) if points else ((), ()), label=name, **style)
-        axis.set_title(_size(panel) if over_ranks else f"{panel} ranks", loc="left", fontsize=10, fontweight="bold")
+        axis.set_title(
+            format_size(panel) if over_ranks else f"{panel} ranks", loc="left", fontsize=10, fontweight="bold"
+        )
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         ticks = counts if over_ranks else sizes[:: 1 + len(sizes) // 7]
-        axis.set_xticks(ticks, [str(tick) if over_ranks else _size(tick) for tick in ticks], rotation=40, ha="right")
+        axis.set_xticks(
+            ticks, [str(tick) if over_ranks else format_size(tick) for tick in ticks], rotation=40, ha="right"
+        )
         axis.minorticks_off()
         axis.grid(color="#E3E3E3", linewidth=0.7)
         axis.spines[["top", "right"]].set_visible(False)
@@ -40,9 +45,3 @@ def plot(found: Sequence[Simulation], path: Path) -> None:
     axes[-1].legend(frameon=False, fontsize=9)
     figure.suptitle(found[0].collective, x=0.012, ha="left", fontweight="bold")
     figure.savefig(path)
-
-
-def _size(nbytes: int) -> str:
-    from pycollective.bench.cases import format_size
-
-    return format_size(nbytes)

@@ -55,6 +55,8 @@ class Executions(Program):
         if len(sources) == 1:
             origin = self._origin_of(read[0])
             targets = tuple(rank for rank in targets if self._copied_to(rank, chunk) != origin)
+        self._statements += 1
+        self._refuse_more(statement, len(sources) * (len(targets) if statement.at is None else 1) + len(targets))
         writers = array("i", [max(-1, content) for content in read])
         if statement.at is None:
             for rank in targets:
@@ -63,8 +65,9 @@ class Executions(Program):
             self._append(statement.at, chunk, sources, targets, writers, origin)
         for at in range(len(self.targets) - len(targets), len(self.targets)):
             self._holds[chunk * self.size + self.targets[at]] = at
-        self._statements += 1
-        if len(self.sources) + len(self.targets) > self.limit:
+
+    def _refuse_more(self, statement: Statement, places: int) -> None:
+        if len(self.sources) + len(self.targets) + places > self.limit:
             raise ProgramError(
                 f"{statement.line}: {self.collective} on {self.size} ranks is too large to simulate: its first "
                 f"{self._statements} statements read and write more than {self.limit} places"

@@ -20,8 +20,8 @@ from pycollective.schedule.messages import CONTINUES, Messages, messages_of
 from pycollective.schedule.network import Network
 from pycollective.schedule.timing import Clocks, TimedStep
 
-LIMIT = 1 << 24
-"""Places that a program may read and write: about 2 GB of memory and a minute."""
+LIMIT = 1 << 23
+"""Places that a program may read and write altogether: about a gigabyte of memory and a minute."""
 ALIGNMENT = 64
 """Bytes: where the chunks of an equal split begin, as in the executor."""
 

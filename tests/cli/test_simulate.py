@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from launch import CLI
 from pycollective.cli.main import app
-from pycollective.cli.simulate import parse_duration, parse_rate
+from pycollective.cli.units import parse_duration, parse_rate
 
 MINE = """
 from pycollective.schedule import topology

@@ -255,6 +255,8 @@ def test_a_thousand_ranks_and_too_many() -> None:
     assert seconds("star", "allreduce", n, 64) == pytest.approx((n - 1) * (2 * (A + 64 * B) + 64 * G))
     with pytest.raises(ProgramError, match=r"ring.py:\d+: allreduce on 1000 ranks is too large.* first \d+ statements"):
         simulate("ring", "allreduce", n, 64, limit=10_000)
+    with pytest.raises(ProgramError, match="its first 1 statements read and write more than 8388608 places"):
+        simulate("direct", "allreduce", 20 * n, 64)  # before it is written out: 400 million
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_wrong_network(wrong: dict[str, Any]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_random_programs_move_what_the_compiler_moves(program: Program) -> None:
-    """All that is read from peers and written to them, chunk by chunk, and in an order that deadlocks nobody."""
+    """What is read from peers and written to them, chunk by chunk; and a rank does one thing after the other."""
     if program.collective not in ("allreduce", "broadcast", "allgather"):
         return  # where a rank has no output, the compiler leaves a push with the one that pushes
     executions = Executions(program.collective, program.size, program.root, 10**6)
@@ -310,9 +312,13 @@ def test_random_programs_move_what_the_compiler_moves(program: Program) -> None:
     assert moved == expected
 
     done: set[int] = set()
+    busy: dict[int, int] = {}
     for execution, kind in zip(messages.execution, messages.kind, strict=True):
         if kind & FIRST:
             assert done.issuperset(executions.before[slice(*executions.before_at[execution : execution + 2])])
+            assert executions.rank[execution] not in busy
+            busy[executions.rank[execution]] = execution
+        assert busy[executions.rank[execution]] == execution
         if kind & LAST:
-            done.add(execution)
+            done.add(busy.pop(executions.rank[execution]))
     assert len(done) == len(executions)
