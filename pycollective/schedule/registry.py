@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ class TopologyInfo:
     doc: str
 
 
+_NAME = re.compile(r"[\w+-]+")  # so that name(parameter=value) and FILE.py:name can be read
 _registered: dict[str, TopologyInfo] = {}
 _executed: dict[Path, bytes] = {}  # users' files, as they were read
 _loaded = False
@@ -66,11 +68,11 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         order: the claim about the order of reduction, see `TopologyInfo`; proved by the verifier.
 
     Raises:
-        TopologyError: the name is taken or no identifier, the order is unknown, the class has no collective, or takes
-            parameters by an __init__ of its own.
+        TopologyError: the name is taken or has odd characters, the order is unknown, the class has no collective, or
+            takes parameters by an __init__ of its own.
     """
-    if not (isinstance(name, str) and name.isidentifier()):
-        raise TopologyError(f"topology {name!r}: a name is an identifier, so that name(parameter=value) can be read")
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise TopologyError(f"topology {name!r}: a name is made of letters, digits, _, + and -")
     if order not in ORDERS:
         raise TopologyError(f"topology {name!r}: order {order!r} is none of {', '.join(ORDERS)}")
 
@@ -233,7 +235,7 @@ def _parameters(text: str) -> dict[str, Any]:
     if "(" not in text:
         return {}
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = ast.parse("f(" + text.partition("(")[2].strip(), mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}

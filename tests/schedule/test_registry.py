@@ -130,11 +130,21 @@ def test_registration_is_checked() -> None:
             def __init__(self, hub: int = 0) -> None: ...
             def allreduce(self, p: Program) -> None: ...
 
-    for name in ("", "ring(hub=1)", "2d", Wheel):
-        with pytest.raises(TopologyError, match="a name is an identifier"):
+    for name in ("", "ring(hub=1)", "two words", "mine.py", Wheel):
+        with pytest.raises(TopologyError, match="a name is made of"):
             topology(name)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="order 'some' is none of rank"):
         topology("some", order="some")  # type: ignore[arg-type]
+
+
+def test_a_name_need_not_be_an_identifier() -> None:
+    @topology("2d-torus")
+    class Torus:
+        width: int = 2
+
+        def allreduce(self, p: Program) -> None: ...
+
+    assert label(get("2d-torus(width=3)")) == "2d-torus(width=3)"
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
