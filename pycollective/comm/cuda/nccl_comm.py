@@ -303,6 +303,9 @@ class NcclCalls:
                 backend.give_up(str(error))
         else:
             self._failure = error
+            # Before kernels give up: what they then hand to the host's other ranks must not pass for a result there.
+            for _, within in self._adopted:
+                within.give_up(error)
         self.abort()
 
 

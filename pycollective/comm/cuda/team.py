@@ -23,7 +23,7 @@ from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
 from pycollective.comm.teams import KINDS, setting, share_segment
-from pycollective.errors import CommunicatorError
+from pycollective.errors import CommunicatorError, TimeoutError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -150,6 +150,16 @@ class DeviceTeam:
         with self._freeing:
             if self._works():
                 self._team.abort()
+
+    def give_up(self, error: Exception) -> None:
+        """Tell the other ranks that this one goes no further, and why."""
+        comm = self._comm()
+        if comm is None or not isinstance(comm._backend, _core.Team) or comm._backend.poisoned:
+            return
+        if isinstance(error, TimeoutError):
+            comm._backend.report_timeout(comm.rank, str(error))
+        else:
+            comm._backend.give_up(str(error))
 
     def look(self) -> None:
         """Called by the watcher: tell all ranks what a kernel found."""
