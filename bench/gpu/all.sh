@@ -96,6 +96,9 @@ if [[ -e $site/.built ]]; then
     --seconds $((LIMIT - SECONDS - 15)) --output "$out/tuning.json"
   step profile 60 bash -c 'away "$@"' - ncu --clock-control none --set detailed --launch-skip 3 --launch-count 1 \
     --kernel-name regex:run_ "$python" -P -m pycollective.bench.gpu.once
+elif ! wanted build; then
+  echo "nothing is built: ask for the step build, too" | tee -a "$out/summary.txt"
+  failed+=(build)
 fi
 cat "$out/summary.txt"
 echo "$SECONDS s in all"
