@@ -15,6 +15,7 @@ add_library(pc_core STATIC
   csrc/dtype/kernels_base.cpp
   csrc/schedule/layout.cpp
   csrc/executor/control.cpp
+  csrc/executor/copy.cpp
   csrc/executor/ledger.cpp
   csrc/executor/plan.cpp
   csrc/executor/cpu/liveness.cpp
@@ -23,6 +24,7 @@ add_library(pc_core STATIC
   csrc/engine/board.cpp
   csrc/engine/engine.cpp
   csrc/engine/fused.cpp
+  csrc/engine/peers.cpp
   csrc/engine/progress.cpp
   csrc/engine/signature.cpp
   csrc/engine/stalls.cpp
@@ -32,9 +34,11 @@ add_library(pc_core STATIC
   csrc/window/posix_shm.cpp
   csrc/window/local.cpp)
 target_link_libraries(pc_core PUBLIC pc_options)
-set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "-O3")
-# Under the thread sanitizer the baseline does: which threads touch what is the same, and the others take long to compile.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN)
+if(NOT PC_TSAN AND NOT PC_ASAN)
+  set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "-O3")
+endif()
+# Under a sanitizer the baseline does: which memory is touched is the same, and the others take long to compile.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN)
   target_sources(pc_core PRIVATE csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp)
   target_compile_definitions(pc_core PRIVATE PC_X86_KERNELS)
   set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES

@@ -1,0 +1,228 @@
+"""Every environment variable that pycollective reads: one table, from which values are read and documents are made.
+
+Standard library only, and no import of the package: the build runs this file, `python pycollective/settings.py HEADER`,
+to write the rows of the C++ core (see csrc/base/environment.h).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PREFIX = "PYCOLLECTIVE_"
+"""Names that begin with this are ours: one that is not in the table is misspelt, or meant for another version."""
+WARNED = "PYCOLLECTIVE_WARNED"
+MOST = 1e15
+"""Larger numbers, also `inf`, count as this: the core's integers hold it."""
+OWN_LAUNCHER, HOROVODS_LAUNCHERS = "`pycollective run`", "Horovod's launchers"
+LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "critical")
+
+_NUMBERS = ("seconds", "milliseconds", "microseconds", "bytes", "count", "level")
+_NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|\+?inf(inity)?", re.I)  # what environment.cpp takes
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable.
+
+    Attributes:
+        name: of the variable.
+        kind: a unit of numbers (seconds, milliseconds, microseconds, bytes, count, level), flag, file or text.
+        default: in the kind's unit; its type is the type of the value (float, int, bool or str).
+        meaning: one line.
+        reader: who reads it; of what a launcher sets, the launcher.
+        field: the member of the C++ core's `Environment`; empty where the core does not read it.
+        older: another name of the same setting, read where `name` is not set.
+        positive: whether 0 is refused.
+        choices: texts that are accepted, in any case; all where empty.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    meaning: str
+    reader: str
+    field: str = ""
+    older: str = ""
+    positive: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for errors."""
+        if self.kind in _NUMBERS:
+            unit = "" if self.kind in ("count", "level") else f" of {self.kind}"
+            return f"a number{unit}, {'above' if self.positive else 'at least'} 0"
+        if self.kind == "flag":
+            return "1, true, yes or on, or 0, false, no or off"
+        return f"one of {', '.join(self.choices)}"
+
+    def parse(self, text: str, name: str = "") -> Any:
+        """The value that a text stands for.
+
+        Raises:
+            ValueError: it is not what the setting expects; gives the name, the text and what is expected.
+        """
+        value: Any = None
+        if self.kind in _NUMBERS:
+            value = min(float(text), MOST) if _NUMBER.fullmatch(text) else -1.0
+            value = None if value < 0 or (self.positive and value == 0) else type(self.default)(value)
+        elif self.kind == "flag":
+            value = _FLAGS.get(text.strip().lower())
+        elif not self.choices or text.lower() in self.choices:
+            value = text
+        if value is None:
+            raise ValueError(f"{name or self.name}='{text}' is not {self.expected}")
+        return value
+
+    def write(self, value: Any) -> str:
+        """A value as one would set it."""
+        if isinstance(value, str):
+            return value
+        return f"{float(value):.10g}"
+
+    def find(self, env: Mapping[str, str]) -> tuple[str, str]:
+        """(the variable that sets it, its text); both empty where none does. An empty text counts as not set."""
+        for name in filter(None, (self.name, self.older)):
+            if env.get(name):
+                return name, env[name]
+        return "", ""
+
+
+_CALLS, _GPU, _ENGINE, _ELASTIC = "calls", "calls on GPUs", "engine", "elastic.run"
+
+# fmt: off
+_ROWS = (  # name, kind, default, meaning, who reads it (or sets it), field of the core
+    Setting("PYCOLLECTIVE_TIMEOUT", "seconds", 300.0, "how long a call waits for its peers", _CALLS, "timeout"),
+    Setting("PYCOLLECTIVE_SPIN_US", "microseconds", 2.0, "how long a wait spins before it yields", _CALLS, "spin_us"),
+    Setting("PYCOLLECTIVE_YIELD_US", "microseconds", 50.0,
+            "how long a wait yields before it sleeps", _CALLS, "yield_us"),
+    Setting("PYCOLLECTIVE_SCRATCH", "bytes", 4 << 20, "shared scratch of each rank", _CALLS, "scratch_bytes"),
+    Setting("PYCOLLECTIVE_TILE", "bytes", 128 << 10, "tile on window arrays", _CALLS, "tile_bytes"),
+    Setting("PYCOLLECTIVE_STAGED_TILE", "bytes", 128 << 10, "tile on staged arrays", _CALLS, "staged_tile_bytes"),
+    Setting("PYCOLLECTIVE_CUDA_SCRATCH", "bytes", 64 << 20, "GPU scratch of each rank", _GPU, "cuda_scratch_bytes"),
+    Setting("PYCOLLECTIVE_CUDA_TILE", "bytes", 512 << 10, "largest tile on GPUs", _GPU, "cuda_tile_bytes"),
+    Setting("PYCOLLECTIVE_ISA", "level", 3, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512", _CALLS, "isa"),
+    Setting("PYCOLLECTIVE_NCCL", "file", "", "the NCCL library to load; by default it is looked for", _GPU),
+    Setting("PYCOLLECTIVE_INIT_TIMEOUT", "seconds", 120.0,
+            "how long init() waits for all ranks", "init()", positive=True),
+    Setting("PYCOLLECTIVE_RANK", "text", "", "this rank", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_SIZE", "text", "", "number of ranks", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_LOCAL_RANK", "text", "", "this rank among those of the host", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_LOCAL_SIZE", "text", "", "number of ranks of the host", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_RENDEZVOUS", "text", "", "name of the socket where the ranks meet", OWN_LAUNCHER),
+    Setting(WARNED, "text", "", "unknown settings of which the launcher has warned already", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_ELASTIC_FILE", "file", "",
+            "where commits of elastic training are kept for the next job", _ELASTIC),
+    Setting("PYCOLLECTIVE_COMMIT", "text", "", "the commit that reports name, where git is missing", "`bench`"),
+    Setting("PYCOLLECTIVE_TOPOLOGY", "text", "", "topology of the engine's allreduces; by default direct", _ENGINE),
+    Setting("PYCOLLECTIVE_FUSION_BUFFER", "bytes", 512 << 10, "tile of the fusion buffer", _ENGINE),
+    Setting("PYCOLLECTIVE_FUSION_BUFFERS", "count", 2,
+            "tiles of the fusion buffer: further ones are packed ahead", _ENGINE),
+    Setting("PYCOLLECTIVE_GPU_FUSION_BUFFER", "bytes", 64 << 20, "fusion buffer in GPU memory", _ENGINE),
+    Setting("PYCOLLECTIVE_AUTOTUNE_FILE", "file", "", "keeps what autotuning found for the next run", _ENGINE),
+    Setting("PYCOLLECTIVE_AUTOTUNE_TOPOLOGIES", "text", "direct,star",
+            "topologies that autotuning may choose; by default those with which fusion changes no bit", _ENGINE),
+    Setting("HOROVOD_FUSION_THRESHOLD", "bytes", 128 << 20, "most bytes that are fused", _ENGINE),
+    Setting("HOROVOD_CYCLE_TIME", "milliseconds", 1.0,
+            "how long an operation that nobody waits for yet waits for others", _ENGINE),
+    Setting("HOROVOD_CACHE_CAPACITY", "count", 1 << 10, "least number of operations that are remembered", _ENGINE),
+    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", "seconds", 60.0,
+            "time until a stall is reported", _ENGINE, older="HOROVOD_STALL_CHECK_TIME"),
+    Setting("HOROVOD_STALL_CHECK_DISABLE", "flag", False, "1: never report stalls", _ENGINE),
+    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds", 0.0,
+            "time until a stall ends the job; 0: never", _ENGINE, older="HOROVOD_STALL_SHUTDOWN_TIME"),
+    Setting("HOROVOD_TIMELINE", "file", "", "where the timeline goes; DYNAMIC: started at run time", _ENGINE),
+    Setting("HOROVOD_TIMELINE_MARK_CYCLES", "flag", False, "1: mark every batch in the timeline", _ENGINE),
+    Setting("HOROVOD_AUTOTUNE", "flag", False, "1: find threshold, cycle time and topologies by measuring", _ENGINE),
+    Setting("HOROVOD_AUTOTUNE_LOG", "file", "", "what autotuning measured (CSV)", _ENGINE),
+    Setting("HOROVOD_LOG_LEVEL", "text", "", "trace, debug, info, warning, error or fatal", _ENGINE, choices=LEVELS),
+    Setting("HOROVOD_DYNAMIC_PROCESS_SETS", "flag", False,
+            "1: process sets may be added after init()", "pycollective.torch"),
+    Setting("HOROVOD_ELASTIC_TIMEOUT", "seconds", 600.0,
+            "how long to wait for ranks or slots after a loss", _ELASTIC, positive=True),
+    Setting("HOROVOD_RANK", "text", "", "this rank", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_SIZE", "text", "", "number of ranks", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_LOCAL_SIZE", "text", "", "number of ranks of the host", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_CONTROLLER", "text", "", "gloo: Horovod's variables come before MPI's", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_GLOO_RENDEZVOUS_ADDR", "text", "", "with the port, the name of the job", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_GLOO_RENDEZVOUS_PORT", "text", "", "with the address, the name of the job", HOROVODS_LAUNCHERS),
+)
+# fmt: on
+
+TABLE = {row.name: row for row in _ROWS}
+"""Every setting, by name."""
+
+
+def read(name: str, env: Mapping[str, str] | None = None) -> Any:
+    """The value of a setting: what the environment has, else the default.
+
+    Args:
+        env: `os.environ` by default.
+
+    Raises:
+        ValueError: the environment has something that the setting does not take.
+    """
+    row = TABLE[name]
+    set_by, text = row.find(os.environ if env is None else env)
+    return row.parse(text, set_by) if set_by else row.default
+
+
+def unknown(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with our prefix that are not settings, each with a sentence that has the nearest name.
+
+    Those of which the launcher has warned already are left out.
+    """
+    names = [name for name in env if name.startswith(PREFIX) and name not in TABLE]
+    done = env.get(WARNED, "").split(",") if names else []
+    return {name: _not_known(name) for name in sorted(names) if name not in done}
+
+
+def warn_of_unknown(stacklevel: int = 2) -> None:
+    """Issue a RuntimeWarning for each unknown variable of the environment; the first call in a process alone does."""
+    global _warned
+    if not _warned:
+        _warned = True
+        for sentence in unknown(os.environ).values():
+            warnings.warn(sentence, RuntimeWarning, stacklevel=stacklevel + 1)
+
+
+_warned = False
+
+
+def _not_known(name: str) -> str:
+    import difflib
+
+    ours = {row.removeprefix(PREFIX): row for row in TABLE if row.startswith(PREFIX)}
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), ours, n=1)
+    hint = f"did you mean {ours[near[0]]}?" if near else "`pycollective doctor` lists the settings"
+    return f"{name} is not a setting of pycollective and has no effect; {hint}"
+
+
+def header() -> str:
+    """The C++ core's rows, as the X macro that csrc/base/environment.h uses."""
+    rows = [row for row in TABLE.values() if row.field]
+    lines = [
+        "// Generated from pycollective/settings.py; do not edit.",
+        "#pragma once",
+        "",
+        "// X(field, name, default, what is expected, unit, meaning)",
+        "#define PC_ENVIRONMENT(X) \\",
+    ]
+    lines += [
+        f'  X({row.field}, "{row.name}", {float(row.default)!r}, "{row.expected}", "{row.kind}", "{row.meaning}") \\'
+        for row in rows
+    ]
+    return "\n".join([*lines, ""]) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).parent.mkdir(parents=True, exist_ok=True)
+    Path(sys.argv[1]).write_text(header())
