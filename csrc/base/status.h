@@ -14,8 +14,8 @@ enum class Status : int32_t {
   failed,   // the communicator is poisoned; the abort record says why
 };
 
-// Why a communicator was poisoned; each kind is one Python exception.
-enum class Fault : uint32_t { none = 0, mismatch, timeout, peer_lost, aborted };
+// Why a communicator was poisoned; each kind is one Python exception.  `nested` alone refuses a call and poisons nothing.
+enum class Fault : uint32_t { none = 0, mismatch, timeout, peer_lost, aborted, nested };
 
 // Raised for anything that is found before a call is entered.
 struct InvalidArgument : std::invalid_argument { using std::invalid_argument::invalid_argument; };

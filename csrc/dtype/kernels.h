@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bits.h"
 #include "dtype/table.h"
 
 namespace pc {
@@ -18,7 +19,11 @@ struct Scaling {
   double divisor = 1.0;
   double postscale = 1.0;
   bool active() const { return prescale != 1.0 || divisor != 1.0 || postscale != 1.0; }
-  bool operator==(const Scaling&) const = default;
+  // Equal factors give equal bits: plans are cached by them.
+  bool operator==(const Scaling& other) const {
+    return bits_of(prescale) == bits_of(other.prescale) && bits_of(divisor) == bits_of(other.divisor) &&
+           bits_of(postscale) == bits_of(other.postscale);
+  }
 };
 
 struct Block {

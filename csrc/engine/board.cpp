@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 #include "base/status.h"
@@ -22,7 +24,15 @@ using std::chrono::steady_clock;
 int64_t now_ns() { return steady_clock::now().time_since_epoch().count(); }
 static_assert(std::is_same_v<steady_clock::period, std::nano>);
 
+constexpr int kEagerTries = 100;  // of the lock, before a waiter sleeps between two: about a turn of all ranks
+constexpr auto kNap = std::chrono::microseconds(50);
+constexpr auto kLockedOutEvery = std::chrono::milliseconds(5);
+constexpr uint32_t kHolderBits = 16;
+constexpr uint64_t kHolderMask = (uint64_t{1} << kHolderBits) - 1;
+
 constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it is far from where an integer ends
+constexpr uint32_t kPrepared = 0x5043'4244;
+constexpr int32_t kMostSlots = 1 << 24;
 constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Names are told apart by 128 bits of hash; the text is for messages.
@@ -42,23 +52,26 @@ void hash_of(const std::string& name, uint64_t (&hash)[2]) {
 struct Header {
   pthread_mutex_t mutex;  // robust: whoever dies with it is noticed
   std::atomic<uint32_t> broken;
+  std::atomic<uint64_t> holding;  // how often the mutex was taken, and in the low bits who holds it: rank + 1, 0 nobody
   alignas(64) std::atomic<uint32_t> news;  // a futex
   std::atomic<uint32_t> sleepers;
   alignas(64) std::atomic<uint64_t> batches;  // cut so far
-  std::atomic<int32_t> ready;                 // operations that wait to be cut
-  std::atomic<int64_t> threshold;             // bytes
-  std::atomic<double> cycle;                  // seconds
-  uint64_t ids;                               // written to the ring so far
+  std::atomic<int32_t> ready;  // operations that wait to be cut
+  std::atomic<int64_t> threshold;  // bytes
+  std::atomic<double> cycle;  // seconds
+  uint64_t ids;  // written to the ring so far
   int64_t ready_since, ready_bytes;
   bool urgent;
   int32_t used, hand;
   RankSet joined;
+  std::atomic<uint32_t> prepared;  // kPrepared
+  alignas(64) std::atomic<uint64_t> beats[kMostRanks];
 };
 
 // One round of an operation: what has been said of it.
 struct Record {
   Signature signature;  // of the first to announce
-  Signature theirs;     // of the first that differs from it
+  Signature theirs;  // of the first that differs from it
   int32_t first, other, last, priority;
   int64_t bytes, place, since, ready;
   bool urgent, differs;
@@ -72,7 +85,7 @@ struct Slot {
   char name[128];
   int32_t next;  // in its bucket; -1: the last
   uint32_t turn;
-  RankSet announced;    // the round that is being announced: records[turn & 1]
+  RankSet announced;  // the round that is being announced: records[turn & 1]
   RankSet outstanding;  // who has not fetched the agreed round yet: the other record
   Record records[2];
   int64_t rows[];  // of both records, one for each rank
@@ -90,33 +103,88 @@ namespace {
 constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * sizeof(int64_t) * size); }
 }  // namespace
 
-// Holds the board.  A rank that died holding it has left it in an unknown state: nobody uses it any more.
+// Holds the board, or not if that took longer than the limit.  A rank that died holding it has left it in an unknown
+// state: nobody uses it any more.
 class Board::Lock {
  public:
-  explicit Lock(const Board& board) : mutex_(board.header_->mutex) {
-    std::atomic<uint32_t>& broken = board.header_->broken;
-    const int code = pthread_mutex_lock(&mutex_);
+  Lock(Board& board, Limit limit) : header_(*board.header_) {
+    const int code = board.take_lock(limit);
+    if (code == EBUSY) return;
     if (code == EOWNERDEAD) {
-      broken.store(1, std::memory_order_release);
-      pthread_mutex_consistent(&mutex_);
+      header_.broken.store(1, std::memory_order_release);
+      pthread_mutex_consistent(&header_.mutex);
     } else if (code != 0) {
       throw SystemFailure(std::string("the engine's lock: ") + std::strerror(code));
     }
-    if (broken.load(std::memory_order_acquire) == 0) return;
-    pthread_mutex_unlock(&mutex_);
-    const int32_t rank = board.who_died ? board.who_died() : -1;
+    if (header_.broken.load(std::memory_order_acquire) == 0) {
+      held_ = true;
+      const uint64_t times = (header_.holding.load(std::memory_order_relaxed) >> kHolderBits) + 1;
+      header_.holding.store(times << kHolderBits | static_cast<uint64_t>(board.rank_ + 1), std::memory_order_relaxed);
+      return;
+    }
+    const int32_t holder = holder_of(header_);  // nobody has written it since
+    pthread_mutex_unlock(&header_.mutex);
+    const int32_t rank = holder < 0 && board.who_died ? board.who_died() : holder;
     throw CommunicatorFault(
         Fault::peer_lost, rank,
         (rank < 0 ? "a rank" : board.label(rank)) + " is gone: it ended while it wrote to the engine's board");
   }
-  ~Lock() { pthread_mutex_unlock(&mutex_); }
+  ~Lock() {
+    if (!held_) return;
+    header_.holding.store(header_.holding.load(std::memory_order_relaxed) & ~kHolderMask, std::memory_order_relaxed);
+    pthread_mutex_unlock(&header_.mutex);
+  }
   Lock(const Lock&) = delete;
+  explicit operator bool() const { return held_; }
+
+  static int32_t holder_of(const Header& header) {
+    return static_cast<int32_t>(header.holding.load(std::memory_order_relaxed) & kHolderMask) - 1;
+  }
 
  private:
-  pthread_mutex_t& mutex_;
+  Header& header_;
+  bool held_ = false;
 };
 
+// 0, EBUSY: not by the limit, or another error.  The lock is held for microseconds, unless its holder is without a core
+// or stopped.  Waiters poll: the mutex knows only a clock that somebody may set.
+int Board::take_lock(Limit limit) {
+  int code = pthread_mutex_trylock(&header_->mutex);
+  auto checked = Limit{};
+  for (int tries = 0; code == EBUSY; ++tries) {
+    if (tries < kEagerTries) sched_yield();
+    else std::this_thread::sleep_for(kNap);
+    code = pthread_mutex_trylock(&header_->mutex);
+    if (code != EBUSY) break;
+    const auto now = steady_clock::now();
+    if (checked == Limit{}) checked = now;
+    if (now - checked >= kLockedOutEvery) {
+      checked = now;
+      if (locked_out) locked_out(Lock::holder_of(*header_), same_holder_for());
+    }
+    if (now >= limit) break;
+  }
+  return code;
+}
+
+// For how long this rank has seen one and the same holding of the lock, over all of its threads and attempts.
+std::chrono::nanoseconds Board::same_holder_for() {
+  const uint64_t holding = header_->holding.load(std::memory_order_relaxed);
+  const int64_t now = now_ns();
+  if (holding_seen_.exchange(holding, std::memory_order_relaxed) != holding)
+    holding_since_.store(now, std::memory_order_relaxed);
+  return std::chrono::nanoseconds(now - holding_since_.load(std::memory_order_relaxed));
+}
+
+int32_t Board::holder() const { return Lock::holder_of(*header_); }
+
+bool Board::await_lock(Limit limit) { return static_cast<bool>(Lock(*this, limit)); }
+
 size_t Board::bytes(int32_t size, int32_t slots) {
+  if (size < 1 || size > kMostRanks)
+    throw InvalidArgument("the engine takes 1 to 256 ranks of one host, not " + std::to_string(size));
+  if (slots < 1 || slots > kMostSlots)
+    throw InvalidArgument("a board has 1 to " + std::to_string(kMostSlots) + " slots, not " + std::to_string(slots));
   const auto n = static_cast<size_t>(slots);
   return round_up(sizeof(Header)) + n * slot_bytes(size) + 4 * round_up(n * sizeof(int32_t)) +
          round_up(n * sizeof(Batch));
@@ -124,7 +192,6 @@ size_t Board::bytes(int32_t size, int32_t slots) {
 
 Board::Board(std::shared_ptr<void> owner, char* memory, int32_t rank, int32_t size, int32_t slots)
     : owner_(std::move(owner)), header_(reinterpret_cast<Header*>(memory)), rank_(rank), size_(size), slots_(slots) {
-  if (size > kMostRanks) throw InvalidArgument("the engine takes at most 256 ranks of one host");
   const auto n = static_cast<size_t>(slots);
   slots_at_ = memory + round_up(sizeof(Header));
   char* at = slots_at_ + n * slot_bytes(size);
@@ -143,7 +210,10 @@ void Board::prepare() {
   pthread_mutex_init(&header_->mutex, &kind);
   pthread_mutexattr_destroy(&kind);
   std::fill(buckets_, buckets_ + slots_, -1);
+  header_->prepared.store(kPrepared, std::memory_order_release);
 }
+
+bool Board::prepared() const { return header_->prepared.load(std::memory_order_acquire) == kPrepared; }
 
 Slot& Board::slot(int32_t index) const {
   return *reinterpret_cast<Slot*>(slots_at_ + static_cast<size_t>(index) * slot_bytes(size_));
@@ -189,10 +259,11 @@ void Board::forget(int32_t index) {
 
 // -- announcing ---------------------------------------------------------------------------------------------------
 
-void Board::announce(std::vector<Announcement>& items, bool urgent) {
+bool Board::announce(std::vector<Announcement>& items, bool urgent, Limit limit) {
   bool ready = false;
   {
-    const Lock lock(*this);
+    const Lock lock(*this, limit);
+    if (!lock) return false;
     const int64_t now = now_ns();
     try {
       for (Announcement& item : items) note(item, urgent, now);
@@ -211,6 +282,7 @@ void Board::announce(std::vector<Announcement>& items, bool urgent) {
     }
   }
   if (ready) wake();
+  return true;
 }
 
 void Board::note(Announcement& item, bool urgent, int64_t now) {
@@ -273,10 +345,10 @@ bool Board::settle(int32_t index, int64_t now) {
   return true;
 }
 
-bool Board::leave() {
+bool Board::leave(Limit limit) {
   {
-    const Lock lock(*this);
-    if (has_batch() || has_ready()) return false;
+    const Lock lock(*this, limit);
+    if (!lock || has_batch() || has_ready()) return false;
     header_->joined.remove(rank_);
     for (int32_t i = 0; i < header_->used; ++i) slot(i).announced.remove(rank_);
   }
@@ -284,16 +356,18 @@ bool Board::leave() {
   return true;
 }
 
-void Board::urge(int32_t index) {
+bool Board::urge(int32_t index, Limit limit) {
   {
-    const Lock lock(*this);
+    const Lock lock(*this, limit);
+    if (!lock) return false;
     Slot& s = slot(index);
     if (s.announced.has(rank_)) s.current().urgent = true;
     const int32_t count = header_->ready.load(std::memory_order_relaxed);
-    if (header_->urgent || std::find(ready_, ready_ + count, index) == ready_ + count) return;
+    if (header_->urgent || std::find(ready_, ready_ + count, index) == ready_ + count) return true;
     header_->urgent = true;
   }
   wake();
+  return true;
 }
 
 // -- batches ------------------------------------------------------------------------------------------------------
@@ -301,11 +375,11 @@ void Board::urge(int32_t index) {
 bool Board::has_batch() const { return header_->batches.load(std::memory_order_acquire) > fetched_; }
 bool Board::has_ready() const { return header_->ready.load(std::memory_order_acquire) > 0; }
 
-steady_clock::time_point Board::cut(bool at_once) {
+steady_clock::time_point Board::cut(bool at_once, Limit limit) {
   if (!has_ready()) return steady_clock::time_point::max();
   {
-    const Lock lock(*this);
-    if (has_batch()) return steady_clock::time_point{};
+    const Lock lock(*this, limit);
+    if (!lock || has_batch()) return steady_clock::time_point{};
     if (header_->ready.load(std::memory_order_relaxed) == 0) return steady_clock::time_point::max();
     const auto cycle = std::chrono::nanoseconds(static_cast<int64_t>(cycle_seconds() * 1e9));
     const auto due = steady_clock::time_point(std::chrono::nanoseconds(header_->ready_since)) + cycle;
@@ -355,12 +429,13 @@ void Board::cut_batch(const std::vector<int32_t>& chosen) {
   header_->batches.store(number + 1, std::memory_order_release);
 }
 
-std::vector<Member> Board::fetch() {
+std::vector<Member> Board::fetch(Limit limit) {
   std::vector<Member> members;
   if (!has_batch()) return members;
   bool ready = false;
   {
-    const Lock lock(*this);
+    const Lock lock(*this, limit);
+    if (!lock) return members;
     const Batch batch = batches_[fetched_++ % static_cast<uint64_t>(slots_)];
     members.resize(batch.count);
     for (int32_t i = 0; i < batch.count; ++i) {
@@ -411,11 +486,15 @@ void Board::wake() {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&header_->news), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void Board::beat() { header_->beats[rank_].fetch_add(1, std::memory_order_relaxed); }
+uint64_t Board::beats(int32_t rank) const { return header_->beats[rank].load(std::memory_order_relaxed); }
+
 // -- what is missing ----------------------------------------------------------------------------------------------
 
-std::vector<Stall> Board::stalls(double seconds, bool all) {
+std::vector<Stall> Board::stalls(double seconds, bool all, Limit limit) {
   std::vector<Stall> found;
-  const Lock lock(*this);
+  const Lock lock(*this, limit);
+  if (!lock) return found;
   const int64_t now = now_ns();
   for (int32_t i = 0; i < header_->used; ++i) {
     Slot& s = slot(i);
@@ -430,6 +509,16 @@ std::vector<Stall> Board::stalls(double seconds, bool all) {
     if (!stall.missing.empty() && (all || stall.reporter == rank_)) found.push_back(std::move(stall));
   }
   return found;
+}
+
+std::string Board::awaited_from(int32_t rank, Limit limit) {
+  const Lock lock(*this, limit);
+  for (int32_t i = 0; lock && i < header_->used; ++i) {
+    Slot& s = slot(i);
+    if (s.announced.none() || s.announced.has(rank)) continue;
+    if (s.current().signature.kind == Kind::join || !header_->joined.has(rank)) return s.name;
+  }
+  return {};
 }
 
 void Board::tune(int64_t threshold, double cycle_seconds) {

@@ -60,23 +60,33 @@ struct Slot;
 
 class Board {
  public:
+  using Limit = std::chrono::steady_clock::time_point;
+  static constexpr Limit kNoLimit = Limit::max();
   static size_t bytes(int32_t size, int32_t slots);
 
   // `memory`: shared by all ranks, zeros at first.  One rank calls prepare() before any other uses its board.
   Board(std::shared_ptr<void> owner, char* memory, int32_t rank, int32_t size, int32_t slots);
   void prepare();
+  bool prepared() const;
 
-  // Throws InvalidArgument if there are more operations under way than slots.
-  void announce(std::vector<Announcement>& items, bool urgent);
+  // What follows takes the board's lock, and waits for it until `limit`; where that has passed nothing has happened.
+  // See locked_out for what ends a wait that has no limit.
+
+  // Throws InvalidArgument if there are more operations under way than slots.  False: not announced by `limit`.
+  bool announce(std::vector<Announcement>& items, bool urgent, Limit limit = kNoLimit);
   // This rank submits nothing more: what is not complete lacks it from now on.  False, and nothing has happened, if the
   // others count on it for something yet.
-  bool leave();
-  void urge(int32_t slot);  // somebody waits for it: do not hold it back for others to fuse with
+  bool leave(Limit limit = kNoLimit);
+  // Somebody waits for it: do not hold it back for others to fuse with.  False: not by `limit`.
+  bool urge(int32_t slot, Limit limit = kNoLimit);
   // The next batch in order; empty: not cut yet.
-  std::vector<Member> fetch();
+  std::vector<Member> fetch(Limit limit = kNoLimit);
   // Cuts a batch if there is reason to; else says when there may be one (the far future: nothing is ready).
   // `at_once`: without waiting for more to fuse.
-  std::chrono::steady_clock::time_point cut(bool at_once = false);
+  std::chrono::steady_clock::time_point cut(bool at_once = false, Limit limit = kNoLimit);
+  // Whether the lock was free at some moment before `limit`.
+  bool await_lock(Limit limit);
+  int32_t holder() const;  // the rank that holds it now; -1: none, or unknown
   bool has_batch() const;
   bool has_ready() const;
 
@@ -85,7 +95,13 @@ class Board {
   void sleep(uint32_t seen, std::chrono::nanoseconds limit);
   void wake();
 
-  std::vector<Stall> stalls(double seconds, bool all);
+  // A rank that is not stopped does so several times a second, whatever its program does.
+  void beat();
+  uint64_t beats(int32_t rank) const;
+
+  std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit);
+  // An operation, a join among them, that some rank has submitted and `rank` has not but must.  Empty: none.
+  std::string awaited_from(int32_t rank, Limit limit = kNoLimit);
   // Shared by all ranks: whoever cuts obeys them.
   void tune(int64_t threshold, double cycle_seconds);
   int64_t threshold() const;
@@ -95,11 +111,16 @@ class Board {
   int32_t size() const { return size_; }
   // For messages; whoever knows more about the ranks sets it.
   std::function<std::string(int32_t)> label = [](int32_t rank) { return "rank " + std::to_string(rank); };
-  // Which rank has died, asked where one did so in the midst of writing here; -1: unknown.
+  // Which rank has died, asked where one did so in the midst of writing here and is not known; -1: unknown.
   std::function<int32_t()> who_died;
+  // Called every few milliseconds while the lock cannot be had: by the rank that holds it (-1: unknown), and for how
+  // long the same one has.  Throws to give up.
+  std::function<void(int32_t holder, std::chrono::nanoseconds waited)> locked_out;
 
  private:
   class Lock;
+  int take_lock(Limit limit);
+  std::chrono::nanoseconds same_holder_for();
   int32_t find(const std::string& name, const uint64_t (&hash)[2]);
   int32_t take_slot();
   void forget(int32_t slot);
@@ -119,6 +140,8 @@ class Board {
   Batch* batches_;
   int32_t rank_, size_, slots_;
   uint64_t fetched_ = 0;  // batches
+  std::atomic<uint64_t> holding_seen_{0};  // the holding of the lock that this rank has last waited for
+  std::atomic<int64_t> holding_since_{0};  // and when it first did; nanoseconds of the steady clock
 };
 
 }  // namespace pc::engine

@@ -14,10 +14,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kCheckEvery = milliseconds(5);     // how often a driver without work looks after its peers
 constexpr auto kNap = milliseconds(50);           // longest sleep of a driver
-constexpr auto kInspectEvery = milliseconds(250);  // how often the engine's thread looks for stalls and signals
+constexpr auto kTurn = milliseconds(100);          // how often a submit that waits for the board looks for signals
 
+// Of arrays of which read_item has checked that their bytes fit 64 bits.
 int64_t bytes_of(const Signature& signature) {
   auto bytes = static_cast<int64_t>(size_of(signature.dtype));
   for (int32_t d = 0; d < std::min(signature.dims, kMostDims); ++d) bytes *= signature.shape[d];
@@ -37,10 +37,22 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
       runner_(std::move(runner)),
       reports_given_(reports_wanted.load()) {
   board_->who_died = [this] { return find_lost(); };
+  board_->locked_out = [this](int32_t holder, std::chrono::nanoseconds waited) { locked_out(holder, waited); };
+  silences_.resize(static_cast<size_t>(team_->size()));
   board_->label = [this](int32_t rank) { return team_->label(rank); };
 }
 
 void Engine::submit(const Pendings& operations, bool now) {
+  if (now) require_outside();
+  while (!announce(operations, now)) {  // a rank holds the board: let the other threads of this one at the engine
+    board_->await_lock(Clock::now() + kTurn);
+    if (Team::interrupted && Team::interrupted())
+      throw CommunicatorFault(Fault::aborted, team_->rank(), "a submit was interrupted");
+  }
+}
+
+// False: the board could not be had at once, and nothing has happened.
+bool Engine::announce(const Pendings& operations, bool now) {
   bool asleep = false;
   {
     const std::lock_guard lock(mutex_);
@@ -58,7 +70,7 @@ void Engine::submit(const Pendings& operations, bool now) {
       operation->submitted_ = submitted;
       said.push_back(operation->announcement_);
     }
-    board_->announce(said, now);
+    if (!board_->announce(said, now, Clock::now() + kMoment)) return false;
     for (size_t i = 0; i < operations.size(); ++i) {
       operations[i]->announcement_.slot = said[i].slot;
       by_slot_[said[i].slot] = flying_[said[i].name] = operations[i];
@@ -66,6 +78,7 @@ void Engine::submit(const Pendings& operations, bool now) {
     asleep = !driven_ && !now;
   }
   if (asleep) idle_.notify_one();
+  return true;
 }
 
 // -- driving ------------------------------------------------------------------------------------------------------
@@ -73,7 +86,9 @@ void Engine::submit(const Pendings& operations, bool now) {
 // Once the engine closes only close() gets it.
 bool Engine::take_wheel(bool to_close) {
   const std::lock_guard lock(mutex_);
-  return closing_ == to_close && !std::exchange(driven_, true);
+  if (closing_ != to_close || std::exchange(driven_, true)) return false;
+  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  return true;
 }
 
 void Engine::leave_wheel() {
@@ -81,14 +96,21 @@ void Engine::leave_wheel() {
   {
     const std::lock_guard lock(mutex_);
     driven_ = false;
+    driver_.store({}, std::memory_order_relaxed);
     more = !flying_.empty();
     if (waiters_ > 0) completed_.notify_all();  // one of them may drive
   }
   if (more) idle_.notify_one();
 }
 
+// A thread finds its own number there only if it has written it.
+void Engine::require_outside() const {
+  if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(team_->name());
+}
+
 bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
   team_->require_own();  // who waits may drive
+  if (!operation->done()) require_outside();
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
     if (take_wheel(false)) {
@@ -105,8 +127,8 @@ bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point l
   return true;
 }
 
-void Engine::urge(const Pending& operation) {
-  if (!operation.done()) board_->urge(operation.announcement_.slot);
+bool Engine::urge(const Pending& operation, Clock::time_point limit) {
+  return operation.done() || board_->urge(operation.announcement_.slot, limit);
 }
 
 void Engine::loop() {
@@ -116,12 +138,13 @@ void Engine::loop() {
       idle_.wait_for(lock, kInspectEvery, [this] { return closing_ || (!driven_ && !flying_.empty()); });
       if (closing_) return;
     }
+    board_->beat();
     inspect();
     {
       const std::lock_guard lock(mutex_);
-      if (driven_ || closing_ || flying_.empty()) continue;
-      driven_ = true;
+      if (flying_.empty()) continue;
     }
+    if (!take_wheel(false)) continue;
     turn(Clock::now() + kInspectEvery);
     leave_wheel();
   }
@@ -132,8 +155,9 @@ bool Engine::turn(Clock::time_point limit) {
   try {
     if (team_->poisoned()) team_->raise();
     if (!await_batch(limit)) return false;
-    const std::vector<Member> members = board_->fetch();
-    if (!members.empty()) run_batch(members);
+    const std::vector<Member> members = board_->fetch(limit);
+    if (members.empty()) return false;
+    run_batch(members);
     return true;
   } catch (const CommunicatorFault& fault) {
     fail(fault);
@@ -149,56 +173,27 @@ bool Engine::await_batch(Clock::time_point limit) {
     const uint32_t seen = board_->news();
     if (board_->has_batch()) return true;
     const auto now = Clock::now();
+    if (now >= limit) {
+      check_peers(now);
+      return false;
+    }
     if (board_->has_ready() && (seen != known || now >= due)) {
       known = seen;
-      due = board_->cut();
+      due = board_->cut(false, limit);
       continue;
     }
-    if (now >= limit) return false;
+    const bool sleeps = now - start >= std::max(team_->patience.spin, team_->patience.yield);
+    if (sleeps || now - start >= kCheckEvery) check_peers(now);
     if (now - start < team_->patience.spin) {
       for (int i = 0; i < 32; ++i) pause();
-    } else if (now - start < team_->patience.yield) {
+    } else if (!sleeps) {
       sched_yield();
     } else {
-      check_peers(now);
       const auto until = std::min({limit, now + kNap, board_->has_ready() ? due : limit});
       if (until > now) board_->sleep(seen, until - now);
     }
     const std::lock_guard lock(mutex_);
     if (closing_) return false;
-  }
-}
-
-// A rank whose process has ended; its lock is told of it a moment before others can see it.  -1: none.
-int32_t Engine::find_lost() const {
-  for (int tried = 0; tried < 500; ++tried) {
-    for (int32_t peer = 0; peer < team_->size(); ++peer)
-      if (peer != team_->rank() && team_->gone(peer)) return peer;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return -1;
-}
-
-// Raises what keeps a peer from ever submitting what is awaited.
-void Engine::check_peers(Clock::time_point now) {
-  if (now - checked_ < kCheckEvery) return;
-  checked_ = now;
-  if (team_->poisoned()) team_->raise();
-  for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    if (peer == team_->rank()) continue;
-    const bool departed = team_->control().blocks[peer].presence.load(std::memory_order_acquire) ==
-                          static_cast<uint32_t>(Presence::departed);
-    if (!departed && !team_->gone(peer)) continue;
-    const auto waiting = board_->stalls(0, true);
-    const auto awaited = std::find_if(waiting.begin(), waiting.end(), [peer](const Stall& stall) {
-      return std::find(stall.missing.begin(), stall.missing.end(), peer) != stall.missing.end();
-    });
-    if (departed && (awaited == waiting.end() || board_->has_batch())) continue;
-    const std::string what = awaited == waiting.end() ? "" : "; it has not submitted '" + awaited->name + "'";
-    const std::string rank = team_->label(peer);
-    if (departed) team_->poison(Fault::aborted, peer, rank + " has shut its engine down" + what);
-    else team_->poison(Fault::peer_lost, peer, rank + " is gone (its process has ended)" + what);
-    team_->raise();
   }
 }
 
@@ -217,6 +212,7 @@ Pendings Engine::claim(const std::vector<Member>& members) {
 }
 
 void Engine::run_batch(const std::vector<Member>& members) {
+  if (team_->poisoned()) team_->raise();  // the others have given up what was agreed, while this rank was stopped
   ++batches_;
   const Pendings mine = claim(members);
   const Details* first = members[0].details.get();
@@ -331,7 +327,9 @@ void Engine::fail(const CommunicatorFault& fault) {
 void Engine::close() {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(closing_, true)) return;
+    if (closing_) return;
+    require_outside();
+    closing_ = true;
   }
   idle_.notify_all();
   board_->wake();
@@ -343,14 +341,16 @@ void Engine::close() {
   }
   drain();
   fail(CommunicatorFault(Fault::aborted, team_->rank(), "the engine was shut down"));
+  driver_.store({}, std::memory_order_relaxed);
 }
 
 // The others count on this rank for what all have submitted.  Keeps the wheel: nobody touches the team after this.
 void Engine::drain() {
   try {
     while (!team_->poisoned()) {
-      if (board_->has_batch()) run_batch(board_->fetch());
-      else if (board_->cut(true) == Clock::time_point::max() && board_->leave()) break;
+      const auto limit = Clock::now() + kTurn;
+      if (const std::vector<Member> members = board_->fetch(limit); !members.empty()) run_batch(members);
+      else if (board_->cut(true, limit) == Clock::time_point::max() && board_->leave(limit)) break;
     }
   } catch (const CommunicatorFault& fault) {
     fail(fault);
@@ -359,9 +359,13 @@ void Engine::drain() {
 
 // -- topologies ---------------------------------------------------------------------------------------------------
 
-void Engine::set_programs(std::vector<std::pair<int64_t, int32_t>> programs) { programs_ = std::move(programs); }
+void Engine::set_programs(std::vector<std::pair<int64_t, int32_t>> programs) {
+  const std::lock_guard lock(mutex_);
+  programs_ = std::move(programs);
+}
 
-int32_t Engine::program_for(int64_t bytes) const {
+int32_t Engine::program_for(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
   for (const auto& [most, program] : programs_)
     if (bytes <= most) return program;
   return 0;

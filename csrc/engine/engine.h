@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -31,6 +32,7 @@ class Pending {
   const std::optional<CommunicatorFault>& fault() const { return fault_; }  // once done
   int32_t number() const { return number_; }  // result of join: the last rank to do so
   const std::shared_ptr<void>& keep() const { return keep_; }  // until it is done
+  void refuse() { keep_.reset(); }  // it was not submitted: nothing will ever complete it
 
   std::atomic<bool> watched{false};  // tell the runner when it is done
 
@@ -59,9 +61,13 @@ class Runner {
   virtual void finished(const std::vector<std::shared_ptr<void>>& kept) = 0;
 };
 
+constexpr auto kCheckEvery = std::chrono::milliseconds(5);  // how often a driver without work looks after its peers
+constexpr auto kMoment = std::chrono::milliseconds(1);  // longer than a rank that runs holds the board
+constexpr auto kInspectEvery = std::chrono::milliseconds(250);  // how often the engine's thread looks for stalls
+
 struct StallSettings {
-  double warn_seconds = 60;      // 0: never
-  double shutdown_seconds = 0;   // 0: never
+  double warn_seconds = 60;  // 0: never
+  double shutdown_seconds = 0;  // 0: never
 };
 
 class Engine {
@@ -71,15 +77,18 @@ class Engine {
 
   // All become ready together.  `now`: the caller goes on to wait() for them.  Throws InvalidArgument if one of the
   // names is under way, CommunicatorFault if the engine has failed.
+  // wait(), close() and submit() `now` refuse a thread that drives: it is in an operation of the engine, and called from
+  // a signal handler, a callback or a finalizer.
   void submit(const Pendings& operations, bool now);
   // Until it is done or the time is over; may run any operation meanwhile.  False: not done.
   bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit);
   // What ended operations kept: arrays, to be let go of by a thread that may.
   std::vector<std::shared_ptr<void>> take_spent();
-  void loop();   // the engine's thread; returns after close()
+  void loop();  // the engine's thread; returns after close()
   void close();  // what is under way fails
 
-  void urge(const Pending& operation);
+  bool urge(const Pending& operation, Clock::time_point limit = Board::kNoLimit);  // false: not by `limit`
+  void require_outside() const;  // throws where the caller drives
   void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
   Board& board() { return *board_; }
   Timeline& timeline() { return timeline_; }
@@ -91,6 +100,11 @@ class Engine {
  private:
   bool take_wheel(bool to_close);
   void leave_wheel();
+  bool announce(const Pendings& operations, bool now);
+  void locked_out(int32_t holder, std::chrono::nanoseconds waited);
+  void raise_if_lost(const std::function<std::string(int32_t)>& missing);
+  bool departed(int32_t peer) const;
+  void raise_if_silent(Clock::duration since, const std::function<std::string(int32_t)>& missing);
   bool turn(Clock::time_point limit);
   void drain();
   bool await_batch(Clock::time_point limit);
@@ -108,7 +122,7 @@ class Engine {
   void watch_stalls();
   std::string list(const std::vector<Stall>& stalls) const;
   std::string label() const;
-  int32_t program_for(int64_t bytes) const;
+  int32_t program_for(int64_t bytes);
 
   std::shared_ptr<Team> team_;
   std::unique_ptr<Board> board_;
@@ -118,7 +132,7 @@ class Engine {
   std::shared_ptr<Runner> runner_;
 
   std::mutex mutex_;
-  std::condition_variable idle_;       // the engine's thread: is there something to drive?
+  std::condition_variable idle_;  // the engine's thread: is there something to drive?
   std::condition_variable completed_;  // callers
   std::unordered_map<std::string, std::shared_ptr<Pending>> flying_;
   std::unordered_map<int32_t, std::shared_ptr<Pending>> by_slot_;
@@ -126,9 +140,15 @@ class Engine {
   std::optional<CommunicatorFault> fault_;
   std::vector<std::shared_ptr<void>> spent_;
   bool driven_ = false, closing_ = false;
+  std::atomic<std::thread::id> driver_{};  // none: nobody
   int waiters_ = 0;
   std::atomic<int64_t> reduced_{0}, batches_{0};
   Clock::time_point checked_{}, inspected_{};
+  struct Silence {
+    uint64_t beats = 0;
+    Clock::duration lasts{};
+  };
+  std::vector<Silence> silences_;  // of each rank, as far as this one has waited
   uint32_t reports_given_ = 0;
 };
 

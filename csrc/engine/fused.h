@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
+#include "base/bits.h"
 #include "engine/timeline.h"
 #include "executor/cpu/team.h"
 
@@ -28,7 +30,14 @@ struct Reduction {
   Operator op;
   double prescale, postscale;
   int32_t program;  // which of the engine's topologies
-  auto operator<=>(const Reduction&) const = default;
+  // A total order, as a map needs it: factors are ordered by their bits, since `<` on doubles has none with a NaN.
+  auto operator<=>(const Reduction& other) const { return key() <=> other.key(); }
+  bool operator==(const Reduction& other) const { return key() == other.key(); }
+
+ private:
+  std::tuple<Dtype, Operator, uint64_t, uint64_t, int32_t> key() const {
+    return {dtype, op, bits_of(prescale), bits_of(postscale), program};
+  }
 };
 
 class FusedAllreduce {

@@ -16,6 +16,10 @@ bool Task::done() const {
 
 bool Task::wait(double seconds) {
   team_->require_own();  // nobody would ever complete it in a forked child
+  if (!done()) {
+    team_->one_call.require_other();
+    Progress::require_other_thread(team_->name());
+  }
   std::unique_lock lock(mutex_);
   const auto through = [this] { return done_; };
   if (seconds < 0) {
@@ -55,6 +59,21 @@ void Task::complete(std::optional<CommunicatorFault> fault) {
   }
   team_->queued.fetch_sub(1, std::memory_order_acq_rel);
   changed_.notify_all();
+  Progress::lets_go.store(true, std::memory_order_relaxed);
+  keep.reset();
+  Progress::lets_go.store(false, std::memory_order_relaxed);
+}
+
+namespace {
+
+std::atomic<std::thread::id> progress_thread{};
+
+}  // namespace
+
+std::atomic<bool> Progress::lets_go{false};
+
+void Progress::require_other_thread(const std::string& communicator) {
+  if (progress_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(communicator);
 }
 
 Progress& Progress::instance() {
@@ -75,6 +94,7 @@ void Progress::submit(std::shared_ptr<Task> task) {
 }
 
 void Progress::loop() {
+  progress_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
   auto idle_since = Clock::now();
   for (;;) {
     {

@@ -2,11 +2,13 @@
 // order of submission, those of different ones side by side.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "executor/cpu/team.h"
@@ -34,7 +36,7 @@ class Task {
 
   std::shared_ptr<Team> team_;
   Operation operation_;
-  std::unique_lock<std::mutex> turn_;  // from the first poll to the last
+  std::unique_lock<CallMutex> turn_;  // from the first poll to the last
   std::shared_ptr<void> keep_;  // the arrays; dropped as soon as the call is through
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -46,6 +48,9 @@ class Progress {
  public:
   static Progress& instance();  // of this process; its thread starts with the first call; never destroyed
   void submit(std::shared_ptr<Task> task);
+  // Throws on the progress thread, which cannot wait for itself: what it lets go of may have finalizers.
+  static void require_other_thread(const std::string& communicator);
+  static std::atomic<bool> lets_go;  // it does so now
 
  private:
   struct Queue {

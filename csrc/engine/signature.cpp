@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <tuple>
+
+#include "base/bits.h"
 
 namespace pc::engine {
 namespace {
@@ -34,9 +37,17 @@ RankSet RankSet::first(int32_t count) {
   return all;
 }
 
+bool Signature::operator==(const Signature& other) const {
+  const auto all = [](const Signature& s) {
+    return std::tuple(s.kind, s.dtype, s.device, s.op, s.root, s.dims, s.shape, bits_of(s.prescale),
+                      bits_of(s.postscale), s.group, s.together);
+  };
+  return all(*this) == all(other);
+}
+
 bool Signature::fuses_with(const Signature& other) const {
   return is_fused(kind) && kind == other.kind && device == other.device && dtype == other.dtype && op == other.op &&
-         prescale == other.prescale && postscale == other.postscale;
+         bits_of(prescale) == bits_of(other.prescale) && bits_of(postscale) == bits_of(other.postscale);
 }
 
 std::string Signature::describe() const {

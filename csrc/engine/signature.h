@@ -59,7 +59,8 @@ struct Signature {
   double prescale = 1.0, postscale = 1.0;
   uint64_t group = 0;    // of the names submitted together, whatever their order; 0: alone
   int32_t together = 1;  // how many
-  bool operator==(const Signature&) const = default;
+  // Factors are compared by their bits: two ranks that both give NaN agree.
+  bool operator==(const Signature& other) const;
   bool fuses_with(const Signature& other) const;
   // Whether the core has code for it; all others are run by Python.
   bool is_of_core() const { return kind == Kind::allreduce && !device; }

@@ -4,6 +4,11 @@
 #include "engine/engine.h"
 
 namespace pc::engine {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(1);  // for the board's lock
+
+}  // namespace
 
 std::string Engine::list(const std::vector<Stall>& stalls) const {
   std::string text;
@@ -18,7 +23,11 @@ std::string Engine::list(const std::vector<Stall>& stalls) const {
   return text;
 }
 
-std::string Engine::report() { return list(board_->stalls(0, true)); }
+std::string Engine::report() {
+  if (board_->await_lock(Clock::now() + kPatience)) return list(board_->stalls(0, true, Clock::now() + kPatience));
+  const int32_t holder = board_->holder();
+  return "  " + (holder < 0 ? "a rank" : team_->label(holder)) + " holds the lock of the engine's board\n";
+}
 
 // Standard error, and not Python's logging: the interpreter may be what is stuck.
 void Engine::inspect() {
@@ -44,7 +53,7 @@ void Engine::watch_stalls() {
   const auto now = Clock::now();
   const auto since = std::chrono::duration<double>(now - inspected_).count();
   if (stall_.warn_seconds > 0 && since >= stall_.warn_seconds) {
-    const auto stalls = board_->stalls(stall_.warn_seconds, false);
+    const auto stalls = board_->stalls(stall_.warn_seconds, false, now + kPatience);
     if (!stalls.empty()) {
       inspected_ = now;
       std::fprintf(stderr, "%s: some ranks have not submitted what others wait for:\n%s", label().c_str(),
@@ -52,7 +61,7 @@ void Engine::watch_stalls() {
     }
   }
   if (stall_.shutdown_seconds > 0) {
-    const auto stalls = board_->stalls(stall_.shutdown_seconds, true);
+    const auto stalls = board_->stalls(stall_.shutdown_seconds, true, now + kPatience);
     if (!stalls.empty())
       team_->poison(Fault::timeout, stalls[0].missing[0], "operations waited too long:\n" + list(stalls));
   }

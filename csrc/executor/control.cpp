@@ -1,6 +1,9 @@
 #include "executor/control.h"
 
 #include <cstring>
+#include <string_view>
+
+#include "base/digest.h"
 
 namespace pc {
 namespace {
@@ -23,29 +26,28 @@ const char* describe_placement(uint8_t placement) {
 
 const char* name_of(Collective collective) { return kNames[static_cast<size_t>(collective)]; }
 
-// FNV-1a over the fields (not over padding).
-uint32_t Fingerprint::digest() const {
-  uint32_t hash = 2166136261u;
-  const auto mix = [&hash](const void* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 16777619u;
-  };
-  mix(&count, sizeof count);
-  mix(&detail, sizeof detail);
-  mix(&root, sizeof root);
-  mix(&prescale, sizeof prescale);
-  mix(&postscale, sizeof postscale);
-  const uint8_t small[] = {static_cast<uint8_t>(collective), static_cast<uint8_t>(op), static_cast<uint8_t>(dtype)};
-  mix(small, sizeof small);
-  mix(topology, strnlen(topology, sizeof topology));
-  return hash;
+uint64_t Fingerprint::digest() const {
+  const uint64_t small = static_cast<uint64_t>(collective) | static_cast<uint64_t>(op) << 8 |
+                         static_cast<uint64_t>(dtype) << 16 | static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
+  return Digest()
+      .add(static_cast<uint64_t>(count))
+      .add(small)
+      .add(blocks)
+      .add(program)
+      .add(code)
+      .add(purpose)
+      .add(prescale)
+      .add(postscale)
+      .value();
 }
 
-std::string Fingerprint::describe() const {
-  std::string text = std::string(name_of(collective)) + "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
+std::string Fingerprint::describe(bool receives) const {
+  const bool message = collective == Collective::send;
+  std::string text = message && receives ? "recv" : name_of(collective);
+  text += "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
   const bool reduces = collective == Collective::allreduce || collective == Collective::reduce ||
                        collective == Collective::reduce_scatter;
-  const auto cut = [](const char* from, size_t size) { return std::string(from, strnlen(from, size)); };
-  if (reduces) text += ", op=" + cut(operation, sizeof operation);
+  if (reduces) text += std::string(", op=") + operation;
   const auto factor = [&text](const char* name, double value) {
     char number[48];
     std::snprintf(number, sizeof number, ", %s=%g", name, value);
@@ -54,14 +56,21 @@ std::string Fingerprint::describe() const {
   factor("prescale", prescale);
   factor("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);
-  text += ", topology=" + cut(topology, sizeof topology);
-  text += std::string(", ") + describe_placement(placement);
-  if (detail != 0) {
-    char hex[24];
-    std::snprintf(hex, sizeof hex, ", detail=%08x", static_cast<unsigned>(detail ^ (detail >> 32)));
-    text += hex;
-  }
+  if (!message) text += std::string(", topology=") + topology + ", " + describe_placement(placement);
+  if (*note != '\0') text += std::string(", ") + note;
   return text + ")";
+}
+
+std::string Fingerprint::hidden_difference(const Fingerprint& other) const {
+  std::string text;
+  const auto differs = [&text](const char* what, uint64_t mine, uint64_t theirs) {
+    if (mine != theirs) text += (text.empty() ? "" : ", ") + std::string(what);
+  };
+  differs("the block counts", blocks, other.blocks);
+  differs("the topology's parameters or program", program, other.program);
+  differs("the operator's code, or what it reads", code, other.code);
+  differs("the purpose of the call", purpose, other.purpose);
+  return text;
 }
 
 }  // namespace pc

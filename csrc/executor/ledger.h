@@ -15,6 +15,7 @@ class Ledger {
  public:
   static size_t segment_bytes(int32_t size);
 
+  // Throws InvalidArgument for a rank that there is not, as do the methods, and for a segment that is too small.
   Ledger(std::shared_ptr<Segment> segment, int32_t rank, int32_t size);
 
   // Writes down this rank's next call.  Returns a rank whose call of the same number has another digest, or -1.
@@ -34,6 +35,7 @@ class Ledger {
     std::atomic<char> text[240];
   };
   static std::string read(const Note& note);
+  void check_rank(int32_t rank) const;  // throws InvalidArgument
   Note& at(int32_t rank, uint64_t call) const { return notes_[static_cast<uint64_t>(rank) * kKept + call % kKept]; }
 
   std::shared_ptr<Segment> segment_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/checked.h"
 #include "base/status.h"
 
 namespace pc {
@@ -30,16 +31,39 @@ int64_t shared_cache_bytes() {
 void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const ScheduleView s = schedule->view();
   const auto bytes = static_cast<int64_t>(element);
-  double tile = s.cells() == 0 ? tile_bytes.windows : tile_bytes.staged;
-  if (s.cells() > 0) tile = std::min(tile, static_cast<double>(capacity / (2 * s.cells())));
+  const int64_t cells = 2 * int64_t{s.cells()};  // of both slots
+  double tile = cells == 0 ? tile_bytes.windows : tile_bytes.staged;
+  if (cells > 0) tile = std::min(tile, static_cast<double>(capacity / cells));
   // A multiple of 64 bytes: no two ranks then write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);
-  if (s.cells() > 0 && tile_elements * bytes * 2 * s.cells() > capacity)
+  if (cells > 0 && tile_elements * bytes > capacity / cells)
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");
-  tiles = std::max<int64_t>(1, (layout.longest + tile_elements - 1) / tile_elements);
-  const int64_t touched = 2 * fingerprint.count * bytes * s.size();  // inputs and outputs of all ranks
-  streams = touched > shared_cache_bytes() && s.outputs_final();
+  tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
+  checked_mul<int64_t>(tiles, s.stride(), "steps of a call");
+  const double touched = 2.0 * static_cast<double>(fingerprint.count) * static_cast<double>(bytes) * s.size();
+  streams = touched > static_cast<double>(shared_cache_bytes()) && s.outputs_final();  // of all ranks' arrays
   digest = fingerprint.digest();
+}
+
+void Plan::check(bool reduces) const {
+  const ScheduleView s = schedule->view();
+  const auto require = [](bool condition, const char* what) {
+    if (!condition) throw InvalidArgument(std::string("the schedule does not fit the call: ") + what);
+  };
+  const auto check_place = [&](int32_t rank, int32_t place, int32_t chunk) {
+    if (place >= 0) return;
+    const bool input = place == kPlaceInput;
+    require(rank == s.rank() || (fingerprint.placement & (input ? input_shared : output_shared)) != 0,
+            "it uses a peer's array that is not in a window");
+    require(layout.holds(input ? layout.input : layout.output, rank, chunk),
+            "it uses a block that the rank's array does not hold");
+  };
+  Step step = s.first();
+  for (int32_t i = 0; i < s.steps(); ++i, step = step.next()) {
+    require(reduces || step.sources() == 1, "it reduces, and the collective does not");
+    for (int32_t k = 0; k < step.sources(); ++k) check_place(step.source(k).rank, step.source(k).place, step.chunk());
+    for (int32_t m = 0; m < step.targets(); ++m) check_place(step.target(m).rank, step.target(m).place, step.chunk());
+  }
 }
 
 void Plan::combine(const Block& block) const {

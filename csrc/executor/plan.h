@@ -20,7 +20,7 @@ struct Plan {
   std::shared_ptr<const Schedule> schedule;
   Layout layout;
   Fingerprint fingerprint{};
-  uint32_t digest = 0;
+  uint64_t digest = 0;
   Kernel kernel;
   Scaling scaling;
   CustomFunction custom = nullptr;
@@ -33,6 +33,9 @@ struct Plan {
 
   // Fills digest, element and the tile counts from the other fields.  `capacity`: scratch bytes of a rank.
   void finish(int64_t capacity, TileBytes tile = {});
+  // Throws InvalidArgument where the schedule does what the call's arrays or its operator do not allow: then nothing
+  // that the executor does for it touches memory that is not the call's.  `reduces`: the collective has an operator.
+  void check(bool reduces) const;
   void combine(const Block& block) const;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/status.h"
 #include "schedule/schedule.h"
 
@@ -8,6 +9,24 @@ namespace {
 
 void require(bool condition) {
   if (!condition) throw InvalidArgument("malformed schedule table");
+}
+
+constexpr size_t kMostChunks = 1 << 22;  // an alltoall of 2048 ranks
+
+void check_chunks(int64_t chunks) {
+  if (chunks < 1 || chunks > static_cast<int64_t>(kMostChunks))
+    throw InvalidArgument("a layout has 1 to " + std::to_string(kMostChunks) + " chunks, not " +
+                          std::to_string(chunks));
+}
+
+// All offsets are sums of some of these, hence no larger than the sum of all.
+void check_counts(const std::vector<int64_t>& counts) {
+  check_chunks(static_cast<int64_t>(std::min(counts.size(), kMostChunks + 1)));
+  int64_t sum = 0;
+  for (const int64_t count : counts) {
+    if (count < 0) throw InvalidArgument("counts: " + std::to_string(count) + " is negative");
+    sum = checked_add(sum, count, "the sum of counts");
+  }
 }
 
 }  // namespace
@@ -38,7 +57,7 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
     for (int32_t s = 0; s < step.sources(); ++s)
       require(is_rank(step.source(s).rank) && is_place(step.source(s).place));
     for (int32_t t = 0; t < step.targets(); ++t)
-      require(is_rank(step.target(t).rank) && is_place(step.target(t).place));
+      require(is_rank(step.target(t).rank) && is_place(step.target(t).place) && step.target(t).place != kPlaceInput);
     for (int32_t c = 0; c < step.consumers(); ++c) require(is_rank(step.consumer(c)) && step.consumer(c) != v.rank());
     const auto use = [&](int32_t rank, int32_t place) {
       uses_input_ |= rank == v.rank() && place == kPlaceInput;
@@ -52,9 +71,14 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
 }
 
 Layout Layout::split(int64_t count, int32_t chunks, int64_t align) {
+  check_chunks(chunks);
+  if (count < 0 || align < 1)
+    throw InvalidArgument("a layout of " + std::to_string(count) + " elements, cut at multiples of " +
+                          std::to_string(align));
   Layout layout;
-  const int64_t even = (count + chunks - 1) / chunks;
-  const int64_t piece = (even + align - 1) / align * align;
+  const int64_t even = checked_add<int64_t>(count, chunks - 1, "elements") / chunks;
+  const int64_t piece = checked_mul(checked_add(even, align - 1, "elements of a chunk") / align, align, "elements");
+  checked_mul<int64_t>(piece, chunks, "elements of all chunks");
   for (int32_t c = 0; c < chunks; ++c) {
     const int64_t begin = std::min(count, c * piece);
     layout.length.push_back(std::min(count - begin, piece));
@@ -66,7 +90,10 @@ Layout Layout::split(int64_t count, int32_t chunks, int64_t align) {
 }
 
 Layout Layout::blocks(const std::vector<int64_t>& counts, bool packed_input, bool packed_output) {
+  check_counts(counts);
   Layout layout;
+  if (packed_input) layout.input = Holds::own;
+  if (packed_output) layout.output = Holds::own;
   layout.length = counts;
   int64_t begin = 0;
   for (const int64_t count : counts) {
@@ -79,7 +106,14 @@ Layout Layout::blocks(const std::vector<int64_t>& counts, bool packed_input, boo
 }
 
 Layout Layout::matrix(const std::vector<int64_t>& counts, int32_t n) {
+  check_counts(counts);
+  if (n < 1 || static_cast<uint64_t>(n) * static_cast<uint64_t>(n) != counts.size())
+    throw InvalidArgument("counts: " + std::to_string(counts.size()) + " numbers are not one for each pair of " +
+                          std::to_string(n) + " ranks");
   Layout layout;
+  layout.input = Holds::sent;
+  layout.output = Holds::received;
+  layout.ranks = n;
   layout.length = counts;
   layout.input_offset.assign(counts.size(), 0);
   layout.output_offset.assign(counts.size(), 0);

@@ -77,7 +77,8 @@ struct ScheduleView {
   PC_FN Step first() const { return {words + 10 + 2 * exit_waits() + 2 * readers()}; }
 };
 
-// Owns a table.  The constructor checks every index, so that the executor need not.
+// Owns a table.  The constructor checks every index, so that the executor need not; what depends on the call is checked
+// by Plan::check.
 class Schedule {
  public:
   explicit Schedule(std::vector<int32_t> table);
@@ -93,11 +94,26 @@ class Schedule {
 // Where each chunk lies, in elements: one triple a chunk is enough, since a rank holds a chunk at one
 // offset of its input and one of its output.
 struct Layout {
+  // Which chunks an array of rank r holds: all; chunk r; of a matrix the chunks that r sends, or those that it gets.
+  enum class Holds : uint8_t { all, own, sent, received };
+
   std::vector<int64_t> length;
   std::vector<int64_t> input_offset;
   std::vector<int64_t> output_offset;
   int64_t longest = 0;
+  Holds input = Holds::all, output = Holds::all;
+  int32_t ranks = 1;  // of a matrix
 
+  bool holds(Holds which, int32_t rank, int32_t chunk) const {
+    switch (which) {
+      case Holds::own: return chunk == rank;
+      case Holds::sent: return chunk / ranks == rank;
+      case Holds::received: return chunk % ranks == rank;
+      default: return true;
+    }
+  }
+
+  // These throw InvalidArgument for a negative number, for none or too many chunks, and where a sum overflows.
   // Equal pieces of `count` elements, cut at multiples of `align` elements; input and output alike.
   static Layout split(int64_t count, int32_t chunks, int64_t align);
   // One block a rank.  A packed buffer holds only its own rank's block; the other holds all, in rank order.

@@ -1,15 +1,46 @@
-// Internal to this folder: each kind's two entry points.
+// Internal to this folder: each kind's two entry points, and what they share.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
 
 #include "window/segment.h"
 
 namespace pc {
 
 std::shared_ptr<Segment> create_memfd(size_t bytes);
-std::shared_ptr<Segment> attach_memfd(const std::string& token);
+std::shared_ptr<Segment> attach_memfd(const std::string& token, size_t bytes);
 std::shared_ptr<Segment> create_posix_shm(size_t bytes);
-std::shared_ptr<Segment> attach_posix_shm(const std::string& token);
+std::shared_ptr<Segment> attach_posix_shm(const std::string& token, size_t bytes);
 std::shared_ptr<Segment> create_local(size_t bytes);
-std::shared_ptr<Segment> attach_local(const std::string& token);
+std::shared_ptr<Segment> attach_local(const std::string& token, size_t bytes);
+
+char* map_shared(int fd, size_t bytes);
+[[noreturn]] void fail(const std::string& what);                              // adds errno's text
+[[noreturn]] void refuse(const std::string& token, const std::string& why);   // a token that names nothing of ours
+
+// A file descriptor, closed at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  ~Descriptor();
+  int get() const { return fd_; }
+  int release();
+
+ private:
+  int fd_;
+};
+
+// The numbers of "kind:first:second:...", all decimal digits with nothing around them.  Throws InvalidArgument.
+void parse_numbers(const std::string& token, const char* kind, std::initializer_list<uint64_t*> numbers);
+
+// Why a descriptor is not of memory that this user has made for itself alone: a regular file on tmpfs, owned by this
+// user, of mode 0600 and of exactly `bytes` bytes.  Empty if it is.  Takes O_PATH descriptors, so that a FIFO or a device
+// need not be opened to be refused.
+std::string why_foreign(int fd, size_t bytes);
 
 }  // namespace pc

@@ -1,7 +1,7 @@
 // Plain memory of this process, for ranks that are its threads.
 #include <sys/mman.h>
 
-#include <cstdio>
+#include <cstdint>
 #include <map>
 #include <mutex>
 
@@ -14,8 +14,8 @@ namespace {
 class Local;
 // Never destroyed: the progress thread may drop the last reference to a segment while the process ends.
 std::mutex& registry_mutex = *new std::mutex;
-std::map<unsigned, std::weak_ptr<Segment>>& registry = *new std::map<unsigned, std::weak_ptr<Segment>>;  // by number
-unsigned next_number = 0;
+std::map<uint64_t, std::weak_ptr<Segment>>& registry = *new std::map<uint64_t, std::weak_ptr<Segment>>;  // by number
+uint64_t next_number = 0;
 
 class Local final : public Segment {
  public:
@@ -33,7 +33,7 @@ class Local final : public Segment {
   }
   std::string token() const override { return "local:" + std::to_string(number); }
   void reserve(size_t, size_t) override {}
-  unsigned number = 0;
+  uint64_t number = 0;
 };
 
 }  // namespace
@@ -46,13 +46,15 @@ std::shared_ptr<Segment> create_local(size_t bytes) {
   return segment;
 }
 
-std::shared_ptr<Segment> attach_local(const std::string& token) {
-  unsigned number = 0;
-  if (std::sscanf(token.c_str(), "local:%u", &number) != 1) throw InvalidArgument("malformed token " + token);
+std::shared_ptr<Segment> attach_local(const std::string& token, size_t bytes) {
+  uint64_t number = 0;
+  parse_numbers(token, "local", {&number});
   const std::lock_guard lock(registry_mutex);
   const auto found = registry.find(number);
   auto segment = found == registry.end() ? nullptr : found->second.lock();
   if (!segment) throw InvalidArgument("no such memory in this process: " + token);
+  if (segment->bytes() != bytes)
+    refuse(token, "it has " + std::to_string(segment->bytes()) + " bytes, not " + std::to_string(bytes));
   return segment;
 }
 

@@ -2,15 +2,17 @@
 // and not limited by the size of /dev/shm.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 
 #include "window/kinds.h"
 
 namespace pc {
 namespace {
+
+constexpr const char* kName = "pycollective";
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kSealExec = 0x20;  // F_SEAL_EXEC, which kernels add where vm.memfd_noexec is set
 
 class Memfd final : public Segment {
  public:
@@ -47,26 +49,32 @@ class Memfd final : public Segment {
 }  // namespace
 
 std::shared_ptr<Segment> create_memfd(size_t bytes) {
-  const int fd = memfd_create("pycollective", MFD_CLOEXEC);
-  if (fd < 0) fail("memfd_create");
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    close(fd);
+  Descriptor fd(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) fail("memfd_create");
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     fail("cannot size shared memory to " + std::to_string(bytes) + " bytes");
-  }
-  return std::make_shared<Memfd>(fd, bytes);
+  // A size that nobody can change: no peer can make an access to a mapping a bus error.
+  if (fchmod(fd.get(), 0600) != 0 || fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) fail("cannot seal shared memory");
+  return std::make_shared<Memfd>(fd.release(), bytes);
 }
 
-std::shared_ptr<Segment> attach_memfd(const std::string& token) {
-  int pid = 0, number = 0;
-  size_t bytes = 0;
-  if (std::sscanf(token.c_str(), "memfd:%d:%d:%zu", &pid, &number, &bytes) != 3) {
-    errno = EINVAL;
-    fail("malformed token " + token);
-  }
+std::shared_ptr<Segment> attach_memfd(const std::string& token, size_t bytes) {
+  uint64_t pid = 0, number = 0, size = 0;
+  parse_numbers(token, "memfd", {&pid, &number, &size});
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) fail("cannot open a peer's shared memory (" + path + ")");
-  return std::make_shared<Memfd>(fd, bytes);
+  const Descriptor found(open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (found.get() < 0) fail("cannot open a peer's shared memory (" + path + ")");
+  if (size != bytes) refuse(token, "its size should be " + std::to_string(bytes));
+  if (const std::string why = why_foreign(found.get(), bytes); !why.empty()) refuse(token, why);
+  const std::string here = "/proc/self/fd/" + std::to_string(found.get());
+  char target[64] = "";
+  if (readlink(here.c_str(), target, sizeof target - 1) < 0) fail("readlink " + here);
+  if (std::string(target) != std::string("/memfd:") + kName + " (deleted)") refuse(token, "it is a file");
+  Descriptor fd(open(here.c_str(), O_RDWR | O_CLOEXEC));
+  if (fd.get() < 0) fail("cannot open a peer's shared memory (" + path + ")");
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & ~kSealExec) != kSeals) refuse(token, "its seals are not those of ours");
+  return std::make_shared<Memfd>(fd.release(), bytes);
 }
 
 }  // namespace pc

@@ -1,5 +1,9 @@
-// Named POSIX shared memory, for where a peer's /proc entries cannot be opened (separate PID namespaces).
+// Named POSIX shared memory, for where memfds are not allowed or a peer's /proc entries cannot be opened.
 // The name exists only between creation and seal().
+//
+// Anybody may make names in /dev/shm, so a name proves nothing.  A file of ours has, beyond the memory itself, a last page
+// that begins with a magic number, and belongs to this user alone.  Its creator holds a shared lock on it until seal() or
+// its end, whatever PID namespace it lives in.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -7,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <random>
 
 #include "base/status.h"
@@ -18,12 +22,45 @@
 namespace pc {
 namespace {
 
+constexpr const char* kFolder = "/dev/shm/";
 constexpr const char* kPrefix = "pycollective-";
+constexpr std::array<uint64_t, 2> kMagic{0x9d1c6f0be2754a83, 0x51b8e7a4c60f3d29};
+constexpr size_t kPage = 4096;
 
-// A maker takes its lock right after it has made the name; leave it the time.
-bool old_enough(int fd) {
-  struct stat status{};
-  return fstat(fd, &status) == 0 && std::time(nullptr) - status.st_mtime > 2;
+size_t trailer_at(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+// "pycollective-PID-" and 32 digits in base 16.
+bool well_formed(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return false;
+  const size_t dash = name.find_first_not_of("0123456789", std::strlen(kPrefix));
+  return dash != std::string::npos && dash > std::strlen(kPrefix) && name[dash] == '-' && name.size() == dash + 33 &&
+         name.find_first_not_of("0123456789abcdef", dash + 1) == std::string::npos;
+}
+
+std::string new_name() {
+  std::random_device random;
+  std::string name = kPrefix + std::to_string(getpid()) + "-";
+  for (int i = 0; i < 32; ++i) name += "0123456789abcdef"[random() % 16];
+  return name;
+}
+
+// Opens a file of ours without touching anything else; -1 and a reason otherwise.
+int open_ours(const std::string& name, int mode, size_t bytes, std::string& why) {
+  const std::string path = kFolder + name;
+  const Descriptor found(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (found.get() < 0) fail("cannot open shared memory (" + path + ")");
+  why = why_foreign(found.get(), trailer_at(bytes) + kPage);
+  if (!why.empty()) return -1;
+  Descriptor fd(open(path.c_str(), mode | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (fd.get() < 0) fail("cannot open shared memory (" + path + ")");
+  struct stat before{}, now{};
+  std::array<uint64_t, 2> magic{};
+  if (fstat(found.get(), &before) != 0 || fstat(fd.get(), &now) != 0) fail("fstat");
+  if (before.st_ino != now.st_ino || before.st_dev != now.st_dev) why = "it is being replaced";
+  else if (pread(fd.get(), magic.data(), sizeof magic, static_cast<off_t>(trailer_at(bytes))) != sizeof magic ||
+           magic != kMagic)
+    why = "it lacks our magic number";
+  return why.empty() ? fd.release() : -1;
 }
 
 class PosixShm final : public Segment {
@@ -33,8 +70,7 @@ class PosixShm final : public Segment {
     try {
       data_ = map_shared(fd, bytes);
     } catch (...) {
-      close(fd);
-      if (owner) shm_unlink(name_.c_str());
+      seal();
       throw;
     }
   }
@@ -45,9 +81,9 @@ class PosixShm final : public Segment {
   std::string token() const override { return "posix_shm:" + name_ + ":" + std::to_string(bytes_); }
   void seal() override {
     if (fd_ < 0) return;
+    if (owner_) unlink((kFolder + name_).c_str());  // while the lock is held: nobody else sweeps it
     close(fd_);
     fd_ = -1;
-    if (owner_) shm_unlink(name_.c_str());
   }
   void reserve(size_t offset, size_t bytes) override {
     if (bytes == 0) return;
@@ -64,16 +100,21 @@ class PosixShm final : public Segment {
   bool owner_;
 };
 
-// Names whose maker was killed before seal(): nobody holds the lock that it took.
+// Removes files of ours whose creator was killed before seal(): nobody holds the lock that it took.
 void sweep_abandoned() {
-  DIR* folder = opendir("/dev/shm");
+  DIR* folder = opendir(kFolder);
   if (folder == nullptr) return;
   while (const dirent* entry = readdir(folder)) {
-    if (std::strncmp(entry->d_name, kPrefix, std::strlen(kPrefix)) != 0) continue;
-    const int fd = shm_open(entry->d_name, O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && old_enough(fd)) shm_unlink(entry->d_name);
-    close(fd);
+    const std::string name = entry->d_name;
+    struct stat file{};
+    if (!well_formed(name) || fstatat(dirfd(folder), name.c_str(), &file, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!S_ISREG(file.st_mode) || file.st_uid != geteuid() || file.st_size < static_cast<off_t>(kPage)) continue;
+    try {
+      std::string why;
+      const Descriptor fd(open_ours(name, O_RDONLY, static_cast<size_t>(file.st_size) - kPage, why));
+      if (why.empty() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(folder), name.c_str(), 0);
+    } catch (const SystemFailure&) {  // it has gone meanwhile
+    }
   }
   closedir(folder);
 }
@@ -82,26 +123,31 @@ void sweep_abandoned() {
 
 std::shared_ptr<Segment> create_posix_shm(size_t bytes) {
   sweep_abandoned();
-  std::random_device random;
-  const std::string name = std::string("/") + kPrefix + std::to_string(getpid()) + "-" + std::to_string(random());
-  const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) fail("shm_open");
-  flock(fd, LOCK_SH);  // until seal() or death
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    close(fd);
-    shm_unlink(name.c_str());
-    fail("cannot size " + name);
-  }
-  return std::make_shared<PosixShm>(fd, name, bytes, true);
+  // The file gets its name when it is complete and locked: a creator that is killed before leaves nothing.
+  Descriptor fd(open(kFolder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
+  if (fd.get() < 0) fail("cannot create a file in /dev/shm");
+  const off_t end = static_cast<off_t>(trailer_at(bytes));
+  if (fchmod(fd.get(), 0600) != 0 || flock(fd.get(), LOCK_SH) != 0 ||
+      ftruncate(fd.get(), end + static_cast<off_t>(kPage)) != 0 ||
+      pwrite(fd.get(), kMagic.data(), sizeof kMagic, end) != sizeof kMagic)
+    fail("cannot size shared memory in /dev/shm to " + std::to_string(bytes) + " bytes");
+  const std::string name = new_name(), here = "/proc/self/fd/" + std::to_string(fd.get());
+  if (linkat(AT_FDCWD, here.c_str(), AT_FDCWD, (kFolder + name).c_str(), AT_SYMLINK_FOLLOW) != 0)
+    fail("cannot name shared memory in /dev/shm");
+  return std::make_shared<PosixShm>(fd.release(), name, bytes, true);
 }
 
-std::shared_ptr<Segment> attach_posix_shm(const std::string& token) {
+std::shared_ptr<Segment> attach_posix_shm(const std::string& token, size_t bytes) {
   const size_t first = token.find(':'), last = token.rfind(':');
-  if (first == last) throw InvalidArgument("malformed token " + token);
-  const std::string name = token.substr(first + 1, last - first - 1);
-  const int fd = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) fail("cannot open a peer's shared memory (" + name + ")");
-  return std::make_shared<PosixShm>(fd, name, std::stoull(token.substr(last + 1)), false);
+  const std::string name = first < last ? token.substr(first + 1, last - first - 1) : "";
+  uint64_t size = 0;
+  if (!well_formed(name)) throw InvalidArgument("malformed token " + token);
+  parse_numbers(token, ("posix_shm:" + name).c_str(), {&size});
+  if (size != bytes) refuse(token, "its size should be " + std::to_string(bytes));
+  std::string why;
+  const int fd = open_ours(name, O_RDWR, bytes, why);
+  if (fd < 0) refuse(token, why);
+  return std::make_shared<PosixShm>(fd, name, bytes, false);
 }
 
 }  // namespace pc

@@ -30,10 +30,9 @@ class Segment {
 
 // kind: "memfd", "posix_shm" or "local".  Throws SystemFailure.
 std::shared_ptr<Segment> create_segment(const std::string& kind, size_t bytes);
-std::shared_ptr<Segment> attach_segment(const std::string& token);
-
-// Helpers for the kinds.
-char* map_shared(int fd, size_t bytes);
-[[noreturn]] void fail(const std::string& what);  // adds errno's text
+// `bytes` is what the ranks have agreed on.  Whatever the token names, nothing is mapped but memory that a process of
+// this user has made with create_segment, of exactly that size.  Throws InvalidArgument for a token that is malformed
+// or names something else, SystemFailure where the memory cannot be opened.
+std::shared_ptr<Segment> attach_segment(const std::string& token, size_t bytes);
 
 }  // namespace pc

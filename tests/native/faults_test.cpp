@@ -213,7 +213,7 @@ PC_TEST(faults_reach_the_handle_of_a_queued_call) {
     op.timeout = milliseconds(100);
     const std::shared_ptr<Team> team(ranks.all[rank.team.rank()], &rank.team);
     if (rank.team.rank() == 1) return;
-    const auto task = std::make_shared<Task>(team, op, nullptr);
+    const auto task = std::make_shared<Task>(team, std::move(op), nullptr);
     Progress::instance().submit(task);
     PC_CHECK(!task->wait(0.001), "it cannot be done yet");
     task->wait(-1);

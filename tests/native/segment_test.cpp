@@ -2,6 +2,10 @@
 #include "window/segment.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -70,7 +74,7 @@ PC_TEST(segment_is_seen_by_another_process) {
       mine->data()[0] = 'a';
       const std::string token = mine->token();
       const int code = in_child([&] {
-        const auto theirs = attach_segment(token);
+        const auto theirs = attach_segment(token, kBytes);
         if (theirs->bytes() != kBytes || theirs->data()[0] != 'a') return 1;
         theirs->data()[kBytes - 1] = 'z';
         return 0;
@@ -80,7 +84,7 @@ PC_TEST(segment_is_seen_by_another_process) {
       mine->seal();
       mine->data()[1] = 'b';  // still mapped
       PC_CHECK(own_names().empty(), kind, " has a name after seal()");
-      PC_CHECK_THROWS(SystemFailure, attach_segment(token), kind, " attached after seal()");
+      PC_CHECK_THROWS(SystemFailure, attach_segment(token, kBytes), kind, " attached after seal()");
     }
     PC_CHECK(own_names().empty(), kind, " left a name");
     PC_CHECK(open_files() == files, kind, " left open files");
@@ -101,7 +105,7 @@ PC_TEST(segment_unsealed_leaves_nothing_either) {
 PC_TEST(segment_attached_here_is_the_same_memory) {
   for (const char* kind : {"memfd", "posix_shm", "local"}) {
     const auto mine = create_segment(kind, kBytes);
-    const auto theirs = attach_segment(mine->token());
+    const auto theirs = attach_segment(mine->token(), kBytes);
     theirs->data()[5] = 'x';
     PC_CHECK(mine->data()[5] == 'x' && theirs->bytes() == kBytes, kind);
     PC_CHECK((mine == theirs) == (std::strcmp(kind, "local") == 0), kind);
@@ -111,11 +115,11 @@ PC_TEST(segment_attached_here_is_the_same_memory) {
 PC_TEST(segment_of_this_process_ends_with_its_last_holder) {
   auto first = create_segment("local", kBytes);
   const std::string token = first->token();
-  auto second = attach_segment(token);
+  auto second = attach_segment(token, kBytes);
   first.reset();
   second->data()[kBytes - 1] = 'x';
   second.reset();
-  PC_CHECK_THROWS(InvalidArgument, attach_segment(token), "after its end");
+  PC_CHECK_THROWS(InvalidArgument, attach_segment(token, kBytes), "after its end");
 }
 
 PC_TEST(segment_too_large_is_an_error_that_leaves_nothing) {
@@ -133,14 +137,100 @@ PC_TEST(segment_too_large_is_an_error_that_leaves_nothing) {
   PC_CHECK(own_names().empty() && open_files() == files, "left something");
 }
 
-PC_TEST(segment_tokens_that_say_nothing_are_refused) {
+// Tokens that a stranger could write.  What they name must not be touched.
+PC_TEST(segment_tokens_that_name_nothing_of_ours_are_refused) {
+  const auto mine = create_segment("memfd", kBytes);
+  const std::string sealed = mine->token();
+  for (const std::string& token :
+       {std::string("granite:1"), std::string("memfd"), std::string("memfd:nonsense"), std::string("memfd:1:2"),
+        "memfd:-" + sealed.substr(6), "memfd: " + sealed.substr(6), sealed + " ", sealed + ":1", sealed + "1",
+        "memfd:/etc/passwd:" + std::to_string(kBytes), std::string("posix_shm:nonsense"),
+        std::string("posix_shm:/pycollective-none:4096"), std::string("posix_shm:/../etc/passwd:4096"),
+        std::string("local:nonsense"), std::string("local:4000000000"), std::string("local:99999999999999999999")})
+    PC_CHECK_THROWS(InvalidArgument, attach_segment(token, kBytes), token);
   PC_CHECK_THROWS(InvalidArgument, create_segment("granite", 4096), "unknown kind");
-  PC_CHECK_THROWS(InvalidArgument, attach_segment("granite:1"), "unknown kind");
-  PC_CHECK_THROWS(SystemFailure, attach_segment("memfd:nonsense"), "memfd");
-  PC_CHECK_THROWS(InvalidArgument, attach_segment("posix_shm:nonsense"), "posix_shm");
-  PC_CHECK_THROWS(SystemFailure, attach_segment("posix_shm:/pycollective-none:4096"), "posix_shm");
-  PC_CHECK_THROWS(InvalidArgument, attach_segment("local:nonsense"), "local");
-  PC_CHECK_THROWS(InvalidArgument, attach_segment("local:4000000000"), "local");
+  for (const char* kind : {"memfd", "posix_shm", "local"}) {
+    const auto segment = create_segment(kind, kBytes);
+    PC_CHECK_THROWS(InvalidArgument, attach_segment(segment->token(), kBytes - 1), kind, " of another size");
+  }
+  PC_CHECK_THROWS(SystemFailure, attach_segment("memfd:1073741824:3:4096", 4096), "no such process");
+}
+
+PC_TEST(segment_that_is_no_memfd_of_ours_is_refused) {
+  const auto token = [](int fd) { return "memfd:" + std::to_string(getpid()) + ":" + std::to_string(fd) + ":4096"; };
+  const auto refused = [&](int fd, const char* what) {
+    PC_CHECK(fd >= 0, what);
+    PC_CHECK_THROWS(InvalidArgument, attach_segment(token(fd), 4096), what);
+    close(fd);
+  };
+  char path[] = "/tmp/pycollective-test-XXXXXX";
+  const int file = mkstemp(path);
+  PC_CHECK(ftruncate(file, 4096) == 0, "a file");
+  refused(file, "a file on a disk");
+  unlink(path);
+  const int unsealed = memfd_create("pycollective", MFD_ALLOW_SEALING);
+  PC_CHECK(ftruncate(unsealed, 4096) == 0 && fchmod(unsealed, 0600) == 0, "a memfd");
+  refused(unsealed, "a memfd that may shrink");
+  const int open_to_all = memfd_create("pycollective", MFD_ALLOW_SEALING);
+  PC_CHECK(ftruncate(open_to_all, 4096) == 0 &&
+               fcntl(open_to_all, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,
+           "a memfd");
+  refused(open_to_all, "a memfd of mode 0777");
+  refused(open("/dev/zero", O_RDWR), "a device");
+  int ends[2] = {-1, -1};
+  PC_CHECK(pipe(ends) == 0, "a pipe");
+  refused(ends[0], "a pipe");
+  close(ends[1]);
+}
+
+PC_TEST(segment_sweep_leaves_files_of_others_alone) {
+  const std::string digits(32, 'e'), folder = "/dev/shm/";
+  const std::string file = folder + "pycollective-1-" + digits, fifo = folder + "pycollective-2-" + digits;
+  const std::string link = folder + "pycollective-3-" + digits;
+  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  PC_CHECK(fd >= 0 && ftruncate(fd, 8192) == 0, "without the magic number");
+  const struct timespec old[2] = {{1000, 0}, {1000, 0}};  // as if it had been there for years
+  PC_CHECK(futimens(fd, old) == 0 && mkfifo(fifo.c_str(), 0600) == 0 && symlink(file.c_str(), link.c_str()) == 0, "");
+  {
+    const auto segment = create_segment("posix_shm", 4096);
+  }
+  for (const std::string& path : {link, fifo, file}) {
+    PC_CHECK_THROWS(InvalidArgument, attach_segment("posix_shm:" + path.substr(folder.size()) + ":4096", 4096), path);
+    PC_CHECK(unlink(path.c_str()) == 0, path, " has been removed");
+  }
+  close(fd);
+}
+
+PC_TEST(segment_whose_creator_was_killed_is_swept) {
+  int ends[2] = {-1, -1};
+  PC_CHECK(pipe(ends) == 0, "a pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto segment = create_segment("posix_shm", 4096);
+    const std::string token = segment->token();
+    const ssize_t written = write(ends[1], token.data(), token.size());
+    if (written > 0) pause();
+    _exit(1);
+  }
+  char token[200] = "";
+  PC_CHECK(read(ends[0], token, sizeof token - 1) > 0, "the child's token");
+  {
+    const auto segment = create_segment("posix_shm", 4096);
+  }
+  {
+    const auto living = attach_segment(token, 4096);
+  }  // its creator lives: it was not swept
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  {
+    const auto left = attach_segment(token, 4096);
+  }
+  {
+    const auto segment = create_segment("posix_shm", 4096);
+  }
+  PC_CHECK_THROWS(SystemFailure, attach_segment(token, 4096), "swept");
+  close(ends[0]);
+  close(ends[1]);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/checked.h"
 #include "executor/cpu/group.h"
 
 namespace pc {
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr int64_t kPairCell = 32768;  // bytes of a tile of send/recv
+constexpr int32_t kMostRanks = 1 << 14;  // of one host; the map below then fits 64 bits
 
 constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -25,23 +27,49 @@ struct Map {
   size_t blocks, pairs, pair_bytes, scratch;
 };
 
+void require(bool condition, const std::string& what) {
+  if (!condition) throw InvalidArgument(what);
+}
+
+int32_t checked_size(int32_t size) {
+  require(size >= 1 && size <= kMostRanks,
+          "a communicator on one host has 1 to " + std::to_string(kMostRanks) + " ranks, not " + std::to_string(size));
+  return size;
+}
+
+int32_t checked_rank(int32_t rank, int32_t size) {
+  require(rank >= 0 && rank < size,
+          "rank " + std::to_string(rank) + " is not in a communicator of " + std::to_string(size));
+  return rank;
+}
+
 }  // namespace
 
 std::function<bool()> Team::interrupted;
 
 size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
-  return Map(size).scratch + static_cast<size_t>(size) * static_cast<size_t>(scratch_bytes);
+  const size_t scratch = Map(checked_size(size)).scratch;
+  require(scratch_bytes >= 0, "scratch of " + std::to_string(scratch_bytes) + " bytes");
+  const auto all =
+      checked_mul<size_t>(static_cast<size_t>(size), static_cast<size_t>(scratch_bytes), "bytes of scratch");
+  return checked_add(scratch, all, "bytes of a communicator");
 }
 
 Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads)
     : segment_(std::move(segment)),
-      rank_(rank),
+      rank_(checked_rank(rank, checked_size(size))),
       size_(size),
       scratch_stride_(scratch_bytes),
       world_ranks_(std::move(world_ranks)),
       name_(std::move(name)),
       threads_(threads) {
+  require(segment_ != nullptr && segment_->bytes() >= segment_bytes(size, scratch_bytes),
+          "the segment is smaller than a communicator of " + std::to_string(size) + " ranks with " +
+              std::to_string(scratch_bytes) + " bytes of scratch each needs");
+  require(world_ranks_.size() == static_cast<size_t>(size), "world_ranks: one number for each of " +
+                                                                std::to_string(size) + " ranks, not " +
+                                                                std::to_string(world_ranks_.size()));
   const Map map(size);
   char* base = segment_->data();
   control_ = {reinterpret_cast<ControlHeader*>(base), reinterpret_cast<RankBlock*>(base + map.blocks)};
@@ -54,6 +82,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   RankBlock& mine = control_.blocks[rank];
   mine.pid.store(getpid(), std::memory_order_relaxed);
   mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
+  mine.started.store(own_start_time(), std::memory_order_relaxed);
   mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
 }
 
@@ -64,11 +93,16 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       rank_(parent.rank_ == from ? 0 : 1),
       size_(2),
       scratch_stride_(2 * kPairCell),
-      world_ranks_{parent.world_ranks_[from], parent.world_ranks_[to]},
+      world_ranks_{parent.world_ranks_[checked_rank(from, parent.size_)],
+                   parent.world_ranks_[checked_rank(to, parent.size_)]},
       name_(parent.name_),
       threads_(parent.threads_),
       liveness_(parent.liveness_),
       members_{from, to} {
+  require(parent.parent_blocks_ == nullptr, "a channel between two ranks has no channels of its own");
+  require(from != to && (parent.rank_ == from || parent.rank_ == to),
+          "rank " + std::to_string(parent.rank_) + " has no channel from rank " + std::to_string(from) + " to rank " +
+              std::to_string(to));
   const Map map(parent.size_);
   char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(from) * parent.size_ + to);
   control_ = {parent.control_.header, reinterpret_cast<RankBlock*>(base)};
@@ -86,14 +120,15 @@ Team::~Team() {
 }
 
 void Team::watch_peers() {
-  std::vector<int32_t> pids(size_, 0);
+  std::vector<Process> peers(size_);
   for (int32_t r = 0; r < size_; ++r) {
     const RankBlock& block = control_.blocks[r];
     // In a container of its own a peer's number is nobody's here, or somebody else's.
     const bool known = block.pid_namespace.load(std::memory_order_relaxed) == pid_namespace();
-    if (r != rank_ && !threads_ && known) pids[r] = block.pid.load(std::memory_order_relaxed);
+    if (r != rank_ && !threads_ && known)
+      peers[r] = {block.pid.load(std::memory_order_relaxed), block.started.load(std::memory_order_relaxed)};
   }
-  liveness_ = std::make_shared<Liveness>(pids);
+  liveness_ = std::make_shared<Liveness>(peers);
 }
 
 void Team::require_own() const {
@@ -108,7 +143,7 @@ void Team::depart() {
 }
 
 void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
-  control_.poison(size_, fault, culprit, text);
+  control_.poison(size_, members_[rank_], fault, culprit, text);
 }
 
 void Team::interrupt(const std::string& where) {
@@ -117,6 +152,8 @@ void Team::interrupt(const std::string& where) {
 
 void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
   const std::lock_guard lock(windows_mutex_);
+  require(!windows_.contains(id), "window " + std::to_string(id) + " exists already");
+  require(!window_at_.contains(view.base + rank_ * view.stride), "a window exists in this memory already");
   has_windows_ = true;
   windows_[id] = {view, bytes};
   window_at_[view.base + rank_ * view.stride] = id;
@@ -143,7 +180,7 @@ Location Team::locate(const void* address, int64_t bytes) const {
 char* Team::peer_address(int32_t peer, Location at) const {
   const std::lock_guard lock(windows_mutex_);
   const auto found = windows_.find(at.window);
-  if (found == windows_.end()) return nullptr;
+  if (found == windows_.end() || at.offset < 0 || at.offset > found->second.bytes) return nullptr;
   return found->second.view.base + peer * found->second.view.stride + at.offset;
 }
 
@@ -152,6 +189,7 @@ bool Team::begin(Operation& op) {
     op.sequence = sequence_++;
     op.span.base = base_;
     op.begun = true;
+    if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
   }
   if (!op.agreed) {
     if ((op.negotiates || op.plan->windows()) && !greet(op)) return false;
@@ -168,8 +206,17 @@ bool Team::begin(Operation& op) {
 void Team::announce(const Operation& op) {
   RankBlock& mine = control_.blocks[rank_];
   const uint32_t at = op.sequence % kRing;
-  mine.entry[at] = {op.plan->fingerprint, op.input_at, op.output_at};
-  mine.digest[at].store(op.sequence << 32 | op.plan->digest, std::memory_order_release);
+  Entry& entry = mine.entry[at];
+  entry.begun.store(op.sequence, std::memory_order_relaxed);  // the release below carries it
+  if (announced_[at] != op.plan) {
+    entry.fingerprint = op.plan->fingerprint;
+    announced_[at] = op.plan;
+  }
+  entry.input = op.input_at;
+  entry.output = op.output_at;
+  entry.fills = op.fill != nullptr;
+  mine.call[at].store(digest_of(op), std::memory_order_release);
+  entry.complete.store(op.sequence, std::memory_order_release);
 }
 
 // Enters the call and waits until all have.  If somebody's arrays do not lie where this rank's do, all stage.
@@ -178,27 +225,41 @@ bool Team::greet(Operation& op) {
   if (!op.cursor.entered) group.enter(op.span.base, true);
   op.cursor.entered = true;
   const uint8_t placement = op.plan->fingerprint.placement;
-  bool alike = true;
+  const bool broadcasts = op.plan->fingerprint.collective == Collective::broadcast;  // no other call fills
+  bool alike = true, fills = false;
   for (int32_t peer = 0; peer < size_; ++peer) {
     if (!group.await(peer, op.span.base)) return false;
-    alike = alike && control_.blocks[peer].entry[op.sequence % kRing].fingerprint.placement == placement;
+    const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
+    alike = alike && entry.fingerprint.placement == placement;
+    fills = fills || (broadcasts && entry.fills);
   }
   if (!alike && op.fallback) {
     op.plan = op.fallback;
   } else if (op.plan->windows()) {
     for (int32_t peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !read_locations(op, peer)) return false;
+    if (fills) fill(op);
   }
   return true;
+}
+
+// Some rank's array gets the call's input now that all ranks have made the same call, and no sooner: a call that is
+// refused leaves it alone.  To have entered the call then means to have filled it, on all ranks alike.
+void Team::fill(Operation& op) {
+  if (op.fill != nullptr) op.fill->run();
+  op.span.base = ++base_;
+  publish(base_);
 }
 
 // Reads what a peer said on entering: once a call and peer.  No call has a part of the ranks that meets none of the
 // others, so this is enough: whoever calls something else is met in that very call.
 bool Team::meet(const Operation& op, int32_t peer) {
-  const uint64_t said = control_.blocks[peer].digest[op.sequence % kRing].load(std::memory_order_acquire);
-  const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(said >> 32) - static_cast<uint32_t>(op.sequence));
-  if (ahead < 0 || (ahead == 0 && static_cast<uint32_t>(said) != op.plan->digest)) {
-    report_mismatch(op, peer, op.sequence);
+  const RankBlock& theirs = control_.blocks[peer];
+  const uint32_t at = op.sequence % kRing;
+  // Another digest is no mismatch where the peer is so far ahead that its place holds a later call.
+  if (theirs.call[at].load(std::memory_order_acquire) != digest_of(op) &&
+      theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
+    report_mismatch(op, peer);
     return false;
   }
   met_[peer] = op.sequence;
@@ -221,8 +282,8 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
 }
 
 void Team::raise() {
-  const bool before = std::exchange(told_, true);
-  control_.raise(before);
+  const bool before = told_.exchange(true);
+  control_.raise(before, [this](int32_t rank) { return gone(rank); });
 }
 
 Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
@@ -241,7 +302,10 @@ Status Team::proceed(Operation& op, Waiting waiting) {
     CpuGroup<SingleLane> group(*this, op);
     status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
   }
-  if (status == Status::failed) raise();
+  // Of a rank that was stopped meanwhile the others may have given up, and what it has read since may be anything. Who
+  // reads a peer's array publishes that afterwards; this load comes after that store.
+  const bool given_up = control_.header->abort.load(std::memory_order_seq_cst) != 0;
+  if (status == Status::failed || given_up) raise();
   return status;
 }
 

@@ -12,6 +12,8 @@
 
 #include "base/forks.h"
 #include "executor/control.h"
+#include "executor/copy.h"
+#include "executor/cpu/call_mutex.h"
 #include "executor/cpu/liveness.h"
 #include "executor/execute.h"
 #include "executor/plan.h"
@@ -49,6 +51,8 @@ struct Operation {
   const void* input = nullptr;
   void* output = nullptr;
   Location input_at, output_at;
+  std::unique_ptr<Copy> gather;  // makes `input`, which this rank alone reads, or null
+  std::unique_ptr<Copy> fill;    // makes the input of the plan on windows, which peers read, or null
   uint64_t sequence = 0;
   Span span{};
   Cursor cursor{};
@@ -90,6 +94,8 @@ class Team {
   void depart();                      // says goodbye: the rank makes no further calls
   void poison(Fault fault, int32_t culprit, const std::string& text);
   void interrupt(const std::string& where);  // a signal has ended what this rank did there: nobody can go on
+  // This rank waits for a member now, here or in the engine: others that wait for this one learn for whom.
+  void note_wait(int32_t member, Clock::time_point now);
   bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
   void require_sound() {
     if (control_.poisoned()) raise();
@@ -118,7 +124,7 @@ class Team {
   Patience patience;
   TileBytes tile_bytes;
   StepTrace* trace = nullptr;  // where the steps of the next calls are noted; whoever holds one_call sets it
-  std::mutex one_call;         // held by whoever runs a call: threads of one rank take turns
+  CallMutex one_call{name_};   // held while a call runs: threads of one rank take turns
   std::atomic<int> queued{0};  // calls with the progress thread: a blocking call must go behind them
 
   // Called about ten times a second by a blocked call; true asks it to give up (a pending signal).
@@ -127,8 +133,11 @@ class Team {
  private:
   template <class Lanes> friend class CpuGroup;
   Status proceed(Operation& op, Waiting waiting);
+  // What this rank's peers compare: differs between any two calls, and between calls of different sequence.
+  static uint64_t digest_of(const Operation& op) { return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull; }
   void announce(const Operation& op);
   bool greet(Operation& op);
+  void fill(Operation& op);
   bool meet(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
   void publish(uint64_t value);
@@ -136,8 +145,14 @@ class Team {
   bool healthy(Operation& op, int32_t peer, uint64_t target);
   bool check_peers(const Operation& op, int32_t peer, uint64_t target);
   void report_timeout(const Operation& op, int32_t peer);
+  int32_t hindrance(const Operation& op, int32_t peer) const;
+  std::string label_of_member(int32_t member) const;
+  // Where a rank of the communicator says how it is; of a pair channel its communicator's.
+  RankBlock& home(int32_t member) const {
+    return (parent_blocks_ != nullptr ? parent_blocks_ : control_.blocks)[member];
+  }
   bool check_fingerprints(const Operation& op);
-  void report_mismatch(const Operation& op, int32_t peer, uint64_t sequence);
+  void report_mismatch(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
   // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
   char* scratch(int32_t rank, uint32_t slot) const {
@@ -157,12 +172,13 @@ class Team {
   RankBlock* parent_blocks_ = nullptr;  // a pair channel: where its communicator's ranks say that they are here
 
   const uint32_t generation_ = fork_generation();
-  bool told_ = false;  // a call of this rank has raised what poisoned the communicator
+  std::atomic<bool> told_{false};  // a call of this rank has raised what poisoned the communicator
   uint64_t sequence_ = 1;  // of the next call; 0 is what untouched memory says
   uint64_t base_ = 1;
   uint32_t slot_ = 0;
   std::vector<uint64_t> guard_[2];         // counters that must be reached before a slot is written again
   std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was read
+  std::shared_ptr<const Plan> announced_[kRing];  // whose fingerprint this rank's entry holds already
   std::vector<char*> peer_input_, peer_output_;
   char* peer_address(int32_t peer, Location at) const;
   struct Mapped {

@@ -4,7 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <ctime>
 #include <thread>
 
@@ -65,17 +67,24 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     return false;
   }
   op.waiting_since = start;
-  while (Clock::now() - start < patience.spin) {
+  // Few wait so long without sleep, but who was told to looks after the deadline and the peers as a sleeper does.
+  const auto goes_on = [&](Clock::time_point now) {
+    return now - start < kCheckEvery ? !control_.poisoned() : healthy(op, peer, target);
+  };
+  for (auto now = start; now - start < patience.spin; now = Clock::now()) {
     for (int i = 0; i < 32; ++i) {
       if (reached()) return true;
       pause();
     }
+    if (!goes_on(now)) return false;
   }
+  auto now = start;
   do {
     sched_yield();
     if (reached()) return true;
-    if (control_.poisoned()) return false;
-  } while (Clock::now() - start < patience.yield);
+    now = Clock::now();
+    if (!goes_on(now)) return false;
+  } while (now - start < patience.yield);
 
   milliseconds nap(1);
   for (;; nap = std::min(2 * nap, kCheckEvery)) {
@@ -84,7 +93,10 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     const bool sleeps = seen < target && healthy(op, peer, target);
     if (sleeps) futex_wait(theirs, seen, nap);
     theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
-    if (reached()) return !control_.poisoned();
+    if (reached()) {
+      home(members_[rank_]).looked.store(0, std::memory_order_relaxed);  // it waits no more
+      return !control_.poisoned();
+    }
     if (!sleeps) return false;
   }
 }
@@ -94,6 +106,7 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
   const auto now = Clock::now();
   if (now - op.checked < kCheckEvery) return true;
   op.checked = now;
+  note_wait(members_[peer], now);
   if (!check_fingerprints(op) || !check_peers(op, peer, target)) return false;
   if (now > op.deadline) {
     report_timeout(op, peer);
@@ -110,8 +123,8 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
 bool Team::check_peers(const Operation& op, int32_t peer, uint64_t target) {
   for (int32_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    const RankBlock& home = parent_blocks_ != nullptr ? parent_blocks_[members_[r]] : control_.blocks[r];
-    const bool departed = home.presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
+    const bool departed =
+        home(members_[r]).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
     const bool lost = departed ? r == peer : liveness_ && liveness_->gone(members_[r]);
     if (!lost) continue;
     const bool awaited = r == peer && control_.blocks[r].counter.load(std::memory_order_acquire) < target;
@@ -121,6 +134,31 @@ bool Team::check_peers(const Operation& op, int32_t peer, uint64_t target) {
     }
   }
   return true;
+}
+
+void Team::note_wait(int32_t member, Clock::time_point now) {
+  RankBlock& mine = home(members_[rank_]);
+  mine.awaited.store(member, std::memory_order_relaxed);
+  mine.looked.store(now.time_since_epoch().count(), std::memory_order_release);
+}
+
+// Who keeps a peer from getting on: of ranks that wait for each other, and have looked lately, the last.  A member.
+int32_t Team::hindrance(const Operation& op, int32_t peer) const {
+  const auto lately = std::min(std::chrono::duration<double>(1.0), op.timeout / 2);
+  int32_t member = members_[peer];
+  for (int32_t hop = 0; hop < size_; ++hop) {
+    const RankBlock& block = home(member);
+    const Clock::duration at(block.looked.load(std::memory_order_acquire));
+    if (Clock::now().time_since_epoch() - at > lately) return member;
+    member = block.awaited.load(std::memory_order_relaxed);
+  }
+  return members_[peer];
+}
+
+std::string Team::label_of_member(int32_t member) const {
+  const auto found = std::find(members_.begin(), members_.end(), member);
+  return found != members_.end() ? label(static_cast<int32_t>(found - members_.begin()))
+                                 : "rank " + std::to_string(member);
 }
 
 void Team::report_timeout(const Operation& op, int32_t peer) {
@@ -133,36 +171,49 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   }
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%g", op.timeout.count());
-  const std::string call =
-      op.plan->fingerprint.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'";
-  if (first < 0)
-    poison(Fault::timeout, members_[peer],
-           call + ": " + label(peer) + " entered it but did not get on within " + seconds + " s, as seen by " +
-               label(rank_));
-  else poison(Fault::timeout, members_[first], call + ": not entered within " + seconds + " s by " + missing);
+  const int32_t culprit = hindrance(op, first < 0 ? peer : first);
+  const std::string who = label_of_member(culprit);
+  std::string text =
+      op.plan->fingerprint.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
+  if (first < 0) text += who + " entered it but did not get on within " + seconds + " s, as seen by " + label(rank_);
+  else text += std::string("not entered within ") + seconds + " s by " + missing;
+  if (first >= 0 && control_.blocks[first].counter.load() < op.span.base && culprit != members_[first])
+    text += "; " + label(first) + " waits for " + who;
+  if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
+  poison(Fault::timeout, culprit, text);
 }
 
-// Ranks in different calls may wait for steps that the other never does: look at what the peers say meanwhile.
+// Ranks in different calls may wait for steps that the other never does: compare with what the peers announce meanwhile.
 bool Team::check_fingerprints(const Operation& op) {
+  const uint32_t at = op.sequence % kRing;
   for (int32_t r = 0; r < size_; ++r) {
-    const uint64_t said = control_.blocks[r].digest[op.sequence % kRing].load(std::memory_order_acquire);
-    if (said >> 32 != (op.sequence & 0xffffffffu) || static_cast<uint32_t>(said) == op.plan->digest) continue;
-    if (r == rank_) continue;  // not announced yet
-    report_mismatch(op, r, op.sequence);
+    const RankBlock& theirs = control_.blocks[r];
+    const Entry& entry = theirs.entry[at];
+    if (r == rank_ || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
+    if (theirs.call[at].load(std::memory_order_acquire) == digest_of(op)) continue;
+    if (entry.begun.load(std::memory_order_relaxed) != op.sequence) continue;  // it belongs to a later call by now
+    report_mismatch(op, r);
     return false;
   }
   return true;
 }
 
-void Team::report_mismatch(const Operation& op, int32_t peer, uint64_t sequence) {
-  const auto what = [&](int32_t rank) {
-    const Entry& entry = control_.blocks[rank].entry[sequence % kRing];
-    return label(rank) + " calls " +
-           (rank == rank_ && sequence == op.sequence ? op.plan->fingerprint.describe() : entry.fingerprint.describe());
+void Team::report_mismatch(const Operation& op, int32_t peer) {
+  const Fingerprint& mine = op.plan->fingerprint;
+  const Entry* entry = &control_.blocks[peer].entry[op.sequence % kRing];
+  for (const Entry& other : control_.blocks[peer].entry)  // a peer that has not come so far is in an earlier call
+    if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
+  const Fingerprint& theirs = entry->fingerprint;
+  const bool pair = parent_blocks_ != nullptr;
+  const auto calls = [&](int32_t rank, const Fingerprint& print) {
+    return label(rank) + " calls " + print.describe(pair && rank == 1);
   };
-  poison(Fault::mismatch, members_[peer],
-         "call " + std::to_string(sequence) + " of communicator '" + name_ + "' differs between ranks: " + what(rank_) +
-             "; " + what(peer));
+  std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
+                     "' differs between ranks: " + calls(rank_, mine) + "; " + calls(peer, theirs);
+  Fingerprint moved = theirs;
+  moved.placement = mine.placement;  // ranks may differ in it
+  if (moved.describe() == mine.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
+  poison(Fault::mismatch, members_[peer], text);
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
@@ -172,27 +223,35 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
              std::to_string(op.sequence) + " of communicator '" + name_ + "'");
 }
 
-void Control::poison(int32_t size, Fault fault, int32_t culprit, const std::string& text) {
+void Control::poison(int32_t size, int32_t writer, Fault fault, int32_t culprit, const std::string& text) {
   uint32_t sound = 0;
-  if (!header->abort.compare_exchange_strong(sound, 1)) return;
+  if (!header->abort.compare_exchange_strong(sound, 1 + static_cast<uint32_t>(writer))) return;
   header->fault = fault;
   header->culprit = culprit;
   const size_t length = std::min(text.size(), sizeof header->text - 1);
   text.copy(header->text, length);
   header->text[length] = '\0';
-  header->abort.store(2, std::memory_order_release);
+  header->abort.store(kPoisoned, std::memory_order_release);
   for (int32_t r = 0; r < size; ++r) futex_wake(blocks[r]);
 }
 
-void Control::raise(bool told_before) const {
-  // The writer is a few instructions away from done, unless it died there.
-  for (int i = 0; i < 1000 && header->abort.load(std::memory_order_acquire) == 1; ++i)
+void Control::raise(bool told_before, const std::function<bool(int32_t)>& gone) const {
+  // The writer is a few instructions away from done, unless it ended or was stopped there.
+  uint32_t state = header->abort.load(std::memory_order_acquire);
+  for (int i = 0; i < 1000 && state != kPoisoned && !gone(static_cast<int32_t>(state - 1)); ++i) {
     std::this_thread::sleep_for(milliseconds(1));
-  if (header->abort.load(std::memory_order_acquire) != 2)
-    throw CommunicatorFault(Fault::aborted, -1, "the communicator was given up by a rank that then ended");
-  const std::string text = header->text;
-  throw CommunicatorFault(header->fault, header->culprit,
-                          told_before ? "the communicator was given up: " + text : text);
+    state = header->abort.load(std::memory_order_acquire);
+  }
+  if (state == kPoisoned) {
+    const std::string text = header->text;
+    throw CommunicatorFault(header->fault, header->culprit,
+                            told_before ? "the communicator was given up: " + text : text);
+  }
+  const auto writer = static_cast<int32_t>(state - 1);
+  const std::string text = "rank " + std::to_string(writer) + " gave the communicator up and ";
+  if (gone(writer))
+    throw CommunicatorFault(Fault::peer_lost, writer, text + "is gone (its process has ended) before it said why");
+  throw CommunicatorFault(Fault::timeout, writer, text + "did not say why within 1 s: its process is stopped");
 }
 
 }  // namespace pc

@@ -324,8 +324,8 @@ void Team::follow(cudaStream_t stream, unsigned long long id) {
   if (any_call_ && id != last_stream_) check(cudaStreamWaitEvent(stream, latest_, 0), "cudaStreamWaitEvent");
 }
 
-void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers, cudaStream_t stream,
-               int32_t max_channels, double timeout) {
+void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers,
+               const std::vector<Copied>& copies, cudaStream_t stream, int32_t max_channels, double timeout) {
   require(buffers.size() == static_cast<size_t>(ranks_here_), "one pair of buffers for each rank here");
   const std::lock_guard lock(mutex_);
   const OnDevice on(device_);
@@ -337,6 +337,10 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
     check(cudaStreamGetId(stream, &id), "cudaStreamGetId");
     follow(stream, id);
   }
+  for (const Copied& c : copies)
+    check(cudaMemcpyAsync(reinterpret_cast<void*>(c.into), reinterpret_cast<const void*>(c.from), c.bytes,
+                          cudaMemcpyDefault, stream),
+          "cudaMemcpyAsync");
   const auto nanoseconds = static_cast<uint64_t>(std::min(timeout, 1e9) * 1e9);
   const int32_t limit = max_channels > 0 ? max_channels : kMostChannels;
   if (plan->low_latency) {

@@ -101,9 +101,11 @@ class Team {
                                          std::shared_ptr<const CustomOperator> custom) const;
 
   struct Buffers { uintptr_t input, output; };
+  // What is copied before the call, but after the calls before it, in whatever streams these are.
+  struct Copied { uintptr_t into, from, bytes; };
   // Puts the call into the stream.  `max_channels`: 0 for no limit; the same on all ranks.
-  void run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers, cudaStream_t stream,
-           int32_t max_channels, double timeout);
+  void run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers, const std::vector<Copied>& copies,
+           cudaStream_t stream, int32_t max_channels, double timeout);
 
   struct Fault {
     DeviceFault kind;

@@ -1,0 +1,43 @@
+// A 64-bit digest of a sequence of words and texts, the same on every rank.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace pc {
+
+// One round of MurmurHash3's finalizer a word: a bijection, so sequences that differ in one word never collide, and
+// others do so once in 2^64.
+class Digest {
+ public:
+  Digest& add(uint64_t word) {
+    uint64_t x = state_ ^ word;
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDull;
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53ull;
+    state_ = (x ^ x >> 33) + 0x9E3779B97F4A7C15ull;
+    return *this;
+  }
+  Digest& add(double value) {
+    uint64_t word;
+    std::memcpy(&word, &value, sizeof word);
+    return add(word);
+  }
+  // Its length counts, so neighbouring texts cannot trade letters.
+  Digest& add(std::string_view text) {
+    add(static_cast<uint64_t>(text.size()));
+    for (; !text.empty(); text.remove_prefix(std::min<size_t>(text.size(), 8))) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data(), std::min<size_t>(text.size(), 8));
+      add(word);
+    }
+    return *this;
+  }
+  uint64_t value() const { return state_; }
+
+ private:
+  uint64_t state_ = 0;
+};
+
+}  // namespace pc

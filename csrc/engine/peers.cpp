@@ -1,0 +1,100 @@
+// What the engine does about ranks that end, leave or are stopped while others wait for them.
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "base/environment.h"
+#include "engine/engine.h"
+
+namespace pc::engine {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a rank that runs may be silent for a part of it
+
+std::string seconds_text(double seconds) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%g", seconds);
+  return text;
+}
+
+}  // namespace
+
+// A rank whose process has ended; its lock is told of it a moment before others can see it.  -1: none.
+int32_t Engine::find_lost() const {
+  for (int tried = 0; tried < 500; ++tried) {
+    for (int32_t peer = 0; peer < team_->size(); ++peer)
+      if (peer != team_->rank() && team_->gone(peer)) return peer;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return -1;
+}
+
+// Raises what keeps a peer from ever submitting what is awaited, a join of its own among that.
+void Engine::check_peers(Clock::time_point now) {
+  if (now - checked_ < kCheckEvery) return;
+  const auto since = std::min<Clock::duration>(now - std::exchange(checked_, now), kInspectEvery);
+  board_->beat();
+  const auto missing = [&](int32_t peer) {
+    const std::string operation = board_->awaited_from(peer, now + kMoment);
+    return operation.empty() ? operation : "; it has not submitted '" + operation + "'";
+  };
+  raise_if_lost(missing);
+  for (int32_t peer = 0; peer < team_->size(); ++peer) {
+    if (peer == team_->rank() || !departed(peer)) continue;
+    const std::string what = missing(peer);
+    if (what.empty() || board_->has_batch()) continue;
+    team_->poison(Fault::aborted, peer, team_->label(peer) + " has shut its engine down" + what);
+    team_->raise();
+  }
+  raise_if_silent(since, missing);
+}
+
+// A rank has as long as a call's peers to show that it runs, whether or not its program has anything to do for others.
+void Engine::raise_if_silent(Clock::duration since, const std::function<std::string(int32_t)>& missing) {
+  const double seconds = std::max(environment().timeout, kLeastSilence);
+  for (int32_t peer = 0; peer < team_->size(); ++peer) {
+    Silence& silence = silences_[static_cast<size_t>(peer)];
+    const uint64_t beats = board_->beats(peer);
+    silence.lasts = std::exchange(silence.beats, beats) == beats ? silence.lasts + since : Clock::duration{};
+    if (peer == team_->rank() || std::chrono::duration<double>(silence.lasts).count() < seconds) continue;
+    const std::string what = missing(peer);
+    if (what.empty() || board_->has_batch()) continue;
+    team_->poison(
+        Fault::timeout, peer,
+        team_->label(peer) + " has not run for " + seconds_text(seconds) + " s: its process is stopped" + what);
+    team_->raise();
+  }
+}
+
+bool Engine::departed(int32_t peer) const {
+  return team_->control().blocks[peer].presence.load(std::memory_order_acquire) ==
+         static_cast<uint32_t>(Presence::departed);
+}
+
+// Raises what another rank has raised, or that one's process has ended; `missing` tells what it owes.
+void Engine::raise_if_lost(const std::function<std::string(int32_t)>& missing) {
+  if (team_->poisoned()) team_->raise();
+  for (int32_t peer = 0; peer < team_->size(); ++peer) {
+    if (peer == team_->rank() || !team_->gone(peer) || departed(peer)) continue;  // in this order: it says so first
+    team_->poison(Fault::peer_lost, peer, team_->label(peer) + " is gone (its process has ended)" + missing(peer));
+    team_->raise();
+  }
+}
+
+// Another rank holds the board: longer than the deadline of calls only if it is stopped.
+void Engine::locked_out(int32_t holder, std::chrono::nanoseconds waited) {
+  raise_if_lost([](int32_t) { return std::string(); });
+  if (holder >= 0) team_->note_wait(holder, Clock::now());
+  const double seconds = environment().timeout;
+  if (std::chrono::duration<double>(waited).count() < seconds) return;
+  team_->poison(Fault::timeout, holder,
+                (holder < 0 ? "a rank" : team_->label(holder)) + " has held the lock of the engine's board for " +
+                    seconds_text(seconds) + " s, as seen by " + team_->label(team_->rank()) +
+                    ": its process is stopped, or starved of its core");
+  team_->raise();
+}
+
+}  // namespace pc::engine
