@@ -55,7 +55,7 @@ class Segment:
     Shared memory that all ranks of a communicator have mapped.
     """
     @staticmethod
-    def attach(token: str) -> Segment:
+    def attach(token: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> Segment:
         ...
     @staticmethod
     def create(kind: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> Segment:
@@ -73,14 +73,17 @@ class HostBuffer:
     """
     CPU memory of an array that speaks DLPack; not copied.
     """
-    def __init__(self, array: typing.Any) -> None:
+    def __init__(self, array: typing.Any, strided: bool = False) -> None:
         ...
     def array(self, dtype: numpy.dtype[typing.Any]) -> numpy.ndarray:
         """
-        The elements as a flat NumPy array, not copied.
+        The elements as a NumPy array, not copied: flat where they are contiguous.
         """
     @property
     def address(self) -> int:
+        ...
+    @property
+    def contiguous(self) -> bool:
         ...
     @property
     def count(self) -> int:
@@ -148,10 +151,12 @@ class Team:
     def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any) -> None:
-        ...
-    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool) -> typing.Any:
         """
-        Run one collective; returns its result, or a Handle.
+        planner: see Planner. What it returns is checked but for the address of a custom operator's function, which is unchecked: calls jump to it.
+        """
+    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None) -> typing.Any:
+        """
+        Run one collective; returns its result, or a Handle. The ranks must agree on `note`.
         """
     def channel(self, sender: typing.SupportsInt | typing.SupportsIndex, receiver: typing.SupportsInt | typing.SupportsIndex, planner: typing.Any) -> Team:
         """
@@ -184,6 +189,10 @@ class Team:
     def require_sound(self) -> None:
         """
         Raise what poisoned the communicator, if anything did.
+        """
+    def require_turn(self) -> None:
+        """
+        Raise if the caller is inside a call of the communicator already.
         """
     def set_mail(self, text: str) -> None:
         ...
@@ -276,6 +285,10 @@ class Engine:
         """
         What waits for whom, a line each.
         """
+    def require_outside(self) -> None:
+        """
+        Raise if the caller is inside an operation of the engine.
+        """
     def set_topologies(self, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.Any]]) -> None:
         """
         (most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.
@@ -330,7 +343,7 @@ def instruction_set() -> str:
     """
 def is_numpy(array: typing.Any) -> bool:
     """
-    Whether the argument is a numpy.ndarray.
+    Whether the argument is a numpy.ndarray itself, of no subclass.
     """
 def operators() -> list[tuple[str, str]]:
     """

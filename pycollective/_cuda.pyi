@@ -195,9 +195,9 @@ class Team:
         """
         Waits for the calls in flight.
         """
-    def run(self, plan: Plan, buffers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex, max_channels: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def run(self, plan: Plan, buffers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex, max_channels: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, copies: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]] = ()) -> None:
         """
-        Put a call into the stream: (input, output) addresses for each rank here.
+        Put a call into the stream: (input, output) addresses for each rank here. `copies`: (into, source, bytes) of what is copied before it, after all earlier calls of the team.
         """
     def wait(self) -> None:
         """

@@ -22,14 +22,22 @@ struct ArrayView {
   bool writable = false;
 };
 
+// Elements of any strides.
+struct StridedView {
+  ArrayView elements;
+  std::vector<int64_t> extents, strides;  // strides in bytes
+};
+
 // CPU memory obtained through DLPack.  Holds the producer's capsule.
 class Buffer {
  public:
-  // Throws TypeError, ValueError or BufferError for what cannot be used, with the reason.
-  explicit Buffer(py::object array);
+  // Throws TypeError, ValueError or BufferError for what cannot be used, with the reason.  `strided`: an array that is
+  // not C-contiguous is accepted, for calls that read it (see strided_view_of).
+  explicit Buffer(py::object array, bool strided = false);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   ArrayView view;
+  std::vector<int64_t> extents, strides;  // in bytes; empty where the elements are contiguous
 
  private:
   void* managed_ = nullptr;
@@ -39,11 +47,24 @@ class Buffer {
 // The elements of a NumPy array or a Buffer.  Throws py::type_error for anything else or for an unknown
 // element type, and py::value_error for an array that is not C-contiguous.
 ArrayView view_of(py::handle array, const char* what);
+// Nothing where view_of takes the array.
+std::optional<StridedView> strided_view_of(py::handle array, const char* what);
 // Reads an array of a library that describes its arrays to C code (torch) without taking hold of it; false where that
 // does not go.  Throws as Buffer does.
 bool glance(py::handle array, ArrayView& view);
-bool is_numpy(py::handle array);
+bool is_numpy(py::handle array);  // a numpy.ndarray itself: a subclass may mean more than its elements
 Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if there is no such element type
+
+// The segment itself.  Throws py::type_error for None.
+inline std::shared_ptr<Segment> required(std::shared_ptr<Segment> segment) {
+  if (segment == nullptr) throw py::type_error("a Segment is needed, not None");
+  return segment;
+}
+
+// Classes whose arguments must be initialised objects.  For one made by `Class.__new__(Class)` pybind11 would pass memory
+// on which no constructor has run, and for None a null pointer.
+template <class T>
+inline constexpr bool is_bound = false;
 
 // Sets the Python error that a C++ exception stands for; rethrows what it does not know.
 void translate(std::exception_ptr pointer);
@@ -59,4 +80,25 @@ void bind_segment(py::module_& m);
 void bind_tables(py::module_& m);
 void bind_team(py::module_& m);
 
+}  // namespace pc
+
+template <typename T>
+class pybind11::detail::type_caster<T, std::enable_if_t<pc::is_bound<T>>> : public type_caster_base<T> {
+ public:
+  bool load(handle source, bool convert) {
+    if (source.is_none()) return false;
+    if (this->typeinfo != nullptr && PyObject_TypeCheck(source.ptr(), this->typeinfo->type) != 0) {
+      auto* object = reinterpret_cast<instance*>(source.ptr());
+      if (!object->get_value_and_holder(this->typeinfo).holder_constructed())
+        throw type_error(std::string(this->typeinfo->type->tp_name) + ".__init__() has not been called");
+    }
+    return type_caster_base<T>::load(source, convert);
+  }
+};
+
+namespace pc {
+template <> inline constexpr bool is_bound<Schedule> = true;
+template <> inline constexpr bool is_bound<Layout> = true;
+template <> inline constexpr bool is_bound<Segment> = true;
+template <> inline constexpr bool is_bound<Buffer> = true;
 }  // namespace pc

@@ -11,17 +11,17 @@ namespace {
 
 using namespace dlpack;
 
-ArrayView read(const Tensor& t, bool read_only) {
+ArrayView read(const Tensor& t, bool read_only, bool strided = false) {
   if (t.device.type != device_cpu && t.device.type != device_cuda_host)
     throw py::type_error("the array is not in CPU memory (DLPack device type " + std::to_string(t.device.type) + ")");
   ArrayView view;
   view.dtype = element_type(t.dtype);
   if (view.dtype == Dtype::count) throw py::type_error(refusal(t.dtype));
-  if (!contiguous(t)) throw py::value_error("the array is not C-contiguous");
+  view.count = count_of(t, size_of(view.dtype));
+  if (!strided && !contiguous(t)) throw py::value_error("the array is not C-contiguous");
+  if (t.byte_offset > PTRDIFF_MAX) throw py::value_error("the array has a byte_offset beyond all memory");
   view.data = static_cast<char*>(t.data) + t.byte_offset;
   view.writable = !read_only;
-  view.count = 1;
-  for (int32_t d = 0; d < t.ndim; ++d) view.count *= t.shape[d];
   if (t.data == nullptr && view.count > 0) throw py::type_error("the array has no memory: a fake tensor of torch?");
   return view;
 }
@@ -67,9 +67,19 @@ bool glance(py::handle array, ArrayView& view) {
   return true;
 }
 
-Buffer::Buffer(py::object array) {
+Buffer::Buffer(py::object array, bool strided) {
   const py::object capsule = export_capsule(array);
+  if (PyCapsule_CheckExact(capsule.ptr()) == 0)
+    throw py::type_error("__dlpack__ returned no capsule but a " + std::string(py::str(py::type::of(capsule))));
   const char* name = PyCapsule_GetName(capsule.ptr());
+  const auto take = [&](const Tensor& tensor, bool read_only) {
+    view = read(tensor, read_only, strided);
+    if (contiguous(tensor)) return;
+    extents.assign(tensor.shape, tensor.shape + tensor.ndim);
+    for (int32_t d = 0; d < tensor.ndim; ++d)
+      strides.push_back(checked_mul(tensor.strides[d], static_cast<int64_t>(size_of(view.dtype)), "a stride"));
+    view.writable = false;
+  };
   versioned_ = name != nullptr && std::string_view(name) == "dltensor_versioned";
   if (name == nullptr || (!versioned_ && std::string_view(name) != "dltensor"))
     throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
@@ -77,10 +87,10 @@ Buffer::Buffer(py::object array) {
   if (versioned_) {
     const auto* m = static_cast<ManagedVersioned*>(managed);
     if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not understood");
-    view = read(m->tensor, (m->flags & flag_read_only) != 0);
+    take(m->tensor, (m->flags & flag_read_only) != 0);
     if ((m->flags & flag_copied) != 0) view.writable = false;  // writing to a copy would be lost
   } else {
-    view = read(static_cast<Managed*>(managed)->tensor, false);
+    take(static_cast<Managed*>(managed)->tensor, false);
   }
   managed_ = managed;  // from here on ours to delete
   PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
@@ -99,18 +109,23 @@ Buffer::~Buffer() {
 
 void bind_dlpack(py::module_& m) {
   py::class_<Buffer, std::shared_ptr<Buffer>>(m, "HostBuffer", "CPU memory of an array that speaks DLPack; not copied.")
-      .def(py::init<py::object>(), py::arg("array"))
+      .def(py::init<py::object, bool>(), py::arg("array"), py::arg("strided") = false)
       .def_property_readonly("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.view.data); })
       .def_property_readonly("count", [](const Buffer& b) { return b.view.count; })
       .def_property_readonly("dtype", [](const Buffer& b) { return name_of(b.view.dtype); })
+      .def_property_readonly("contiguous", [](const Buffer& b) { return b.extents.empty(); })
       .def(
           "array",
           [](const py::object& self, const py::dtype& dtype) {
-            const ArrayView& view = self.cast<const Buffer&>().view;
-            if (static_cast<size_t>(dtype.itemsize()) != size_of(view.dtype)) throw py::type_error("wrong dtype");
+            const Buffer& buffer = self.cast<const Buffer&>();
+            const ArrayView& view = buffer.view;
+            if (dtype_of(dtype) != view.dtype)
+              throw py::type_error("the elements are " + std::string(name_of(view.dtype)) + ", not " +
+                                   std::string(py::str(dtype)));
+            if (!buffer.extents.empty()) return py::array(dtype, buffer.extents, buffer.strides, view.data, self);
             return py::array(dtype, std::vector<py::ssize_t>{view.count}, view.data, self);
           },
-          py::arg("dtype"), "The elements as a flat NumPy array, not copied.")
+          py::arg("dtype"), "The elements as a NumPy array, not copied: flat where they are contiguous.")
       .def_property_readonly("writable", [](const Buffer& b) { return b.view.writable; });
 }
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
+#include "base/checked.h"
 #include "dtype/table.h"
 
 namespace pc::dlpack {
@@ -109,9 +111,16 @@ inline bool contiguous(const Tensor& t) {
   int64_t expected = 1;
   for (int32_t d = t.ndim - 1; d >= 0; --d) {
     if (t.shape[d] != 1 && t.strides[d] != expected) return false;
-    expected *= t.shape[d];
+    expected = checked_mul(expected, t.shape[d], "the array's shape");
   }
   return true;
+}
+
+// Throws InvalidArgument for a shape that no array has: extents that are negative, or too large together.
+inline int64_t count_of(const Tensor& t, size_t element) {
+  if (t.ndim < 0 || (t.ndim > 0 && t.shape == nullptr)) throw InvalidArgument("the array has no shape");
+  return checked_count(std::span(t.shape, static_cast<size_t>(t.ndim)), static_cast<int64_t>(element),
+                       "the array's shape");
 }
 
 }  // namespace pc::dlpack

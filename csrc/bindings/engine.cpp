@@ -81,21 +81,77 @@ uint64_t group_of(const Objects& items) {
 
 void want_report(int) { Engine::reports_wanted.fetch_add(1); }
 
+// What the engine's batches use of Python's objects. It lives as long as the engine, which works can keep alive after
+// Python has dropped its Engine.
+class Plans {
+ public:
+  Plans(py::object team, py::object buffer, Objects topologies)
+      : team_(std::move(team)), buffer_(std::move(buffer)), topologies_(std::move(topologies)) {
+    if (topologies_.empty()) throw py::value_error("topologies: at least the default one, None or a name");
+  }
+
+  // Called without the interpreter's lock, for the first buffer of about this size.
+  std::shared_ptr<const Plan> make(const engine::Reduction& r, int64_t count, bool in_window) const {
+    const py::gil_scoped_acquire gil;
+    try {
+      const py::str op(name_of(r.op));
+      const auto program = static_cast<size_t>(r.program);
+      const py::object topology = topologies_[program < topologies_.size() ? program : 0];
+      Scaling scaling;
+      scaling.prescale = r.prescale;
+      scaling.postscale = r.postscale;
+      const uint8_t placement = in_window ? input_shared | output_shared | in_place : 0;
+      return team_.cast<TeamCall&>().make_plan(
+          {Collective::allreduce, r.dtype, placement, -1, count, op.ptr(), topology.ptr(), scaling, {}});
+    } catch (const py::error_already_set& error) {
+      throw InvalidArgument(error.what());
+    } catch (const py::cast_error& error) {
+      throw InvalidArgument(error.what());
+    }
+  }
+
+  void set_topologies(const std::vector<std::pair<int64_t, py::object>>& rows) {
+    topologies_.resize(1);
+    for (const auto& [most, topology] : rows) topologies_.push_back(topology);
+  }
+
+ private:
+  py::object team_, buffer_;
+  Objects topologies_;  // 0: the default
+};
+
+double seconds(double value, const char* what) {
+  if (!(value >= 0)) throw InvalidArgument(std::string(what) + " is a number of seconds, not " + std::to_string(value));
+  return value;
+}
+
+int32_t checked_slots(const Segment& board, int32_t size, int32_t slots) {
+  if (board.bytes() < Board::bytes(size, slots))
+    throw InvalidArgument("the segment is smaller than a board of " + std::to_string(slots) + " slots for " +
+                          std::to_string(size) + " ranks needs");
+  return slots;
+}
+
 class PyEngine {
  public:
-  PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, py::object buffer, int32_t buffers,
-           Objects topologies, py::object run, double warn_seconds, double shutdown_seconds)
-      : team_object_(team), buffer_(std::move(buffer)), topologies_(std::move(topologies)) {
-    auto& call = team.cast<TeamCall&>();
-    team_ = call.team();
+  PyEngine(const py::object& team, std::shared_ptr<Segment> board, int32_t slots, const py::object& buffer,
+           int32_t buffers, Objects topologies, py::object run, double warn_seconds, double shutdown_seconds)
+      : team_(team.cast<TeamCall&>().team()), plans_(std::make_shared<Plans>(team, buffer, std::move(topologies))) {
+    checked_slots(*required(board), team_->size(), slots);
+    const ArrayView view = view_of(buffer, "buffer");
+    if (view.dtype != Dtype::uint8 || !view.writable || buffers < 1 || view.count / buffers < kLeastBuffer ||
+        team_->locate(view.data, view.count).window < 0)
+      throw InvalidArgument("buffer: a writable array of uint8 in a window of the team, of at least " +
+                            std::to_string(kLeastBuffer) + " bytes for each of 1 or more buffers");
     auto shared = std::make_unique<Board>(board, board->data(), team_->rank(), team_->size(), slots);
-    const ArrayView view = view_of(buffer_, "buffer");
+    if (!shared->prepared()) throw InvalidArgument("no rank has prepared the board");
     engine_ = std::make_shared<Engine>(
         team_, std::move(shared),
-        [this, &call](const engine::Reduction& r, int64_t count, bool in_window) {
-          return make_plan(call, r, count, in_window);
+        [plans = plans_](const engine::Reduction& r, int64_t count, bool in_window) {
+          return plans->make(r, count, in_window);
         },
-        view.data, view.count, buffers, engine::StallSettings{warn_seconds, shutdown_seconds},
+        view.data, view.count, buffers,
+        engine::StallSettings{seconds(warn_seconds, "warn_seconds"), seconds(shutdown_seconds, "shutdown_seconds")},
         std::make_shared<PyRunner>(team_, std::move(run)));
   }
 
@@ -105,14 +161,19 @@ class PyEngine {
     const uint64_t group = group_of(items);
     Pendings operations;
     std::vector<std::shared_ptr<Work>> works;
-    for (const py::object& item : items) {
-      auto work = std::make_shared<Work>(engine_, item);
-      work->pending = read_item(work, *team_, group, items.size());
-      operations.push_back(work->pending);
-      works.push_back(std::move(work));
+    try {
+      for (const py::object& item : items) {
+        auto work = std::make_shared<Work>(engine_, item);
+        work->pending = read_item(work, *team_, group, items.size());
+        operations.push_back(work->pending);
+        works.push_back(std::move(work));
+      }
+      const Released released;
+      engine_->submit(operations, now);
+    } catch (...) {
+      for (const auto& operation : operations) operation->refuse();  // work and operation hold each other
+      throw;
     }
-    const Released released;
-    engine_->submit(operations, now);
     return works;
   }
 
@@ -130,38 +191,32 @@ class PyEngine {
   }
   void set_topologies(const std::vector<std::pair<int64_t, py::object>>& rows) {
     std::vector<std::pair<int64_t, int32_t>> programs;
-    topologies_.resize(1);
-    for (const auto& [most, topology] : rows) {
-      programs.emplace_back(most, static_cast<int32_t>(topologies_.size()));
-      topologies_.push_back(topology);
-    }
+    for (const auto& [most, topology] : rows) programs.emplace_back(most, static_cast<int32_t>(programs.size() + 1));
+    plans_->set_topologies(rows);
     engine_->set_programs(std::move(programs));
+  }
+  void tune(int64_t threshold, double cycle_seconds) {
+    if (threshold < 0) throw InvalidArgument("a threshold of " + std::to_string(threshold) + " bytes");
+    engine_->board().tune(threshold, seconds(cycle_seconds, "cycle_seconds"));
   }
   Engine& engine() { return *engine_; }
 
  private:
-  // Called without the interpreter's lock, for the first buffer of about this size.
-  std::shared_ptr<const Plan> make_plan(TeamCall& call, const engine::Reduction& r, int64_t count, bool in_window) {
-    const py::gil_scoped_acquire gil;
-    try {
-      const py::str op(name_of(r.op));
-      const py::object topology = topologies_[static_cast<size_t>(r.program)];
-      Scaling scaling;
-      scaling.prescale = r.prescale;
-      scaling.postscale = r.postscale;
-      const uint8_t placement = in_window ? input_shared | output_shared | in_place : 0;
-      return call.make_plan(
-          {Collective::allreduce, r.dtype, placement, -1, count, op.ptr(), topology.ptr(), scaling, {}});
-    } catch (const py::error_already_set& error) {
-      throw InvalidArgument(error.what());
-    }
-  }
+  static constexpr int64_t kLeastBuffer = 64;
 
-  py::object team_object_, buffer_;
-  Objects topologies_;  // 0: the default
   std::shared_ptr<Team> team_;
+  std::shared_ptr<Plans> plans_;
   std::shared_ptr<Engine> engine_;
 };
+
+// Only signals that a program may use freely: a handler that returns from SIGSEGV and its like is called again forever.
+bool report_on_signal(int number) {
+  const bool free =
+      number == SIGUSR1 || number == SIGUSR2 || number == SIGHUP || (number >= SIGRTMIN && number <= SIGRTMAX);
+  if (!free)
+    throw InvalidArgument("signal " + std::to_string(number) + " is not SIGUSR1, SIGUSR2, SIGHUP or real-time");
+  return std::signal(number, want_report) != SIG_ERR;
+}
 
 using PhaseRow = std::tuple<std::string, std::string, std::string, int64_t, int64_t>;
 using Ranks = std::vector<int32_t>;
@@ -184,6 +239,8 @@ std::pair<std::vector<PhaseRow>, std::vector<StepRow>> take_events(PyEngine& sel
 
 }  // namespace
 
+template <> inline constexpr bool is_bound<PyEngine> = true;
+
 void bind_engine(py::module_& m) {
   py::class_<Work, std::shared_ptr<Work>>(m, "Work", "An operation under way, and what came of it.")
       .def_property_readonly("name", &Work::name)
@@ -198,14 +255,15 @@ void bind_engine(py::module_& m) {
       .def("when_done", &Work::when_done, py::arg("callback"),
            "Call `callback()` once it is through: on the engine's thread, or at once.");
   py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
-      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, py::object, int32_t, Objects, py::object,
-                    double, double>(),
+      .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, const py::object&, int32_t, Objects,
+                    py::object, double, double>(),
            py::arg("team"), py::arg("board"), py::arg("slots"), py::arg("buffer"), py::arg("buffers"),
            py::arg("topologies"), py::arg("run"), py::arg("warn_seconds"), py::arg("shutdown_seconds"))
       .def_static("board_bytes", &Board::bytes, py::arg("size"), py::arg("slots"))
       .def_static(
           "prepare_board",
           [](std::shared_ptr<Segment> board, int32_t size, int32_t slots) {
+            checked_slots(*required(board), size, slots);
             Board(board, board->data(), 0, size, slots).prepare();
           },
           py::arg("board"), py::arg("size"), py::arg("slots"), "By one rank, before the others make their engines.")
@@ -213,11 +271,12 @@ void bind_engine(py::module_& m) {
            "A group of items; `now`: the caller waits for them at once.")
       .def("loop", &PyEngine::loop, "The engine's thread; returns after close().")
       .def("close", &PyEngine::close)
+      .def(
+          "require_outside", [](PyEngine& self) { self.engine().require_outside(); },
+          "Raise if the caller is inside an operation of the engine.")
       .def("set_topologies", &PyEngine::set_topologies, py::arg("rows"),
            "(most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.")
-      .def(
-          "tune", [](PyEngine& self, int64_t threshold, double cycle) { self.engine().board().tune(threshold, cycle); },
-          py::arg("threshold"), py::arg("cycle_seconds"), "Of all ranks.")
+      .def("tune", &PyEngine::tune, py::arg("threshold"), py::arg("cycle_seconds"), "Of all ranks.")
       .def(
           "traffic", [](PyEngine& self) { return self.engine().traffic(); },
           "Bytes that allreduces have reduced so far, and batches run.")
@@ -231,9 +290,8 @@ void bind_engine(py::module_& m) {
           "take_events", &take_events,
           "Since the last time: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, "
           "target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().");
-  m.def(
-      "report_on_signal", [](int number) { return std::signal(number, want_report) != SIG_ERR; }, py::arg("number"),
-      "Engines write what waits for whom to standard error when the signal comes.");
+  m.def("report_on_signal", &report_on_signal, py::arg("number"),
+        "Engines write what waits for whom to standard error when the signal comes.");
   m.def("reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has come.");
 }
 

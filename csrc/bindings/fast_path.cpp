@@ -36,16 +36,18 @@ bool parse(Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* name
   return true;
 }
 
-// The team behind a communicator; null if it is none of ours (the MPI rail).
-TeamCall* team_of(PyObject* communicator) {
+// A communicator's backend, held for as long as the call lasts: another thread may give the communicator a new one.
+py::object backend_of(PyObject* communicator) {
   PyObject* backend = PyObject_GetAttr(communicator, backend_name);
-  if (backend == nullptr) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  Py_DECREF(backend);  // the communicator holds it
-  if (Py_TYPE(backend) != team_type) return nullptr;
-  return static_cast<TeamCall*>(reinterpret_cast<py::detail::instance*>(backend)->get_value_and_holder().value_ptr());
+  if (backend == nullptr) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(backend);
+}
+
+// The team that a backend is; null if it is none of ours (the MPI rail).
+TeamCall* team_of(const py::object& backend) {
+  if (!backend || Py_TYPE(backend.ptr()) != team_type) return nullptr;
+  const auto team = reinterpret_cast<py::detail::instance*>(backend.ptr())->get_value_and_holder();
+  return team.holder_constructed() ? static_cast<TeamCall*>(team.value_ptr()) : nullptr;
 }
 
 // What pybind11 does for functions that it dispatches.
@@ -63,7 +65,9 @@ void set_error(std::exception_ptr pointer) {
 
 PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   Arguments a;
-  TeamCall* team = parse(a, args, count, names) ? team_of(self) : nullptr;
+  py::object backend;
+  if (parse(a, args, count, names)) backend = backend_of(self);
+  TeamCall* team = team_of(backend);
   if (team != nullptr) {
     const auto borrow = [](PyObject* o) { return py::reinterpret_borrow<py::object>(o); };
     try {

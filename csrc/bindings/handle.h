@@ -3,9 +3,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cmath>
 #include <memory>
 #include <optional>
 
+#include "base/status.h"
 #include "bindings/bindings.h"
 #include "bindings/interpreter.h"
 #include "engine/progress.h"
@@ -17,7 +19,9 @@ class Handle {
   Handle(std::shared_ptr<Task> task, py::object result) : task_(std::move(task)), result_(std::move(result)) {}
 
   // Waits in short turns, so that Ctrl-C gets through.
+  // Throws InvalidArgument for a timeout of NaN.
   void wait(std::optional<double> timeout) const {
+    if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout is a number of seconds, not NaN");
     const auto start = Clock::now();
     for (;;) {
       double turn = 0.1;
@@ -45,5 +49,7 @@ class Handle {
   std::shared_ptr<Task> task_;
   py::object result_;
 };
+
+template <> inline constexpr bool is_bound<Handle> = true;
 
 }  // namespace pc

@@ -4,9 +4,14 @@
 
 namespace pc {
 
+template <> inline constexpr bool is_bound<Ledger> = true;
+
 void bind_ledger(py::module_& m) {
   py::class_<Ledger>(m, "Ledger", "What each rank says about its asynchronous calls, in shared memory.")
-      .def(py::init<std::shared_ptr<Segment>, int32_t, int32_t>(), py::arg("segment"), py::arg("rank"), py::arg("size"))
+      .def(py::init([](std::shared_ptr<Segment> segment, int32_t rank, int32_t size) {
+             return std::make_unique<Ledger>(required(std::move(segment)), rank, size);
+           }),
+           py::arg("segment"), py::arg("rank"), py::arg("size"))
       .def_static("segment_bytes", &Ledger::segment_bytes, py::arg("size"))
       .def("note", &Ledger::note, py::arg("digest"), py::arg("text"),
            "Write down the next call; returns a rank whose call of the same number differs, or -1.")

@@ -13,6 +13,7 @@ const char* class_of(Fault fault) {
     case Fault::mismatch: return "MismatchError";
     case Fault::timeout: return "TimeoutError";
     case Fault::peer_lost: return "PeerLostError";
+    case Fault::nested: return "NestedCallError";
     default: return "CommunicatorError";
   }
 }
@@ -37,6 +38,8 @@ void translate(std::exception_ptr pointer) {
     PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const SystemFailure& error) {
     PyErr_SetString(PyExc_OSError, error.what());
+  } catch (const py::cast_error& error) {  // of what is in a list or comes as an attribute
+    PyErr_SetString(PyExc_TypeError, error.what());
   }
 }
 

@@ -8,7 +8,9 @@ void bind_schedule(py::module_& m) {
   py::class_<Schedule, std::shared_ptr<Schedule>>(m, "Schedule", "One rank's compiled schedule, checked.")
       .def(py::init([](const py::buffer& table) {
              const py::buffer_info info = table.request();
-             if (info.itemsize != 4 || info.ndim != 1) throw py::type_error("a schedule table is a run of int32");
+             const bool run = info.ndim == 1 && (info.size < 2 || info.strides[0] == info.itemsize);
+             if (!run || !info.item_type_is_equivalent_to<int32_t>())
+               throw py::type_error("a schedule table is a contiguous run of int32");
              const auto* words = static_cast<const int32_t*>(info.ptr);
              return std::make_shared<Schedule>(std::vector<int32_t>(words, words + info.size));
            }),

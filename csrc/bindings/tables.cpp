@@ -31,7 +31,8 @@ std::vector<std::pair<std::string, std::string>> operators() {
 
 std::vector<std::tuple<std::string, double, double, std::string>> settings() {
   std::vector<std::tuple<std::string, double, double, std::string>> rows;
-#define PC_ROW(field, name, fallback, meaning) rows.emplace_back(name, fallback, environment().field, meaning);
+#define PC_ROW(field, name, fallback, expected, unit, meaning) \
+  rows.emplace_back(name, fallback, environment().field, meaning);
   PC_ENVIRONMENT(PC_ROW)
 #undef PC_ROW
   return rows;

@@ -2,11 +2,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <unordered_map>
 
-#include "base/environment.h"
+#include "base/checked.h"
 #include "bindings/bindings.h"
 #include "bindings/handle.h"
 #include "bindings/interpreter.h"
@@ -19,18 +18,67 @@ namespace {
 class Window {
  public:
   Window(std::shared_ptr<Team> team, std::shared_ptr<Segment> segment, int64_t id, int64_t stride, int64_t bytes)
-      : team_(std::move(team)), segment_(std::move(segment)), id_(id), stride_(stride) {
+      : team_(std::move(team)), segment_(std::move(segment)), id_(id), stride_(stride), bytes_(bytes) {
+    if (id < 0 || bytes < 0 || stride < bytes)
+      throw InvalidArgument("a window has a number and a stride of at least its bytes, neither negative");
+    const int64_t all = checked_mul<int64_t>(stride, team_->size(), "bytes of a window");
+    if (static_cast<size_t>(all) > segment_->bytes())
+      throw InvalidArgument("the segment has " + std::to_string(segment_->bytes()) + " bytes, and the window " +
+                            std::to_string(all));
     team_->add_window(id, {segment_->data(), stride}, bytes);
   }
   ~Window() { team_->remove_window(id_); }
   char* data() const { return segment_->data() + team_->rank() * stride_; }
+  int64_t bytes() const { return bytes_; }
 
  private:
   std::shared_ptr<Team> team_;
   std::shared_ptr<Segment> segment_;
-  int64_t id_;
-  int64_t stride_;
+  int64_t id_, stride_, bytes_;
 };
+
+}  // namespace
+
+template <> inline constexpr bool is_bound<Window> = true;
+
+namespace {
+
+py::array array_in(const py::object& window, const py::dtype& dtype, const std::vector<py::ssize_t>& shape) {
+  const auto& self = window.cast<const Window&>();
+  const Dtype element = dtype_of(dtype);
+  if (element == Dtype::count) throw py::type_error("no collective takes element type " + std::string(py::str(dtype)));
+  const auto size = static_cast<int64_t>(size_of(element));
+  if (checked_count(shape, size, "shape") * size > self.bytes())
+    throw InvalidArgument("an array of that shape is larger than the window's " + std::to_string(self.bytes()) +
+                          " bytes");
+  return py::array(dtype, shape, self.data(), window);
+}
+
+// Throws InvalidArgument.
+int32_t rank_in(const TeamCall& call, int32_t rank) {
+  if (rank < 0 || rank >= call.team()->size())
+    throw InvalidArgument("rank " + std::to_string(rank) + " is not in a communicator of " +
+                          std::to_string(call.team()->size()));
+  return rank;
+}
+
+const RankBlock& block_of(const TeamCall& call, int32_t rank) {
+  return call.team()->control().blocks[rank_in(call, rank)];
+}
+
+void set_patience(const TeamCall& self, double spin_us, double yield_us) {
+  const auto to = [](double us) {
+    if (!(us >= 0)) throw InvalidArgument("a time of " + std::to_string(us) + " microseconds");
+    return std::chrono::nanoseconds(static_cast<int64_t>(std::min(us, 1e15) * 1e3));
+  };
+  self.team()->patience = {to(spin_us), to(yield_us)};
+}
+
+void set_tile_bytes(const TeamCall& self, std::pair<double, double> bytes) {
+  for (const double each : {bytes.first, bytes.second})
+    if (!(each >= 0 && each <= 1e15)) throw InvalidArgument("a tile of " + std::to_string(each) + " bytes");
+  self.team()->tile_bytes = {bytes.first, bytes.second};
+}
 
 std::string mail_of(const Team& team, int32_t rank) {
   const char* mail = team.control().blocks[rank].mail;
@@ -48,28 +96,30 @@ void bind_team(py::module_& m) {
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;
   py::module_::import("atexit").attr("register")(py::cpp_function(python_ends));
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
-      .def(
-          "array",
-          [](const py::object& self, const py::dtype& dtype, const std::vector<py::ssize_t>& shape) {
-            return py::array(dtype, shape, self.cast<const Window&>().data(), self);
-          },
-          py::arg("dtype"), py::arg("shape"), "This rank's part as a NumPy array.");
+      .def("array", &array_in, py::arg("dtype"), py::arg("shape"), "This rank's part as a NumPy array.");
 
   py::class_<TeamCall>(m, "Team", "One rank's end of a communicator on one host.")
-      .def(py::init<std::shared_ptr<Segment>, int32_t, int32_t, int64_t, std::vector<int32_t>, std::string, bool,
-                    py::object>(),
-           py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"), py::arg("world_ranks"),
-           py::arg("name"), py::arg("threads"), py::arg("planner"))
+      .def(
+          py::init([](std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+                      std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner) {
+            return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes,
+                                              std::move(world_ranks), std::move(name), threads, std::move(planner));
+          }),
+          py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"), py::arg("world_ranks"),
+          py::arg("name"), py::arg("threads"), py::arg("planner"),
+          "planner: see Planner. What it returns is checked but for the address of a custom operator's function, which "
+          "is unchecked: calls jump to it.")
       .def_static("segment_bytes", &Team::segment_bytes, py::arg("size"), py::arg("scratch_bytes"))
       .def("call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
            py::arg("topology"), py::arg("root"), py::arg("counts"), py::arg("scale"), py::arg("timeout"),
-           py::arg("nonblocking"), "Run one collective; returns its result, or a Handle.")
+           py::arg("nonblocking"), py::arg("note") = py::none(),
+           "Run one collective; returns its result, or a Handle. The ranks must agree on `note`.")
       .def("channel", &TeamCall::channel, py::arg("sender"), py::arg("receiver"), py::arg("planner"),
            "The team of two over which `sender` sends to `receiver`.")
       .def(
           "window",
           [](const TeamCall& self, std::shared_ptr<Segment> segment, int64_t id, int64_t stride, int64_t bytes) {
-            return std::make_shared<Window>(self.team(), std::move(segment), id, stride, bytes);
+            return std::make_shared<Window>(self.team(), required(std::move(segment)), id, stride, bytes);
           },
           py::arg("segment"), py::arg("id"), py::arg("stride"), py::arg("bytes"))
       .def(
@@ -80,13 +130,7 @@ void bind_team(py::module_& m) {
           },
           py::arg("x"))
       .def("watch_peers", [](const TeamCall& self) { self.team()->watch_peers(); })
-      .def(
-          "set_patience",
-          [](const TeamCall& self, double spin_us, double yield_us) {
-            const auto to = [](double us) { return std::chrono::nanoseconds(static_cast<int64_t>(us * 1e3)); };
-            self.team()->patience = {to(spin_us), to(yield_us)};
-          },
-          py::arg("spin_us"), py::arg("yield_us"))
+      .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"))
       .def(
           "require_sound", [](const TeamCall& self) { self.team()->require_sound(); },
           "Raise what poisoned the communicator, if anything did.")
@@ -121,25 +165,30 @@ void bind_team(py::module_& m) {
           [](const TeamCall& self) {
             return std::make_pair(self.team()->tile_bytes.windows, self.team()->tile_bytes.staged);
           },
-          [](const TeamCall& self, std::pair<double, double> bytes) {
-            self.team()->tile_bytes = {bytes.first, bytes.second};
-          },
-          "Bytes of a tile on windows and on staged arrays; the same on all ranks.")
+          &set_tile_bytes, "Bytes of a tile on windows and on staged arrays; the same on all ranks.")
       .def_property_readonly("scratch_bytes", [](const TeamCall& self) { return self.team()->capacity(); })
       .def_property_readonly("closed", &TeamCall::closed)
       .def("require_open", &TeamCall::require_open, "Raise if it was closed, or belongs to a parent process.")
       .def(
-          "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank); }, py::arg("rank"))
+          "require_turn",
+          [](const TeamCall& self) {
+            self.team()->one_call.require_other();
+            Progress::require_other_thread(self.team()->name());
+          },
+          "Raise if the caller is inside a call of the communicator already.")
+      .def(
+          "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank_in(self, rank)); },
+          py::arg("rank"))
       .def(
           "departed",
           [](const TeamCall& self, int32_t rank) {
-            return self.team()->control().blocks[rank].presence.load() == static_cast<uint32_t>(Presence::departed);
+            return block_of(self, rank).presence.load() == static_cast<uint32_t>(Presence::departed);
           },
           py::arg("rank"))
       .def(
           "survivor",
           [](const TeamCall& self, int32_t rank) {
-            return self.team()->control().blocks[rank].survivor.load(std::memory_order_acquire);
+            return block_of(self, rank).survivor.load(std::memory_order_acquire);
           },
           py::arg("rank"))
       .def(
@@ -149,7 +198,8 @@ void bind_team(py::module_& m) {
           },
           py::arg("value"))
       .def(
-          "mail", [](const TeamCall& self, int32_t rank) { return mail_of(*self.team(), rank); }, py::arg("rank"))
+          "mail", [](const TeamCall& self, int32_t rank) { return mail_of(*self.team(), rank_in(self, rank)); },
+          py::arg("rank"))
       .def(
           "set_mail", [](const TeamCall& self, const std::string& text) { write_mail(*self.team(), text); },
           py::arg("text"))

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 
+#include "base/bits.h"
+#include "base/checked.h"
+#include "base/digest.h"
 #include "base/environment.h"
 #include "bindings/handle.h"
 #include "bindings/interpreter.h"
@@ -33,7 +35,15 @@ bool in_blocks(Collective c) {
 std::vector<int64_t> read_counts(const py::object& counts) {
   std::vector<int64_t> values;
   if (counts.is_none()) return values;
-  for (const py::handle item : counts) values.push_back(item.cast<int64_t>());
+  for (const py::handle item : counts) {
+    const int64_t value = PyLong_AsLongLong(item.ptr());
+    if (value == -1 && PyErr_Occurred() != nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw py::error_already_set();
+      PyErr_Clear();
+      throw py::value_error("counts: " + std::string(py::repr(item)) + " does not fit 64 bits");
+    }
+    values.push_back(value);
+  }
   return values;
 }
 
@@ -60,30 +70,48 @@ py::object new_like(py::handle x) {
 double read_timeout(const py::object& timeout) {
   if (timeout.is_none()) return environment().timeout;
   const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (seconds == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
+    PyErr_Clear();
+    throw WrongType(std::string("timeout must be a number of seconds, not of type ") + Py_TYPE(timeout.ptr())->tp_name);
+  }
   if (!(seconds >= 0.0)) throw InvalidArgument("timeout is a number of seconds, not negative");
   return std::min(seconds, kLongestTimeout);
 }
 
-uint64_t hash_counts(const std::vector<int64_t>& counts) {
-  uint64_t hash = 0;
-  for (const int64_t c : counts) hash = (hash ^ static_cast<uint64_t>(c)) * 0x9E3779B97F4A7C15ull + 1;
-  return hash;
+uint64_t digest_of(const std::vector<int64_t>& counts) {
+  Digest digest;
+  digest.add(static_cast<uint64_t>(counts.size()));
+  for (const int64_t count : counts) digest.add(static_cast<uint64_t>(count));
+  return digest.value();
+}
+
+// Cut to fit; the end, where parameters differ most often, is kept.
+template <size_t Size>
+void write(char (&into)[Size], const std::string& text) {
+  if (text.size() < Size) text.copy(into, Size - 1);
+  else (text.substr(0, Size / 2) + "..." + text.substr(text.size() - (Size / 2 - 4))).copy(into, Size - 1);
 }
 
 uint64_t hash_scaling(const Scaling& scaling) {
   if (scaling.prescale == 1.0 && scaling.postscale == 1.0) return 0;
-  uint64_t words[2];
-  std::memcpy(&words[0], &scaling.prescale, 8);
-  std::memcpy(&words[1], &scaling.postscale, 8);
-  return words[0] * 31 + words[1] * 17 + 1;
+  return bits_of(scaling.prescale) * 31 + bits_of(scaling.postscale) * 17 + 1;
 }
 
 // What the core reads by itself; anything else is for Python to adapt.
+bool is_known(const py::object& array) { return array.is_none() || is_numpy(array) || py::isinstance<Buffer>(array); }
+
 bool takes(const py::object& array) {
   if (array.is_none()) return true;
   if (!is_numpy(array)) return py::isinstance<Buffer>(array);
   return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
+}
+
+// Elements of some blocks, of which none is negative.
+int64_t sum_of(const std::vector<int64_t>& counts) {
+  int64_t sum = 0;
+  for (const int64_t count : counts) sum = checked_add(sum, count, "the sum of counts");
+  return sum;
 }
 
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
@@ -108,7 +136,8 @@ size_t PlanKeyHash::operator()(const PlanKey& key) const {
   mix(reinterpret_cast<size_t>(key.op));
   mix(reinterpret_cast<size_t>(key.topology));
   mix(hash_scaling(key.scaling));
-  mix(hash_counts(key.counts));
+  if (!key.counts.empty()) mix(digest_of(key.counts));
+  if (!key.note.empty()) mix(std::hash<std::string>()(key.note));
   return hash ^ hash >> 32;
 }
 
@@ -122,6 +151,18 @@ std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py
   return std::make_unique<TeamCall>(std::make_shared<Team>(*team_, sender, receiver), std::move(planner));
 }
 
+void TeamCall::read_input(const py::object& x, Arrays& a) const {
+  const std::optional<StridedView> strided = takes(x) && is_numpy(x) ? std::nullopt : strided_view_of(x, "x");
+  if (!strided) {
+    a.input = view_of(x, "x");
+    return;
+  }
+  a.input = strided->elements;
+  a.gather = std::make_unique<PackedCopy>(a.input.data, strided->extents, strided->strides,
+                                          static_cast<int64_t>(size_of(a.input.dtype)));
+  a.input.data = a.gather->data();
+}
+
 TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, const py::object& out, int32_t root,
                                 const std::vector<int64_t>& counts) const {
   const auto n = static_cast<size_t>(team_->size());
@@ -132,13 +173,20 @@ TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, cons
   Arrays a;
   a.has_input = !x.is_none();
   a.has_output = !out.is_none();
-  if (a.has_input) a.input = view_of(x, "x");
+  if (a.has_input) read_input(x, a);
   if (a.has_output) a.output = view_of(out, "out");
   if (!a.has_input && !a.has_output) throw py::type_error("neither x nor out is given");
   a.dtype = a.has_input ? a.input.dtype : a.output.dtype;
-  a.count = !in_blocks(collective) ? (a.has_input ? a.input.count : a.output.count)
-                                   : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  a.count = a.has_input ? a.input.count : a.output.count;
+  if (in_blocks(collective)) {
+    a.count = sum_of(counts);
+    checked_mul(a.count, static_cast<int64_t>(size_of(a.dtype)), "bytes of a call");
+  }
   check(collective, a, root, counts);
+  if (collective == Collective::scatter && root != team_->rank()) {  // a template, of any length
+    a.has_input = false;
+    a.input.data = nullptr;
+  }
   if (matrix && a.count > 0 && a.input.data == a.output.data && a.input.count > 0)
     throw py::value_error("alltoall cannot work in place: out is x");
   return a;
@@ -193,17 +241,12 @@ bool TeamCall::may_use_windows(Collective collective, const Arrays& a) {
          collective != Collective::scatter && collective != Collective::send && collective != Collective::barrier;
 }
 
-uint8_t TeamCall::place(Collective collective, Arrays& a, int32_t root) const {
+uint8_t TeamCall::place(Collective collective, Arrays& a) const {
   const auto element = static_cast<int64_t>(size_of(a.dtype));
   if (!team_->has_windows() || !may_use_windows(collective, a)) return 0;
-  if (collective == Collective::broadcast) {  // one buffer: out; the root's x is copied into it first
+  if (collective == Collective::broadcast) {  // one buffer: out; the call copies the root's x into it
     a.output_at = team_->locate(a.output.data, a.output.count * element);
     if (a.output_at.window < 0) return 0;
-    const int64_t bytes = a.count * element;
-    if (team_->rank() == root && a.input.data != a.output.data) {
-      if (a.input.data < a.output.data + bytes && a.output.data < a.input.data + bytes) return 0;  // will be refused
-      std::memcpy(a.output.data, a.input.data, static_cast<size_t>(bytes));
-    }
     a.input_at = a.output_at;
     return input_shared | output_shared | in_place;
   }
@@ -256,26 +299,33 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   const auto bytes = key.count * static_cast<int64_t>(size_of(key.dtype));
   const py::tuple made =
       planner_(name_of(key.collective), topology, bytes, key.root, int{key.placement}, op, name_of(key.dtype));
+  if (made.size() != 7) throw WrongType("a planner returns seven values, not " + std::to_string(made.size()));
   auto plan = std::make_shared<Plan>();
   plan->schedule = made[0].cast<std::shared_ptr<Schedule>>();
+  if (plan->schedule == nullptr) throw WrongType("a planner returns a Schedule, not None");
   const ScheduleView s = plan->schedule->view();
   if (s.size() != team_->size() || s.rank() != team_->rank()) throw InvalidArgument("a schedule for another rank");
   Fingerprint& print = plan->fingerprint;
   print.collective = key.collective;
   print.count = key.count;
   print.root = is_rooted(key.collective) ? key.root : -1;
-  print.op = static_cast<Operator>(made[2].cast<int>());
+  print.op = static_cast<Operator>(made[3].cast<int>());
   print.dtype = key.dtype;
   print.placement = key.placement;
-  made[1].cast<std::string>().copy(print.topology, sizeof print.topology - 1);
-  print.detail = hash_counts(key.counts) ^ made[4].cast<uint64_t>();
+  const auto label = made[1].cast<std::string>(), operation = made[6].cast<std::string>();
+  write(print.topology, label);
+  write(print.operation, operation);
+  write(print.note, key.note);
+  print.blocks = digest_of(key.counts);
+  print.program = Digest().add(label).add(made[2].cast<uint64_t>()).value();
+  print.code = Digest().add(operation).add(made[5].cast<uint64_t>()).value();
+  print.purpose = Digest().add(key.note).value();
   print.prescale = key.scaling.prescale;
   print.postscale = key.scaling.postscale;
-  made[5].cast<std::string>().copy(print.operation, sizeof print.operation - 1);
   plan->scaling = key.scaling;
   plan->element = size_of(key.dtype);
   if (reduces(key.collective)) {
-    plan->custom = reinterpret_cast<CustomFunction>(made[3].cast<uintptr_t>());
+    plan->custom = reinterpret_cast<CustomFunction>(made[4].cast<uintptr_t>());
     if (plan->custom == nullptr) plan->kernel = kernel_for(key.dtype, print.op);
     if (print.op == Operator::avg) plan->scaling.divisor = team_->size();
     if (plan->custom == nullptr && plan->kernel.plain == nullptr)
@@ -284,7 +334,10 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
       throw WrongType(std::string("operator ") + print.operation + " on " + name_of(key.dtype) +
                       " takes no prescale or postscale");
   }
+  if (!reduces(key.collective) && plan->scaling.active())
+    throw InvalidArgument(std::string(name_of(key.collective)) + " takes no prescale or postscale: it does not reduce");
   plan->layout = layout_for(key, *plan->schedule);
+  plan->check(reduces(key.collective));
   plan->finish(team_->capacity(), team_->tile_bytes);
   return plan;
 }
@@ -305,12 +358,12 @@ std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
 
 Operation TeamCall::prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
                             const py::object& topology, int32_t root, std::vector<int64_t> counts,
-                            const Scaling& scaling, const py::object& timeout) {
+                            const Scaling& scaling, const py::object& timeout, std::string note) {
   require_open();
   Arrays a = read(collective, x, out, root, counts);
-  const uint8_t placement = place(collective, a, root);
-  const PlanKey key{collective,     a.dtype, placement,        root, a.count, op.ptr(),
-                    topology.ptr(), scaling, std::move(counts)};
+  const uint8_t placement = place(collective, a);
+  const PlanKey key{collective,     a.dtype, placement,         root,           a.count, op.ptr(),
+                    topology.ptr(), scaling, std::move(counts), std::move(note)};
   Operation operation;
   operation.plan = plan_for(key);
   check_overlap(a, *operation.plan);
@@ -327,6 +380,10 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
   operation.output = a.output.data;
   operation.input_at = a.input_at;
   operation.output_at = a.output_at;
+  if (collective == Collective::broadcast && placement != 0 && team_->rank() == root && a.input.data != a.output.data)
+    operation.fill = std::make_unique<PlainCopy>(a.output.data, a.input.data,
+                                                 static_cast<size_t>(a.count) * operation.plan->element);
+  operation.gather = std::move(a.gather);
   operation.timeout = std::chrono::duration<double>(read_timeout(timeout));
   return operation;
 }
@@ -338,6 +395,7 @@ void TeamCall::require_open() const {
 
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
   if (team_->queued.load(std::memory_order_acquire) > 0) return run_queued(std::move(operation), x, out);
+  if (Progress::lets_go.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
   // A small call is often through before letting go of the interpreter would pay.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
@@ -348,6 +406,8 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
 
 // Behind the nonblocking calls that are under way.
 void TeamCall::run_queued(Operation operation, const py::object& x, const py::object& out) {
+  team_->one_call.require_other();
+  Progress::require_other_thread(team_->name());
   const std::shared_ptr<const Plan> plan = operation.plan;
   const std::shared_ptr<Task> task = submit(std::move(operation), x, out);
   try {
@@ -369,17 +429,19 @@ std::shared_ptr<Task> TeamCall::submit(Operation operation, const py::object& x,
 
 py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
                           const py::object& topology, int32_t root, const py::object& counts, const py::object& scale,
-                          const py::object& timeout, bool nonblocking) {
+                          const py::object& timeout, bool nonblocking, const py::object& note) {
+  if (collective_number < 0 || collective_number >= static_cast<int>(Collective::count))
+    throw py::value_error("no collective has the number " + std::to_string(collective_number));
   const auto collective = static_cast<Collective>(collective_number);
-  if (!takes(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  if (!is_known(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   const bool like_input = collective == Collective::allreduce || collective == Collective::broadcast ||
                           (collective == Collective::reduce && team_->rank() == root);
   if (like_input && out.is_none()) {
     if (!is_numpy(x)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     out = new_like(x);
   }
-  Operation operation =
-      prepare(collective, x, out, op, topology, root, read_counts(counts), read_scaling(scale), timeout);
+  Operation operation = prepare(collective, x, out, op, topology, root, read_counts(counts), read_scaling(scale),
+                                timeout, note.is_none() ? std::string() : note.cast<std::string>());
   if (nonblocking) return py::cast(Handle(submit(std::move(operation), x, out), out));
   run(operation, x, out);
   return out;
@@ -396,7 +458,10 @@ py::object TeamCall::allreduce(const py::object& x, py::object out, const py::ob
 }
 
 void TeamCall::close() {
-  if (std::exchange(closed_, true) || team_->inherited()) return;
+  if (closed_) return;
+  if (!team_->inherited()) team_->one_call.require_other();
+  closed_ = true;
+  if (team_->inherited()) return;
   bool interrupted = false;
   {
     const Released released;

@@ -28,6 +28,7 @@ struct PlanKey {
   PyObject* topology;
   Scaling scaling;
   std::vector<int64_t> counts;
+  std::string note{};
   bool operator==(const PlanKey&) const = default;
 };
 
@@ -36,16 +37,19 @@ struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 class TeamCall {
  public:
   // planner(collective, topology, bytes, root, placement, op, dtype) ->
-  //   (Schedule, topology's label, operator number, custom function's address, its hash, the operator's name)
+  //   (Schedule, topology's label, digest of its program, operator number, custom function's address, digest of its
+  //   code, the operator's name)
   TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner);
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
   // `x` or `out` may be None where the rank has none; an `out` of None is made where it has the shape of x.
-  // NotImplemented: arrays that must be adapted first (another library's, or not contiguous).
+  // An `x` that is not C-contiguous is packed when the call's turn has come.
+  // NotImplemented: arrays that must be adapted first (another library's, or an `out` that is not contiguous).
+  // `note`: what else the ranks must agree on, in words.
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
-                  bool nonblocking);
+                  bool nonblocking, const py::object& note);
   // allreduce without scaling, for the latency path.
   py::object allreduce(const py::object& x, py::object out, const py::object& op, const py::object& topology,
                        const py::object& timeout);
@@ -59,13 +63,14 @@ class TeamCall {
  private:
   Operation prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
                     const py::object& topology, int32_t root, std::vector<int64_t> counts, const Scaling& scaling,
-                    const py::object& timeout);
+                    const py::object& timeout, std::string note = {});
   void run(Operation& operation, const py::object& x, const py::object& out);
   void run_queued(Operation operation, const py::object& x, const py::object& out);
   std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 
   struct Arrays {
     ArrayView input, output;
+    std::unique_ptr<PackedCopy> gather;  // what makes the input of an array that is not contiguous
     bool has_input = false, has_output = false;
     int64_t count = 0;  // of the logical buffer
     Dtype dtype = Dtype::count;
@@ -73,10 +78,11 @@ class TeamCall {
   };
   Arrays read(Collective collective, const py::object& x, const py::object& out, int32_t root,
               const std::vector<int64_t>& counts) const;
+  void read_input(const py::object& x, Arrays& arrays) const;
   void check(Collective collective, const Arrays& arrays, int32_t root, const std::vector<int64_t>& counts) const;
   void check_overlap(const Arrays& arrays, const Plan& plan) const;
   static bool may_use_windows(Collective collective, const Arrays& arrays);
-  uint8_t place(Collective collective, Arrays& arrays, int32_t root) const;
+  uint8_t place(Collective collective, Arrays& arrays) const;
   std::shared_ptr<const Plan> plan_for(const PlanKey& key);
   Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
 
@@ -86,5 +92,7 @@ class TeamCall {
   std::vector<py::object> kept_;
   bool closed_ = false;
 };
+
+template <> inline constexpr bool is_bound<TeamCall> = true;
 
 }  // namespace pc

@@ -3,9 +3,10 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <unordered_map>
 
+#include "base/checked.h"
 #include "bindings/interpreter.h"
 #include "dtype/kernels.h"
 
@@ -22,12 +23,13 @@ void Work::wait_done(std::optional<double> timeout) const {
     const std::chrono::duration<double> seconds(std::clamp(*timeout, 0.0, 1e9));
     end = start + std::chrono::duration_cast<Clock::duration>(seconds);
   }
-  for (bool first = true;; first = false) {
+  for (bool urged = false;;) {
     bool through = false;
     {
       const Released released;
-      if (first) engine_->urge(*pending);
-      through = engine_->wait(pending, std::min(end, Clock::now() + std::chrono::milliseconds(100)));
+      const auto limit = std::min(end, Clock::now() + std::chrono::milliseconds(100));
+      urged = urged || engine_->urge(*pending, limit);
+      through = engine_->wait(pending, limit);
     }
     if (through) return;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -39,6 +41,7 @@ void Work::wait_done(std::optional<double> timeout) const {
 }
 
 py::object Work::wait(std::optional<double> timeout) const {
+  if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout is a number of seconds, not NaN");
   if (!done()) wait_done(timeout);
   engine_->take_spent();
   if (pending->fault()) throw CommunicatorFault(*pending->fault());
@@ -98,12 +101,19 @@ ArrayView adapt(py::object array, const char* what, Work& work) {
   return view_of(array, what);
 }
 
-void read_shape(const py::handle& array, Announcement& said) {
+// `bytes`: of the array, read from its buffer. The executor uses the shape, which must agree with it.
+void read_shape(const py::handle& array, int64_t bytes, Announcement& said) {
   auto& s = said.signature;
-  for (const py::handle extent : get(array, "shape")) {
-    const auto value = extent.cast<int64_t>();
-    if (s.dims < engine::kMostDims) s.shape[s.dims] = value;
-    else s.shape[engine::kMostDims - 1] *= value;
+  std::vector<int64_t> extents;
+  for (const py::handle extent : get(array, "shape")) extents.push_back(extent.cast<int64_t>());
+  const auto element = static_cast<int64_t>(size_of(s.dtype));
+  const int64_t count = checked_count(extents, element, "the array's shape");
+  if (count * element != bytes)
+    throw InvalidArgument("an array of " + std::to_string(bytes) + " bytes has a shape of " + std::to_string(count) +
+                          " elements of " + std::to_string(element) + " bytes");
+  for (const int64_t extent : extents) {
+    if (s.dims < engine::kMostDims) s.shape[s.dims] = extent;
+    else s.shape[engine::kMostDims - 1] = count == 0 ? 0 : s.shape[engine::kMostDims - 1] * extent;
     ++s.dims;
   }
   said.rows = s.dims > 0 ? s.shape[0] : 1;
@@ -128,14 +138,14 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
   if (!get(item, "device").is_none()) {  // only Python looks into it
     s.device = true;
     s.dtype = dtype_named(get(item, "element").cast<std::string>());
-    read_shape(x, said);
     said.bytes = get(item, "nbytes").cast<int64_t>();
+    read_shape(x, said.bytes, said);
     said.place = get(item, "place").cast<int64_t>();
   } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", *work);
     s.dtype = view.dtype;
-    read_shape(x, said);
     said.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
+    read_shape(x, said.bytes, said);
     input = view.data;
   }
   if (s.kind == engine::Kind::broadcast) s.root = get(item, "root").cast<int32_t>();

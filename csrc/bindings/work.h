@@ -33,6 +33,8 @@ class Work {
   std::vector<py::object> callbacks_;
 };
 
+template <> inline constexpr bool is_bound<Work> = true;
+
 std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept);
 
 // Reads an item into an announcement, and checks what can be checked alone.  `group`: of how many, and their hash.

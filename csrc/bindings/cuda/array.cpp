@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/cuda_device.h"
 #include "bindings/cuda/bindings.h"
 #include "bindings/dlpack.h"
@@ -68,6 +69,7 @@ class View {
     if (type == Dtype::count) throw py::type_error(dlpack::refusal(t.dtype));
     dtype = name_of(type);
     device = t.device.id;
+    dlpack::count_of(t, size_of(type));
     shape.assign(t.shape, t.shape + t.ndim);
     contiguous = dlpack::contiguous(t);
     address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
@@ -85,7 +87,9 @@ class DeviceArray {
         address(address_),
         shape(std::move(shape_)),
         dtype(dtype_named(dtype_)),
-        device(device_) {}
+        device(device_) {
+    checked_count(shape, static_cast<int64_t>(size_of(dtype)), "shape");
+  }
   py::object owner;
   uintptr_t address;
   std::vector<int64_t> shape;

@@ -19,7 +19,8 @@ Work work_of(const std::string& dtype, int op, double prescale, double divisor, 
 
 Table table_of(const py::buffer& buffer) {
   const py::buffer_info info = buffer.request();
-  if (info.itemsize != 4 || info.ndim != 1) throw InvalidArgument("a table is a flat array of 32-bit integers");
+  if (info.itemsize != 4 || info.ndim != 1 || (info.size > 1 && info.strides[0] != 4))
+    throw InvalidArgument("a table is a flat, contiguous array of 32-bit integers");
   const auto* words = static_cast<const int32_t*>(info.ptr);
   return {words, words + info.size};
 }
@@ -125,14 +126,20 @@ void bind_cuda_team(py::module_& m) {
       .def(
           "run",
           [](Team& self, const std::shared_ptr<Plan>& plan, const std::vector<std::pair<uintptr_t, uintptr_t>>& pairs,
-             uintptr_t stream, int32_t max_channels, double timeout) {
+             uintptr_t stream, int32_t max_channels, double timeout,
+             const std::vector<std::tuple<uintptr_t, uintptr_t, uintptr_t>>& copies) {
+            if (plan == nullptr) throw py::type_error("a Plan is needed, not None");
             std::vector<Team::Buffers> buffers;
             for (const auto& [input, output] : pairs) buffers.push_back({input, output});
+            std::vector<Team::Copied> copied;
+            for (const auto& [into, from, bytes] : copies) copied.push_back({into, from, bytes});
             const py::gil_scoped_release release;
-            self.run(plan, buffers, reinterpret_cast<cudaStream_t>(stream), max_channels, timeout);
+            self.run(plan, buffers, copied, reinterpret_cast<cudaStream_t>(stream), max_channels, timeout);
           },
           py::arg("plan"), py::arg("buffers"), py::arg("stream"), py::arg("max_channels"), py::arg("timeout"),
-          "Put a call into the stream: (input, output) addresses for each rank here.")
+          py::arg("copies") = py::tuple(),
+          "Put a call into the stream: (input, output) addresses for each rank here. `copies`: (into, source, bytes) "
+          "of what is copied before it, after all earlier calls of the team.")
       .def("fault", &fault_of, "(kind, rank, peer, call, expected, found) of the first fault, or None.")
       .def("abort", &Team::abort, "Kernels in flight give up.");
 }
