@@ -26,7 +26,17 @@ class MismatchError(Error):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The deadline passed; the message names the ranks that are missing and the call they are missing from."""
+    """The deadline passed; the message names the ranks that are missing and the call they are missing from.
+
+    Its text contains the word "timeout", which callers of torch.distributed look for.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if text.startswith(_LATE) else _LATE + text
+
+
+_LATE = "the timeout has passed: "
 
 
 class PeerLostError(Error):
@@ -46,6 +56,21 @@ class PeerLostError(Error):
 
 class CommunicatorError(Error):
     """A communicator that was freed or poisoned, or a call that it cannot serve."""
+
+
+class NestedCallError(CommunicatorError):
+    """A thread called a collective from within another one: a signal handler, a callback or a finalizer did.
+
+    It would wait for itself. Nothing was sent, and the communicator is as good as before.
+    """
+
+    @classmethod
+    def on(cls, communicator: str) -> NestedCallError:
+        """As the core raises it, for a communicator's name."""
+        return cls(
+            f"a collective was called on communicator {communicator!r} from within another one of the same thread "
+            "(a signal handler, callback or finalizer)"
+        )
 
 
 class BootstrapError(Error):

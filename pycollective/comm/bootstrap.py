@@ -1,7 +1,8 @@
 """How this process finds its rank, its size and its peers.
 
 `detect` asks, in this order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's, Slurm's; else the
-process is alone. Whatever it finds offers one operation, an allgather of bytes; all else is built on that.
+process is alone. Where several launchers have left variables (see launchers.py), the first complete set counts if the
+others agree with it. Whatever is found offers one operation, an allgather of bytes; all else is built on that.
 """
 
 from __future__ import annotations
@@ -9,38 +10,20 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import sys
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from pycollective.comm.rendezvous import DEFAULT_TIMEOUT, SocketBootstrap
+from pycollective import settings
+from pycollective.comm.launchers import (
+    HOROVOD_VARIABLES,
+    OWN_VARIABLES,
+    SLURM_VARIABLES,
+    TORCHRUN_VARIABLES,
+    choose,
+    integer,
+)
+from pycollective.comm.rendezvous import SocketBootstrap
 from pycollective.errors import BootstrapError
-
-OWN_VARIABLES = (
-    "PYCOLLECTIVE_RANK",
-    "PYCOLLECTIVE_SIZE",
-    "PYCOLLECTIVE_LOCAL_RANK",
-    "PYCOLLECTIVE_LOCAL_SIZE",
-    "PYCOLLECTIVE_RENDEZVOUS",
-)
-"""What `pycollective run` sets."""
-MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
-"""Any of these means that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
-TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun, and anybody who follows torch's `env://` convention, sets."""
-HOROVOD_VARIABLES = (
-    "HOROVOD_RANK",
-    "HOROVOD_SIZE",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT",
-)
-"""What horovodrun and Horovod's Ray and Spark launchers set where they do without MPI.
-
-https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port name the job; nothing is
-asked of the server there.
-"""
-SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""What Slurm's srun sets for the tasks of a step, whether it speaks PMI to them or not."""
 
 _ONE_HOST = (
     "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
@@ -111,27 +94,16 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
 
 
 def launcher(env: Mapping[str, str]) -> str:
-    """Who started this process, from its environment alone: the `kind` that `detect` will return."""
-    if any(name in env for name in OWN_VARIABLES[:2] + OWN_VARIABLES[4:]):
-        return "pycollective"
-    horovod = "HOROVOD_RANK" in env and "HOROVOD_SIZE" in env
-    # horovodrun in a job of Slurm hands its ranks the PMI variables that it was given itself, but says what it is.
-    if horovod and env.get("HOROVOD_CONTROLLER", "").lower() == "gloo":
-        return "horovod"
-    if any(name in env for name in MPI_VARIABLES) or _initialised_mpi() is not None:
-        return "mpi"
-    if horovod:
-        return "horovod"
-    # RANK alone is too common a name to mean anything, and MASTER_ADDR is often exported by a site.
-    if "RANK" in env and "WORLD_SIZE" in env:
-        return "torchrun"
-    if "SLURM_PROCID" in env and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        return "slurm"
-    return "alone"
+    """Who started this process, from its environment alone: the `kind` that `detect` will return.
+
+    Raises:
+        BootstrapError: variables of two launchers that contradict each other; shows both.
+    """
+    return choose(env)
 
 
 def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
-    _require(env, OWN_VARIABLES[:2] + OWN_VARIABLES[4:], "`pycollective run`")
+    _require(env, OWN_VARIABLES, "`pycollective run`")
     rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
     name = f"run/{env['PYCOLLECTIVE_RENDEZVOUS']}"
     return SocketBootstrap(name, rank, size, kind="pycollective", timeout=timeout)
@@ -141,7 +113,7 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
     rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
     if size > 1:
         _require(env, HOROVOD_VARIABLES, "Horovod's launcher")
-    if _integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
+    if integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
         raise BootstrapError(
             f"Horovod's launcher runs {size} ranks, of which {env['HOROVOD_LOCAL_SIZE']} on this host; pycollective "
             "meets those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
@@ -154,7 +126,7 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
 def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, TORCHRUN_VARIABLES, "torchrun")
     rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
-    if _integer(env, "LOCAL_WORLD_SIZE", size) < size:
+    if integer(env, "LOCAL_WORLD_SIZE", size) < size:
         raise BootstrapError(
             f"torchrun runs {size} ranks, of which {env['LOCAL_WORLD_SIZE']} on this host; " + _ONE_HOST
         )
@@ -167,7 +139,7 @@ def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
 def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, SLURM_VARIABLES, "srun")
     rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-    if (nodes := _integer(env, "SLURM_STEP_NUM_NODES", 1)) > 1:
+    if (nodes := integer(env, "SLURM_STEP_NUM_NODES", 1)) > 1:
         raise BootstrapError(
             f"srun runs {size} ranks on {nodes} nodes, and no PMI that mpi4py could use; pycollective by itself meets "
             "those of one node: for several use mpirun, or srun --mpi=pmix with an MPI that speaks it"
@@ -187,7 +159,7 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
     if mpi.Is_finalized():
         raise BootstrapError("MPI is already finalized in this process")
     world = mpi.COMM_WORLD
-    told = max(_integer(env, "OMPI_COMM_WORLD_SIZE", 1), _integer(env, "PMI_SIZE", 1))
+    told = max(integer(env, "OMPI_COMM_WORLD_SIZE", 1), integer(env, "PMI_SIZE", 1))
     if told > 1 and world.Get_size() == 1:
         library = mpi.Get_library_version().split("\n")[0].split(",")[0]
         raise BootstrapError(
@@ -198,14 +170,6 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
     return MpiBootstrap(world, timeout)
 
 
-def _initialised_mpi() -> Any | None:
-    """mpi4py.MPI, if this process has imported and initialised it and is not alone in it."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
-        return None
-    return mpi if mpi.COMM_WORLD.Get_size() > 1 else None
-
-
 def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> None:
     missing = [name for name in names if name not in env]
     if missing:
@@ -214,25 +178,15 @@ def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> Non
 
 
 def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
-    rank, size = _integer(env, rank_name, 0), _integer(env, size_name, 1)
+    rank, size = integer(env, rank_name, 0), integer(env, size_name, 1)
     if size < 1 or not 0 <= rank < size:
         raise BootstrapError(f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size")
     return rank, size
 
 
-def _integer(env: Mapping[str, str], name: str, default: int) -> int:
-    try:
-        return int(env.get(name, default))
-    except ValueError:
-        raise BootstrapError(f"{name}={env[name]!r} is not an integer") from None
-
-
 def _timeout(env: Mapping[str, str]) -> float:
-    text = env.get("PYCOLLECTIVE_INIT_TIMEOUT", "")
     try:
-        seconds = float(text) if text else DEFAULT_TIMEOUT
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise BootstrapError(f"PYCOLLECTIVE_INIT_TIMEOUT={text!r} is not a positive number of seconds")
+        seconds = float(settings.read("PYCOLLECTIVE_INIT_TIMEOUT", env))
+    except ValueError as error:
+        raise BootstrapError(str(error)) from None
     return min(seconds, 1e6)  # what the sockets' clocks take

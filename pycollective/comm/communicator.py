@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from operator import index
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective import _core
+from pycollective import _core, checks
 from pycollective.comm import arrays, calls
 from pycollective.comm.calls import KIND
 from pycollective.comm.explain import Explanation, explain
@@ -144,7 +143,11 @@ class Communicator(Nonblocking):
     def broadcast(self, x: Any, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Any:
         """Every rank gets the root's x. On the others x gives shape and dtype only; `out=x` fills it in place."""
         if not options:
-            result = self._call(_BROADCAST, x, out, "sum", None, root, None, None, None, False)
+            try:
+                result = self._call(_BROADCAST, x, out, "sum", None, root, None, None, None, False)
+            except TypeError:
+                calls.rank_number(root, "root")
+                raise
             if result is not NotImplemented:
                 return result
         return self._run(calls.broadcast(x, root, out), options)
@@ -252,7 +255,8 @@ class Communicator(Nonblocking):
         Raises:
             MismatchError: shapes or dtypes differ between ranks. CommunicatorError: no memory can be shared.
         """
-        extents = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
+        is_number = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
+        extents = (checks.integer(shape, "shape", 0),) if is_number else tuple(checks.integers(shape, "shape", 0))
         if device is not None:
             from pycollective.comm.cuda.calls import empty as empty_on_device
 
@@ -284,7 +288,10 @@ class Communicator(Nonblocking):
 
     def dup(self) -> Communicator:
         """Collective: a communicator of the same ranks, whose calls do not mix with this one's."""
-        made = self.split(0, self.rank, name=f"{self.name}/dup{next(self._numbers)}")
+        from pycollective.comm.subsets import split
+
+        self._backend.require_turn()
+        made = split(self, 0, self.rank, f"{self.name}/dup{next(self._numbers)}", "dup")
         assert made is not None
         return made
 
@@ -293,11 +300,15 @@ class Communicator(Nonblocking):
 
         Raises:
             ValueError: a rank that is out of range or named twice.
+            MismatchError: the ranks give different lists.
         """
-        if len(set(ranks)) != len(ranks) or not all(0 <= rank < self.size for rank in ranks):
-            raise ValueError(f"{list(ranks)} are not different ranks of a communicator of {self.size}")
-        inside = self.rank in ranks
-        return self.split(0 if inside else None, list(ranks).index(self.rank) if inside else 0)
+        from pycollective.comm.subsets import split
+
+        members = checks.integers(ranks, "ranks")
+        if len(set(members)) != len(members) or not all(0 <= rank < self.size for rank in members):
+            raise ValueError(f"ranks {members} are not different ranks of a communicator of {self.size}")
+        place = members.index(self.rank) if self.rank in members else None
+        return split(self, None if place is None else 0, place or 0, None, f"group({members})")
 
     def shrink(self, timeout: float = 10.0) -> Communicator:
         """A communicator of the ranks that still live, in their old order. For use after PeerLostError or TimeoutError.
@@ -310,6 +321,7 @@ class Communicator(Nonblocking):
         """
         from pycollective.comm.subsets import shrink
 
+        timeout = checks.number(timeout, "timeout", 0, finite=False)
         return shrink(self, timeout)
 
     def free(self) -> None:
@@ -366,5 +378,9 @@ def _options(
 
 
 if not TYPE_CHECKING:  # the same method, entered without a Python frame: it halves the cost of a small call
-    _SIGNATURE = str(inspect.signature(Communicator.allreduce, eval_str=False)).replace("(self", "($self", 1)
+    _SIGNATURE = str(  # without annotations, which inspect.signature refuses in a text
+        inspect.Signature(
+            [p.replace(annotation=p.empty) for p in inspect.signature(Communicator.allreduce).parameters.values()]
+        )
+    ).replace("(self", "($self", 1)
     Communicator.allreduce = _core.fast_allreduce(Communicator, Communicator.allreduce, _SIGNATURE)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pycollective import _core
+from pycollective import _core, checks
 from pycollective.comm.planner import NCCL, choose
 from pycollective.comm.rail_calls import RailCalls
+from pycollective.schedule.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -50,7 +51,9 @@ class Explanation:
 
 def explain(comm: Communicator, collective: str, nbytes: int, topology: object) -> Explanation:
     """See Communicator.explain."""
-    if topology == NCCL:
+    checks.choice(collective, "collective", (*COLLECTIVES, "barrier"))
+    nbytes = checks.integer(nbytes, "nbytes", 0)
+    if isinstance(topology, str) and topology == NCCL:
         return _explain_nccl(comm, collective, nbytes)
     if isinstance(comm._backend, RailCalls):
         hosts = comm._nodes.count

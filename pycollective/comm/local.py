@@ -6,22 +6,22 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from pycollective import _core
+from pycollective import _core, checks, settings
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.nodes import Nodes
 from pycollective.comm.planner import Planner
 from pycollective.comm.teams import scratch_bytes, set_patience
 
 _Result = TypeVar("_Result")
+MOST_RANKS = 4096  # threads of one process: more end in errors of the system
 
 
 class LocalWorld:
     """A world of `size` ranks that live as threads; each `run` makes a fresh communicator."""
 
     def __init__(self, size: int, device: str | int | None = None) -> None:
-        if size < 1:
-            raise ValueError(f"a world has at least one rank, not {size}")
-        self.size = size
+        self.size = checks.integer(size, "size", 1, MOST_RANKS)
+        settings.warn_of_unknown(stacklevel=3)
         if device is not None:
             from pycollective.comm.cuda.virtual import require_room
 
@@ -37,6 +37,7 @@ class LocalWorld:
             the first exception that a rank raised, with a note naming the rank (and its attribute `failed_rank`); the
             other ranks get PeerLostError from the call they are in.
         """
+        checks.function(function, "function", "a function of a communicator")
         world: _World[_Result] = _World(self.size)
         threads = [
             threading.Thread(target=world.serve, args=(rank, function), name=f"rank-{rank}")
@@ -94,6 +95,7 @@ def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
             arrays in its memory meet and become one launch; see docs/gpu.md.
 
     Raises:
-        ValueError: size < 1. CommunicatorError: no such GPU, or no room on it; says why.
+        TypeError: size is no integer. ValueError: size < 1 or > MOST_RANKS. CommunicatorError: no such GPU, or no room
+            on it; states why.
     """
     return LocalWorld(size, device)

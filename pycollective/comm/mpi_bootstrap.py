@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pycollective.comm.rendezvous import DEFAULT_TIMEOUT, name_ranks, pack, unpack
+from pycollective.comm.frames import pack, unpack
+from pycollective.comm.rendezvous import DEFAULT_TIMEOUT, name_ranks
 from pycollective.errors import BootstrapError
 
 if TYPE_CHECKING:
@@ -73,23 +74,46 @@ class MpiBootstrap:
 
 
 def _star(comm: MPI.Comm, data: bytes, timeout: float) -> list[bytes]:
-    rank, size = comm.Get_rank(), comm.Get_size()
-    if size == 1:
+    return gather_among(
+        comm, range(comm.Get_size()), comm.Get_rank(), data, timeout, _TAG, "called pycollective.init()"
+    )
+
+
+def gather_among(
+    comm: MPI.Comm, members: Sequence[int], position: int, data: bytes, timeout: float, tag: int, deed: str
+) -> list[bytes]:
+    """Collective among some ranks of a communicator: every member's `data`, in the order of `members`.
+
+    Args:
+        comm: any, also MPI.COMM_WORLD.
+        members: ranks in `comm`, the same on all of them. position: of this process among them.
+        timeout: seconds. tag: of the messages, 0 to 32767. deed: what missing ranks have not done, for the error.
+
+    Raises:
+        BootstrapError: ranks missing at the deadline, named by their positions.
+    """
+    if len(members) == 1:
         return [data]
     deadline = time.monotonic() + timeout
-    return _serve(comm, data, size, deadline) if rank == 0 else _ask(comm, data, deadline)
+    if position == 0:
+        return _serve(comm, members, data, deadline, tag, deed)
+    return _ask(comm, members[0], data, deadline, tag, deed)
 
 
-def _serve(comm: MPI.Comm, data: bytes, size: int, deadline: float) -> list[bytes]:
-    """Rank 0: take every rank's message, then send everybody the whole list, or the names of the missing."""
+def _serve(comm: MPI.Comm, members: Sequence[int], data: bytes, deadline: float, tag: int, deed: str) -> list[bytes]:
+    """The first member: take every rank's message, then send everybody the whole list, or the names of the missing."""
     mpi = import_mpi()
+    size = len(members)
     blobs: dict[int, bytes] = {0: data}
 
     def take() -> bool:
-        status = mpi.Status()
-        message = comm.Improbe(source=mpi.ANY_SOURCE, tag=_TAG, status=status)
-        if message is not None:
-            blobs[status.Get_source()] = _take(message, status)
+        for r in range(size):
+            if r in blobs:
+                continue
+            status = mpi.Status()
+            message = comm.Improbe(source=members[r], tag=tag, status=status)
+            if message is not None:
+                blobs[r] = _take(message, status)
         return len(blobs) == size
 
     complete = _poll(take, deadline)
@@ -98,9 +122,9 @@ def _serve(comm: MPI.Comm, data: bytes, size: int, deadline: float) -> list[byte
     else:
         missing = [r for r in range(size) if r not in blobs]
         have = "has" if len(missing) == 1 else "have"
-        text = f"{name_ranks(missing)} of {size} {have} not called pycollective.init() within the deadline"
+        text = f"{name_ranks(missing)} of {size} {have} not {deed} within the deadline"
         answer = _FAILED + text.encode()
-    requests = [comm.Isend([answer, mpi.BYTE], dest=r, tag=_TAG) for r in blobs if r != 0]
+    requests = [comm.Isend([answer, mpi.BYTE], dest=members[r], tag=tag) for r in blobs if r != 0]
     # Testall also tells MPI to progress; after the grace an unread verdict is left to MPI.
     _poll(lambda: bool(mpi.Request.Testall(requests)), deadline + (0 if complete else _GRACE))
     if not complete:
@@ -108,21 +132,21 @@ def _serve(comm: MPI.Comm, data: bytes, size: int, deadline: float) -> list[byte
     return [blobs[r] for r in range(size)]
 
 
-def _ask(comm: MPI.Comm, data: bytes, deadline: float) -> list[bytes]:
+def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, deed: str) -> list[bytes]:
     mpi = import_mpi()
-    request = comm.Isend([data, mpi.BYTE], dest=0, tag=_TAG)
+    request = comm.Isend([data, mpi.BYTE], dest=first, tag=tag)
     answer: list[bytes] = []
 
     def take() -> bool:
         request.Test()
         status = mpi.Status()
-        message = comm.Improbe(source=0, tag=_TAG, status=status)
+        message = comm.Improbe(source=first, tag=tag, status=status)
         if message is not None:
             answer.append(_take(message, status))
         return bool(answer)
 
     if not _poll(take, deadline + _GRACE):
-        raise BootstrapError("rank 0 has not called pycollective.init() within the deadline")
+        raise BootstrapError(f"rank 0 has not {deed} within the deadline")
     if answer[0][:1] == _FAILED:
         raise BootstrapError(answer[0][1:].decode())
     request.Wait()

@@ -6,13 +6,14 @@ Point to point through rank 0, over an MPI communicator of its own: MPI's collec
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pycollective.comm import mpi_wait
+from pycollective.comm.control import FAULTS, Fault
+from pycollective.comm.frames import pack, unpack
 from pycollective.comm.mpi_bootstrap import import_mpi
-from pycollective.comm.rendezvous import name_ranks, pack, unpack
+from pycollective.comm.rendezvous import name_ranks
 from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
 
 _SAID, _ANSWER, _FAULT = 1, 2, 3
@@ -75,8 +76,7 @@ class Talk:
             self.fault = mpi_wait.fault_of(self._comm, error, "the engine's agreement")
             raise self.fault from error
         if message is not None:
-            self.fault = pickle.loads(message[1])
-            assert self.fault is not None
+            self.fault = _told(*message)
             raise self.fault
 
     def tell(self, error: Error) -> None:
@@ -158,12 +158,20 @@ class Talk:
         self.fault = error
         if isinstance(error, PeerLostError):  # MPI tells everybody
             return
-        text = pickle.dumps(error)
+        text = FAULTS.encode(Fault.of(error))
         with contextlib.suppress(Exception):
             self._told = [
                 self._comm.Isend([text, self._mpi.BYTE], rank, _FAULT) for rank in range(self.size) if rank != self.rank
             ]
             mpi_wait.until(lambda: bool(self._mpi.Request.Testall(self._told)), 0.1)
+
+
+def _told(sender: int, text: bytes) -> Error:
+    """The error that a rank has told, or what is wrong with it."""
+    try:
+        return FAULTS.decode(text, sender).error()
+    except CommunicatorError as error:
+        return error
 
 
 def _silence(ranks: list[int], seconds: float) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from types import CodeType
 from typing import Any, NamedTuple
 
-from pycollective import _core
+from pycollective import _core, checks
+from pycollective.comm.function_digest import digest_of
 from pycollective.errors import Error
 
 NAMES = tuple(name for name, _ in _core.operators())
@@ -21,12 +20,19 @@ _NUMBA_TYPES = frozenset(
 
 
 class Resolved(NamedTuple):
-    """An operator as the core takes it: its number; for a user's own a C function's address and a hash; its name."""
+    """An operator as the core takes it: its number; for a user's own a C function's address and a digest; its name."""
 
     number: int
     address: int
     identity: int
     name: str
+
+
+class Compiled(NamedTuple):
+    """An operator compiled for one element type: the C function, and 64 bits of its code and of what that reads."""
+
+    function: Any
+    identity: int
 
 
 class Op:
@@ -39,27 +45,30 @@ class Op:
 
     def __init__(self, function: Callable[[Any, Any], Any], name: str | None = None) -> None:
         self.function = function
-        self.name: str = name or str(getattr(function, "__name__", "op"))
+        self.name = str(getattr(function, "__name__", "op")) if name is None else checks.text(name, "name")
         code = getattr(function, "__code__", None)
         if code is None:
-            raise TypeError("an operator is a Python function of two elements")
+            checks.refuse_type("function", "a Python function of two elements", function)
         if code.co_argcount != 2:
-            raise TypeError(f"an operator takes two elements; {self.name} takes {code.co_argcount}")
-        self.identity = zlib.crc32(repr(_content(function)).encode()) | 1
-        self._compiled: dict[str, Any] = {}
+            raise TypeError(f"function must be one that takes two elements; {self.name} takes {code.co_argcount}")
+        self._compiled: dict[str, Compiled] = {}
 
     def __repr__(self) -> str:
         return f"pycollective.op({self.name})"
 
-    def address(self, dtype: str) -> int:
-        """The compiled C function `void f(T* into, const T* from, int64 count)` for an element type.
+    def compiled(self, dtype: str) -> Compiled:
+        """The C function `void f(T* into, const T* from, int64 count)` for an element type.
 
         Raises:
             TypeError: numba cannot compile the function for this type, or it does not return an element of it.
         """
-        if dtype not in self._compiled:
-            self._compiled[dtype] = _compile(self.function, self.name, dtype)
-        return int(self._compiled[dtype].address)
+        if dtype not in self._compiled:  # numba keeps the values of globals and closures as they are at this moment
+            self._compiled[dtype] = Compiled(_compile(self.function, self.name, dtype), digest_of(self.function))
+        return self._compiled[dtype]
+
+    def address(self, dtype: str) -> int:
+        """Where the C function is; see `compiled`."""
+        return int(self.compiled(dtype).function.address)
 
 
 def op(function: Callable[[Any, Any], Any], name: str | None = None) -> Op:
@@ -84,23 +93,12 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
         TypeError: neither a name nor an `Op`, or an `Op` that cannot be compiled for `dtype`.
     """
     if isinstance(operator, Op):
-        return Resolved(CUSTOM, operator.address(dtype), operator.identity, operator.name)
+        return Resolved(CUSTOM, operator.address(dtype), operator.compiled(dtype).identity, operator.name)
     if not isinstance(operator, str):
         raise TypeError(f"op is a name or pycollective.op(function), not {type(operator).__name__}")
     if operator not in NAMES:
         raise ValueError(f"no operator is called {operator!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
     return Resolved(NAMES.index(operator), 0, 0, operator)
-
-
-def _content(function: Callable[[Any, Any], Any]) -> tuple[object, ...]:
-    """What a function does, without any address: the same for the same source on every rank."""
-    cells = tuple(repr(cell.cell_contents) for cell in getattr(function, "__closure__", None) or ())
-    return _code_content(function.__code__), cells, repr(getattr(function, "__defaults__", None))
-
-
-def _code_content(code: CodeType) -> tuple[object, ...]:
-    constants = tuple(_code_content(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
-    return code.co_code, code.co_names, constants
 
 
 def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pycollective import _core
+from pycollective.comm.function_digest import digest
 from pycollective.comm.operators import Op, resolve
 from pycollective.errors import TopologyError
 
@@ -40,7 +41,7 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     from pycollective.schedule import registry
     from pycollective.schedule.collectives import COLLECTIVES
 
-    if topology == NCCL:
+    if isinstance(topology, str) and topology == NCCL:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
     instance = registry.get(DEFAULT_TOPOLOGY if topology is None else topology)
     row = registry.info(instance)
@@ -77,9 +78,25 @@ def _schedule_for(
     from pycollective.schedule.verifier import verify
 
     schedule = compile_schedule(topology, collective, size, root, placement, small)
-    if not type(topology).__module__.startswith("pycollective.topologies"):
+    if not _is_ours(topology):
         verify(schedule)
     return schedule
+
+
+def _is_ours(topology: Any) -> bool:
+    return type(topology).__module__.startswith("pycollective.topologies")
+
+
+@functools.lru_cache(maxsize=1024)
+def _program_digest(schedule_key: tuple[Any, ...]) -> int:
+    """64 bits of a user's whole schedule: a program edited on one host only is another one under the same name.
+
+    0 for the package's own topologies, which their label tells apart.
+    """
+    if _is_ours(schedule_key[0]):
+        return 0
+    schedule = schedule_for(*schedule_key)
+    return digest(schedule.table(rank).tobytes() for rank in range(schedule.size))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -103,8 +120,9 @@ class Planner:
         placement: int,
         op: str | Op,
         dtype: str,
-    ) -> tuple[_core.Schedule, str, int, int, int, str]:
-        """(schedule, topology's label, operator's number, custom function's address, its hash, operator's name)."""
+    ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
+        """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
+        its code, operator's name)."""
         from pycollective.schedule import registry
         from pycollective.schedule.schedule import Placement
 
@@ -117,7 +135,7 @@ class Planner:
             small = schedule_for(instance, program, self.size, rooted, where, True).cells == 0
         key = (instance, program, self.size, rooted, where, small)
         operator = resolve(op, dtype)
-        return (_loaded(key, self.rank), registry.label(instance), *operator)
+        return (_loaded(key, self.rank), registry.label(instance), _program_digest(key), *operator)
 
 
 class SendPlanner:
@@ -137,9 +155,9 @@ class SendPlanner:
         placement: int,
         op: str | Op,
         dtype: str,
-    ) -> tuple[_core.Schedule, str, int, int, int, str]:
+    ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
         """See Planner."""
         from pycollective.schedule.p2p import compile_send
 
         table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
-        return (_core.Schedule(table), "direct", 0, 0, 0, "sum")
+        return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -15,7 +17,7 @@ from pycollective.comm.calls import KIND
 from pycollective.comm.mpi_rail import MpiRail
 from pycollective.comm.operators import NAMES, Op
 from pycollective.comm.teams import setting
-from pycollective.errors import CommunicatorError, TimeoutError
+from pycollective.errors import CommunicatorError, NestedCallError, TimeoutError
 
 _NAMES = {number: name for name, number in KIND.items()}
 
@@ -27,6 +29,8 @@ class _Flight:
         self._future = future
 
     def wait(self, timeout: float | None = None) -> None:
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout is a number of seconds, not NaN")
         try:
             self._future.result(timeout)
         except FutureTimeout:
@@ -47,6 +51,7 @@ class RailCalls:
         self.rail = rail
         self.rank, self.size = rail.rank, rail.size
         self._thread: ThreadPoolExecutor | None = None
+        self._ident: int | None = None  # of that thread
         self._closed = False
 
     @property
@@ -66,18 +71,20 @@ class RailCalls:
         scale: tuple[float, float] | None,
         timeout: float | None,
         nonblocking: bool,
+        note: str | None = None,
     ) -> Any:
         """Run a collective over MPI. `topology` is MPI's business here and not used."""
-        if not all(a is None or isinstance(a, (np.ndarray, _core.HostBuffer)) for a in (x, out)):
+        if not all(a is None or type(a) in (np.ndarray, _core.HostBuffer) for a in (x, out)):
             return NotImplemented
-        if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
+        if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
             return NotImplemented
         if self._closed:
             raise CommunicatorError("the communicator was freed")
+        self.require_turn()
         name, limit = _NAMES[kind], _seconds(timeout)
         source, target = _as_numpy(x), _as_numpy(out)
         if out is None and name in ("allreduce", "broadcast") and source is not None:
-            out = target = np.empty_like(source)
+            out = target = np.empty(source.shape, source.dtype)
         self._check(name, source, target, op, root)
         arguments = self._arguments(name, source, target, op, root, counts, scale)
         arguments[3]["seconds"] = limit
@@ -134,8 +141,8 @@ class RailCalls:
 
     def _run(self, name: str, x: Any, out: Any, more: dict[str, Any]) -> None:
         if name == "broadcast" and self.rank == more["root"] and x is not out:
-            out[...] = x
-        flat = [None if a is None else a.reshape(-1) for a in (x, out)]
+            out.reshape(-1)[...] = x.reshape(-1)
+        flat = [None if a is None else a.reshape(-1) for a in (x, out)]  # packs an x that is not contiguous
         self.rail.run(name, flat[1] if name == "broadcast" else flat[0], flat[1], **more)
 
     def send(self, x: Any, dest: int, timeout: float | None = None) -> None:
@@ -146,17 +153,29 @@ class RailCalls:
         """Blocking receive."""
         self.rail.run("recv", None, _as_numpy(out).reshape(-1), root=source, seconds=_seconds(timeout))
 
+    def require_turn(self) -> None:
+        """Raise if the caller is the rail's thread, which carries the nonblocking calls out: it cannot wait for itself.
+
+        Elsewhere a call in a signal handler takes part in what the others call then, as any call does.
+        """
+        if threading.get_ident() == self._ident:
+            raise NestedCallError.on("between hosts")
+
+    def _note_thread(self) -> None:
+        self._ident = threading.get_ident()
+
     def background(self, action: Any, *arguments: Any) -> _Flight:
         """Run something on the rail's thread."""
         return _Flight(self._worker().submit(action, *arguments))
 
     def _worker(self) -> ThreadPoolExecutor:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pycollective-rail")
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pycollective-rail", initializer=self._note_thread)
         return self._thread
 
     def close(self) -> None:
         """Collective; may be called twice. Later calls raise."""
+        self.require_turn()
         self._closed = True
         if self._thread is not None:
             self._thread.shutdown()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pycollective import _core
+from pycollective import _core, checks
 from pycollective.comm import arrays, calls
 from pycollective.comm.calls import KIND, Call
 from pycollective.comm.handle import Handle
@@ -57,10 +58,8 @@ class Starting(ABC):
 
     def _launch(self, call: Call, options: Options, nonblocking: bool) -> tuple[Any, Any]:
         """(what the call returns, its flight if nonblocking)."""
-        if not options.keys() <= ALLOWED:
-            raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
-        if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
-            raise TypeError("op, prescale and postscale are for collectives that reduce")
+        if options:
+            _check_options(call, options)
         in_stream = call.kind == _BARRIER and options.get("stream") is not None
         if in_stream or arrays.on_device(call.x) or arrays.on_device(call.out):
             from pycollective.comm.cuda.calls import launch
@@ -70,24 +69,23 @@ class Starting(ABC):
             except Exception as error:
                 _name_call(error, options.get("name"))
                 raise
-        for name in ("stream", "max_channels"):
-            if options.get(name) is not None:
-                raise ValueError(f"{name} is for GPU arrays; these are in CPU memory")
+        if options:
+            _check_host_options(options)
         out = call.out
         if out is None and call.shape is not None:
             if call.x is None:
                 raise TypeError("x is missing")
             out = arrays.new_like(call.x, call.shape)
-        source = None if call.x is None else arrays.readable(call.x)
+        source = None if call.x is None else arrays.strided(call.x)  # packed when the call's turn has come
         target = None if out is None else arrays.writable(out)
         before, after = options.get("prescale"), options.get("postscale")
         scale = None
         if before is not None or after is not None:
-            scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
+            scale = (_factor(before, "prescale"), _factor(after, "postscale"))
         try:
             flight = self._call(
                 call.kind, source, target, options.get("op", "sum"), options.get("topology"), index(call.root),
-                call.counts, scale, options.get("timeout"), nonblocking,
+                call.counts, scale, options.get("timeout"), nonblocking, call.note or None,
             )  # fmt: skip
         except Exception as error:
             _name_call(error, options.get("name"))
@@ -98,12 +96,13 @@ class Starting(ABC):
         self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any, options: Options
     ) -> Call:
         shape = arrays.shape_of(x)
-        if len(send) != self.size or sum(send) != (shape[0] if shape else 1) or min(send) < 0:
-            raise ValueError(f"send_counts {list(send)} do not cut an array of shape {shape} for {self.size} ranks")
-        if receive is not None and len(receive) != self.size:
-            raise ValueError(f"recv_counts {list(receive)}: one number for each of {self.size} ranks")
-        expected = [-1] * self.size if receive is None else [int(n) for n in receive]
-        mine = np.array([*map(int, send), *expected], np.int64)
+        sent = calls.numbers(send, "send_counts", self.size)
+        if sum(sent) != (shape[0] if shape else 1):
+            raise ValueError(f"send_counts {sent} do not cut an array of shape {shape} for {self.size} ranks")
+        expected = [-1] * self.size if receive is None else calls.numbers(receive, "recv_counts", self.size)
+        if max(expected) >= 1 << 63:
+            raise ValueError(f"recv_counts {expected} are more rows than any array has")
+        mine = np.array([*sent, *expected], np.int64)
         said = self.allgather(mine, **waiting(options)).reshape(self.size, 2, self.size)
         for receiver, wanted in enumerate(said[:, 1]):
             for sender in range(self.size):
@@ -115,9 +114,10 @@ class Starting(ABC):
         return calls.alltoall(x, out, self.rank, self.size, said[:, 0].tolist())
 
     def _transfer(self, source: int, dest: int, x: Any, out: Any, timeout: float | None, nonblocking: bool) -> Any:
-        peer = dest if out is None else source
+        peer = calls.rank_number(dest, "dest") if out is None else calls.rank_number(source, "source")
         if not 0 <= peer < self.size or peer == self.rank:
-            raise ValueError(f"{peer} is not another rank of this communicator of {self.size}")
+            name = "dest" if out is None else "source"
+            raise ValueError(f"{name} {peer} is not another rank of this communicator of {self.size}")
         if isinstance(self._backend, RailCalls):
             action = self._backend.send if out is None else self._backend.receive
             return (
@@ -132,15 +132,62 @@ class Starting(ABC):
             self._channels[source, dest] = channel
         return channel.call(_SEND, x, out, "sum", None, 0, None, None, timeout, nonblocking)
 
-    def _exchange(self, data: bytes) -> list[bytes]:
-        """Collective allgather of bytes of any length."""
-        mine = np.frombuffer(data, np.uint8)
-        lengths = [int(n) for n in self.allgather(np.array([len(data)], np.int64))]
-        joined = self.allgatherv(mine, lengths).tobytes()
-        ends = list(itertools.accumulate(lengths))
-        return [joined[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    def _exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
+        """Collective allgather of bytes of any length.
+
+        Args:
+            operation: what needs it, with whatever else the ranks must agree on.
+
+        Raises:
+            MismatchError: the ranks are in different operations.
+        """
+        if isinstance(self._backend, RailCalls):  # compares no fingerprints, so the text travels with the data
+            return self._exchange_named(data, operation)
+        length = calls.allgather(np.array([len(data)], np.int64), None, (1,) * self.size)
+        lengths = [int(n) for n in self._run(replace(length, note=f"for {operation}"), {})]
+        mine = calls.allgather(np.frombuffer(data, np.uint8), None, lengths)
+        return _cut(self._run(replace(mine, note=f"for {operation}"), {}), lengths)
+
+    def _exchange_named(self, data: bytes, operation: str) -> list[bytes]:
+        name = operation.encode()
+        mine = np.frombuffer(name + b"\0" + data, np.uint8)
+        lengths = [int(n) for n in self.allgather(np.array([len(mine)], np.int64))]
+        messages = [message.split(b"\0", 1) for message in _cut(self.allgatherv(mine, lengths), lengths)]
+        for rank, (other, _) in enumerate(messages):
+            if other != name:
+                raise MismatchError(f"rank {self.rank} calls {operation}, rank {rank} calls {other.decode()}")
+        return [message for _, message in messages]
+
+
+def _check_options(call: Call, options: Options) -> None:
+    if not options.keys() <= ALLOWED:
+        raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
+    if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
+        raise TypeError("op, prescale and postscale are for collectives that reduce")
+
+
+def _check_host_options(options: Options) -> None:
+    for name in ("stream", "max_channels"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name} is for GPU arrays; these are in CPU memory")
+    if options.get("name") is not None:
+        checks.text(options.get("name"), "name")
+
+
+def _factor(given: Any, name: str) -> float:
+    """A factor that was left out is 1; infinite ones and NaN follow IEEE arithmetic."""
+    if given is None:
+        return 1.0
+    return given if type(given) is float else checks.number(given, name, finite=False, nan=True)
+
+
+def _cut(joined: Any, lengths: Sequence[int]) -> list[bytes]:
+    """The pieces of these lengths that an array of bytes is made of."""
+    ends = itertools.accumulate(lengths)
+    whole = joined.tobytes()
+    return [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def _name_call(error: Exception, name: str | None) -> None:
     if name is not None and hasattr(error, "add_note"):
-        error.add_note(f"in the call named {name!r}")
+        error.add_note(f"in the call named {checks.brief(name)}")

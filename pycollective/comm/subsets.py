@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import time
-from operator import index
 
-from pycollective import _core
+from pycollective import _core, checks
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.nodes import Nodes
 from pycollective.comm.planner import Planner
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, build_team, set_patience
-from pycollective.errors import CommunicatorError, MismatchError
+from pycollective.errors import CommunicatorError
 
 POLL_SECONDS = 0.001
+_INT64 = -(1 << 63), (1 << 63) - 1
 
 
-def split(comm: Communicator, color: int | None, key: int, name: str | None) -> Communicator | None:
-    """See Communicator.split."""
-    told = "split" if color is None else f"split {index(color)} {index(key)}"
+def split(
+    comm: Communicator, color: int | None, key: int, name: str | None, operation: str = "split"
+) -> Communicator | None:
+    """See Communicator.split.
+
+    Args:
+        operation: which of the methods that split it is, with what all ranks must give alike.
+
+    Raises:
+        MismatchError: the ranks do different operations.
+    """
+    mine = None if color is None else checks.integer(color, "color", *_INT64)
+    key = checks.integer(key, "key", *_INT64)
+    if name is not None:
+        checks.text(name, "name")
+    comm._backend.require_turn()
     number = next(comm._numbers)
-    said = [text.decode() for text in comm._exchange(told.encode())]
-    for rank, text in enumerate(said):
-        if text.split()[:1] != ["split"]:
-            raise MismatchError(f"rank {comm.rank} calls split() or its kin, rank {rank} makes another: {text}")
-    mine = []
-    if color is not None:
-        chosen = [
-            (int(text.split()[2]), rank) for rank, text in enumerate(said) if text.split()[1:2] == told.split()[1:2]
-        ]
-        mine = [rank for _, rank in sorted(chosen)]
+    said = [json.loads(text) for text in comm._exchange(json.dumps([mine, key]).encode(), operation)]
+    chosen = [(theirs, rank) for rank, (other, theirs) in enumerate(said) if mine is not None and other == mine]
+    members = [rank for _, rank in sorted(chosen)]
     name = name or f"{comm.name}/split{number}:{color}"
-    world = [comm.world_ranks[rank] for rank in mine]
+    world = [comm.world_ranks[rank] for rank in members]
     if isinstance(comm._backend, RailCalls):
-        return _split_rail(comm, comm._backend, color, key, mine, world, name)
-    team = build_team(comm._exchange, comm.rank, mine, world, name, comm._threads)
+        return _split_rail(comm, comm._backend, color, key, members, world, name)
+    team = build_team(comm._exchange, comm.rank, members, world, name, comm._threads)
     if team is None:
         return None
     return Communicator(team, nodes=_on_one_host(team.rank, team.size), world_ranks=world, name=name,
@@ -83,6 +90,8 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     died or run out of time, the lowest survivor writes down who is in and where the new segment is. If one of these
     dies before it has come there, the others see that and begin another round.
     """
+    if not timeout >= 0:
+        raise ValueError(f"timeout is a number of seconds, not negative, and not {timeout}")
     team = comm._backend
     if isinstance(team, RailCalls):
         return _shrink_rail(comm, team, timeout)
@@ -125,7 +134,7 @@ def _find(
                 members = [int(rank) for rank in listed.split(",")]
                 if comm.rank not in members:
                     raise CommunicatorError(f"shrink() went on without rank {comm.rank}, which came too late")
-                return _attach(team, leader, token), members
+                return _attach(team, leader, token, len(members)), members
         living = [rank for rank in range(comm.size) if not team.gone(rank) and not team.departed(rank)]
         ready = [rank for rank in living if flags[rank] >= ROUND * number + READY]
         late = time.monotonic() > deadline
@@ -140,10 +149,10 @@ def _find(
         time.sleep(POLL_SECONDS)
 
 
-def _attach(team: _core.Team, leader: int, token: str) -> _core.Segment | None:
+def _attach(team: _core.Team, leader: int, token: str, size: int) -> _core.Segment | None:
     try:
-        return _core.Segment.attach(token)
-    except OSError:
+        return _core.Segment.attach(token, _core.Team.segment_bytes(size, team.scratch_bytes))
+    except (OSError, ValueError):
         if team.gone(leader):  # and with it what it has made
             return None
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from pycollective import _core
+from pycollective import _core, settings
 from pycollective.comm.planner import Planner
 from pycollective.errors import CommunicatorError
 
@@ -61,8 +61,8 @@ def share_segment(
         tokens = exchange(token.encode())
         try:
             if members and position != members[0] and tokens[members[0]]:
-                segment = _core.Segment.attach(tokens[members[0]].decode())
-        except OSError as error:
+                segment = _core.Segment.attach(tokens[members[0]].decode(), nbytes)
+        except (OSError, ValueError) as error:
             problem = str(error)
         problems = [text.decode() for text in exchange(problem.encode()) if text]
         if segment is not None:
@@ -94,12 +94,14 @@ def build_team(
     said = exchange(mine.encode())
     scratch, tile, staged_tile = (float(text) for text in said[members[0] if members else position].split())
     size, scratch = len(members), int(scratch)
-    nbytes = _core.Team.segment_bytes(size, scratch)
+    nbytes = _core.Team.segment_bytes(size, scratch) if size else 0
     segment = share_segment(exchange, position, members, nbytes, ("local",) if threads else KINDS)
     team = None
     if segment is not None:
         rank = members.index(position)
         team = _core.Team(segment, rank, size, scratch, list(world_ranks), name, threads, Planner(rank, size))
+        if world_ranks[rank] == 0:  # one process of a job; also where nobody calls init()
+            settings.warn_of_unknown(stacklevel=4)
         team.tile_bytes = (tile, staged_tile)
     exchange(b"")  # everybody's presence is written
     if team is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, share_segment
-from pycollective.errors import CommunicatorError, MismatchError
+from pycollective.errors import CommunicatorError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -24,11 +24,7 @@ def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> n
     """See Communicator.empty."""
     if isinstance(comm._backend, RailCalls):  # ranks on several hosts share no memory: plain arrays serve them
         return np.empty(shape, dtype)
-    nbytes = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0:
-        raise ValueError(f"an array has no shape {shape}")
-    if nbytes * comm.size > MOST_BYTES:
-        raise CommunicatorError(f"{nbytes} bytes for each of {comm.size} ranks are more than can be mapped")
+    nbytes = part_bytes(shape, dtype.itemsize, comm.size)
     number = next_number(comm, shape, str(dtype))
     unit = HUGE_PAGE if nbytes >= HUGE_PAGE else PAGE
     stride = max(unit, -(-nbytes // unit) * unit)
@@ -40,18 +36,27 @@ def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> n
     return window.array(dtype, list(shape))
 
 
+def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
+    """Bytes of each rank's part of a window.
+
+    Raises:
+        ValueError: a negative extent. CommunicatorError: more than can be mapped.
+    """
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array has no shape {shape}")
+    nbytes = math.prod(shape) * itemsize
+    if nbytes * size > MOST_BYTES:
+        raise CommunicatorError(f"{nbytes} bytes for each of {size} ranks are more than can be mapped")
+    return nbytes
+
+
 def next_number(comm: Communicator, shape: tuple[int, ...], dtype: str) -> int:
     """Collective: the number of a new window, once all ranks make the same one.
 
     Raises:
         MismatchError: shapes or dtypes differ between ranks.
     """
+    comm._backend.require_turn()  # before the number is taken: they stay in step
     number = next(comm._numbers)
-    said = comm._exchange(f"empty {number} {shape} {dtype}".encode())
-    for rank, text in enumerate(said):
-        if text != said[comm.rank]:
-            raise MismatchError(
-                f"empty() differs between ranks: rank {comm.rank} makes {said[comm.rank].decode()}, "
-                f"rank {rank} {text.decode()} (number, shape, dtype)"
-            )
+    comm._exchange(b"", f"empty({shape}, {dtype}), window {number}")
     return number

@@ -6,15 +6,17 @@ import atexit
 import os
 import threading
 
+from pycollective import checks, settings
 from pycollective.comm import bootstrap as bootstraps
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.mpi_bootstrap import MpiBootstrap
 from pycollective.comm.nodes import discover
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import build_team
-from pycollective.errors import BootstrapError, CommunicatorError
+from pycollective.errors import BootstrapError, CommunicatorError, NestedCallError
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+_starting = False
 _default: Communicator | None = None
 _bootstrap: bootstraps.Bootstrap | None = None
 _prepared = False
@@ -31,12 +33,19 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
 
     Raises:
         BootstrapError: the environment promises peers that cannot be reached; says what is missing.
+        NestedCallError: a signal handler or a finalizer calls it while this thread is in it.
     """
-    global _default, _bootstrap
+    global _default, _bootstrap, _starting
     with _lock:
         if _default is None:
-            _bootstrap = bootstrap or bootstraps.detect()
-            _default = connect(_bootstrap)
+            if _starting:
+                raise NestedCallError("init() was called from within init() (by a signal handler or a finalizer)")
+            _starting = True
+            try:
+                _bootstrap = bootstrap or bootstraps.detect()
+                _default = connect(_bootstrap)
+            finally:
+                _starting = False
         return _default
 
 
@@ -47,6 +56,8 @@ def connect(found: bootstraps.Bootstrap) -> Communicator:
         atexit.register(depart_all)
         os.register_at_fork(after_in_child=forget_all)
         _prepared = True
+    if found.rank == 0:  # once a job
+        settings.warn_of_unknown(stacklevel=3)
     nodes = discover(found)
     ranks = range(found.size)
     if nodes.count == 1:
@@ -71,6 +82,19 @@ def world() -> Communicator:
     if _default is None:
         raise CommunicatorError("pycollective.init() has not been called")
     return _default
+
+
+def given_or_world(comm: Communicator | None) -> Communicator:
+    """The communicator given for `comm`, or that of init() for None.
+
+    Raises:
+        TypeError: something without a rank and a size. CommunicatorError: init() was not called.
+    """
+    if comm is None:
+        return world()
+    if not (hasattr(comm, "rank") and hasattr(comm, "size")):
+        checks.refuse_type("comm", "a Communicator or None", comm)
+    return comm
 
 
 def is_initialized() -> bool:

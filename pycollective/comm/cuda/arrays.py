@@ -94,7 +94,7 @@ def view(x: Any, stream: int, what: str) -> View:
 
     Raises:
         TypeError: not in device memory, or an element type that no collective takes.
-        ValueError: not C-contiguous.
+        ValueError: not C-contiguous, or a negated view of torch's.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -165,6 +165,8 @@ def _view_of_tensor(torch: Any, x: Any, stream: int, what: str) -> View:
         raise TypeError(f"{what} is a sparse tensor")
     if not x.is_contiguous():
         raise ValueError(f"{what} is not C-contiguous (strides {tuple(x.stride())}): pass a contiguous tensor")
+    if x.is_neg():
+        raise ValueError(f"{what} is a tensor that shows the negative of its memory: pass {what}.resolve_neg()")
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:
         raise TypeError(f"{what} has element type {dtype}, which no collective takes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +19,7 @@ from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.request import Request, make_barrier, make_request
 from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.options import Options
-from pycollective.comm.windows import next_number
+from pycollective.comm.windows import next_number, part_bytes
 from pycollective.errors import TimeoutError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Flight:
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the stream has come past the call."""
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout is a number of seconds, not NaN")
         end = None if timeout is None else time.monotonic() + timeout
         pause = 1e-5
         while not self._event.done():
@@ -149,6 +152,7 @@ def empty(comm: Communicator, shape: tuple[int, ...], dtype: np.dtype[Any], devi
     where = device_number(device)
     name = _core.dtype_name(dtype)
     assert name is not None
+    part_bytes(shape, dtype.itemsize, comm.size)  # refuses what no window can hold
     number = next_number(comm, shape, name)
     return gpu_side(comm, where).empty(number, shape, name)
 

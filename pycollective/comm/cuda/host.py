@@ -38,7 +38,7 @@ def run_through_host(comm: Communicator, request: Request, kind: int) -> None:
         out = x if same and s.counts is None else np.empty(request.out.count, numpy_dtype(s.dtype))
     scale = None if s.scale == (1.0, 1.0) else s.scale
     op: Any = s.op if s.collective in REDUCING else "sum"
-    comm._call(kind, x, out, op, s.topology, s.root, s.counts, scale, request.timeout, False)
+    comm._call(kind, x, out, op, s.topology, s.root, s.counts, scale, request.timeout, False, s.note)
     if request.out is not None and out is not None:
         to_device(out, request.out, request.stream)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pycollective import settings
 from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.request import REDUCING, Signature
@@ -102,7 +103,7 @@ def describe() -> str:
 
 def _candidates() -> Iterator[tuple[str, str, str]]:
     """(source, file, reason) in the order in which they are tried."""
-    named = os.environ.get(_SETTING)
+    named = settings.read(_SETTING)
     if named:
         yield _SETTING, named, "that variable names it"
         return

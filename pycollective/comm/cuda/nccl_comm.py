@@ -17,6 +17,7 @@ from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.request import Request, Signature, seconds
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.watch import SECONDS, watch
+from pycollective.comm.factors import Factors
 from pycollective.comm.nodes import node_key
 from pycollective.comm.teams import Exchange
 from pycollective.errors import CommunicatorError, Error, TimeoutError
@@ -100,7 +101,7 @@ class NcclRail:
             CommunicatorError: NCCL lacks it, or reports an error. TimeoutError: a peer has not come.
         """
         if s.collective == "barrier":
-            s, x = Signature("allreduce", "uint8", 1, None, -1, "sum", NCCL, (1.0, 1.0), 0), self._one()
+            s, x = Signature("allreduce", "uint8", 1, None, -1, "sum", NCCL, Factors((1.0, 1.0)), 0), self._one()
             out = x
         reason = self.lacks(s)
         if reason is not None:

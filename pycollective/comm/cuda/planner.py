@@ -11,6 +11,8 @@ from pycollective.comm.cuda.request import IN_BLOCKS, REDUCING, ROOTED, Signatur
 from pycollective.comm.operators import NAMES as OPERATORS
 from pycollective.comm.operators import Op
 from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
+from pycollective.comm.teams import setting
+from pycollective.settings import TABLE
 
 INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4
 """Placement bits, as in the core."""
@@ -91,12 +93,16 @@ class DevicePlanner:
         if self.takes_packets(s):
             digest = s.digest(label, "packets")
             return Planned(self._packets(s, digest), digest, s.text(label), "low-latency")
-        digest = s.digest(label, "schedule")
+        tile = setting("PYCOLLECTIVE_CUDA_TILE")  # ranks with other tiles would wait for other counts of steps
+        digest = s.digest(label, f"schedule in tiles of {tile:.0f} bytes")
         plan = self._team.plan(
             schedule=self._compiled(s, placement), fallback=self._compiled(s, 0) if placement else None, dtype=s.dtype,
             **self._arithmetic(s), placement=placement, negotiates=negotiates, digest=digest,
         )  # fmt: skip
-        return Planned(plan, digest, s.text(label), "schedule")
+        text = s.text(label)
+        if tile != TABLE["PYCOLLECTIVE_CUDA_TILE"].default:
+            text += f", in tiles of {tile:.0f} bytes"
+        return Planned(plan, digest, text, "schedule")
 
     def _packets(self, s: Signature, digest: int) -> Any:
         exchanges = [exchange(s, rank, self._size) for rank in self._ranks]

@@ -20,6 +20,7 @@ from pycollective.comm.cuda.nccl_comm import NcclRail, nccl_calls
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.request import Request, Signature
 from pycollective.comm.cuda.runtime import load
+from pycollective.comm.factors import Factors
 from pycollective.errors import CommunicatorError
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class _Lanes:
         ready.record(request.stream)
         ready.hold_back(self._side.address)
         if share.count:
-            part = replace(s, count=share.count, scale=(1.0, 1.0), max_channels=0)
+            part = replace(s, count=share.count, scale=Factors((1.0, 1.0)), max_channels=0)
             self._across.run(part, share.address, share.address, self._side.address, request.timeout)
         done = cuda.Event(self._device)
         done.record(self._side.address)
@@ -213,7 +214,7 @@ class _Lanes:
         arrived.hold_back(request.stream)
         s = replace(
             request.signature, collective="allgather", count=count, counts=self._counts(count), op="sum",
-            scale=(1.0, 1.0),
+            scale=Factors((1.0, 1.0)),
         )  # fmt: skip
         share = self._share(s.dtype, count, number)
         part = self._part(request.out, begin, count)

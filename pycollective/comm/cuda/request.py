@@ -9,6 +9,7 @@ from typing import Any
 
 from pycollective.comm.calls import KIND, Call
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, view
+from pycollective.comm.factors import Factors
 from pycollective.comm.operators import Op
 from pycollective.comm.options import Options
 from pycollective.comm.teams import setting
@@ -27,6 +28,7 @@ class Signature:
         count: elements of the logical buffer.
         counts: elements of each block; one a rank, for alltoall size*size by sender and then receiver.
         scale: factors on each contribution and on the result.
+        note: what else must agree, in words; see Call.
     """
 
     collective: str
@@ -36,8 +38,9 @@ class Signature:
     root: int
     op: str | Op
     topology: Any
-    scale: tuple[float, float]
+    scale: Factors
     max_channels: int
+    note: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -45,9 +48,13 @@ class Signature:
 
     def matches(self, other: Signature) -> bool:
         """Whether two ranks mean the same call: each may have made its own `Op` of the same function."""
-        if isinstance(self.op, Op) and isinstance(other.op, Op) and self.op.identity == other.op.identity:
+        if isinstance(self.op, Op) and isinstance(other.op, Op) and self._operator == other._operator:
             other = replace(other, op=self.op)
         return self == other
+
+    @property
+    def _operator(self) -> str:
+        return self.op if isinstance(self.op, str) else f"{self.op.name} {self.op.compiled(self.dtype).identity}"
 
     def text(self, label: str) -> str:
         """In words, for errors; `label`: of the topology."""
@@ -55,13 +62,13 @@ class Signature:
         root = f", root {self.root}" if self.collective in ROOTED else ""
         scale = f", scaled by {self.scale[0]:g} and {self.scale[1]:g}" if self.scale != (1.0, 1.0) else ""
         limit = f", max_channels {self.max_channels}" if self.max_channels else ""
-        return f"{self.collective} of {self.count} {self.dtype}{op}{root}{scale}, topology {label}{limit} on GPUs"
+        note = f", {self.note}" if self.note else ""
+        return f"{self.collective} of {self.count} {self.dtype}{note}{op}{root}{scale}, topology {label}{limit} on GPUs"
 
     def digest(self, label: str, way: str) -> int:
         """64 bits that differ where ranks' calls do not match; `way`: what besides the signature must agree."""
-        op = self.op if isinstance(self.op, str) else f"{self.op.name} {self.op.identity}"
-        said = (self.collective, self.dtype, self.count, self.counts, self.root, op, label, self.scale,
-                self.max_channels, way)  # fmt: skip
+        said = (self.collective, self.dtype, self.count, self.counts, self.root, self._operator, label, self.scale,
+                self.max_channels, self.note, way)  # fmt: skip
         return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "little")
 
 
@@ -100,10 +107,10 @@ def make_request(call: Call, out: Any, stream: int, options: Options, rank: int,
     name = NAMES[call.kind]
     count = sum(call.counts or ()) if name in IN_BLOCKS else either.count
     before, after = options.get("prescale"), options.get("postscale")
-    scale = (1.0 if before is None else float(before), 1.0 if after is None else float(after))
+    scale = Factors((1.0 if before is None else float(before), 1.0 if after is None else float(after)))
     signature = Signature(
         name, either.dtype, count, call.counts, int(call.root), options.get("op", "sum") if name in REDUCING else "sum",
-        options.get("topology"), scale, int(options.get("max_channels") or 0),
+        options.get("topology"), scale, int(options.get("max_channels") or 0), call.note,
     )  # fmt: skip
     request = Request(signature, x, target, either.device, stream, seconds(options.get("timeout")))
     _check(request, rank, size)
@@ -113,7 +120,7 @@ def make_request(call: Call, out: Any, stream: int, options: Options, rank: int,
 def make_barrier(options: Options, device: int, stream: int) -> Request:
     """A barrier in a stream: it holds the stream back until every rank's has come so far."""
     limit = int(options.get("max_channels") or 0)
-    signature = Signature("barrier", "uint8", 0, None, -1, "sum", options.get("topology"), (1.0, 1.0), limit)
+    signature = Signature("barrier", "uint8", 0, None, -1, "sum", options.get("topology"), Factors((1.0, 1.0)), limit)
     return Request(signature, None, None, device, stream, seconds(options.get("timeout")))
 
 

@@ -107,9 +107,14 @@ class DeviceTeam:
         self.note(planned)
         x, out = request.x, request.out
         addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
+        copies = []
         if placement and request.signature.collective == "broadcast":
+            if comm.rank == request.signature.root and x is not None and out is not None and x.address != out.address:
+                copies.append((out.address, x.address, out.nbytes))
             addresses = (addresses[1], addresses[1])
-        self._team.run(planned.plan, [addresses], request.stream, request.signature.max_channels, request.timeout)
+        self._team.run(
+            planned.plan, [addresses], request.stream, request.signature.max_channels, request.timeout, copies
+        )
 
     def note(self, planned: Planned) -> None:
         """Write down this rank's next call, and compare it with the peers' that have come as far.
@@ -172,21 +177,14 @@ class DeviceTeam:
         return self.path.kind != HOST and not self._freed
 
     def _place(self, request: Request) -> int:
-        """Placement bits of the call's arrays; a broadcast's input is copied into its output first."""
+        """Placement bits of the call's arrays; a broadcast has one array, its output."""
         s, x, out = request.signature, request.x, request.out
 
         def shared(array: View | None) -> bool:
             return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
 
-        comm = self._comm()
-        assert comm is not None
         if s.collective == "broadcast":
-            if not shared(out):
-                return 0
-            assert out is not None
-            if comm.rank == s.root and x is not None and x.address != out.address:
-                load().copy(out.address, x.address, out.nbytes, request.stream, self.device)
-            return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
+            return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE if shared(out) else 0
         assert x is not None
         if out is not None and out.address == x.address and s.collective == "allreduce":
             return (INPUT_SHARED | OUTPUT_SHARED | IN_PLACE) if shared(x) else 0

@@ -87,7 +87,7 @@ class VirtualWorld:
         """Put one call of all ranks, in rank order, into a stream."""
         planned = self.plan(requests)
         signature = requests[0].signature
-        addresses = []
+        addresses, copies = [], []
         for rank, request in enumerate(requests):
             if request.device != self.device:
                 raise ValueError(f"rank {rank}'s arrays live on device {request.device}, not {self.device}")
@@ -95,11 +95,11 @@ class VirtualWorld:
             out = request.out.address if request.out is not None else 0
             if signature.collective == "broadcast" and planned.plan.placement:
                 if rank == signature.root and x != out and request.out is not None:
-                    load().copy(out, x, request.out.nbytes, stream, self.device)
+                    copies.append((out, x, request.out.nbytes))
                 x = out
             addresses.append((x, out))
         timeout = min(request.timeout for request in requests)
-        self.team.run(planned.plan, addresses, stream, signature.max_channels, timeout)
+        self.team.run(planned.plan, addresses, stream, signature.max_channels, timeout, copies)
 
 
 def _placement(request: Request) -> int:

@@ -1,0 +1,240 @@
+"""Checks of arguments: each returns the value, or raises an error that states its name, what it is and must be.
+
+They are called where a public function begins, and on paths where a dozen nanoseconds count only when something has
+failed already. A bool is no number here: True as a rank or a count is a mistake that Python would not notice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterable, Mapping
+from operator import index
+from typing import Any, NoReturn, TypeVar
+
+_T = TypeVar("_T")
+
+
+def shown(value: Any) -> str:
+    """A value and its type for an error message, of bounded length: `'x' (str)`, `a float32 array of shape (4,)`."""
+    kind = type(value).__name__
+    try:
+        if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
+            return f"{kind} of shape {tuple(value.shape)!s:.60} and dtype {value.dtype!s:.40}"
+    except Exception:
+        return f"an object of type {kind}"
+    return brief(value) if value is None or isinstance(value, type) else f"{brief(value)} ({kind})"
+
+
+def brief(value: Any) -> str:
+    """repr(value), of bounded length; also of what has none."""
+    try:
+        found = repr(value)
+    except Exception:  # a number of too many digits, or an object that cannot be shown
+        return f"<{type(value).__name__}>"
+    return found if len(found) <= 80 else found[:77] + "..."
+
+
+def refuse_type(name: str, expected: str, value: Any) -> NoReturn:
+    raise TypeError(f"{name} must be {expected}, not {shown(value)}") from None
+
+
+def refuse_value(name: str, expected: str, value: Any) -> NoReturn:
+    raise ValueError(f"{name} must be {expected}, not {shown(value)}") from None
+
+
+def integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
+    """An integer of any library, from `least` to `most`.
+
+    Raises:
+        TypeError: no integer. ValueError: out of range.
+    """
+    try:
+        number = index(value)
+    except Exception:  # TypeError, or what a foreign __index__ raises
+        refuse_type(name, _range("an integer", least, most), value)
+    if isinstance(value, bool):
+        refuse_type(name, _range("an integer", least, most), value)
+    if (least is not None and number < least) or (most is not None and number > most):
+        refuse_value(name, _range("an integer", least, most), value)
+    return number
+
+
+def number(
+    value: Any,
+    name: str,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    finite: bool = True,
+    nan: bool = False,
+) -> float:
+    """A real number of any library, as a float: within [least, most], and within (above, below).
+
+    Raises:
+        TypeError: no real number. ValueError: out of range, infinite unless not `finite`, or NaN unless `nan`.
+    """
+    given: Any = value
+    try:
+        if isinstance(given, (bool, str, bytes, bytearray)):
+            raise TypeError
+        real = float(given)
+    except OverflowError:
+        refuse_value(name, "a number that a float can hold", value)
+    except Exception:  # TypeError, or what a foreign __float__ raises
+        refuse_type(name, _real(least, most, above, below, finite), value)
+    if math.isnan(real):
+        if not nan:
+            refuse_value(name, _real(least, most, above, below, finite), value)
+    elif (
+        (finite and math.isinf(real))
+        or (least is not None and real < least)
+        or (most is not None and real > most)
+        or (above is not None and real <= above)
+        or (below is not None and real >= below)
+    ):
+        refuse_value(name, _real(least, most, above, below, finite), value)
+    return real
+
+
+def text(value: Any, name: str) -> str:
+    """A string that can be sent: without lone surrogates.
+
+    Raises:
+        TypeError: no string. ValueError: it cannot be encoded as UTF-8.
+    """
+    if not isinstance(value, str):
+        refuse_type(name, "a string", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        refuse_value(name, "a string that UTF-8 can encode", ascii(value))
+    return value
+
+
+def path(value: Any, name: str) -> str:
+    """The path of a file.
+
+    Raises:
+        TypeError: neither a string nor os.PathLike. ValueError: empty, or with a null character.
+    """
+    try:
+        made = os.fsdecode(value)
+        os.fsencode(made)
+    except UnicodeError:
+        refuse_value(name, "a path that the file system can encode", ascii(value))
+    except Exception:
+        refuse_type(name, "a path (a string or os.PathLike)", value)
+    if not made or "\0" in made:
+        refuse_value(name, "a path, not empty and without null characters", value)
+    return made
+
+
+def choice(value: Any, name: str, among: Collection[Any]) -> Any:
+    """One of a few values.
+
+    Raises:
+        ValueError: none of them.
+    """
+    try:
+        if value in among:
+            return value
+    except Exception:  # not hashable, or a comparison that is no bool
+        pass
+    refuse_value(name, f"one of {', '.join(map(str, among))}", value)
+
+
+def items(value: Any, name: str, of: str = "values") -> list[Any]:
+    """The items of a list, tuple, array or any other iterable, but not of a string or a mapping.
+
+    Raises:
+        TypeError: not iterable.
+    """
+    if not isinstance(value, (str, bytes, bytearray, Mapping)):
+        try:
+            return list(value)
+        except Exception:
+            pass
+    refuse_type(name, f"a sequence of {of}", value)
+
+
+def integers(
+    value: Any, name: str, least: int | None = None, most: int | None = None, *, count: int | None = None
+) -> list[int]:
+    """A sequence of integers, each from `least` to `most`; of `count` where given.
+
+    Raises:
+        TypeError: not iterable, or an item that is no integer. ValueError: out of range, or another number of them.
+    """
+    found = [integer(each, f"{name}[{i}]", least, most) for i, each in enumerate(items(value, name, "integers"))]
+    if count is not None and len(found) != count:
+        raise ValueError(f"{name} must have {count} integers, not {len(found)}: {shown(value)}")
+    return found
+
+
+def instance(value: _T | Any, name: str, kind: type[_T] | tuple[type, ...], expected: str) -> Any:
+    """An instance of a class; `expected` names it in words.
+
+    Raises:
+        TypeError: of another class.
+    """
+    if not isinstance(value, kind):
+        refuse_type(name, expected, value)
+    return value
+
+
+def function(value: Any, name: str, expected: str = "a function") -> Any:
+    """Something that can be called.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not callable(value):
+        refuse_type(name, expected, value)
+    return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False, also of another library; 0 and 1 will do.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if isinstance(value, bool):
+        return value
+    try:
+        if value in (0, 1) and not isinstance(value, float):
+            return bool(value)
+    except Exception:
+        pass
+    refuse_type(name, "True or False", value)
+
+
+def mapping(value: Any, name: str, keys: Iterable[str] = ()) -> Mapping[str, Any]:
+    """A mapping with strings for keys, all of `keys` among them.
+
+    Raises:
+        TypeError: no mapping, or a key that is no string. KeyError: a key is missing.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        refuse_type(name, "a dict with strings for keys", value)
+    if missing := [key for key in keys if key not in value]:
+        raise KeyError(f"{name} must have the keys {', '.join(keys)}; it lacks {', '.join(missing)}")
+    return value
+
+
+def _range(kind: str, least: int | None, most: int | None) -> str:
+    if least is None:
+        return kind if most is None else f"{kind} of at most {most}"
+    return f"{kind} of at least {least}" if most is None else f"{kind} from {least} to {most}"
+
+
+def _real(least: float | None, most: float | None, above: float | None, below: float | None, finite: bool) -> str:
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("at least", least), ("above", above), ("at most", most), ("below", below))
+        if bound is not None
+    ]
+    return f"a {'finite ' if finite else ''}number{', ' if bounds else ''}{' and '.join(bounds)}"

@@ -1,0 +1,75 @@
+"""Control messages: what ranks tell each other beside the data of their calls.
+
+Encoded with MessagePack by msgspec and decoded into the type that the receiver expects. Decoding creates numbers, texts
+and the structures declared for them; unlike pickle it cannot execute code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from pycollective import errors
+from pycollective.errors import CommunicatorError, Error, PeerLostError
+
+T = TypeVar("T")
+
+
+class Codec(Generic[T]):
+    """Bytes from messages of one type, and messages from bytes."""
+
+    def __init__(self, kind: Any) -> None:
+        """`kind`: the type, of structs, dataclasses, containers and plain values."""
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def encode(self, message: T) -> bytes:
+        """Raises TypeError for what cannot be sent."""
+        return self._encoder.encode(message)
+
+    def decode(self, data: bytes, sender: int) -> T:
+        """The message that `sender` has encoded.
+
+        Raises:
+            CommunicatorError: it is not of the expected type; names the sender.
+        """
+        try:
+            message: T = self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CommunicatorError(f"a control message of rank {sender} cannot be decoded: {error}") from None
+        return message
+
+    def decode_all(self, data: list[bytes]) -> list[T]:
+        """One message of each rank."""
+        return [self.decode(each, rank) for rank, each in enumerate(data)]
+
+
+class Fault(msgspec.Struct, frozen=True, array_like=True):
+    """An error, as it is sent to other ranks.
+
+    Attributes:
+        kind: name of its class in pycollective.errors, or of the nearest base that is one.
+        text: its message.
+        rank: that was lost; -1: none.
+    """
+
+    kind: str
+    text: str
+    rank: int = -1
+
+    @classmethod
+    def of(cls, error: Error) -> Fault:
+        """Of an error."""
+        kind = next(base.__name__ for base in type(error).__mro__ if getattr(errors, base.__name__, None) is base)
+        return cls(kind, str(error), error.rank if isinstance(error, PeerLostError) else -1)
+
+    def error(self) -> Error:
+        """The error, to be raised here."""
+        kind = getattr(errors, self.kind, None)
+        if not isinstance(kind, type) or not issubclass(kind, Error):
+            return CommunicatorError(self.text)
+        return PeerLostError(self.text, self.rank) if kind is PeerLostError else kind(self.text)
+
+
+FAULTS: Codec[Fault] = Codec(Fault)

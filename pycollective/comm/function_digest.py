@@ -1,0 +1,74 @@
+"""What a Python function computes, as a digest: equal on ranks that have the same source and read the same values."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+
+def digest(parts: Iterable[bytes]) -> int:
+    """64 bits of byte strings."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        hashed.update(part)
+    return int.from_bytes(hashed.digest(), "little")
+
+
+def digest_of(function: Callable[..., Any]) -> int:
+    """64 bits of what a function computes now: its code, and the values that it reads from outside."""
+    return digest([repr(_content(function, set())).encode()])
+
+
+def _content(value: Any, seen: set[int]) -> object:
+    """What a value means, without any address: equal on every rank that made it from the same source.
+
+    Of functions the code and everything that it reads, theirs in turn. `seen`: functions that are being looked at.
+    """
+    value = getattr(value, "py_func", value)  # what numba compiled
+    if isinstance(value, FunctionType):
+        if id(value) in seen:
+            return value.__qualname__
+        seen.add(id(value))
+        code, outside = value.__code__, value.__globals__
+        read = {name: _content(outside[name], seen) for name in sorted(_globals_of(code)) if name in outside}
+        cells = tuple(_content(cell.cell_contents, seen) for cell in value.__closure__ or ())
+        return (
+            _code_content(code),
+            read,
+            cells,
+            _content(value.__defaults__, seen),
+            _content(value.__kwdefaults__, seen),
+        )
+    if isinstance(value, functools.partial):
+        return _content((value.func, value.args, value.keywords), seen)
+    if isinstance(value, np.ndarray | np.generic):
+        items = _content(value.tolist(), seen) if value.dtype.hasobject else value.tobytes()
+        return str(value.dtype), value.shape, items
+    if isinstance(value, tuple | list):
+        return type(value).__name__, [_content(item, seen) for item in value]
+    if isinstance(value, set | frozenset):
+        return type(value).__name__, sorted(repr(_content(item, seen)) for item in value)
+    if isinstance(value, Mapping):
+        return type(value).__name__, [(_content(key, seen), _content(item, seen)) for key, item in value.items()]
+    if isinstance(value, ModuleType | type) or callable(value):
+        return getattr(value, "__module__", ""), getattr(value, "__qualname__", getattr(value, "__name__", ""))
+    if repr(value) == object.__repr__(value):  # it would show where the object is stored
+        return type(value).__qualname__, _content(getattr(value, "__dict__", {}), seen)
+    return type(value).__name__, repr(value)
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Names of the globals that a function reads, functions defined inside it included."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_globals_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
+
+
+def _code_content(code: CodeType) -> tuple[object, ...]:
+    constants = tuple(_code_content(c) if isinstance(c, CodeType) else _content(c, set()) for c in code.co_consts)
+    return code.co_code, code.co_names, constants
