@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from pycollective import checks
 from pycollective.errors import ProgramError
 
 PlaceRule = Callable[[int, int, int, int], bool]
@@ -39,6 +40,7 @@ class Collective:
 
     def required_chunks(self, size: int) -> int | None:
         """The number of chunks that a program must use on `size` ranks; None where it is free."""
+        size = checks.integer(size, "size", 0)
         return {"free": None, "ranks": size, "pairs": size * size}[self.split]
 
     def busbw_factor(self, size: int) -> float:
@@ -46,6 +48,7 @@ class Collective:
 
         With it rates at different rank counts compare: it is what the slowest link of the best algorithm would carry.
         """
+        size = checks.integer(size, "size", 1)
         if self.split == "free":
             return 2 * (size - 1) / size if self.name == "allreduce" else 1.0
         return (size - 1) / size
@@ -90,5 +93,7 @@ def collective_named(name: str) -> Collective:
     """The collective of that name; ProgramError where there is none."""
     try:
         return COLLECTIVES[name]
-    except KeyError:
-        raise ProgramError(f"no collective is called {name!r}; there are {', '.join(COLLECTIVES)}") from None
+    except (KeyError, TypeError):
+        raise ProgramError(
+            f"no collective is called {checks.shown(name)}; there are {', '.join(COLLECTIVES)}"
+        ) from None

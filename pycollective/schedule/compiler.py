@@ -10,11 +10,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from pycollective import checks
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule import registry
 from pycollective.schedule.collectives import collective_named
 from pycollective.schedule.lowering import lower
-from pycollective.schedule.program import Program
+from pycollective.schedule.program import MOST_RANKS, Program
 from pycollective.schedule.schedule import Placement, Schedule
 from pycollective.schedule.values import build_values
 from pycollective.schedule.waits import order_steps, synchronize
@@ -40,11 +41,14 @@ def compile(
 
     Raises:
         TopologyError: no such topology, it lacks the collective, or the root is out of range.
-        ProgramError: its program breaks a rule of the language.
+        ProgramError: no such collective, or the topology's program breaks a rule of the language.
+        TypeError, ValueError: another argument is not what it must be.
     """
     instance = registry.get(topology)
-    root = (root or 0) if collective_named(collective).rooted else None
-    small = small and hasattr(instance, f"{collective}_small")
+    root = (0 if root is None else root) if collective_named(collective).rooted else None
+    size, root = checked_ranks(instance, size, root)
+    checks.instance(placement, "placement", Placement, "a Placement")
+    small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
     return _compile(instance, collective, size, root, placement, small)
 
 
@@ -67,15 +71,15 @@ def trace(
     """Run a topology's method and return the program that it wrote, `program` if that is given. Raises as `compile`."""
     instance = registry.get(topology)
     row = registry.info(instance)
-    if size < 1:
-        raise TopologyError(f"{row.name}: {size} ranks; a schedule needs at least one")
-    if root is not None and not 0 <= root < size:
-        raise TopologyError(f"{row.name}: root {root} is out of range for {size} ranks")
+    size, root = checked_ranks(instance, size, root)
+    collective_named(collective)
+    if program is not None:
+        checks.instance(program, "program", Program, "a Program or None")
     if collective not in row.collectives:
         others = ", ".join(other.name for other in registry.describe() if collective in other.collectives)
         raise TopologyError(f"{row.name} has no {collective}; topologies that have it: {others or 'none'}")
     method = getattr(instance, collective)
-    if small:
+    if checks.flag(small, "small"):
         method = getattr(instance, f"{collective}_small", method)
     if program is None:
         program = Program(collective, size, root)
@@ -86,6 +90,22 @@ def trace(
     return program
 
 
+def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, int | None]:
+    """The number of ranks and the root of a topology's program.
+
+    Raises:
+        TypeError: no integers. ValueError: more than MOST_RANKS. TopologyError: no rank, or the root is none of them.
+    """
+    name = registry.info(topology).name
+    size = checks.integer(size, "size", most=MOST_RANKS)
+    if size < 1:
+        raise TopologyError(f"{name}: {size} ranks; a schedule needs at least one")
+    root = None if root is None else checks.integer(root, "root")
+    if root is not None and not 0 <= root < size:
+        raise TopologyError(f"{name}: root {root} is out of range for {size} ranks")
+    return size, root
+
+
 def compile_program(
     program: Program, placement: Placement = Placement.STAGED, *, topology: str = "", small: bool = False
 ) -> Schedule:
@@ -94,6 +114,10 @@ def compile_program(
     Raises:
         ProgramError: a statement reads what nothing has been written to.
     """
+    checks.instance(program, "program", Program, "a Program")
+    checks.instance(placement, "placement", Placement, "a Placement")
+    checks.text(topology, "topology")
+    small = checks.flag(small, "small")
     if program.size < 1:
         raise ProgramError(f"a program for {program.size} ranks")
     steps = lower(program, build_values(program, pull_copies=not placement.out_shared), placement)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from pycollective import checks
 from pycollective.schedule.schedule import Schedule, Step
 
 _INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
@@ -37,11 +38,13 @@ def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
         ImportError: matplotlib is not installed.
         ValueError, OSError: the path has an unknown suffix or cannot be written.
     """
+    checks.path(path, "path")
     figure(schedule).savefig(path)
 
 
 def figure(schedule: Schedule) -> Any:
     """The diagram as a matplotlib Figure."""
+    checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
     from matplotlib.figure import Figure
 
     times = step_times(schedule)

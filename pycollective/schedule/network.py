@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pycollective import checks
+
+_MOST = (1 << 31) - 1  # ranks are numbered in 32 bits
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -26,6 +30,7 @@ class Network:
         shared_port: the ranks of a node share one port, each way, for what goes to other nodes.
 
     Raises:
+        TypeError: no numbers.
         ValueError: a bandwidth that is not above 0, a latency below 0 or not finite, less than one rank a node.
     """
 
@@ -40,14 +45,14 @@ class Network:
     def __post_init__(self) -> None:
         for name in ("bandwidth", "reduction", "node_bandwidth"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} {value!r}: bytes a second, more than 0")
+            if value is not None:  # bytes a second
+                object.__setattr__(self, name, checks.number(value, name, above=0, finite=False))
         for name in ("latency", "node_latency"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} {value!r}: seconds, at least 0")
-        if self.ranks_per_node < 1:
-            raise ValueError(f"ranks_per_node {self.ranks_per_node}: at least one")
+            if value is not None:  # seconds
+                object.__setattr__(self, name, checks.number(value, name, 0))
+        object.__setattr__(self, "ranks_per_node", checks.integer(self.ranks_per_node, "ranks_per_node", 1, _MOST))
+        object.__setattr__(self, "shared_port", checks.flag(self.shared_port, "shared_port"))
 
     @property
     def between_nodes(self) -> tuple[float, float]:

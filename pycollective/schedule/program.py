@@ -22,8 +22,14 @@ from operator import index
 from types import FrameType
 from typing import NoReturn, SupportsIndex, TypeVar
 
+from pycollective import checks
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import collective_named
+
+MOST_RANKS = 1 << 16
+"""Of a program: where it is certain that nobody can wait for it to be compiled or simulated."""
+MOST_PLACES = 1 << 22
+"""That a program may read and write altogether: more is refused before memory runs out."""
 
 Ranks = SupportsIndex | Iterable[SupportsIndex]
 
@@ -85,18 +91,22 @@ class Program:
         statements: what has been recorded.
 
     Raises:
-        ProgramError: on a rule broken, with the file and line of the statement.
+        ProgramError: on a rule broken, with the file and line of the statement; or where more than MOST_PLACES places
+            are read and written.
+        TypeError, ValueError: size is no integer up to MOST_RANKS, or root is no rank.
     """
 
     def __init__(self, collective: str, size: int, root: int | None = None) -> None:
+        self._required = collective_named(collective).required_chunks(size)
         self.collective = collective
-        self.size = size
+        self.size = size = checks.integer(size, "size", 0, MOST_RANKS)
+        root = None if root is None else checks.integer(root, "root", 0, max(0, size - 1))
         self.ranks = range(size)
         self.root = root
         self.pipeline = 1
         self.statements: list[Statement] = []
-        self._required = collective_named(collective).required_chunks(size)
         self._chunks: int | None = None
+        self._written = 0
 
     @property
     def chunk_count(self) -> int:
@@ -121,13 +131,19 @@ class Program:
 
     def block(self, sender: int, receiver: int) -> int:
         """The chunk of an alltoall that goes from `sender` to `receiver`, with p.chunks(p.size ** 2)."""
-        return sender % self.size * self.size + receiver % self.size
+        try:
+            return index(sender) % self.size * self.size + index(receiver) % self.size
+        except TypeError:
+            raise ProgramError(f"{_caller()}: p.block({sender!r}, {receiver!r}): ranks are integers") from None
 
     def sum(self, places: Iterable[Expression], *, at: SupportsIndex | None = None) -> Expression:
         """The places combined by the call's operator, left to right; executed by rank `at`, where given."""
         if isinstance(places, Expression):
             raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)")
-        operands = tuple(places)
+        try:
+            operands = tuple(places)
+        except TypeError:
+            raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)") from None
         if not operands:
             raise ProgramError(f"{_caller()}: p.sum() of nothing")
         for place in operands:
@@ -168,6 +184,12 @@ class Program:
 
     def record(self, statement: Statement) -> None:
         """Append a statement; a reader that need not keep them all overrides it."""
+        self._written += len(statement.sources) + len(statement.destinations)
+        if self._written > MOST_PLACES:
+            raise ProgramError(
+                f"{statement.line}: {self.collective} on {self.size} ranks is too large to compile: its first "
+                f"{len(self.statements) + 1} statements read and write more than {MOST_PLACES} places"
+            )
         self.statements.append(statement)
 
     def _place(self, key: tuple[_Rank, SupportsIndex], frame: FrameType) -> tuple[_Rank, int]:
@@ -176,7 +198,7 @@ class Program:
             ranks, number = key
             chunk = index(number)
         except (TypeError, ValueError):
-            inside = ", ".join(map(repr, key)) if isinstance(key, tuple) else repr(key)
+            inside = ", ".join(map(checks.brief, key)) if isinstance(key, tuple) else checks.brief(key)
             raise ProgramError(f"{_line(frame)}: p[{inside}]: a place is p[rank, chunk], both integers") from None
         if self._chunks is None:
             raise ProgramError(f"{_line(frame)}: chunk {chunk} before p.chunks(k) has said how many there are")

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeVar
 from zlib import crc32
 
+from pycollective import checks
 from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import COLLECTIVES
 
@@ -72,15 +73,17 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
             takes parameters by an __init__ of its own.
     """
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise TopologyError(f"topology {name!r}: a name is made of letters, digits, _, + and -")
-    if order not in ORDERS:
+        raise TopologyError(f"topology {checks.shown(name)}: a name is made of letters, digits, _, + and -")
+    small = checks.integer(small, "small", 0)
+    if not isinstance(order, str) or order not in ORDERS:
         raise TopologyError(f"topology {name!r}: order {order!r} is none of {', '.join(ORDERS)}")
 
     def register(cls: type[_T]) -> type[_T]:
-        made = _as_dataclass(cls)
+        checks.instance(cls, f"what is decorated as the topology {name!r}", type, "a class")
         collectives = tuple(collective for collective in COLLECTIVES if callable(getattr(cls, collective, None)))
         if not collectives:
             raise TopologyError(f"topology {name!r} has none of the collectives {', '.join(COLLECTIVES)}")
+        made = _as_dataclass(cls)
         known = _registered.get(name)
         if known is not None and _home(known.cls) != _home(made):
             raise TopologyError(f"topology {name!r} is already registered by {_home(known.cls)}")
@@ -133,11 +136,14 @@ def get(topology: object) -> Any:
     instance = topology
     if isinstance(topology, (str, type)):
         parameters = _parameters(topology) if isinstance(topology, str) else {}
+        fields = [field.name for field in dataclasses.fields(row.cls)]
+        known = ", ".join(fields) or "none"
+        if not parameters.keys() <= set(fields):
+            raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}")
         try:
             instance = row.cls(**parameters)
-        except TypeError:
-            known = ", ".join(field.name for field in dataclasses.fields(row.cls)) or "none"
-            raise TopologyError(f"{topology!r}: {row.name} has the parameters: {known}") from None
+        except TypeError as error:
+            raise TopologyError(f"{topology!r}: {error}; {row.name} has the parameters: {known}") from None
     try:
         hash(instance)
     except TypeError as error:  # schedules are remembered by their topology
@@ -151,7 +157,8 @@ def takes_small(topology: object, collective: str, nbytes: int) -> bool:
 
 
 def label(topology: object) -> str:
-    """The name of an instance with the parameters that are not the default: "wheel(hub=3)"."""
+    """The name of a topology with the parameters that are not the default: "wheel(hub=3)". Raises as `get`."""
+    topology = get(topology)
     given = [
         f"{field.name}={getattr(topology, field.name)!r}"
         for field in dataclasses.fields(topology)  # type: ignore[arg-type]
@@ -180,9 +187,14 @@ def load(where: str) -> Any:
     Raises:
         TopologyError: no such file, no such topology in it.
     """
+    checks.text(where, "where")
     path, _, name = where.rpartition(":") if ".py:" in where else (where, "", "")
-    file = Path(path).resolve()
-    if not file.is_file():
+    try:
+        file = Path(checks.path(path, "where")).resolve()
+        found_file = file.is_file()
+    except OSError as error:
+        raise TopologyError(f"{where!r:.100}: {error.strerror}") from None
+    if not found_file:
         raise TopologyError(f"{where!r}: there is no file {path}")
     _execute(file)
     rows = [row for row in _registered.values() if _home(row.cls).startswith(f"{file}:")]
@@ -216,7 +228,7 @@ def _find(name: str) -> TopologyInfo:
         return _registered[name]
     near = difflib.get_close_matches(name, _registered, n=3, cutoff=0.4)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise TopologyError(f"no topology is called {name!r}{meant} (there are {', '.join(sorted(_registered))})")
+    raise TopologyError(f"no topology is called {name!r:.80}{meant} (there are {', '.join(sorted(_registered))})")
 
 
 def _load_own() -> None:
@@ -239,5 +251,10 @@ def _parameters(text: str) -> dict[str, Any]:
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
-        raise TopologyError(f"{text!r}: write name(parameter=value, ...)") from None
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # the last two of a parser that gets deeply nested text
+        raise TopologyError(f"{text!r:.80}: write name(parameter=value, ...)") from None

@@ -8,6 +8,8 @@ from array import array
 from dataclasses import dataclass
 from enum import Enum
 
+from pycollective import checks
+
 IN = -1
 """Place of a step's source: the rank's input buffer."""
 OUT = -2
@@ -162,6 +164,7 @@ class Schedule:
         (peer, count), (rank, place, initial), (rank, place) and (rank). The consumers are the ranks that wait for
         exactly this step: a GPU pushes its progress into their memory.
         """
+        rank = checks.integer(rank, "rank", 0, self.size - 1)
         mine = self.ranks[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
         words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts]

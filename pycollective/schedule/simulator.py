@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from pycollective.errors import TopologyError
+from pycollective import checks
 from pycollective.schedule import registry
 from pycollective.schedule.collectives import COLLECTIVES, collective_named
-from pycollective.schedule.compiler import trace
+from pycollective.schedule.compiler import checked_ranks, trace
 from pycollective.schedule.executions import Executions
 from pycollective.schedule.messages import CONTINUES, Messages, messages_of
 from pycollective.schedule.network import Network
@@ -102,20 +102,25 @@ def simulate(
     Raises:
         TopologyError: no such topology, it lacks the collective, or the root is out of range.
         ProgramError: its program breaks a rule of the language, or is larger than `limit`.
-        ValueError: nbytes or tile below 1, or more messages by tiles than `limit`.
+        ValueError: nbytes or tile below 1, more messages by tiles than `limit`, or more bytes than 64 bits count.
+        TypeError: another argument is not what it must be.
     """
-    if nbytes < 1:
-        raise ValueError(f"nbytes {nbytes}: at least one")
-    if tile is not None and tile < 1:
-        raise ValueError(f"tile {tile}: at least one byte")
+    nbytes, limit = checks.integer(nbytes, "nbytes", 1), checks.integer(limit, "limit", 1)
+    tile = None if tile is None else checks.integer(tile, "tile", 1)
+    steps = checks.flag(steps, "steps")
+    if network is not None:
+        checks.instance(network, "network", Network, "a Network or None")
     instance = registry.get(topology)
-    root = (root or 0) if collective_named(collective).rooted else None
+    root = (0 if root is None else root) if collective_named(collective).rooted else None
+    size, root = checked_ranks(instance, size, root)
     if small is None:
         small = registry.takes_small(instance, collective, nbytes)
-    small = small and hasattr(instance, f"{collective}_small")
+    small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
     executions, messages = _prepared(instance, collective, size, root, small, limit)
     chunks = chunk_sizes(collective, size, executions.chunk_count, nbytes)
-    if tile is not None and len(messages.kind) * -(-max(chunks) // tile) > limit:
+    if len(messages.kind) * nbytes >= 1 << 63:  # bytes are added up in 64 bits
+        raise ValueError(f"nbytes {nbytes}: too many bytes to count for {len(messages.kind)} messages; take fewer")
+    if tile is not None and max(len(messages.kind), len(chunks)) * -(-max(chunks) // tile) > limit:
         raise ValueError(
             f"{len(messages.kind)} messages in tiles of {tile} bytes: more than {limit}; take larger tiles"
         )
@@ -147,8 +152,6 @@ def simulate(
 def _prepared(
     instance: Any, collective: str, size: int, root: int | None, small: bool, limit: int
 ) -> tuple[Executions, Messages]:
-    if size < 1:
-        raise TopologyError(f"{registry.label(instance)}: {size} ranks; at least one is needed")
     executions = Executions(collective, size, root, limit)
     trace(instance, collective, size, root, small, executions)
     executions.finish()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from pycollective import checks
 from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule import registry
-from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.collectives import COLLECTIVES, collective_named
 from pycollective.schedule.compiler import compile
 from pycollective.schedule.contributions import ProvenOrder, check_contributions
 from pycollective.schedule.interleaving import check_interleavings
@@ -53,6 +55,9 @@ def verify(schedule: Schedule, order: Order | None = None) -> Report:
     Raises:
         VerificationError: names rank, chunk and the steps in conflict.
     """
+    checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
+    if order is not None:
+        checks.choice(order, "order", registry.ORDERS)
     check_structure(schedule)
     proven = check_contributions(schedule, check_interleavings(schedule))
     claim = order or _claim(schedule)
@@ -86,17 +91,28 @@ def verify_topology(
         collectives: only these; default all that the topology has.
         roots: only these; default the first, the last and one between.
 
-    Yields:
-        A report for each schedule, as soon as it is proved.
+    Returns:
+        a report for each schedule, as soon as it is proved.
 
     Raises:
         VerificationError: the first schedule that is wrong.
-        ProgramError, TopologyError: as `compile`.
+        ProgramError, TopologyError: as `compile`. TypeError, ValueError: an argument is not what it must be, at once.
     """
     instance = registry.get(topology)
     row = registry.info(instance)
-    chosen = row.collectives if collectives is None else tuple(collectives)
-    placements = tuple(placements)
+    chosen = row.collectives if collectives is None else tuple(checks.items(collectives, "collectives", "names"))
+    for name in chosen:
+        collective_named(name)
+    some = checks.items(placements, "placements", "placements")
+    for i, placement in enumerate(some):
+        checks.instance(placement, f"placements[{i}]", Placement, "a Placement")
+    counts = checks.integers(sizes, "sizes", 1)
+    return _reports(instance, counts, some, chosen, None if roots is None else checks.integers(roots, "roots", 0))
+
+
+def _reports(
+    instance: Any, sizes: list[int], placements: list[Placement], chosen: tuple[str, ...], roots: list[int] | None
+) -> Iterator[Report]:
     for size in sizes:
         for name in chosen:
             some_roots = sorted({0, size // 2, size - 1}) if roots is None else [r for r in roots if r < size]

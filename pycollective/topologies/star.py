@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pycollective import checks
 from pycollective.schedule import Program, topology
 
 
@@ -20,6 +21,9 @@ class Star:
     """
 
     hub: int = 0
+
+    def __post_init__(self) -> None:
+        checks.integer(self.hub, "hub")
 
     def allreduce(self, p: Program) -> None:
         for c in p.chunks(p.pipeline):

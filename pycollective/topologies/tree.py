@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pycollective import checks
 from pycollective.schedule import KiB, Program, topology
 
 Edges = list[tuple[int, list[int]]]
@@ -25,6 +26,9 @@ class Tree:
     """
 
     segments: int = 4
+
+    def __post_init__(self) -> None:
+        checks.integer(self.segments, "segments", 1)
 
     def allreduce(self, p: Program) -> None:
         trees = two_trees(list(p.ranks))

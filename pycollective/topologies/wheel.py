@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pycollective import checks
 from pycollective.schedule import KiB, Program, topology
 
 
@@ -23,6 +24,9 @@ class Wheel:
     """
 
     hub: int = 0
+
+    def __post_init__(self) -> None:
+        checks.integer(self.hub, "hub")
 
     def rim(self, p: Program) -> list[int]:
         return [(self.hub + spoke) % p.size for spoke in range(1, p.size)]
