@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from pycollective import _core
@@ -20,8 +21,7 @@ from pycollective.engine.jobs import element_type
 _REDUCING = ("allreduce", "reducescatter")
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True, array_like=True):
     """What ranks must agree on. An extent of -1 may differ."""
 
     collective: str
@@ -29,10 +29,21 @@ class Signature:
     shape: tuple[int, ...]
     op: str
     root: int
-    prescale: float
-    postscale: float
+    prescale_digits: str
+    """By float.hex: equal where the bits are, also of a NaN."""
+    postscale_digits: str
     group: tuple[str, ...]
     device: bool = False
+
+    @property
+    def prescale(self) -> float:
+        """Factor on each contribution."""
+        return float.fromhex(self.prescale_digits)
+
+    @property
+    def postscale(self) -> float:
+        """Factor on the result."""
+        return float.fromhex(self.postscale_digits)
 
     def __str__(self) -> str:
         text = f"{self.collective}(shape={self.shape}, dtype={self.dtype}".replace("-1", "*")
@@ -48,7 +59,7 @@ class Signature:
         """Operations that have the same can be reduced together; None: by itself only."""
         if self.collective != "allreduce":
             return None
-        return self.device, self.dtype, self.op, self.prescale, self.postscale
+        return self.device, self.dtype, self.op, self.prescale_digits, self.postscale_digits
 
     @property
     def count(self) -> int:
@@ -61,8 +72,7 @@ class Signature:
         return self.count * arrays.numpy_dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(msgspec.Struct, frozen=True, array_like=True):
     """What a rank says about an operation."""
 
     name: str
@@ -145,6 +155,8 @@ def read(item: Item, group: tuple[str, ...], size: int) -> Said:
     Raises:
         TypeError, ValueError: arguments that cannot work, found before anything is said.
     """
+    if not isinstance(item.name, str):
+        raise TypeError(f"an operation's name is a str, not {type(item.name).__name__}")
     reduces = item.collective in _REDUCING
     shape = arrays.shape_of(item.x) if item.x is not None else ()
     rows = shape[0] if shape else 1
@@ -162,13 +174,13 @@ def read(item: Item, group: tuple[str, ...], size: int) -> Said:
         dtype,
         shape,
         item.op if reduces else "",
-        item.root if item.collective == "broadcast" else -1,
-        item.prescale if reduces else 1.0,
-        item.postscale if reduces else 1.0,
+        int(item.root) if item.collective == "broadcast" else -1,
+        float(item.prescale if reduces else 1.0).hex(),
+        float(item.postscale if reduces else 1.0).hex(),
         group,
         item.device is not None,
     )
-    return Said(item.name, signature, rows, item.priority)
+    return Said(item.name, signature, rows, int(item.priority))
 
 
 @functools.cache

@@ -10,17 +10,19 @@ a file for the next run.
 from __future__ import annotations
 
 import csv
-import json
 import logging
-import pickle
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
+
+from pycollective.comm.control import Codec
+from pycollective.comm.private_file import open_private, write_private
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -34,6 +36,22 @@ CYCLE_TIMES = (1e-3, 0.1e-3, 0.3e-3, 3e-3, 10e-3)
 SAMPLE_SECONDS, SAMPLE_BATCHES, WARMUP_SAMPLES = 0.5, 10, 1
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 REPEATS = 7
+
+
+class Found(msgspec.Struct):
+    """What autotuning has found.
+
+    Attributes:
+        fusion_threshold: bytes. cycle_time: seconds.
+        topologies: (most bytes, topology), ascending; empty: not looked for.
+    """
+
+    fusion_threshold: Annotated[int, msgspec.Meta(ge=0)]
+    cycle_time: Annotated[float, msgspec.Meta(ge=0)]
+    topologies: list[tuple[int, str]]
+
+
+_FOUND: Codec[Found | None] = Codec(Found | None)
 
 
 # -- topologies ----------------------------------------------------------------------------------------------------
@@ -141,13 +159,13 @@ def set_up(engine: Engine) -> Tuner | None:
     """
     settings, comm, core = engine.settings, engine.comm, engine._core
     hosts = comm._nodes.count
-    found: dict[str, Any] | None = None
+    found: Found | None = None
     topologies: list[tuple[int, str]] = []
     if settings.autotune and settings.autotune_file:
         kept = load(settings.autotune_file, comm.size, hosts) if comm.rank == 0 else None
-        found = pickle.loads(comm._exchange(pickle.dumps(kept))[0])
+        found = _FOUND.decode(comm._exchange(_FOUND.encode(kept))[0], 0)
     if found is not None:
-        topologies = [(int(most), str(name)) for most, name in found["topologies"]]
+        topologies = found.topologies
     elif settings.autotune and hosts == 1:
         topologies = choose_topologies(comm, settings.autotune_topologies.split(","))
     if topologies:
@@ -155,7 +173,7 @@ def set_up(engine: Engine) -> Tuner | None:
     if comm.rank != 0:
         return None
     if found is not None:
-        core.tune(int(found["fusion_threshold"]), float(found["cycle_time"]))
+        core.tune(found.fusion_threshold, found.cycle_time)
         return None
     core.tune(settings.fusion_threshold, settings.cycle_time)
     if not settings.autotune:
@@ -163,8 +181,7 @@ def set_up(engine: Engine) -> Tuner | None:
 
     def keep(threshold: int, cycle_time: float) -> None:
         if settings.autotune_file:
-            result = {"fusion_threshold": threshold, "cycle_time": cycle_time, "topologies": topologies}
-            save(settings.autotune_file, comm.size, result, hosts)
+            save(settings.autotune_file, comm.size, Found(threshold, cycle_time, topologies), hosts)
 
     return Tuner(engine, keep)
 
@@ -172,27 +189,30 @@ def set_up(engine: Engine) -> Tuner | None:
 # -- what is kept --------------------------------------------------------------------------------------------------
 
 
-def load(path: str, size: int, hosts: int = 1) -> dict[str, Any] | None:
-    """What an earlier run with as many ranks has found: threshold, cycle_time, topologies; None if there is nothing."""
-    found: dict[str, Any] | None = _kept(Path(path)).get(_key(size, hosts))
-    return found
+def load(path: str, size: int, hosts: int = 1) -> Found | None:
+    """What an earlier run with as many ranks has found; None if there is nothing."""
+    return _kept(Path(path)).get(_key(size, hosts))
 
 
-def save(path: str, size: int, found: dict[str, Any], hosts: int = 1) -> None:
+def save(path: str, size: int, found: Found, hosts: int = 1) -> None:
     """Keep it, beside what is kept for other numbers of ranks."""
-    kept = _kept(Path(path))
-    kept[_key(size, hosts)] = found
-    Path(path).write_text(json.dumps(kept, indent=1) + "\n")
+    kept = _kept(Path(path)) | {_key(size, hosts): found}
+    text = msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n"
+    write_private(Path(path), lambda file: file.write(text))
 
 
 def _key(size: int, hosts: int) -> str:
     return str(size) if hosts == 1 else f"{size} on {hosts} hosts"
 
 
-def _kept(file: Path) -> dict[str, Any]:
-    """The content of a file; nothing if it cannot be read or makes no sense."""
+def _kept(path: Path) -> dict[str, Found]:
+    """The content of a file; nothing if it cannot be read, may be another user's, or makes no sense."""
     try:
-        kept = json.loads(file.read_text())
-    except (OSError, ValueError):
+        file = open_private(path)
+        if file is None:
+            return {}
+        with file:
+            return msgspec.json.decode(file.read(), type=dict[str, Found])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("nothing is taken from %s: %s", path, error)
         return {}
-    return kept if isinstance(kept, dict) else {}

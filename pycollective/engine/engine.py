@@ -6,7 +6,6 @@ import atexit
 import functools
 import logging
 import os
-import pickle
 import signal
 import threading
 import weakref
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core
+from pycollective.comm.control import Codec
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, share_segment
 from pycollective.engine import autotune, jobs
@@ -35,6 +35,7 @@ Row = tuple[Any, list[int], list[int], list[int], int]
 LEAST_SLOTS = 8192
 """Operations that can be under way at a time, at least."""
 MOST_SLOTS = 1 << 20
+_SETTINGS: Codec[Settings] = Codec(Settings)
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 _prepared = False
 
@@ -48,7 +49,10 @@ class Engine:
 
     An operation about which the ranks differ (shape, dtype, op, root, group) raises MismatchError from `wait` on every
     rank, with both descriptions; the engine goes on. A rank whose process ends raises PeerLostError from every `wait`
-    and `submit` of the others, one that closes its engine CommunicatorError from those that wait for it.
+    and `submit` of the others, one that closes its engine CommunicatorError from those that wait for it. A rank that is
+    stopped while the others need what it does raises TimeoutError, which names it, after PYCOLLECTIVE_TIMEOUT seconds.
+    Waiting for an operation in a callback of another one, or in a signal handler that interrupts one, raises
+    NestedCallError; submitting one does not.
 
     Attributes:
         comm: the engine's own communicator, a duplicate of the one given. Its `empty` makes arrays that are reduced
@@ -69,8 +73,8 @@ class Engine:
         """
         self.comm = comm.dup()
         self.rank, self.size = comm.rank, comm.size
-        said = self.comm._exchange(pickle.dumps(settings or Settings.read()))
-        self.settings: Settings = pickle.loads(said[0])
+        said = self.comm._exchange(_SETTINGS.encode(settings or Settings.read()))
+        self.settings = _SETTINGS.decode(said[0], 0)
         if self.settings.log_level:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
@@ -153,6 +157,10 @@ class Engine:
 
         Returns:
             the rank that joined last.
+
+        Raises:
+            CommunicatorError: a rank has closed its engine, or its program has ended, without joining; names it.
+            PeerLostError: a rank's process has ended.
         """
         return int(self.run([Item("join", "pycollective.join")])[0])
 
@@ -222,7 +230,8 @@ class Engine:
         """Collective: note what happens from here on; see pycollective.engine.timeline.
 
         Args:
-            path: of the file that `stop_timeline` or `close` leaves; rank 0's counts.
+            path: of the file, which grows while the job runs and is completed by `stop_timeline` or `close`; rank 0's
+                counts.
             mark_cycles: also mark the beginning of every batch.
 
         Raises:
@@ -230,11 +239,16 @@ class Engine:
             OSError: it cannot be written.
         """
         if self._timeline is not None:
-            raise RuntimeError("a timeline is being written already: stop_timeline() first")
+            raise RuntimeError(f"a timeline is being written already, to {self._timeline.path}: stop_timeline() first")
         self._timeline = Timeline(path, self, mark_cycles)
 
+    @property
+    def timeline_path(self) -> Path | None:
+        """What this rank has given start_timeline, absolute; None: no timeline is being written."""
+        return None if self._timeline is None else self._timeline.wanted
+
     def stop_timeline(self) -> None:
-        """Collective: end the timeline, if there is one. When rank 0 returns, the file of all ranks is there."""
+        """Collective: end the timeline, if there is one. When rank 0 returns, the file is complete."""
         timeline, self._timeline = self._timeline, None
         if timeline is not None:
             timeline.finish()
@@ -242,9 +256,14 @@ class Engine:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End this rank's part: what is under way raises CommunicatorError here. May be called twice."""
+        """End this rank's part: what is under way raises CommunicatorError here. May be called twice.
+
+        Raises:
+            NestedCallError: a callback of an operation calls it.
+        """
         if self._closed:
             return
+        self._core.require_outside()
         self.stop_timeline()
         self._closed = True
         if self._tuner is not None:

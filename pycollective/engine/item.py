@@ -28,6 +28,7 @@ class Item:
         prescale, postscale: factors on each contribution and on the result, of allreduce and reducescatter.
         priority: smaller ones go first where several are ready.
         run: of a call: run(engine.comm) is its result.
+        complete: of an allgather: fail where a rank has joined, instead of leaving out its rows.
         device, element, nbytes, place, entered: of arrays in GPU memory, filled in at submit: the GPU's number, element
             type, bytes, where in the ranks' windows an array lies that is reduced in place (-1: elsewhere), and the
             event from which on it may be read.
@@ -44,6 +45,7 @@ class Item:
     postscale: float = 1.0
     priority: int = 0
     run: Callable[[Communicator], Any] | None = None
+    complete: bool = False
     device: int | None = field(default=None, init=False, repr=False)
     element: str = field(default="", init=False, repr=False)
     nbytes: int = field(default=0, init=False, repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,14 +76,18 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
     """
     first = jobs[0]
     if first.absent and first.collective not in _WITHOUT_SOME:
-        raise CommunicatorError(
-            f"{first.collective} needs all ranks, but rank {first.absent[0]} has joined; "
-            f"after a join() only {', '.join(sorted(_WITHOUT_SOME))} go on"
-        )
+        raise _needs_all(first, _WITHOUT_SOME)
     if first.collective == "allreduce":
         assert first.lane is not None  # those of the CPU are the core's
         return first.lane.allreduce(jobs)
     return [_RUN[first.collective](comm, first)]
+
+
+def _needs_all(job: Job, others: Collection[str]) -> CommunicatorError:
+    return CommunicatorError(
+        f"{job.collective} needs all ranks, but rank {job.absent[0]} has joined; "
+        f"after a join() only {', '.join(sorted(others))} go on"
+    )
 
 
 def _broadcast(comm: Communicator, job: Job) -> Any:
@@ -94,7 +98,11 @@ def _broadcast(comm: Communicator, job: Job) -> Any:
 
 def _allgather(comm: Communicator, job: Job) -> Any:
     out = None if job.item is None else job.item.out
-    return comm.allgatherv(job.x(), job.rows, out, stream=job.stream)
+    result = comm.allgatherv(job.x(), job.rows, out, stream=job.stream)
+    # Only now: the ranks that have joined do not know what the others asked for, and take part.
+    if job.absent and job.item is not None and job.item.complete:
+        raise _needs_all(job, _WITHOUT_SOME - {"allgather"})
+    return result
 
 
 def _alltoall(comm: Communicator, job: Job) -> Any:
@@ -153,21 +161,25 @@ def check(comm: Communicator, item: Item) -> None:
         return
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")
+    if arrays.negated(item.x) or arrays.negated(item.out):
+        raise ValueError(
+            f"{item.collective} {item.name!r}: a tensor shows the negative of its memory: resolve_neg() it"
+        )
     if arrays.on_device(item.x):
         from pycollective.engine import device
 
         device.enter(comm, item)
-    elif not hasattr(item.x, "__dlpack__"):
+    elif isinstance(item.x, np.ndarray):
+        item.x = arrays.plain(item.x, "x")
+    elif isinstance(item.x, np.generic) or not hasattr(item.x, "__dlpack__"):
         item.x = arrays.readable(item.x)  # numbers and sequences of them; what is no array is refused
     shape = arrays.shape_of(item.x)
     if item.device is not None:
         pass
     elif item.out is None:
         item.out = arrays.new_like(item.x, shape) if item.collective == "allreduce" else None
-    elif item.collective != "allreduce" or not hasattr(
-        item.out, "__dlpack__"
-    ):  # else the core looks at it, which is quicker
-        arrays.writable(item.out)
+    elif item.collective != "allreduce" or isinstance(item.out, np.ndarray) or not hasattr(item.out, "__dlpack__"):
+        arrays.writable(item.out)  # else the core looks at it, which is quicker
     if item.collective == "alltoall":
         _check_splits(item, shape, comm.size)
     elif item.collective == "broadcast" and item.out is not None and arrays.shape_of(item.out) != shape:

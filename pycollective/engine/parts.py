@@ -1,15 +1,18 @@
 """The parts of a timeline: what each rank writes until they are merged, and how they come together from several hosts.
 
-A part has one JSON object a line: readings of the rank's clock against rank 0's ({"clock": [when, by how much it is
-ahead]}, nanoseconds; the first line is one), and events, whose times "ns" and "dur" are by the rank's own clock.
+A part has one JSON object a line. On rank 0's host they are the events as the trace file has them. On other hosts they
+are readings of the rank's clock against rank 0's ({"clock": [when, by how much it is ahead]}, nanoseconds; the first
+line is one), and events, whose times "ns" and "dur" are by the rank's own clock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +33,44 @@ def part_of(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}")
 
 
-def start(comm: Communicator, path: Path) -> tuple[Path, Reading]:
-    """Collective: where this rank can write its part, and its clock against rank 0's.
+@dataclass(frozen=True)
+class Place:
+    """What `start` returns.
+
+    Attributes:
+        path: of the trace file, on rank 0's host.
+        part: of this rank's part.
+        reading: this rank's clock against rank 0's; None on rank 0's host, where there is one clock.
+        origin: when the trace begins, by rank 0's clock.
+    """
+
+    path: Path
+    part: Path
+    reading: Reading | None
+    origin: int
+
+
+def start(comm: Communicator, path: Path) -> Place:
+    """Collective: agree on the file, which is rank 0's `path`, and find out where this rank can write its part.
 
     Raises:
         OSError: on all ranks, if one finds no place.
     """
+    if comm.rank == 0:
+        for rank in range(comm.size):  # of a job that was killed
+            with contextlib.suppress(OSError):
+                part_of(path, rank).unlink()
+    text, origin = json.loads(comm._exchange(json.dumps([str(path), clocks.now()]).encode())[0])
+    path, here = Path(text), comm._nodes.node == comm._nodes.of[0]
     places = [part_of(path, comm.rank)]
-    if comm._nodes.node != comm._nodes.of[0]:
+    if not here:
         places.append(Path(tempfile.gettempdir()) / places[0].name)
     refused = ""
     for place in places:
         try:
             place.open("w").close()
+            if comm.rank == 0:
+                path.open("w").close()
         except OSError as error:
             refused = str(error)
         else:
@@ -51,9 +79,11 @@ def start(comm: Communicator, path: Path) -> tuple[Path, Reading]:
     said = [text.decode() for text in comm._exchange(refused.encode())]
     wrong = next((rank for rank, text in enumerate(said) if text), None)
     if wrong is not None:
-        place.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            place.unlink()
         raise OSError(f"rank {wrong} cannot write its part of the timeline: {said[wrong]}")
-    return place, clocks.compare(comm)
+    reading = clocks.compare(comm) if comm._nodes.count > 1 else None
+    return Place(path, place, None if here else reading, origin)
 
 
 def collect(comm: Communicator, path: Path, part: Path) -> None:
@@ -89,8 +119,9 @@ def _receive(comm: Communicator, rank: int) -> bytes:
     return data.tobytes()
 
 
-def read(part: Path) -> Iterator[dict[str, Any]]:
-    """A part's events, in rank 0's time. A last line that was cut short when its process was killed is left out."""
+def read(part: Path, origin: int) -> Iterator[dict[str, Any]]:
+    """A part's events, in rank 0's time from `origin`. A last line that was cut short when its process was killed is
+    left out."""
     readings: list[Reading] = []
     events: list[dict[str, Any]] = []
     for line in part.read_text().splitlines():
@@ -108,4 +139,20 @@ def read(part: Path) -> Iterator[dict[str, Any]]:
             if "dur" in event:
                 event["dur"] = clocks.of_rank_0(readings, event["ns"] + event["dur"]) - begin
             event["ns"] = begin
-        yield event
+        yield timed(event, origin)
+
+
+def timed(event: dict[str, Any], origin: int) -> dict[str, Any]:
+    """The event with its times in microseconds from `origin`; what began before (an operation that was submitted
+    earlier, or by another host's clock) is shown from there on."""
+    if "ns" in event:
+        begin = event.pop("ns") - origin
+        event["ts"] = max(begin, 0) / 1000
+        if "dur" in event:
+            event["dur"] = max(event["dur"] + min(begin, 0), 0) / 1000
+    return event
+
+
+def meta(kind: str, rank: int, row: int, **args: Any) -> dict[str, Any]:
+    """An event that describes a rank or one of its rows."""
+    return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": args}

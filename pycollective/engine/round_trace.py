@@ -19,7 +19,7 @@ class RoundTrace:
 
     def __init__(self) -> None:
         self.on = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._events: list[Event] = []
 
     def take(self) -> list[Event]:

@@ -23,20 +23,24 @@ class RoundWork:
         landing: called by wait() once all is well, in the thread that waits.
     """
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, require_outside: Callable[[], None]) -> None:
+        """`require_outside`: raises where the caller is the thread that would carry this out."""
         self.name, self.item = item.name, item
         self.submitted = clocks.now()
         self.result: Any = None
         self.error: BaseException | None = None
         self.landing: Callable[[], None] | None = None
         self._done = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come while this thread holds it
+        self._require_outside = require_outside
         self._callbacks: list[Callable[[], None]] = []
 
     def done(self) -> bool:
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> Any:
+        if not self._done.is_set():
+            self._require_outside()
         if not self._done.wait(timeout):
             raise TimeoutError(f"operation {self.name!r} is not through yet; it can be waited for again")
         if self.error is not None:

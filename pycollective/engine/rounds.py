@@ -8,15 +8,16 @@ the meaning is the same.
 from __future__ import annotations
 
 import itertools
-import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from pycollective.comm import arrays
+from pycollective.comm.control import Codec, Fault
 from pycollective.comm.mpi_talk import Talk
 from pycollective.comm.rail_calls import RailCalls, default_timeout
 from pycollective.engine import clocks
@@ -26,13 +27,32 @@ from pycollective.engine.round_trace import Event, RoundTrace
 from pycollective.engine.round_work import RoundWork
 from pycollective.engine.settings import Settings
 from pycollective.engine.stalls import Stalls
-from pycollective.errors import CommunicatorError, Error, MismatchError
+from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 LONGEST_PAUSE = 0.01
 """Seconds between rounds when nothing is under way."""
+
+
+class Round(msgspec.Struct, array_like=True):
+    """What a rank tells the others in a round.
+
+    Attributes:
+        told: what it has submitted since the last one; by number what has been told before.
+        tuned: fusion threshold in bytes and cycle time in seconds from now on; None: as before.
+        closing: it has shut its engine down.
+        fault: what ends the engine on all ranks.
+    """
+
+    told: list[Said | int]
+    tuned: tuple[int, float] | None
+    closing: bool
+    fault: Fault | None
+
+
+_ROUNDS: Codec[Round] = Codec(Round)
 
 
 class Rounds:
@@ -50,7 +70,8 @@ class Rounds:
         self._stalls = Stalls(comm.name, comm.rank, comm.size, warn, settings.stall_shutdown_time)
         self._limit = min(default_timeout(), settings.stall_shutdown_time or float("inf"))
         self._began = time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come while this thread holds it
+        self._ident: int | None = None  # of the thread that runs the rounds
         self._news: list[Said] = []
         self._tuned: tuple[int, float] | None = None
         self._closing = False
@@ -70,8 +91,10 @@ class Rounds:
         self._trace = RoundTrace()
 
     def submit(self, items: Sequence[Item], now: bool) -> list[RoundWork]:
+        if now:
+            self.require_outside()
         names = tuple(item.name for item in items)
-        works = [RoundWork(item) for item in items]
+        works = [RoundWork(item, self.require_outside) for item in items]
         group = tuple(sorted(names)) if len(names) > 1 else ()
         said = [read(item, group, self._comm.size) for item in items]
         with self._lock:
@@ -89,6 +112,7 @@ class Rounds:
 
     def loop(self) -> None:
         """The engine's thread; returns when some rank has closed, or after a fault."""
+        self._ident = threading.get_ident()
         pause = self.cycle_seconds
         try:
             while True:
@@ -114,20 +138,29 @@ class Rounds:
             closing = self._closing
         fault = self._stalls.overdue(self._operations.values(), self._joined) if self._comm.rank == 0 else None
         told = [self._known.get(said, said) for said in news]
+        mine = Round(told, tuned, closing, Fault.of(fault) if fault is not None else None)
         self._began = time.monotonic()
-        answers = self._talk.exchange(pickle.dumps((told, tuned, closing, fault)), self._limit, self._inspect)
+        answers = self._talk.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
         busy = bool(self._operations)
         end: Error | None = None
         if len(self._numbered) > self._capacity:
             self._known, forgotten, self._numbered = {}, self._numbered, []
         else:
             forgotten = self._numbered
-        for rank, (said, wanted, closes, wrong) in enumerate(map(pickle.loads, answers)):
-            self.threshold, self.cycle_seconds = wanted or (self.threshold, self.cycle_seconds)
-            end = end or wrong or (CommunicatorError(f"rank {rank} has shut its engine down") if closes else None)
-            busy = busy or bool(said)
-            for one in said:
-                self._note(rank, forgotten[one] if isinstance(one, int) else one)
+        for rank, one in enumerate(_ROUNDS.decode_all(answers)):
+            self.threshold, self.cycle_seconds = one.tuned or (self.threshold, self.cycle_seconds)
+            if end is None and one.fault is not None:
+                end = one.fault.error()
+            if end is None and one.closing:
+                end = CommunicatorError(f"rank {rank} has shut its engine down")
+            busy = busy or bool(one.told)
+            for said in one.told:
+                if isinstance(said, Said):
+                    self._note(rank, said)
+                elif 0 <= said < len(forgotten):
+                    self._note(rank, forgotten[said])
+                else:
+                    raise CommunicatorError(f"rank {rank} names an operation by the number {said}, which none has")
         self._inspect([])
         for batch in batches(self._ready(), self.threshold):
             self._run(batch)
@@ -247,6 +280,11 @@ class Rounds:
         with self._lock:
             self._closing = True
         self._submitted.set()
+
+    def require_outside(self) -> None:
+        """Raise NestedCallError if the caller is the thread that runs the rounds: it cannot wait for itself."""
+        if threading.get_ident() == self._ident:
+            raise NestedCallError.on(self._comm.name)
 
     def tune(self, threshold: int, cycle_seconds: float) -> None:
         """Of all ranks, from their next round on."""

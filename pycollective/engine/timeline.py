@@ -10,23 +10,29 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import re
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pycollective.engine import clocks, parts
+from pycollective.engine import parts
 from pycollective.engine.item import Item
-from pycollective.engine.parts import part_of
+from pycollective.engine.parts import meta, part_of
+from pycollective.engine.trace_file import TraceFile
 from pycollective.errors import Error
 
 if TYPE_CHECKING:
     from pycollective.engine.engine import Engine
 
-FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 0.025
+"""Between two looks for what is new; Horovod's tests read the file 0.1 s after an operation."""
+_paths: set[Path] = set()
+"""Of the files that timelines of this process take part in."""
 BATCHES, STEPS, FIRST_OPERATION = 0, 1, 2
 """Rows of a rank."""
 _PHASES = {
@@ -41,35 +47,48 @@ _PHASES = {
 class Timeline:
     """One rank's part of a timeline: written as it comes, so that it outlives a job that is killed.
 
-    `merge` joins the parts of all ranks into the file itself.
+    Rank 0 makes the file itself of the parts; see trace_file.py.
+
+    Attributes:
+        path: of the file.
+        wanted: what this rank was given for it, absolute.
     """
 
     def __init__(self, path: str | Path, engine: Engine, mark_cycles: bool = False) -> None:
-        """Start to write. Collective where the ranks are on several hosts.
+        """Collective: start to write.
 
         Args:
-            path: of the merged file; this rank's part lies beside it until then (in the folder of temporary files,
-                where its host has no such folder).
+            path: of the file; rank 0's counts. Where another timeline of this process writes it, the engine's name is
+                added. This rank's part is beside it until the end (in the folder of temporary files, where its host
+                has no such folder).
             engine: whose operations are shown.
             mark_cycles: an instant event for every batch.
 
         Raises:
-            OSError: the part cannot be written.
+            OSError: on all ranks, if one cannot write its part.
         """
-        self.path = Path(path)
         self._engine = engine
         self._core = engine._core
         self._mark_cycles = mark_cycles
         self._rows: dict[str, int] = {}
         self._numbers = itertools.count(FIRST_OPERATION)
         self._across = engine.comm._nodes.count > 1
-        if self._across:
-            starts = Item("call", "pycollective.timeline.start", run=lambda comm: parts.start(comm, self.path))
-            self._part, reading = engine.run([starts])[0]
-        else:
-            self._part, reading = part_of(self.path, engine.rank), (clocks.now(), 0)
+        self.wanted = Path(path).absolute()
+        free = _unused(self.wanted, engine.comm.name)
+        starts = Item("call", "pycollective.timeline.start", run=lambda comm: parts.start(comm, free))
+        place: parts.Place = engine.run([starts])[0]
+        _paths.add(place.path)
+        self.path, self._part, self._origin = place.path, place.part, place.origin
         self._file: IO[str] = self._part.open("w")
-        self._write([{"clock": reading}, *_head(engine.rank, not self._across)])
+        # Other hosts' times are converted at the end, when it is known how their clocks drift.
+        self._convert = place.reading is None
+        self._write([] if place.reading is None else [{"clock": place.reading}])
+        self._write(_head(engine.rank, not self._across))
+        self._trace_file: TraceFile | None = None
+        if engine.rank == 0:
+            nodes = engine.comm._nodes
+            local = [part_of(self.path, rank) for rank in range(engine.size) if nodes.of[rank] == nodes.of[0]]
+            self._trace_file = TraceFile(self.path, local, self._origin)
         self._stop = threading.Event()
         self._core.take_events()  # left over from an earlier timeline
         self._core.trace(True)
@@ -83,25 +102,39 @@ class Timeline:
         self._core.trace(False)
         self._stop.set()
         self._thread.join()
-        self._drain()
-        self._file.close()
+        with self._told():
+            self._drain()
+            self._file.close()
+        _paths.discard(self.path)
 
     def finish(self) -> None:
-        """Collective: close, and merge. When rank 0 returns, the file of all ranks is there."""
+        """Collective: close, and complete the file. When rank 0 returns, the file of all ranks is there."""
         self.close()
-        through = Item("barrier", "pycollective.timeline")  # all parts are written
+        last = Item("barrier", "pycollective.timeline")  # all parts are written
         if self._across:
-            through = Item("call", through.name, run=lambda comm: parts.collect(comm, self.path, self._part))
+            last = Item("call", last.name, run=lambda comm: parts.collect(comm, self.path, self._part))
         try:
-            self._engine.run([through])
+            self._engine.run([last])
         except Error as error:
             warnings.warn(f"the timeline may lack ranks: {error}", RuntimeWarning, stacklevel=3)
-        if self._engine.rank == 0:
-            merge(self.path, self._engine.size)
+        if self._trace_file is not None:
+            with self._told():
+                self._trace_file.finish([part_of(self.path, rank) for rank in range(self._engine.size)])
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A file that cannot be written does not keep the engine from closing."""
+        try:
+            yield
+        except OSError as error:
+            warnings.warn(f"the timeline {self.path} is incomplete: {error}", RuntimeWarning, stacklevel=4)
 
     def _loop(self) -> None:
-        while not self._stop.wait(FLUSH_SECONDS):
-            self._drain()
+        with self._told():
+            while not self._stop.wait(FLUSH_SECONDS):
+                self._drain()
+                if self._trace_file is not None:
+                    self._trace_file.grow()
 
     def _drain(self) -> None:
         phases, steps = self._core.take_events()
@@ -129,49 +162,25 @@ class Timeline:
         row = self._rows.get(name, BATCHES) if name else BATCHES
         if name and row == BATCHES:
             row = self._rows[name] = next(self._numbers)
-            yield _meta("thread_name", self._engine.rank, row, name=name)
-            yield _meta("thread_sort_index", self._engine.rank, row, sort_index=row)
+            yield meta("thread_name", self._engine.rank, row, name=name)
+            yield meta("thread_sort_index", self._engine.rank, row, sort_index=row)
         yield _slice(label, self._engine.rank, row, begin, end, {"operation": name} if name else {})
 
     def _write(self, events: Iterable[dict[str, Any]]) -> None:
-        for event in events:
-            self._file.write(json.dumps(event) + "\n")
-        self._file.flush()
+        """Whole lines at once: a reader finds no other ones, unless this process is killed meanwhile."""
+        if self._convert:
+            events = (parts.timed(event, self._origin) for event in events)
+        text = "".join(json.dumps(event) + "\n" for event in events)
+        if text:
+            self._file.write(text)
+            self._file.flush()
 
 
-def merge(path: str | Path, size: int) -> int:
-    """Join the parts of `size` ranks into one trace file, in rank 0's time, and remove them.
-
-    Returns:
-        how many parts there were.
-    """
-    path = Path(path)
-    found = [part for rank in range(size) if (part := part_of(path, rank)).exists()]
-    events = [event for part in found for event in parts.read(part)]
-    start = min((event["ns"] for event in events if "ns" in event), default=0)
-    with path.open("w") as file:
-        json.dump({"displayTimeUnit": "ns", "traceEvents": list(_timed(_paired(events), start))}, file)
-    for part in found:
-        part.unlink()
-    return len(found)
-
-
-def _timed(events: Iterable[dict[str, Any]], start: int) -> Iterator[dict[str, Any]]:
-    """Times in microseconds from the start of the trace."""
-    for event in events:
-        if "ns" in event:
-            event["ts"] = (event.pop("ns") - start) / 1000
-        if "dur" in event:
-            event["dur"] /= 1000
-        yield event
-
-
-def _paired(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Without arrows that lack an end: its rank was not traced at the time."""
-    begun = {event["id"] for event in events if event["ph"] == "s"}
-    ended = {event["id"] for event in events if event["ph"] == "f"}
-    both = begun & ended
-    return (event for event in events if event["ph"] not in "sf" or event["id"] in both)
+def _unused(path: Path, name: str) -> Path:
+    """The path, or another one with `name` in it where that file is being written."""
+    if path not in _paths:
+        return path
+    return path.with_name(f"{path.stem}.{re.sub('[^A-Za-z0-9_]+', '-', name)}{path.suffix}")
 
 
 def _step(
@@ -197,12 +206,8 @@ def _slice(name: str, rank: int, row: int, begin: int, end: int, args: dict[str,
 
 
 def _head(rank: int, steps: bool) -> Iterator[dict[str, Any]]:
-    yield _meta("process_name", rank, 0, name=f"rank {rank}")
-    yield _meta("process_sort_index", rank, 0, sort_index=rank)
+    yield meta("process_name", rank, 0, name=f"rank {rank}")
+    yield meta("process_sort_index", rank, 0, sort_index=rank)
     for row, name in ((BATCHES, "fusion buffer"), (STEPS, "steps"))[: 2 if steps else 1]:
-        yield _meta("thread_name", rank, row, name=name)
-        yield _meta("thread_sort_index", rank, row, sort_index=row)
-
-
-def _meta(kind: str, rank: int, row: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": args}
+        yield meta("thread_name", rank, row, name=name)
+        yield meta("thread_sort_index", rank, row, sort_index=row)
