@@ -1,6 +1,7 @@
 """Answers to `import horovod`, so that scripts written for Horovod on PyTorch run unchanged.
 
     python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
+    python -m pycollective.horovod.elastic ...              likewise, for elastic jobs
 
 `horovod.torch` and its modules are `pycollective.torch` and its modules themselves; `horovod.common` and its modules
 lie in pycollective/horovod/common; `horovod.run` starts ranks. There is nothing else: no horovod.tensorflow, say.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -27,6 +29,8 @@ PATH = str(Path(__file__).parent / "path")
 _HOMES = {
     "horovod.common.exceptions": "pycollective.torch.exceptions",
     "horovod.common": "pycollective.horovod.common",
+    "horovod.runner.util.threads": "pycollective.horovod.common.threads",
+    "horovod.runner.util": "pycollective.horovod.common",
     "horovod.runner": "pycollective.horovod.launching",
     "horovod.torch": "pycollective.torch",
 }
@@ -51,6 +55,12 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
     if PATH not in sys.path:
         sys.path.insert(1, PATH)  # 0 is the script's own folder
+
+
+def environment() -> dict[str, str]:
+    """os.environ for processes in which Python finds `horovod` here, before any other."""
+    folders = [PATH, os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 class _Finder(MetaPathFinder):

@@ -4,7 +4,8 @@
 
 The options are those of `horovodrun`. When the number of slots changes the job is ended after its next commit and
 started anew from there (see pycollective.torch.elastic.kept); so it is, without waiting, when a rank fails. A job that
-fails before it has committed anything new is given up.
+fails before it has committed anything new is given up. `import horovod` is answered by pycollective.horovod in all of
+its processes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pycollective import horovod
 from pycollective.torch.elastic.kept import VARIABLE
 from pycollective.torch.elastic.running import timeout
 
@@ -62,7 +64,7 @@ class Driver:
         self.size = 0
 
     def run(self, first: int, resets: int | None) -> int:
-        """Until the job is through: its exit code.
+        """Wait until the job has ended: its exit code.
 
         Args:
             first: ranks that must have room before it starts.
@@ -88,7 +90,7 @@ class Driver:
     def _run_once(self) -> int | None:
         """The exit code of the job; None: it was ended because the slots are others."""
         launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(self.size), *self.command]
-        job = subprocess.Popen(launcher, env={**os.environ, VARIABLE: str(self.file)})
+        job = subprocess.Popen(launcher, env=horovod.environment() | {VARIABLE: str(self.file)})
         started_with, stale = self.size, 0
         try:
             while True:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+__path__: list[str] = []
+"""It stands in for a package: pycollective.horovod knows where its modules are."""
 _WITHOUT_EFFECT = {"disable_cache", "network_interface", "network_interfaces", "start_timeout", "verbose"}
 
 

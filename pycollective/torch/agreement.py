@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
+from pycollective.comm.control import Codec
 from pycollective.comm.rendezvous import name_ranks
 from pycollective.engine import Item
 from pycollective.errors import MismatchError
@@ -19,6 +19,8 @@ NONE, DENSE, SPARSE = 0, 1, 2
 """What a parameter's gradient is; bits, as ranks may differ."""
 _DIGEST = 8
 Rows = dict[str, tuple[tuple[int, ...], str]]
+_ROWS: Codec[Rows] = Codec(Rows)
+_KINDS: Codec[list[int]] = Codec(list[int])
 
 
 def kind_of(p: torch.Tensor) -> int:
@@ -64,10 +66,10 @@ class Agreement:
 
     def kinds_differ(self, names: Mapping[torch.Tensor, str]) -> MismatchError:
         """Collective: what is wrong with parameters whose gradients were DENSE | SPARSE, for all ranks to raise."""
-        mine = pickle.dumps([self._mine[p] for p in names])
+        mine = _KINDS.encode([self._mine[p] for p in names])
         item = Item("call", f"{self._prefix}.kinds", run=lambda comm: comm._exchange(mine))
         (said,) = engine_of(self._process_set).run([item])
-        by_rank = list(map(pickle.loads, said))
+        by_rank = _KINDS.decode_all(said)
 
         def who(number: int, kind: int) -> str:
             ranks = self._process_set.ranks or []
@@ -78,10 +80,10 @@ class Agreement:
         return MismatchError(f"the gradient of {_first(differ)}: sparse_as_dense=True reduces both")
 
     def _explain(self) -> None:
-        mine = pickle.dumps(self._rows)
+        mine = _ROWS.encode(self._rows)
         item = Item("call", f"{self._prefix}.differ", run=lambda comm: comm._exchange(mine))
         (said,) = engine_of(self._process_set).run([item])
-        first, *others = map(pickle.loads, said)
+        first, *others = _ROWS.decode_all(said)
         lines = [f"rank {rank} {_difference(rows, first)}" for rank, rows in enumerate(others, 1) if rows != first]
         raise MismatchError(f"the ranks' parameters differ; against rank 0: {'; '.join(lines)}")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+
+from pycollective import checks
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 OPS = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
@@ -14,15 +18,95 @@ Tensors = Sequence[torch.Tensor]
 
 def sendable(tensor: torch.Tensor) -> torch.Tensor:
     """What can be sent of a tensor that is only read: itself, or a contiguous copy, negated if that is still to do."""
-    return tensor.detach().contiguous().resolve_neg()
+    try:
+        if tensor.is_meta:
+            require_dense(tensor)
+        return tensor.detach().contiguous().resolve_neg()
+    except Exception:
+        require_dense(tensor)
+        raise
 
 
 def changeable(tensor: torch.Tensor) -> torch.Tensor:
     """What can be written of a tensor that is changed in place.
 
     Raises:
-        ValueError: it is not contiguous, or a view of the negative of what lies in memory.
+        ValueError: it is not contiguous, or a view of the negative of what is stored in memory.
+        TypeError: no dense tensor.
     """
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
+        require_dense(tensor)
     if not tensor.is_contiguous() or tensor.is_neg():
-        raise ValueError("a tensor that is changed in place must be contiguous")
+        raise ValueError("tensor: one that is changed in place must be contiguous")
     return tensor.detach()
+
+
+def require_dense(tensor: Any) -> None:
+    """
+    Raises:
+        TypeError: no tensor, or one whose elements are not all in memory.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        checks.refuse_type("tensor", "a torch.Tensor", tensor)
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        checks.refuse_type("tensor", "a dense tensor in memory", f"{tensor.layout} on {tensor.device}")
+
+
+def several(tensors: Any) -> Tensors:
+    """The tensors of a grouped operation.
+
+    Raises:
+        TypeError: no sequence of tensors.
+    """
+    if isinstance(tensors, (list, tuple)):
+        return tensors
+    if isinstance(tensors, torch.Tensor):
+        checks.refuse_type("tensors", "a list or tuple of tensors", tensors)
+    return checks.items(tensors, "tensors", "tensors")
+
+
+def compressor(compression: Any) -> Any:
+    """
+    Raises:
+        TypeError: not like those of `Compression`.
+    """
+    if not hasattr(compression, "compress") or not hasattr(compression, "decompress"):
+        checks.refuse_type("compression", "Compression.none, .fp16, .bf16 or a Compressor", compression)
+    return compression
+
+
+def operator_name(op: Any) -> str:
+    """The core's name of an operator that is not Adasum.
+
+    Raises:
+        ValueError: no operator.
+    """
+    try:
+        return OPS[op]
+    except (KeyError, TypeError):
+        raise ValueError(f"op is Average, Sum, Adasum, Min, Max or Product, not {checks.shown(op)}") from None
+
+
+def factor(given: Any, name: str) -> float:
+    """A factor on inputs or results, of any library; NaN and infinity follow IEEE arithmetic."""
+    return given if type(given) is float else checks.number(given, name, finite=False, nan=True)
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
+    """A function (op, average) -> operator, for functions that take both the argument of today and the old one.
+
+    It raises ValueError if both are given, and warns (DeprecationWarning) if `average` is.
+
+    Args:
+        reduce_ops: has the attributes Average and Sum.
+    """
+
+    def operator_of(op: int | None, average: bool | None) -> int:
+        if average is None:
+            return int(reduce_ops.Average) if op is None else op if type(op) is int else checks.integer(op, "op")
+        if op is not None:
+            raise ValueError("op supersedes average: give only one of them")
+        warnings.warn("average= was replaced by op=", DeprecationWarning, stacklevel=3)
+        return int(reduce_ops.Average if checks.flag(average, "average") else reduce_ops.Sum)
+
+    return operator_of

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pycollective
+from pycollective import checks
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.mpi_bootstrap import MpiBootstrap
 from pycollective.comm.world import connect
@@ -26,14 +29,14 @@ class World:
     Attributes:
         comm: all ranks.
         engines: process set's number -> its engine; none of sets that this rank is not in.
-        sets: process set's number -> the set.
+        sets: process set's number -> the objects that stand for it, at least one.
         dynamic: whether sets may be added and removed.
         mpi_comm: the mpi4py communicator of all ranks that init() was given, if it was.
     """
 
     comm: Communicator
     engines: dict[int, Engine] = field(default_factory=dict)
-    sets: dict[int, ProcessSet] = field(default_factory=dict)
+    sets: dict[int, list[ProcessSet]] = field(default_factory=dict)
     dynamic: bool = False
     next_number: int = 1
     mpi_comm: Any = None
@@ -45,42 +48,64 @@ _lock = threading.RLock()
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Find the other ranks and start the engine. Does nothing when called again.
+    """Find the other ranks and start the engine; when called again, only register further process sets.
 
     Under mpirun, torchrun, `pycollective run`, Horovod's launchers, or alone.
 
     Args:
         comm: None: all ranks; ranks, as a list: those among them, in that order; an mpi4py communicator; a
-            pycollective.Communicator.
+            pycollective.Communicator. Ignored when called again.
         process_sets: sets to make at once, the same on all ranks; "dynamic": allow add_process_set and
-            remove_process_set later (as HOROVOD_DYNAMIC_PROCESS_SETS=1 does).
+            remove_process_set later (as HOROVOD_DYNAMIC_PROCESS_SETS=1 does). A set of the same ranks as one that was
+            registered by an earlier call receives that one's number.
 
     Raises:
-        ValueError: this rank is not among `comm`, or `process_sets` makes no sense.
+        ValueError: this rank is not among `comm`; `process_sets` is something else; or two sets of this call (or one
+            set and the global one) have the same ranks, after which init() is complete without the duplicates.
         pycollective.BootstrapError: the other ranks cannot be found.
     """
-    global _world
     with _lock:
-        if _world is not None:
-            return
-        if isinstance(process_sets, str) and process_sets != "dynamic":
-            raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
-        world = World(_communicator(comm), mpi_comm=comm if hasattr(comm, "Get_rank") else None)
-        world.dynamic = process_sets == "dynamic" or os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in (
-            "",
-            "0",
-        )
-        world.engines[0] = Engine(world.comm)
-        world.sets[0] = global_process_set
-        global_process_set.attach(0, range(world.comm.size))
-        global_process_set.mpi_comm = world.mpi_comm
-        _world = world
+        sets, dynamic = _checked(process_sets)
+        fresh = _world is None
+        if fresh:
+            _begin(comm)
+        world().dynamic |= dynamic
         try:
-            for process_set in process_sets if process_sets and not isinstance(process_sets, str) else ():
-                _add(process_set)
+            duplicates = _register(sets)
         except BaseException:
-            shutdown()
+            if fresh:
+                shutdown()
             raise
+        if duplicates:
+            raise ValueError(f"process_sets has duplicates (0 is the global set): {', '.join(duplicates)}")
+
+
+def _checked(process_sets: Sequence[ProcessSet] | str | None) -> tuple[list[ProcessSet], bool]:
+    """The sets to register, and whether more may follow later."""
+    if process_sets is None:
+        return [], False
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
+        return [], True
+    sets = list(process_sets)
+    wrong = next((one for one in sets if not isinstance(one, ProcessSet) or one is global_process_set), None)
+    if wrong is not None:
+        raise ValueError(
+            f"process_sets is a list of process sets besides the global one, or 'dynamic'; it contains {wrong!r}"
+        )
+    return sets, False
+
+
+def _begin(comm: Any) -> None:
+    global _world
+    here = World(_communicator(comm), mpi_comm=comm if hasattr(comm, "Get_rank") else None)
+    here.dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in ("", "0")
+    here.engines[0] = Engine(here.comm)
+    here.sets[0] = [global_process_set]
+    global_process_set.attach(0, range(here.comm.size))
+    global_process_set.mpi_comm = here.mpi_comm
+    _world = here
 
 
 def _communicator(comm: Any) -> Communicator:
@@ -114,7 +139,7 @@ def shutdown() -> None:
             return
         for number in sorted(world.engines, reverse=True):
             world.engines[number].close()
-        for process_set in world.sets.values():
+        for process_set in itertools.chain(*world.sets.values()):
             process_set.detach()
 
 
@@ -136,9 +161,12 @@ def engine_of(process_set: ProcessSet) -> Engine:
         ValueError: no init(), the set was not added, or this rank is not in it.
     """
     here = world()
-    number = process_set.process_set_id
+    try:
+        number = process_set.process_set_id
+    except Exception:
+        checks.refuse_type("process_set", "a ProcessSet", process_set)
     if number is None or number not in here.sets:
-        raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
+        raise ValueError(f"process_set {process_set} is not registered: pass it to init() or add_process_set()")
     engine = here.engines.get(number)
     if engine is None:
         raise ValueError(f"rank {here.comm.rank} is not part of {process_set}")
@@ -161,34 +189,67 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """
     with _lock:
         _require_dynamic()
-        return _add(process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set))
+        made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+        if made.process_set_id is not None:
+            raise ValueError(f"{made} is registered already")
+        mine, parts = _agree(made)
+        for ranks in parts:
+            if _number_of(ranks) is not None:
+                raise ValueError(f"there is a process set of the ranks {ranks} already")
+        for ranks in parts:
+            _make(made if ranks == mine else ProcessSet(ranks), ranks)
+        return made
 
 
-def _add(process_set: ProcessSet) -> ProcessSet:
-    """One set, or, of an mpi4py communicator that is another one on other ranks, several: this rank's is returned."""
+def _register(process_sets: Sequence[ProcessSet]) -> list[str]:
+    """Collective: register the sets that are not, and number all; those of the same ranks as an earlier one of the list
+    are left without a number and returned, for a message."""
     here = world()
-    if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set} is registered already")
-    mine = process_set.ranks_in(here.mpi_comm)
+    seen, duplicates = {0}, []
+    for process_set in process_sets:
+        mine, parts = _agree(process_set)
+        for ranks in parts:
+            if _number_of(ranks) is None:
+                _make(ProcessSet(ranks), ranks)
+        number = _number_of(mine)
+        assert number is not None
+        if number in seen:
+            process_set.detach()
+            duplicates.append(f"{process_set} (number {number})")
+        else:
+            process_set.attach(number, mine)
+            here.sets[number].append(process_set)
+            seen.add(number)
+    return duplicates
+
+
+def _agree(process_set: ProcessSet) -> tuple[list[int], list[list[int]]]:
+    """Collective: this rank's ranks of a set, and all ranks'. These are several lists where an mpi4py communicator is
+    another one on other ranks.
+
+    Raises:
+        ValueError: the ranks mean different sets.
+    """
+    here = world()
+    mine = process_set.ranks_in(here.mpi_comm, here.comm.world_ranks)
     said: list[list[int]] = [json.loads(text) for text in here.comm._exchange(json.dumps(mine).encode())]
     parts = sorted(map(list, {tuple(ranks) for ranks in said}))
     members = [(rank, ranks) for ranks in parts for rank in ranks]
     if len(parts) > 1 and sorted(members) != list(enumerate(said)):  # each rank in one part, its own
         raise ValueError(f"the ranks mean different process sets: {parts}")
-    for ranks in parts:
-        if any(ranks == other.ranks for other in here.sets.values()):
-            raise ValueError(f"there is a process set of the ranks {ranks} already")
-    for ranks in parts:
-        _make(process_set if ranks == mine else ProcessSet(ranks))
-    return process_set
+    return mine, parts
 
 
-def _make(process_set: ProcessSet) -> None:
+def _number_of(ranks: list[int]) -> int | None:
+    """The number under which a set of these ranks is registered."""
+    return next((number for number, sets in world().sets.items() if sets[0].ranks == ranks), None)
+
+
+def _make(process_set: ProcessSet, ranks: list[int]) -> None:
     here = world()
-    ranks = process_set.ranks or []
     part = here.comm.group(ranks)
     number, here.next_number = here.next_number, here.next_number + 1
-    here.sets[number] = process_set
+    here.sets[number] = [process_set]
     if part is not None:
         here.engines[number] = Engine(part)
     process_set.attach(number, ranks)
@@ -198,17 +259,24 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Collective over all ranks: forget a process set; False if it is the global one or not registered."""
     with _lock:
         here = world()
+        checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
         number = process_set.process_set_id
         if not number or number not in here.sets:
             return False
         _require_dynamic()
         here.comm.barrier()
-        del here.sets[number]
+        sets = here.sets.pop(number)
         engine = here.engines.pop(number, None)
         if engine is not None:
             engine.close()
-        process_set.detach()
+        for one in sets:
+            one.detach()
         return True
+
+
+def process_set_ranks() -> dict[int, list[int]]:
+    """Number -> ranks, of all process sets that are registered; 0 is the global one."""
+    return {number: list(sets[0].ranks or []) for number, sets in world().sets.items()}
 
 
 def _require_dynamic() -> None:
@@ -256,14 +324,20 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begin a timeline of all ranks; call it on all of them. See pycollective.engine.timeline.
+    """Begin a timeline of all ranks; call it on all of them. Does nothing if that file is being written already.
+
+    See pycollective.engine.timeline.
 
     Raises:
-        ValueError: init() was not called. RuntimeError: one is being written.
+        ValueError: init() was not called. RuntimeError: another file is being written.
     """
-    world().engines[0].start_timeline(file_path, mark_cycles)
+    engine = world().engines[0]
+    file_path = checks.path(file_path, "file_path")
+    mark_cycles = checks.flag(mark_cycles, "mark_cycles")
+    if engine.timeline_path is None or engine.timeline_path != Path(file_path).absolute():
+        engine.start_timeline(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
-    """End it, on all ranks; rank 0 leaves the file."""
+    """End it, on all ranks; rank 0 completes the file."""
     world().engines[0].stop_timeline()

@@ -19,5 +19,14 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """What HorovodVersionMismatchError reports."""
+    return f"built with {name} {installed_version}, but {name} {version} is installed"
+
+
 class HorovodVersionMismatchError(ImportError):
-    """Never raised here: nothing is built against one version of torch. It is here for scripts that name it."""
+    """Never raised here: pycollective is not built against one version of torch. Scripts name it in except clauses."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name, self.version, self.installed_version = name, version, installed_version

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pycollective import checks
 from pycollective.comm.rendezvous import name_ranks
 from pycollective.torch import handles
 from pycollective.torch.mpi_ops import allgather, broadcast_, broadcast_async_, rank, synchronize
@@ -46,7 +47,7 @@ def _named(params: Any) -> list[tuple[str, Any]]:
     if isinstance(params, Mapping):
         return [(name, p) for name, p in sorted(params.items()) if p is None or isinstance(p, torch.Tensor)]
     if isinstance(params, Iterable) and not isinstance(params, (str, bytes)):
-        rows = list(params)
+        rows = checks.items(params, "params", "tensors")
         if all(isinstance(row, torch.Tensor) for row in rows):
             return [(str(number), row) for number, row in enumerate(rows)]
         if all(isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) for row in rows) and all(
@@ -64,20 +65,27 @@ def broadcast_optimizer_state(
 ) -> None:
     """Collective: overwrite an optimizer's state and options on all ranks by the root's.
 
-    The other ranks need not have taken a step: state that they lack they get from the root.
+    The other ranks need not have taken a step: state that they lack they get from the root. Where the optimizer has no
+    state yet, gradients that are None become zeros, as in Horovod, which takes a step here; but for sparse ones.
 
     Args:
-        model: not needed; Horovod asks it for sparse embeddings.
+        model: whose sparse embeddings are left without gradients.
 
     Raises:
         ValueError: LBFGS, whose state is no set of tensors by parameter.
     """
+    checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
+    root_rank = checks.integer(root_rank, "root_rank")
+    if model is not None:
+        checks.instance(model, "model", torch.nn.Module, "a torch.nn.Module or None")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of LBFGS cannot be broadcast")
     if isinstance(getattr(optimizer, "state", None), Mapping) and rank() == root_rank:
         plain, tensors = _without_tensors(optimizer.state_dict())
     else:
         plain, tensors = None, []
+    if not getattr(optimizer, "state", None) and not isinstance(optimizer, torch.optim.SparseAdam):
+        _zero_missing_gradients(optimizer, model)
     said = plain, [(t.shape, t.dtype, t.device.type) for t in tensors]
     plain, likes = broadcast_object(said, root_rank, process_set=process_set)
     if rank() != root_rank:  # each rank's own current GPU, where the root's tensors are on one
@@ -90,6 +98,17 @@ def broadcast_optimizer_state(
         synchronize(handle)
     if rank() != root_rank:
         optimizer.load_state_dict(_with_tensors(plain, tensors))
+
+
+def _zero_missing_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    sparse = {
+        id(module.weight)
+        for module in (model.modules() if model is not None else ())
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+    }
+    for p in (p for group in optimizer.param_groups for p in group["params"]):
+        if p.requires_grad and p.grad is None and id(p) not in sparse:
+            p.grad = torch.zeros_like(p)
 
 
 class _Place:
@@ -134,7 +153,8 @@ def broadcast_object(
     Raises:
         RuntimeError: it cannot be pickled; on the root what pickle raised.
     """
-    label = name if name is not None else handles.unnamed("broadcast_object", process_set)
+    root_rank = checks.integer(root_rank, "root_rank")
+    label = handles.unnamed("broadcast_object", process_set) if name is None else checks.text(name, "name")
     data, problem = _dumped(obj) if rank() == root_rank else (_NOTHING, None)
     count = int(broadcast_(_size(data, problem), root_rank, f"{label}.size", process_set))
     _raise_for([count], [root_rank], problem)
@@ -150,7 +170,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     Raises:
         RuntimeError: one cannot be pickled; on its rank what pickle raised.
     """
-    label = name if name is not None else handles.unnamed("allgather_object", process_set)
+    label = handles.unnamed("allgather_object", process_set) if name is None else checks.text(name, "name")
     data, problem = _dumped(obj)
     counts = allgather(_size(data, problem), f"{label}.sizes", process_set).tolist()
     _raise_for(counts, process_set.ranks or [], problem)

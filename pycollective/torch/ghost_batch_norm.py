@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from pycollective import checks
+
 
 class _GhostBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
     """Mixed in before nn.BatchNorm1d or 2d."""
@@ -18,8 +20,7 @@ class _GhostBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
                 which so have from ghost_size to below twice as many; a smaller batch is one ghost batch.
             options: eps, momentum, affine, track_running_stats, device, dtype, as of torch.nn.BatchNorm2d.
         """
-        if ghost_size < 1:
-            raise ValueError(f"ghost_size is at least 1, not {ghost_size}")
+        ghost_size = checks.integer(ghost_size, "ghost_size", 1)
         super().__init__(num_features, **options)
         self.ghost_size = ghost_size
 

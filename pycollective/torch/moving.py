@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from pycollective import checks
 from pycollective.engine import Item
 from pycollective.torch import basics, handles
-from pycollective.torch.arguments import Average, Sum, Tensors, changeable, sendable
+from pycollective.torch.arguments import Average, Sum, Tensors, changeable, sendable, several
 from pycollective.torch.process_sets import ProcessSet, global_process_set
 from pycollective.torch.recycling import empty_like
 from pycollective.torch.reductions import Allreduce
@@ -20,27 +21,33 @@ from pycollective.torch.reductions import Allreduce
 # -- allgather -----------------------------------------------------------------------------------------------------
 
 
-def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet) -> list[Item]:
-    base = f"allgather.{name}" if name is not None else handles.unnamed("allgather", process_set)
+def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet, complete: bool = True) -> list[Item]:
+    """`complete`: fail where a rank has joined."""
+    base = handles.named("allgather", name, process_set)
     items = []
     for number, tensor in enumerate(tensors):
         label = base if len(tensors) == 1 else f"{base}.{number}"
         x = sendable(tensor)
-        items.append(Item("allgather", label, x if x.dim() else x.reshape(1)))
+        items.append(Item("allgather", label, x if x.dim() else x.reshape(1), complete=complete))
     return items
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Start to join all ranks' tensors along the first axis; ranks may differ in that extent."""
+    """Start to join all ranks' tensors along the first axis; ranks may differ in that extent.
+
+    Raises (synchronize):
+        HorovodInternalError: a rank has called hvd.join().
+    """
     return handles.start(_allgathers([tensor], name, process_set), process_set)
 
 
 class Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
+        joined = handles.run(_allgathers(tensors, name, process_set), process_set, list)
         ctx.process_set = process_set
         ctx.shapes = [tensor.shape for tensor in tensors]
-        return tuple(handles.run(_allgathers(tensors, name, process_set), process_set, list))
+        return tuple(joined)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -68,14 +75,14 @@ def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """allgather_async of several tensors; gives a list."""
-    return handles.start(_allgathers(tensors, name, process_set), process_set, list)
+    return handles.start(_allgathers(several(tensors), name, process_set), process_set, list)
 
 
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """allgather of several tensors."""
-    return list(Allgather.apply(name, process_set, *tensors))
+    return list(Allgather.apply(name, process_set, *several(tensors)))
 
 
 def sparse_allreduce_async(
@@ -86,12 +93,17 @@ def sparse_allreduce_async(
     Raises:
         ValueError: another op.
     """
-    if op not in (Sum, Average):
-        raise ValueError("sparse tensors are summed or averaged")
+    if checks.integer(op, "op") not in (Sum, Average):
+        raise ValueError(f"op must be Sum or Average for sparse tensors, not {op}")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        checks.refuse_type("tensor", "a sparse COO tensor", tensor)
     tensor = tensor.coalesce()
-    base = name if name is not None else handles.unnamed("sparse_allreduce", process_set)
-    indices = allgather_async(tensor.indices().t().contiguous(), f"{base}.indices", process_set)
-    values = allgather_async(tensor.values(), f"{base}.values", process_set)
+    base = handles.unnamed("sparse_allreduce", process_set) if name is None else checks.text(name, "name")
+    parts = (("indices", tensor.indices().t().contiguous()), ("values", tensor.values()))
+    indices, values = (
+        handles.start(_allgathers([part], f"{base}.{label}", process_set, complete=False), process_set)
+        for label, part in parts
+    )
 
     def finish() -> torch.Tensor:
         where, what = handles.synchronize(indices), handles.synchronize(values)
@@ -111,9 +123,11 @@ def _broadcast(
     """`root_rank` is a rank of the world, also where a process set takes part."""
     engine = basics.engine_of(process_set)
     ranks = process_set.ranks or []
+    if type(root_rank) is not int:
+        root_rank = checks.integer(root_rank, "root_rank")
     if root_rank not in ranks:
         raise ValueError(f"root_rank {root_rank} is not one of the ranks {ranks}")
-    label = f"broadcast.{name}" if name is not None else handles.unnamed("broadcast", process_set)
+    label = handles.named("broadcast", name, process_set)
     root = ranks.index(root_rank)
     return [Item("broadcast", label, tensor if engine.rank == root else out, out, root=root)]
 
@@ -169,8 +183,10 @@ def broadcast_(
 
 
 def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> list[Item]:
-    label = f"alltoall.{name}" if name is not None else handles.unnamed("alltoall", process_set)
-    parts = None if splits is None else [int(part) for part in splits]
+    label = handles.named("alltoall", name, process_set)
+    if isinstance(splits, torch.Tensor) and (splits.is_floating_point() or splits.is_complex()):
+        raise ValueError(f"splits must be an integer tensor, not one of {splits.dtype}")  # Horovod's class for it
+    parts = None if splits is None else checks.integers(splits, "splits", 0)
     return [Item("alltoall", label, sendable(tensor), splits=parts)]
 
 

@@ -19,7 +19,15 @@ from __future__ import annotations
 
 from pycollective.engine import Item
 from pycollective.torch import basics, handles
-from pycollective.torch.arguments import Adasum, Average, Max, Min, Product, Sum
+from pycollective.torch.arguments import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    get_average_backwards_compatibility_fun,
+)
 from pycollective.torch.basics import (
     add_process_set,
     cross_rank,
@@ -49,7 +57,8 @@ from pycollective.torch.built import (
 )
 from pycollective.torch.compression import Compression
 from pycollective.torch.exceptions import HorovodInternalError
-from pycollective.torch.handles import poll, synchronize
+from pycollective.torch.handles import poll, shutdown, synchronize
+from pycollective.torch.horovod_basics import HorovodBasics
 from pycollective.torch.moving import (
     allgather,
     allgather_async,
@@ -146,19 +155,22 @@ __all__ = [
 ]
 
 
-def shutdown() -> None:
-    """End the engines; what is under way fails. init() may be called again."""
-    basics.shutdown()
-    handles.forget_all()
+_basics = HorovodBasics()
+"""Scripts and Horovod's tests ask it for process sets."""
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
 
 
 def join(device: int = -1) -> int:
-    """Wait until all ranks have joined; until then take part in allreduces with zeros, in allgathers with nothing.
+    """Wait until all ranks have joined; until then take part with zeros in the others' allreduces.
 
-    For ranks that have run out of data before others.
+    For ranks that have run out of data before others. Sums and averages of sparse tensors go on without this rank's
+    part; every other operation of the others raises RuntimeError, as it does in Horovod.
 
     Returns:
         the rank that joined last.
+
+    Raises:
+        HorovodInternalError: a rank has ended, or has called shutdown(), without joining; names it.
     """
     with handles.internal_errors():
         last = basics.engine_of(global_process_set).join()

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from pycollective.torch.arguments import OPS, Adasum, Average
+from pycollective import checks
+from pycollective.torch.arguments import OPS, Adasum, Average, compressor
 from pycollective.torch.compression import Compression
 from pycollective.torch.process_sets import ProcessSet, global_process_set
 from pycollective.torch.stepping import Stepping, SteppingTogether
@@ -53,8 +54,16 @@ def DistributedOptimizer(
     Raises:
         ValueError: names that are missing, doubled or no names; arguments that do not fit.
     """
-    if backward_passes_per_step <= 0:
+    checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
+    compressor(compression)
+    if checks.integer(backward_passes_per_step, "backward_passes_per_step") <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
+    gradient_predivide_factor = checks.number(gradient_predivide_factor, "gradient_predivide_factor")
+    num_groups = checks.integer(num_groups, "num_groups")
+    sparse_as_dense = checks.flag(sparse_as_dense, "sparse_as_dense")
+    checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
+    if type(op) is not int:
+        op = checks.integer(op, "op")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor goes with op=Average only")
     if num_groups:
@@ -85,7 +94,7 @@ def _named(
             for i, group in enumerate(optimizer.param_groups)
             for j, p in enumerate(group["params"])
         ]
-    named = list(named_parameters)
+    named = checks.items(named_parameters, "named_parameters", "(name, parameter)")
     if not all(isinstance(row, tuple) and len(row) == 2 for row in named):
         raise ValueError("named_parameters are tuples (name, parameter), as model.named_parameters() gives them")
     doubled = [str(name) for name, count in Counter(name for name, _ in named).items() if count > 1]
@@ -109,7 +118,8 @@ def _group_parameters(
     """Parameter -> all of its group; nothing for parameters without one."""
     if groups is None:
         return {}
-    if isinstance(groups, int):
+    if hasattr(groups, "__index__") and not isinstance(groups, torch.Tensor):
+        groups = checks.integer(groups, "groups")
         if groups < 0:
             raise ValueError("groups is a number of groups, or the groups themselves as lists of tensors")
         if groups == 0:
@@ -118,7 +128,7 @@ def _group_parameters(
         ends = list(itertools.accumulate(whole + (i < rest) for i in range(groups)))
         parts = [trained[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     else:
-        parts = [list(group) for group in groups]
+        parts = [checks.items(group, "groups", "lists of tensors") for group in checks.items(groups, "groups", "lists")]
         members = [p for part in parts for p in part]
         if not all(isinstance(p, torch.Tensor) for p in members):
             raise ValueError("groups are lists of tensors")

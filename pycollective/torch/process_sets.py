@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pycollective import checks
+
 
 class ProcessSet:
     """Some of the ranks. Operations with `process_set=` run among them alone.
@@ -13,7 +15,7 @@ class ProcessSet:
     Registered by `init(process_sets=[...])` or `add_process_set`.
 
     Attributes:
-        ranks: in ascending order; None for the global set before init().
+        ranks: in ascending order; None for the global set and one made of a communicator while not registered.
         process_set_id: its number, 0 for the global one; None while it is not registered.
         mpi_comm: the mpi4py communicator that it was made of, if it was.
     """
@@ -30,23 +32,35 @@ class ProcessSet:
         """
         if hasattr(ranks_or_comm, "Get_group"):
             self.mpi_comm = ranks_or_comm
-            self.ranks = _ranks_of(ranks_or_comm)
             return
         try:
             ranks = sorted(map(operator.index, ranks_or_comm))
-        except TypeError:
+        except Exception:
             raise ValueError(
-                f"a process set is made of ranks or an mpi4py communicator, not {ranks_or_comm!r}"
+                f"a process set is made of ranks or an mpi4py communicator, not {checks.shown(ranks_or_comm)}"
             ) from None
         if not ranks or len(set(ranks)) != len(ranks):
             raise ValueError(f"a process set is made of different ranks, at least one; not {ranks}")
         self.ranks = ranks
 
-    def ranks_in(self, everybody: Any) -> list[int]:
-        """The ranks among those of `everybody`, an mpi4py communicator; None: COMM_WORLD. Called by init()."""
-        if self.mpi_comm is not None:
-            self.ranks = _ranks_of(self.mpi_comm, everybody)
-        return self.ranks or []
+    def ranks_in(self, everybody: Any, world_ranks: Sequence[int]) -> list[int]:
+        """Its ranks, as init() numbers them. Called by init() and add_process_set.
+
+        Args:
+            everybody: the mpi4py communicator that init() was given, if any.
+            world_ranks: of each rank of init(): its number in the job, which is MPI's in COMM_WORLD.
+
+        Raises:
+            ValueError: the set's communicator has ranks that init()'s has not.
+        """
+        if self.mpi_comm is None:
+            return self.ranks or []
+        ranks = _ranks_of(self.mpi_comm, everybody, len(world_ranks))
+        if everybody is None:
+            ranks = [world_ranks.index(rank) if rank in world_ranks else -1 for rank in ranks]
+        if min(ranks) < 0:
+            raise ValueError("a process set's communicator has ranks that init()'s has not")
+        return sorted(ranks)
 
     def attach(self, number: int, ranks: Iterable[int]) -> None:
         """Called by init() and add_process_set."""
@@ -89,15 +103,23 @@ class ProcessSet:
     __repr__ = __str__
 
 
-def _ranks_of(comm: Any, everybody: Any = None) -> list[int]:
-    """The ranks of an mpi4py communicator in another, by default COMM_WORLD."""
+def _ranks_of(comm: Any, everybody: Any, size: int) -> list[int]:
+    """The ranks of an mpi4py communicator in another, by default COMM_WORLD; negative if a rank is not in that.
+
+    Raises:
+        ValueError: MPI did not start the job, so its ranks are others.
+    """
     from mpi4py import MPI
 
-    group, whole = comm.Get_group(), (everybody or MPI.COMM_WORLD).Get_group()
-    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), whole)
-    if MPI.UNDEFINED in ranks:
-        raise ValueError("a process set's communicator has ranks that init()'s has not")
-    return sorted(ranks)
+    whole = everybody or MPI.COMM_WORLD
+    if whole.Get_size() < size:
+        raise ValueError(
+            f"a process set made of an mpi4py communicator needs a job started by mpirun: MPI has {whole.Get_size()} "
+            f"of the {size} ranks"
+        )
+    group = comm.Get_group()
+    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), whole.Get_group())
+    return [-1 if rank == MPI.UNDEFINED else rank for rank in ranks]
 
 
 class _GlobalProcessSet(ProcessSet):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from pycollective.torch.arguments import require_dense
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -27,7 +29,11 @@ _lock = threading.RLock()  # a tensor may end while this thread holds it
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised contiguous tensor of the same shape, type and device; each has a storage of its own."""
-    nbytes = tensor.numel() * tensor.element_size()
+    try:
+        nbytes = tensor.numel() * tensor.element_size()
+    except Exception:
+        require_dense(tensor)
+        raise
     if nbytes < LEAST_BYTES or tensor.device.type != "cpu":
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     memory = _take(nbytes)

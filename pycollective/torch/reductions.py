@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from pycollective.engine import Item
-from pycollective.torch import handles
-from pycollective.torch.arguments import OPS, Adasum, Average, Sum, Tensors, changeable, sendable
+from pycollective.torch import arguments, handles
+from pycollective.torch.arguments import (
+    Adasum,
+    Tensors,
+    changeable,
+    compressor,
+    factor,
+    get_average_backwards_compatibility_fun,
+    operator_name,
+    sendable,
+    several,
+)
 from pycollective.torch.compression import Compression
 from pycollective.torch.process_sets import ProcessSet, global_process_set
 from pycollective.torch.recycling import empty_like
 
-
-def _operator(op: int | None, average: bool | None) -> int:
-    """From the arguments of today and of long ago."""
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        raise ValueError("op supersedes average: give only one of them")
-    warnings.warn("average= was replaced by op=", DeprecationWarning, stacklevel=3)
-    return Average if average else Sum
+_operator = get_average_backwards_compatibility_fun(arguments)
 
 
 def _reduction(
     tensor: torch.Tensor, output: torch.Tensor, name: str, op: int, prescale: float, postscale: float, priority: int = 0
 ) -> Item:
+    prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
     if op == Adasum:
         if prescale != 1.0 or postscale != 1.0:
             raise ValueError("Adasum takes no prescale_factor or postscale_factor")
         return Item("adasum", name, tensor, output, priority=priority)
-    if op not in OPS:
-        raise ValueError(f"op is Average, Sum, Adasum, Min, Max or Product, not {op!r}")
-    return Item("allreduce", name, tensor, output, OPS[op], prescale=prescale, postscale=postscale, priority=priority)
+    return Item(
+        "allreduce", name, tensor, output, operator_name(op), prescale=prescale, postscale=postscale, priority=priority
+    )
 
 
 def _allreduces(
@@ -49,7 +51,7 @@ def _allreduces(
     priorities: Sequence[int] | None = None,
 ) -> list[Item]:
     """Items of a group; of a single one the name is not numbered. `outputs` None: in place."""
-    base = f"allreduce.{name}" if name is not None else handles.unnamed("allreduce", process_set)
+    base = handles.named("allreduce", name, process_set)
     items = []
     for number, tensor in enumerate(tensors):
         x = changeable(tensor) if outputs is None else sendable(tensor)
@@ -113,7 +115,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """A new tensor: the reduction over all ranks. Its gradient is the same reduction of the gradients."""
-    small, context = compression.compress(tensor)
+    small, context = compressor(compression).compress(tensor)
     reduced = Allreduce.apply(small, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     result: torch.Tensor = compression.decompress(reduced, context)
     return result
@@ -144,6 +146,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """allreduce_async of several tensors, which are reduced together; gives a list."""
+    tensors = several(tensors)
     outputs = [empty_like(tensor) for tensor in tensors]
     items = _allreduces(tensors, outputs, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, lambda _: outputs)
@@ -159,6 +162,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """allreduce_async_ of several tensors, which are reduced together."""
+    tensors = several(tensors)
     items = _allreduces(tensors, None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, lambda _: list(tensors))
 
@@ -191,7 +195,8 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """New tensors: the reductions over all ranks. Differentiable, as allreduce is."""
-    small, contexts = zip(*map(compression.compress, tensors), strict=True) if tensors else ((), ())
+    tensors = several(tensors)
+    small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True) if tensors else ((), ())
     reduced = GroupedAllreduce.apply(
         name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small
     )
@@ -208,6 +213,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce tensors in place over all ranks; returns them."""
+    tensors = several(tensors)
     items = _allreduces(tensors, None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     handles.run(items, process_set, list)
     return list(tensors)

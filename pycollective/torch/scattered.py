@@ -6,9 +6,20 @@ from typing import Any
 
 import torch
 
+from pycollective import checks
 from pycollective.engine import Item
 from pycollective.torch import handles
-from pycollective.torch.arguments import OPS, Average, Sum, Tensors, sendable
+from pycollective.torch.arguments import (
+    OPS,
+    Average,
+    Sum,
+    Tensors,
+    compressor,
+    factor,
+    require_dense,
+    sendable,
+    several,
+)
 from pycollective.torch.compression import Compression
 from pycollective.torch.moving import Allgather
 from pycollective.torch.process_sets import ProcessSet, global_process_set
@@ -17,11 +28,16 @@ from pycollective.torch.process_sets import ProcessSet, global_process_set
 def _reducescatters(
     tensors: Tensors, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> list[Item]:
+    if type(op) is not int:
+        op = checks.integer(op, "op")
+    prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
     if op not in (Average, Sum):
         raise NotImplementedError(f"reducescatter takes op=Average and op=Sum, not {op!r}")  # a RuntimeError
-    base = f"reducescatter.{name}" if name is not None else handles.unnamed("reducescatter", process_set)
+    base = handles.named("reducescatter", name, process_set)
     items = []
     for number, tensor in enumerate(tensors):
+        if not isinstance(tensor, torch.Tensor):
+            require_dense(tensor)
         if tensor.dim() == 0:
             raise ValueError("reducescatter needs a tensor with an axis to cut")
         label = base if len(tensors) == 1 else f"{base}.{number}"
@@ -51,7 +67,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """reducescatter_async of several tensors; gives a list."""
-    items = _reducescatters(tensors, name, op, prescale_factor, postscale_factor, process_set)
+    items = _reducescatters(several(tensors), name, op, prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, list)
 
 
@@ -59,11 +75,11 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
                 *tensors: torch.Tensor) -> Any:  # fmt: skip
+        items = _reducescatters(tensors, name, op, prescale, postscale, process_set)
+        results = handles.run(items, process_set, list)
         ctx.process_set = process_set
         ctx.factor = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)
-        return tuple(
-            handles.run(_reducescatters(tensors, name, op, prescale, postscale, process_set), process_set, list)
-        )
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -96,6 +112,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """reducescatter of several tensors."""
-    small, contexts = zip(*map(compression.compress, tensors), strict=True) if tensors else ((), ())
+    tensors = several(tensors)
+    small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True) if tensors else ((), ())
     reduced = _Reducescatter.apply(name, op, prescale_factor, postscale_factor, process_set, *small)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]

@@ -1,16 +1,44 @@
-"""`horovod.common.util`: what can be used, and small helpers that scripts took from there."""
+"""`horovod.common.util`: what can be used, and helpers that scripts and Horovod's own tests take from there."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import pycollective.torch
 from pycollective.torch import mpi_ops
+from pycollective.torch.arguments import (
+    get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun,
+)
 
 T = TypeVar("T")
+
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+"""The frameworks that Horovod knows; here only torch is available."""
+
+_cache = functools.cache
+"""Decorator: a function is called once for each combination of (hashable) arguments."""
+
+
+def get_ext_suffix() -> str:
+    """The suffix of compiled extension modules of this Python, such as ".cpython-311-x86_64-linux-gnu.so"."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Path of the extension module args[-1], in the folders args[:-1] beside the file `pkg_path`.
+
+    Raises:
+        ValueError: no `args`.
+    """
+    if not args:
+        raise ValueError("get_extension_full_path needs the name of an extension module")
+    return os.path.join(os.path.dirname(pkg_path), *args) + get_ext_suffix()
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -26,6 +54,26 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: Any = None, 
     """
     if not extension_available(ext_name.removeprefix("horovod.")):
         raise ImportError(f"{ext_name}: pycollective stands in for horovod.torch only")
+
+
+def _check_extension_lambda(ext_base_name: str, fn: Callable[[Any], T], fn_desc: str, verbose: bool) -> T | None:
+    """fn(horovod.torch) for "torch"; None for other frameworks, or if `fn` raises.
+
+    Args:
+        fn_desc: what a true result means, for the message ("built with MPI").
+        verbose: print the outcome.
+    """
+    result = None
+    if extension_available(ext_base_name):
+        with contextlib.suppress(Exception):
+            result = fn(pycollective.torch)
+    if verbose:
+        print(f"Extension {ext_base_name} {'was' if result else 'was NOT'} {fn_desc}.")
+    return result
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Does nothing: pycollective is not built against a particular version of a framework."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -79,32 +127,34 @@ def is_iterable(value: Any) -> bool:
 
 @contextlib.contextmanager
 def env(**variables: str | None) -> Iterator[None]:
-    """Environment variables in a with statement; None takes one away. Afterwards they are as before."""
-    before = {name: os.environ.get(name) for name in variables}
-    _set(variables)
+    """Environment variables in a with statement; those given as None are left as they are. Restored afterwards."""
+    wanted = {name: value for name, value in variables.items() if value is not None}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        _set(before)
-
-
-def _set(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Whether a version such as "2.13.0+cpu" is `target`, three numbers with dots, or a later one.
 
     Raises:
-        ValueError: `target` is something else.
+        ValueError: one of them is no string, or `target` is not of that form.
     """
+    if not isinstance(ver, str) or not isinstance(target, str):
+        raise ValueError(f"versions are strings, not {ver!r} ({type(ver).__name__}) and {target!r}")
     if not re.fullmatch(r"\d+\.\d+\.\d+", target):
         raise ValueError(f"target={target!r} is not of the form 1.2.3")
     parts = re.match(r"(\d+(?:\.\d+)*)\.?(a|b|rc|dev)?", ver)
-    found = [int(part) for part in parts[1].split(".")] if parts else []
+    if parts is None:
+        raise ValueError(f"ver={ver!r} is not a version")
     goal = [int(part) for part in target.split(".")]
-    return found > goal or (found == goal and parts is not None and not parts[2])  # 2.10.0a0 comes before 2.10.0
+    found = [int(part) for part in parts[1].split(".")]
+    found += [0] * (len(goal) - len(found))
+    return found > goal or (found == goal and not parts[2])  # 2.10.0a0 comes before 2.10.0

@@ -13,26 +13,36 @@ import torch.distributed as dist
 
 from pycollective.comm.communicator import forget_all
 from pycollective.comm.rail_calls import RailCalls
-from pycollective.torch.distributed import kept, rendezvous
+from pycollective.comm.teams import Exchange
+from pycollective.torch.distributed import accelerate, kept, rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
+from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.lane import Lane
 from pycollective.torch.distributed.mailbox import Mailbox
-from pycollective.torch.distributed.meeting import StoreExchange, meet, mpi_group
+from pycollective.torch.distributed.meeting import meet
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
 
 NAME = "pycollective"
+_registered = False
 _live: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
 def register() -> None:
-    """Make the backend known to torch; may be called twice."""
-    if NAME in dist.Backend.backend_list:
+    """Make the backend known to torch; may be called twice.
+
+    pycollective.autoload may have named it before, with a creator that imports this module.
+    """
+    global _registered
+    if _registered:
         return
+    _registered = True
+    rendezvous._TORCHS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # if autoload was there
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.register()
     kept.register()
+    accelerate.adapt()
     atexit.register(_leave)
     os.register_at_fork(after_in_child=_forget)
 
@@ -50,22 +60,26 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     """
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"pg_options of this backend are its Options, not {type(options).__name__}")
-    store, rank, size = made_by_torch.store, made_by_torch.group_rank, made_by_torch.group_size
+    store, rank = made_by_torch.store, made_by_torch.group_rank
     timeout = made_by_torch.timeout.total_seconds()
-    ranks: Sequence[int] = made_by_torch.global_ranks_in_group or range(size)
+    ranks: Sequence[int] = made_by_torch.global_ranks_in_group or range(made_by_torch.group_size)
     name = str(made_by_torch.group_id)
-    exchange = StoreExchange(store, rank, size, "group", timeout)
-    comm = meet(exchange, rank, ranks, f"process group {name}")
+
+    def mailbox(exchange: Exchange) -> Mailbox:
+        return Mailbox(exchange, rank, len(ranks))
 
     def beside() -> Any:
-        return meet(StoreExchange(store, rank, size, "lane", timeout), rank, ranks, f"process group {name}/lane")
+        return meet(store, rank, ranks, f"process group {name}/lane", timeout, "lane")[0]
+
+    comm, box = meet(store, rank, ranks, f"process group {name}", timeout, "group", mailbox)
 
     messages: Messages | MpiMessages
     if isinstance(comm._backend, RailCalls):
-        messages = MpiMessages(mpi_group(exchange), timeout)
+        messages = MpiMessages(comm._backend.rail.dup().comm, timeout)
     else:
-        messages = Messages(comm, Mailbox(exchange, rank, size), timeout)
-    lane = Lane(beside, f"pycollective-{name}")
+        assert box is not None
+        messages = Messages(comm, box, timeout)
+    lane = Lane(beside, f"pycollective-{name}", Health(comm))
     group = ProcessGroup(comm, lane, messages, options or Options(), timeout, name, store)
     _live.add(group)
     return group

@@ -118,8 +118,8 @@ class Calls(dist.ProcessGroup):
     # -- how a call is carried out -----------------------------------------------------------------------------------
 
     def _seconds(self, opts: Any) -> float:
-        given = opts.timeout.total_seconds()
-        return float(given) if given > 0 else self._timeout
+        given = opts.timeout.total_seconds()  # negative: not set
+        return float(given) if given >= 0 else self._timeout
 
     @contextmanager
     def _draw(self, kind: str) -> Iterator[None]:
@@ -157,6 +157,8 @@ class Calls(dist.ProcessGroup):
         if profiling.enabled() and not self._drawn:
             with self._draw(kind):
                 return self._call(kind, data, into, opts, outputs, finish, op=op, root=root, counts=counts, scale=scale)
+        if root != -1 and not 0 <= root < self.comm.size:
+            raise ValueError(f"root {root} is not a rank of this process group of {self.comm.size}")
         self._calls += 1
         within = self._lane.inside()
         device = -1 if kind == "barrier" else cuda().device(into if data is None else data)

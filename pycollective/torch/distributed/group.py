@@ -97,17 +97,23 @@ class ProcessGroup(Reductions, Moving):
         self._streams.synchronize()
         return self._call("barrier", _NOTHING, _NOTHING, opts, [])
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the missing ranks, always all of them.
 
         dist.monitored_barrier turns away every backend but Gloo: call the group's method.
 
+        Args:
+            timeout: how long to wait, also in seconds; 0: not at all, for where all ranks must have arrived before;
+                None: the group's timeout.
+            wait_all_ranks: without effect.
+
         Raises:
             pycollective.TimeoutError: ranks are missing after `timeout`; the group is of no use any more.
+            ValueError: `timeout` is no duration, negative, or 1e9 s or more.
         """
         opts = c10d.BarrierOptions()
         if timeout is not None:
-            opts.timeout = timeout
+            opts.timeout = _duration(timeout)
         self.barrier(opts).wait()
 
     # -- messages ------------------------------------------------------------
@@ -175,6 +181,13 @@ class Received(Work):
         return int(flight.sender)
 
     _source_rank = source_rank
+
+
+def _duration(timeout: timedelta | float) -> timedelta:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
+        raise ValueError(f"timeout is a timedelta or a number of seconds, not negative and below 1e9; not {timeout!r}")
+    return timedelta(seconds=seconds)
 
 
 def _chain(finishes: Sequence[Callable[[], None]]) -> Callable[[], None]:

@@ -12,11 +12,15 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from pycollective.comm.communicator import Communicator
-from pycollective.errors import CommunicatorError, TimeoutError
+from pycollective.errors import CommunicatorError, Error, NestedCallError, TimeoutError
+from pycollective.torch.distributed.health import Health
 
+_LOOK = 0.05
+"""Seconds between two looks after the other ranks."""
 Job = Callable[["Lane"], Any]
 """What a lane carries out. It asks for `lane.comm` only if all ranks' jobs do: making that is collective."""
 
@@ -24,15 +28,15 @@ Job = Callable[["Lane"], Any]
 class Ticket:
     """A job under way; waits and tests as a communicator's handle does."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, lane: Lane) -> None:
+        self._job, self._lane = job, lane
         self._through = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
 
     def carry_out(self, lane: Lane) -> None:
         try:
-            self.result = self._job(lane)
+            self.result = lane.perform(self._job)
         except BaseException as error:
             self.error = error
         self._job = _nothing  # lets go of its tensors
@@ -43,11 +47,17 @@ class Ticket:
         self._through.set()
 
     def test(self) -> bool:
-        """Whether the job is through, well or badly."""
+        """Whether the job has completed or failed."""
         return self._through.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the job is through; raises what it raised, or TimeoutError after `timeout` seconds."""
+        """Block until the job has completed; raises what it raised, or TimeoutError after `timeout` seconds.
+
+        Raises:
+            NestedCallError: this thread carries out a job before it, and would wait for itself.
+        """
+        if not self._through.is_set():
+            self._lane.require_outside()
         if not self._through.wait(timeout):
             raise TimeoutError("the call is not through yet; it can be waited for again")
         if self.error is not None:
@@ -59,10 +69,14 @@ def _nothing(lane: Lane) -> None:
 
 
 class Lane:
-    """Args: build: collective, makes the lane's communicator; called when a job first asks for it."""
+    """Args:
+    build: collective, makes the lane's communicator; called when a job first asks for it.
+    name: for messages.
+    health: of the process group.
+    """
 
-    def __init__(self, build: Callable[[], Communicator], name: str) -> None:
-        self._build, self._name = build, name
+    def __init__(self, build: Callable[[], Communicator], name: str, health: Health) -> None:
+        self._build, self._name, self._health = build, name, health
         self._comm: Communicator | None = None
         self._jobs: collections.deque[Ticket] = collections.deque()
         self._changed = threading.Condition()
@@ -70,21 +84,57 @@ class Lane:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._ident: int | None = None
+        self._runner: int | None = None  # the thread that carries out a job now
 
     @property
     def comm(self) -> Communicator:
-        """The lane's communicator; only for the job that is being carried out."""
+        """The lane's communicator; only for the job that is being carried out. Raises what has ended the group."""
+        self._health.require_sound()
         if self._comm is None:
-            self._comm = self._build()
+            try:
+                self._comm = self._built()
+            except Error as error:
+                self._health.give_up(error)
+                raise
         return self._comm
+
+    def _built(self) -> Communicator:
+        """Ranks meet through torch's store, which does not tell who is gone: this thread looks after them meanwhile."""
+        self._health.check()
+        building: Future[Communicator] = Future()
+
+        def build() -> None:
+            try:
+                building.set_result(self._build())
+            except BaseException as error:
+                building.set_exception(error)
+
+        threading.Thread(target=build, name=f"{self._name} meets", daemon=True).start()
+        while not wait([building], _LOOK).done:
+            self._health.check()
+        return building.result()
+
+    def perform(self, job: Job) -> Any:
+        """What `job(self)` returns. If it raises what ends the lane's communicator, that ends the group's, too."""
+        try:
+            return job(self)
+        except Error as error:
+            if self._comm is not None and self._comm._backend.poisoned:
+                self._health.give_up(error)
+            raise
 
     def inside(self) -> bool:
         """Whether the caller is a job of this lane."""
         return threading.get_ident() == self._ident
 
+    def require_outside(self) -> None:
+        """Raise NestedCallError if the caller carries out a job of this lane: it cannot wait for a later one."""
+        if threading.get_ident() == self._runner:
+            raise NestedCallError.on(self._name)
+
     def submit(self, job: Job) -> Ticket:
         """Carry out `job(lane)` on the lane's thread, after all jobs before it."""
-        ticket = Ticket(job)
+        ticket = Ticket(job, self)
         with self._changed:
             if self._closed:
                 ticket.fail(CommunicatorError("the process group was destroyed"))
@@ -97,19 +147,24 @@ class Lane:
         return ticket
 
     def run(self, job: Job) -> Any:
-        """What `job(lane)` returns, after all jobs before it: here, without a change of thread, if there is none."""
+        """What `job(lane)` returns, after all jobs before it: here, without a change of thread, if there is none.
+
+        Raises:
+            NestedCallError: called by a signal handler or a finalizer, while this thread carries out a job here.
+        """
         if self.inside():
             return job(self)
+        self.require_outside()
         with self._changed:
             idle = not (self._busy or self._jobs or self._closed)
             if idle:
-                self._busy = True
+                self._busy, self._runner = True, threading.get_ident()
         if not idle:
             ticket = self.submit(job)
             ticket.wait()
             return ticket.result
         try:
-            return job(self)
+            return self.perform(job)
         finally:
             self._rest()
 
@@ -136,7 +191,7 @@ class Lane:
 
     def _rest(self) -> None:
         with self._changed:
-            self._busy = False
+            self._busy, self._runner = False, None
             self._changed.notify_all()
 
     def _loop(self) -> None:
@@ -147,6 +202,6 @@ class Lane:
                 if self._closed:
                     return
                 ticket = self._jobs.popleft()
-                self._busy = True
+                self._busy, self._runner = True, self._ident
             ticket.carry_out(self)
             self._rest()

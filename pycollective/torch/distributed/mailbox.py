@@ -8,15 +8,10 @@ a reader tells by the word itself whether it is new, whatever order the memory s
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
-from pycollective.errors import CommunicatorError
+from pycollective.comm import teams
+from pycollective.comm.teams import Exchange, share_segment
 
 SLOTS = 128
 """Messages from one rank to another that can be announced and not yet taken."""
@@ -25,14 +20,15 @@ _MASK = (1 << _NUMBER_BITS) - 1
 
 
 class Mailbox:
-    """Args: exchange, rank, size: of the process group.
+    """Args: exchange, rank, size: of the process group, whose ranks are all on this host.
 
     Collective; raises CommunicatorError where memory cannot be shared.
     """
 
-    def __init__(self, exchange: Callable[[bytes], list[bytes]], rank: int, size: int) -> None:
-        self._memory = _share(exchange, rank, 8 * size * size * (2 * SLOTS + 1))
-        words = np.frombuffer(self._memory, np.uint64).reshape(size, size, 2 * SLOTS + 1)
+    def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
+        nbytes = 8 * size * size * (2 * SLOTS + 1)
+        memory = share_segment(exchange, rank, range(size), nbytes, teams.KINDS)
+        words = np.frombuffer(memory, np.uint64).reshape(size, size, 2 * SLOTS + 1)  # type: ignore[call-overload]
         self._outgoing = words[rank]  # [receiver]
         self._incoming = words[:, rank]  # [sender]
         self._sent = [0] * size
@@ -66,26 +62,3 @@ class Mailbox:
         """Go on to the message after `next`."""
         self._taken[source] += 1
         self._incoming[source, -1] = self._taken[source]
-
-
-def _share(exchange: Callable[[bytes], list[bytes]], rank: int, nbytes: int) -> Any:
-    """Rank 0 makes anonymous memory; the others open it through its process, as windows are."""
-    descriptor, problem, token = -1, "", ""
-    if rank == 0:
-        descriptor = os.memfd_create("pycollective", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, nbytes)
-        token = f"/proc/{os.getpid()}/fd/{descriptor}"
-    token = exchange(token.encode())[0].decode()
-    try:
-        if rank != 0:
-            descriptor = os.open(token, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        problem = f"rank {rank} cannot map rank 0's memory: {error}"
-    problems = [text.decode() for text in exchange(problem.encode()) if text]
-    try:
-        if problems:
-            raise CommunicatorError(problems[0])
-        return mmap.mmap(descriptor, nbytes)
-    finally:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)

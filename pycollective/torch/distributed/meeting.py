@@ -1,53 +1,79 @@
-"""How the ranks of a process group find each other: through torch's store, whoever started them."""
+"""How the ranks of a process group find each other: torch's store tells them where, under every launcher.
+
+Anybody who reaches a store of torch can write to it. So ranks take from it only what cannot hurt: who shares a host,
+random numbers that go into the name of a socket, and ranks in MPI. What they then hear comes over that socket, from
+processes of the same user, or over MPI. Where a stranger has changed something in the store, the ranks do not meet;
+they never meet others, since the name depends on what each of them knows by itself as well.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pycollective.comm.bootstrap import launcher
 from pycollective.comm.communicator import Communicator
-from pycollective.comm.mpi_bootstrap import import_mpi
+from pycollective.comm.mpi_bootstrap import gather_among, import_mpi
 from pycollective.comm.nodes import Nodes, node_key, place
-from pycollective.comm.rendezvous import name_ranks
-from pycollective.comm.teams import build_team
+from pycollective.comm.rendezvous import SocketBootstrap, name_ranks
+from pycollective.comm.teams import Exchange, build_team
 from pycollective.errors import BootstrapError
 
-Exchange = Callable[[bytes], list[bytes]]
+T = TypeVar("T")
+_SAID = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
+"""What a rank puts into the store: a digest of its host and a random number."""
+_MPI_RANK = re.compile(rb"[0-9]{1,9}|none")
+_JOB = ("PYCOLLECTIVE_RENDEZVOUS", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID")
+"""Variables by which a launcher tells its jobs apart: the same on all ranks."""
 
 
 class StoreExchange:
-    """A collective allgather of bytes over a store; each `part` of a group has keys of its own.
+    """A collective allgather of short texts over a store; each `part` of a group has keys of its own.
 
     Args:
         store: of this process group alone (a PrefixStore).
         rank, size: in the process group.
         part: what the exchange is for.
+        name: of the group, for messages.
         timeout: seconds to wait for the others in each call.
 
+    Attributes:
+        turn: how often this rank has met here; the same on all ranks.
+
     Raises (the call):
-        BootstrapError: ranks that have not come in time, named; or a store that is gone.
+        BootstrapError: ranks that have not come in time, named; a store that is gone, or that holds something else than
+            the ranks put there.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, part: str, timeout: float) -> None:
-        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+    def __init__(self, store: Any, rank: int, size: int, part: str, name: str, timeout: float) -> None:
+        self._store, self._rank, self._size, self._name, self._timeout = store, rank, size, name, timeout
         # A store may outlive a group, and a group of the same name may come after it: torchrun's agent keeps one for
         # the whole job. Every rank counts the times that it has met here, and they all count the same.
-        self._prefix = f"pycollective/{part}/{store.add(f'pycollective/{part}/{rank}', 1)}"
+        self.turn = int(store.add(f"pycollective/{part}/{rank}", 1))
+        self._prefix = f"pycollective/{part}/{self.turn}"
         self._calls = 0
 
-    def __call__(self, data: bytes) -> list[bytes]:
+    def __call__(self, text: bytes, form: re.Pattern[bytes]) -> list[bytes]:
+        """Every rank's `text`, which has the form `form`."""
         prefix = f"{self._prefix}/{self._calls}"
         self._calls += 1
-        self._store.set(f"{prefix}/{self._rank}", data + b".")  # no store takes an empty value
+        self._store.set(f"{prefix}/{self._rank}", text)
         keys = [f"{prefix}/{rank}" for rank in range(self._size)]
         try:
             self._store.wait(keys, timedelta(seconds=self._timeout))
         except RuntimeError as error:
             raise BootstrapError(self._missing(keys, error)) from None
-        return [bytes(self._store.get(key))[:-1] for key in keys]
+        said = [bytes(self._store.get(key)) for key in keys]
+        wrong = [rank for rank, one in enumerate(said) if not form.fullmatch(one)]
+        if wrong or said[self._rank] != text:
+            ranks = name_ranks(wrong or [self._rank])
+            raise BootstrapError(f"torch's store holds something else than {ranks} of {self._name} put there")
+        return said
 
     def _missing(self, keys: Sequence[str], error: Exception) -> str:
         try:
@@ -60,40 +86,78 @@ class StoreExchange:
         return f"{name_ranks(late)} of {self._size} {have} not joined the process group within {self._timeout:g} s"
 
 
-def meet(exchange: StoreExchange, rank: int, world_ranks: Sequence[int], name: str) -> Communicator:
+def meet(
+    store: Any,
+    rank: int,
+    world_ranks: Sequence[int],
+    name: str,
+    timeout: float,
+    part: str,
+    also: Callable[[Exchange], T] | None = None,
+) -> tuple[Communicator, T | None]:
     """Collective: a communicator of a process group's ranks.
 
     Args:
-        exchange: among them.
-        rank: of this process among them.
-        world_ranks: their global ranks, for messages.
-        name: for messages.
+        store: of this process group alone (a PrefixStore).
+        rank: of this process in the group.
+        world_ranks: the global ranks of the group, in its order.
+        name: of the group, for messages.
+        timeout: seconds to wait for the others.
+        part: what the communicator is for; a group may have several.
+        also: called before the ranks part, with an exchange among them, if they are on one host.
+
+    Returns:
+        the communicator, and what `also` returned.
 
     Raises:
-        BootstrapError: see StoreExchange; also if the ranks are on several hosts and no mpirun started them.
+        BootstrapError: ranks that have not come in time, named; a store that is gone, or that holds something else than
+            the ranks have put there; ranks on several hosts that no mpirun started.
         CommunicatorError: no memory can be shared.
     """
-    nodes = place(exchange(node_key()), rank)
+    exchange = StoreExchange(store, rank, len(world_ranks), part, name, timeout)
+    host = hashlib.sha256(node_key()).hexdigest()[:32]
+    said = exchange(f"{host} {secrets.token_hex(16)}".encode(), _SAID)
+    key = _key(store, [name, part, str(exchange.turn), *map(str, world_ranks)], said)
+    nodes = place([text.split()[0] for text in said], rank)
     if nodes.count > 1:
-        return _across_hosts(exchange, nodes, world_ranks, name)
-    team = build_team(exchange, rank, range(len(world_ranks)), world_ranks, name, threads=False)
+        return _across_hosts(exchange, key, nodes, world_ranks, name, timeout), None
+    hint = f"by torch's store all ranks of {name} have come"
+    meeting = SocketBootstrap(f"torch/{key}", rank, len(world_ranks), kind="torch", timeout=timeout, hint=hint)
+    try:
+        team = build_team(meeting.allgather, rank, range(len(world_ranks)), world_ranks, name, threads=False)
+        made = also(meeting.allgather) if also is not None else None
+    finally:
+        meeting.close()
     assert team is not None  # every rank is a member
-    return Communicator(team, nodes=nodes, world_ranks=world_ranks, name=name)
+    return Communicator(team, nodes=nodes, world_ranks=world_ranks, name=name), made
 
 
-def _across_hosts(exchange: StoreExchange, nodes: Nodes, world_ranks: Sequence[int], name: str) -> Communicator:
+def _key(store: Any, known: Sequence[str], said: Sequence[bytes]) -> str:
+    """32 digits that only these ranks of this job come to: from what each knows by itself, and what the store says."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    job = [str(os.geteuid()), str(getattr(store, "port", "")), *(os.environ.get(name, "") for name in _JOB)]
+    text = "\0".join([*job, *known]).encode() + b"\0" + b"\0".join(said)
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def _across_hosts(
+    exchange: StoreExchange, key: str, nodes: Nodes, world_ranks: Sequence[int], name: str, timeout: float
+) -> Communicator:
+    """The ranks in MPI come from the store: they are used once all ranks have confirmed them over MPI."""
     from pycollective.comm.mpi_rail import MpiRail
     from pycollective.comm.rail_calls import RailCalls
 
-    under_mpi = launcher(os.environ) == "mpi"
-    if not all(said == b"mpi" for said in exchange(b"mpi" if under_mpi else b"")):
-        raise BootstrapError(f"the ranks of this process group are on {nodes.count} hosts: start them with mpirun")
-    rail = RailCalls(MpiRail(mpi_group(exchange)))
-    return Communicator(rail, nodes=nodes, world_ranks=world_ranks, name=name)
-
-
-def mpi_group(exchange: StoreExchange) -> Any:
-    """Collective: an mpi4py communicator of the process group's ranks, who tell each other their numbers in MPI."""
-    mpi = import_mpi()
-    numbers = [int(text) for text in exchange(str(mpi.COMM_WORLD.Get_rank()).encode())]
-    return mpi.COMM_WORLD.Create_group(mpi.COMM_WORLD.Get_group().Incl(numbers))
+    world = import_mpi().COMM_WORLD if launcher(os.environ) == "mpi" else None
+    said = exchange(b"none" if world is None else str(world.Get_rank()).encode(), _MPI_RANK)
+    if world is None or b"none" in said:
+        raise BootstrapError(f"the ranks of {name} are on {nodes.count} hosts: start them with mpirun")
+    numbers = [int(text) for text in said]
+    if len(set(numbers)) < len(numbers) or max(numbers) >= world.Get_size():
+        raise BootstrapError(f"torch's store has other ranks of {name} than MPI: {name_ranks(numbers)}")
+    mine = f"{key} {numbers}".encode()
+    tag = 1 + int(key[:4], 16) % (1 << 14)  # of this meeting, as another thread may be at another one
+    if set(gather_among(world, numbers, nodes.rank, mine, timeout, tag, f"joined {name}")) != {mine}:
+        raise BootstrapError(f"torch's store has told the ranks of {name} different things")
+    group = world.Create_group(world.Get_group().Incl(numbers), tag)
+    return Communicator(RailCalls(MpiRail(group)), nodes=nodes, world_ranks=world_ranks, name=name)

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from pycollective.comm.calls import rank_number
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
+from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
 
 _EAGER_LOOKS = 200
@@ -144,7 +146,8 @@ class Messages:
         """Block until a message is on its way.
 
         Raises:
-            TimeoutError: it is not at `until`. PeerLostError: it will never be. CommunicatorError: closed.
+            TimeoutError: it is not at `until`; it may still come. PeerLostError: it never will. CommunicatorError:
+            closed. Whatever else has ended the group.
         """
         looks, nap = 0, _NAP
         while not self.started(one):
@@ -230,19 +233,24 @@ class Messages:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _check_peer(self, peer: int) -> None:
-        if not 0 <= peer < self.comm.size:
+        if not 0 <= rank_number(peer, "peer") < self.comm.size:
             raise ValueError(f"{peer} is not a rank of this process group of {self.comm.size}")
         if self._closed:
             raise CommunicatorError("the process group was destroyed")
 
     def _require_sender(self, one: Send | Receive) -> None:
         team: Any = self.comm._backend
-        peer = one.dest if isinstance(one, Send) else one.source
-        if peer is None or self.started(one):
+        team.require_sound()
+        if self.started(one):
             return
-        lost = team.gone(peer) or team.departed(peer)
+        peer = one.dest if isinstance(one, Send) else one.source
+        peers = [peer] if peer is not None else [rank for rank in range(self.comm.size) if rank != self.comm.rank]
+        lost = peers and all(team.gone(each) or team.departed(each) for each in peers)
         if lost and not self.started(one):  # its last words may have come before it went
-            raise PeerLostError(f"rank {peer} is gone; {self._described(one)}", peer)
+            error = PeerLostError(f"rank {peers[0]} is gone; {self._described(one)}", peers[0])
+            if not team.departed(peers[0]):  # no group goes on after that
+                Health(self.comm).give_up(error)
+            raise error
 
     def _described(self, one: Send | Receive) -> str:
         if isinstance(one, Send):

@@ -64,7 +64,7 @@ class MpiMessage:
 
     def __init__(self, box: MpiMessages, request: Any, data: Any, receives: bool = False) -> None:
         self._box, self._request, self._data, self._receives = box, request, data, receives
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # a signal handler may come while this thread holds it
         self._done = False
         self._wrong = ""
         self.sender = -1

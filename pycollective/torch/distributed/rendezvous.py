@@ -1,9 +1,14 @@
-"""How torch finds rank, size and store under launchers that it does not know: mpirun, `pycollective run`."""
+"""How torch finds rank, size and store under launchers that it does not know: mpirun, `pycollective run`.
+
+torch's store takes values from anybody who reaches its port. So the store that is made here listens on one address
+alone, the loopback where the job is on one host; and nothing that matters is taken from any store (see meeting.py).
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,6 +16,8 @@ from typing import Any
 import torch.distributed as dist
 
 from pycollective.comm import bootstrap, world
+from pycollective.comm.communicator import Communicator
+from pycollective.errors import BootstrapError
 
 SCHEME = "pycollective"
 _TORCHS = importlib.import_module("torch.distributed.rendezvous")  # `dist.rendezvous` is a function
@@ -22,13 +29,15 @@ Answer = Iterator[tuple[Any, int, int]]
 def register() -> None:
     """Make torch know `init_method="pycollective://"`, and let its default use that where torch has no answer.
 
-    torch's default, "env://", wants RANK in the environment, which mpirun does not set.
+    torch's default, "env://", wants RANK in the environment, which mpirun does not set. `pycollective run` does; its
+    ranks still meet at our store, which listens on the loopback only.
     """
     _TORCHS.register_rendezvous_handler(SCHEME, meet)
     from_environment = _TORCHS._rendezvous_handlers["env"]
 
     def handler(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
-        ours = "RANK" not in os.environ and "rank=" not in url and bootstrap.launcher(os.environ) in _KINDS
+        may = "rank=" not in url and ("RANK" not in os.environ or "PYCOLLECTIVE_RANK" in os.environ)
+        ours = may and bootstrap.launcher(os.environ) in _KINDS
         answer: Answer = meet(url, timeout) if ours else from_environment(url, timeout=timeout, **more)
         return answer
 
@@ -45,19 +54,56 @@ def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer
         BootstrapError: see pycollective.init.
     """
     comm = world.init()
-    host = "localhost" if comm.local_size == comm.size else _name()
-    store = None
-    if comm.rank == 0:
-        store = dist.TCPStore(host, 0, comm.size, True, timeout, wait_for_workers=False)
-    told = comm._exchange(f"{host} {store.port}".encode() if store is not None else b"")[0]
-    host, port = told.decode().split()
+    seen = _as_others_see_rank_0(comm)
+    store = _serve(seen, comm.size, timeout) if comm.rank == 0 else None
+    told = comm._exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
     if store is None:
+        host, port = told.decode().split()
         store = dist.TCPStore(host, int(port), comm.size, False, timeout)
     yield store, comm.rank, comm.size
     raise RuntimeError(f"{SCHEME}:// cannot meet twice")
 
 
-def _name() -> str:
-    import socket
+def _serve(addresses: list[str], size: int, timeout: timedelta) -> Any:
+    """A store that listens on the first of some addresses that is this host's."""
+    for address in addresses:
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind((address, 0))
+            break
+        except OSError:  # other hosts reach this one through a router that translates addresses
+            listener.close()
+    else:
+        raise BootstrapError(f"rank 0 cannot open a port on {', '.join(addresses)}")
+    port = listener.getsockname()[1]
+    # Told to open a port, torch would listen on every interface.
+    return dist.TCPStore(address, port, size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
 
-    return socket.gethostname()
+
+def _as_others_see_rank_0(comm: Communicator) -> list[str]:
+    """Collective: addresses of rank 0's host, as other hosts resolve its name; on one host the loopback alone."""
+    if comm.local_size == comm.size:
+        return ["127.0.0.1"]
+    name = comm._exchange(socket.gethostname().encode())[0].decode()
+    elsewhere = comm._nodes.node != comm._nodes.of[0] and comm.local_rank == 0
+    said = comm._exchange((_resolve(name) if elsewhere else "").encode())
+    return [*dict.fromkeys(text.decode() for text in said if text), _default_address()]
+
+
+def _resolve(name: str) -> str:
+    """The address of a host, IPv4 if it has one; empty if the name is not known."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return str(min(found, key=lambda row: row[0] != socket.AF_INET)[4][0])
+
+
+def _default_address() -> str:
+    """The address from which this host speaks to others; the loopback if it does not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of no host (RFC 5737), and nothing is sent
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -102,7 +102,7 @@ class Work(dist.Work):
         self.flight = flight
         self.outputs, self._finish, self._lane = list(outputs), finish, lane
         self.copies = finish is not None
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # a signal handler may come while this thread holds it
         self._through = False
         self._future: Any = None
         self._error: BaseException | None = None

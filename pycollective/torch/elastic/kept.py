@@ -1,7 +1,8 @@
-"""Commits that outlive the job: a job that is started anew, on more ranks or fewer, goes on from the last one.
+"""Commits that outlive the job: a job that is started anew, on more ranks or fewer, continues from the last one.
 
-PYCOLLECTIVE_ELASTIC_FILE names the file. Rank 0 writes it at each commit and reads it before the first sync, so it has
-to lie where rank 0 finds it again.
+PYCOLLECTIVE_ELASTIC_FILE names the file. Rank 0 writes it at each commit and reads it before the first sync, so it must
+be stored where rank 0 finds it again. Reading unpickles it, which can execute code: so it is read only if it is a
+regular file of this user to which nobody else may write, and it is written with mode 0600.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pycollective.comm.private_file import open_private, write_private
 from pycollective.torch.functions import broadcast_object
 from pycollective.torch.mpi_ops import rank, size
 
@@ -23,31 +25,31 @@ _begun = False
 
 
 def keep(state: State) -> None:
-    """After a commit: leave it in the file, if there is to be one. A reader finds this commit or the one before."""
+    """After a commit: store it in the file, if one is named. A reader finds this commit or the one before."""
     content = state.kept()
     path = _path()
     if path is None or content is None or rank() != 0:
         return
-    unfinished = path.with_name(f"{path.name}.new")
-    torch.save({"ranks": size(), "state": content}, unfinished)
-    os.replace(unfinished, path)
+    write_private(path, lambda file: torch.save({"ranks": size(), "state": content}, file))
 
 
 def resume(state: State) -> None:
-    """Collective, before a sync: rank 0's state as the file has it, if there is one.
+    """Collective, before a sync: rank 0's state from the file, if there is one.
 
-    Nothing once rank 0 has been through a sync: what is in the file then are this job's own commits.
+    Nothing after rank 0's first sync: what is in the file then are this job's own commits.
 
     If another number of ranks has written it, all ranks call the reset callbacks, as after a loss.
 
     Raises:
-        ValueError: the file does not fit the state. Otherwise what torch.load raises.
+        ValueError: the file does not fit the state. PermissionError: others may have written it; see open_private.
+            Otherwise what torch.load raises.
     """
     path = _path()
     ranks: int | None = None
-    if rank() == 0 and not _begun and path is not None and path.exists():
-        # The job's own file: values in it may be of any class.
-        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    file = open_private(path) if rank() == 0 and not _begun and path is not None else None
+    if file is not None:
+        with file:  # of this user alone: values in it may be of any class
+            found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
         ranks = found["ranks"]
         state.take_kept(found["state"])
     ranks = broadcast_object(ranks)

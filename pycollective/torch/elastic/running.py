@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
+from pycollective import settings
 from pycollective.errors import Error, PeerLostError
 from pycollective.torch import basics, mpi_ops
 from pycollective.torch.elastic import kept
 from pycollective.torch.elastic.state import State
 from pycollective.torch.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-
-ELASTIC_TIMEOUT = 600.0
-"""Seconds to wait for the other ranks after a loss; HOROVOD_ELASTIC_TIMEOUT changes it. Horovod's default."""
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,13 +89,6 @@ def timeout() -> float:
     """HOROVOD_ELASTIC_TIMEOUT, in seconds.
 
     Raises:
-        ValueError: it is no positive number.
+        ValueError: it is not a positive number.
     """
-    text = os.environ.get("HOROVOD_ELASTIC_TIMEOUT", "")
-    try:
-        seconds = float(text) if text else ELASTIC_TIMEOUT
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"HOROVOD_ELASTIC_TIMEOUT={text!r} is not a positive number of seconds")
-    return seconds
+    return min(float(settings.read("HOROVOD_ELASTIC_TIMEOUT")), 1e6)  # what clocks take

@@ -1,0 +1,32 @@
+"""`horovod.runner.util.threads`, as far as Horovod's own tests import it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def in_thread(
+    target: Callable[..., Any],
+    args: Sequence[Any] = (),
+    name: str | None = None,
+    daemon: bool = True,
+    silent: bool = False,
+) -> threading.Thread:
+    """Start target(*args) in a thread of its own, which is returned.
+
+    Args:
+        name: of the thread.
+        daemon: whether the interpreter may end before it.
+        silent: ignore what `target` raises.
+    """
+
+    def run() -> None:
+        with contextlib.suppress(*(Exception,) * silent):
+            target(*args)
+
+    thread = threading.Thread(target=run, name=name, daemon=daemon)
+    thread.start()
+    return thread
