@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pycollective.comm.world import world
+from pycollective import checks
+from pycollective.comm.world import given_or_world
 from pycollective.optim.containers import Arrays, contained, copy_into, named, namespace
 from pycollective.optim.fusion import Fused
 
@@ -31,7 +32,7 @@ class Averaging:
             MismatchError: names, shapes or dtypes differ between ranks.
             TopologyError: no such topology, or it has no allreduce.
         """
-        self.comm = comm or world()
+        self.comm = given_or_world(comm)
         self._topology = topology
         self.params = params
         self._params = named(params)
@@ -50,7 +51,7 @@ class Averaging:
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Collective: overwrite the parameters on every rank by the root's. Uses up `gradients` on the way."""
-        self._fused.broadcast(self._params, root)
+        self._fused.broadcast(self._params, checks.integer(root, "root", 0, self.comm.size - 1))
 
     def broadcast_optimizer_state(self, root: int = 0) -> None:
         """Collective: all of the optimizer's state but the parameters becomes the root's on every rank."""
@@ -67,7 +68,7 @@ class Averaging:
     def _average(self, grads: Arrays | None) -> dict[str, Any]:
         """Collective: the mean over the ranks of each gradient, by name; `grads` as of `step`."""
         if grads is not None:
-            copy_into(self._fused.views, named(grads))
+            copy_into(self._fused.views, named(grads, "grads"))
         self._fused.average(self._topology)
         return self._fused.views
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pycollective import checks
 from pycollective.comm import arrays
+from pycollective.comm.private_file import require_replaceable
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.containers import check_fit, copy_into, named, namespace
 from pycollective.optim.objects import on_root
@@ -33,7 +35,8 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Averaging, **extra:
         OSError: the file cannot be written. TypeError: `extra` is not JSON, or a dtype that .npz cannot hold.
         Raised on every rank.
     """
-    on_root(lambda: _write(Path(path), optimizer, extra), 0, optimizer.comm)
+    file = _checked(path, optimizer)
+    on_root(lambda: _write(file, optimizer, extra), 0, optimizer.comm)
 
 
 def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[str, Any]:
@@ -48,10 +51,19 @@ def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[
         FileNotFoundError: there is no such file. ValueError: it is damaged, of other names or shapes, or of
         another optimizer. TypeError: of another dtype. Raised on every rank; nothing has changed then.
     """
-    extra: dict[str, Any] = on_root(lambda: _restore(Path(path), optimizer), 0, optimizer.comm)
+    file = _checked(path, optimizer)
+    extra: dict[str, Any] = on_root(lambda: _restore(file, optimizer), 0, optimizer.comm)
     optimizer.broadcast_parameters()
     optimizer.broadcast_optimizer_state()
     return extra
+
+
+def _checked(path: str | os.PathLike[str], optimizer: Averaging) -> Path:
+    checks.instance(optimizer, "optimizer", Averaging, "a DistributedSGD or a DistributedOptimizer")
+    file = Path(checks.path(path, "path"))
+    if not file.name:
+        checks.refuse_value("path", "the path of a file", path)
+    return file
 
 
 def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
@@ -67,6 +79,7 @@ def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
     slots = {slot: list(values) for slot, values in kept.items()}
     about = {"format": FORMAT, "state": state, "dtypes": foreign, "kept": slots, "extra": extra}
     content["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    require_replaceable(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # in the same folder, where renaming is atomic
     try:
         with open(partial, "wb") as file:

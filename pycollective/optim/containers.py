@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pycollective import checks
+
 Arrays = Mapping[str, Any] | Sequence[Any]
 """A dict of arrays by name, or a list; in a list their names are "0", "1", ..."""
 
@@ -29,19 +31,19 @@ def namespace(x: Any) -> Any:
     return xp
 
 
-def named(arrays: Arrays) -> dict[str, Any]:
-    """The arrays of a dict or list, by name.
+def named(arrays: Arrays, what: str = "params") -> dict[str, Any]:
+    """The arrays of a dict or list, by name; `what` they are is for errors.
 
     Raises:
         TypeError: another container, or a name that is no string.
     """
     if isinstance(arrays, Mapping):
         if not all(isinstance(name, str) for name in arrays):
-            raise TypeError(f"parameters have strings for names, not {list(arrays)}")
+            raise TypeError(f"{what}: parameters have strings for names, not {list(arrays)!r:.80}")
         return dict(arrays)
-    if isinstance(arrays, Sequence):
+    if isinstance(arrays, Sequence) and not isinstance(arrays, (str, bytes)):
         return {str(i): array for i, array in enumerate(arrays)}
-    raise TypeError(f"arrays come in a dict or a list, not in a {type(arrays).__name__}")
+    checks.refuse_type(what, "arrays in a dict or a list", arrays)
 
 
 def contained(values: dict[str, Any], container: Arrays) -> Any:

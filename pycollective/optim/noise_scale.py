@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective.comm.world import world
+from pycollective import checks
+from pycollective.comm.world import given_or_world
 from pycollective.optim.containers import Arrays, named, namespace
 from pycollective.optim.rules import widened
 
@@ -44,11 +45,10 @@ class NoiseScale:
         Raises:
             ValueError: fewer than two ranks, between which nothing differs; another number out of range.
         """
-        self.comm = comm or world()
+        rows, decay = checks.integer(rows, "rows", 1), checks.number(decay, "decay", 0, below=1)
+        self.comm = given_or_world(comm)
         if self.comm.size < 2:
             raise ValueError("the noise is seen in how the gradients of ranks differ: there must be two ranks or more")
-        if rows < 1 or not 0 <= decay < 1:
-            raise ValueError(f"rows is at least 1 and decay from 0 to below 1, not {rows} and {decay}")
         self.rows, self.decay = rows, decay
         self.signal = self.noise = math.nan
         self._weight = 0.0  # of what the moving averages have seen
@@ -68,8 +68,8 @@ class NoiseScale:
         Returns:
             `value`.
         """
-        mine = np.array([_square(local)])
-        small, large = float(self.comm.allreduce(mine, op="avg")[0]), _square(averaged)
+        mine, large = np.array([_square(local, "local")]), _square(averaged, "averaged")
+        small = float(self.comm.allreduce(mine, op="avg")[0])
         few, many = self.rows, self.rows * self.comm.size
         signal = (many * large - few * small) / (many - few)
         noise = (small - large) / (1 / few - 1 / many)
@@ -81,9 +81,9 @@ class NoiseScale:
         return self.value
 
 
-def _square(gradients: Arrays | float) -> float:
+def _square(gradients: Arrays | float, what: str) -> float:
     """The squared norm of all arrays together."""
-    if isinstance(gradients, (int, float)):
-        return float(gradients)
-    parts: Sequence[Any] = [widened(g) for g in named(gradients).values()]
+    if not isinstance(gradients, (Mapping, Sequence)):
+        return checks.number(gradients, what, 0, finite=False, nan=True)
+    parts: Sequence[Any] = [widened(g) for g in named(gradients, what).values()]
     return math.fsum(float(namespace(g).sum(g * g)) for g in parts)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective.comm.world import world
+from pycollective import checks
+from pycollective.comm.world import given_or_world
 from pycollective.errors import Error, MismatchError
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ def broadcast_object(value: Any, root: int = 0, comm: Communicator | None = None
         comm: the communicator, by default that of `pycollective.init`.
 
     Raises:
-        What pickle raises for the root's value, on every rank.
+        TypeError, ValueError: root is no rank, or comm no communicator. What pickle raises for the root's value, on
+        every rank.
     """
-    return on_root(lambda: value, root, comm or world())
+    comm = given_or_world(comm)
+    return on_root(lambda: value, checks.integer(root, "root", 0, comm.size - 1), comm)
 
 
 def on_root(work: Callable[[], Any], root: int, comm: Communicator) -> Any:
@@ -38,12 +41,19 @@ def on_root(work: Callable[[], Any], root: int, comm: Communicator) -> Any:
         return result
     try:
         result = work()
-        message = pickle.dumps((result, None))
+        message = _message(result)
     except Exception as error:
         _broadcast_bytes(_pickled(error), root, comm)
         raise
     _broadcast_bytes(message, root, comm)
     return result
+
+
+def _message(result: Any) -> bytes:
+    try:
+        return pickle.dumps((result, None))
+    except (AttributeError, pickle.PicklingError) as error:  # of local functions and classes, by version of Python
+        raise TypeError(f"the value cannot be sent, since pickle refuses it: {error}") from error
 
 
 def _pickled(failure: Exception) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pycollective import checks
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.containers import Arrays, namespace
 from pycollective.optim.objects import broadcast_object
@@ -55,7 +56,7 @@ class DistributedOptimizer(Averaging):
         """
         self.rule = rule
         self.options = complete(rule, options)
-        self.overrides = {name: dict(changed) for name, changed in (overrides or {}).items()}
+        self.overrides = _overrides({} if overrides is None else overrides)
         for changed in self.overrides.values():
             complete(rule, {**options, **changed})
         super().__init__(params, comm, topology)
@@ -69,7 +70,7 @@ class DistributedOptimizer(Averaging):
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self.options["lr"] = float(value)
+        self.options["lr"] = checks.number(value, "lr", 0, finite=False)
 
     def step(self, grads: Arrays | None = None) -> None:
         """Collective: average the gradients and move the parameters.
@@ -117,13 +118,15 @@ class DistributedOptimizer(Averaging):
             ValueError, TypeError: it is of another rule, or does not fit these parameters; nothing has changed then.
             KeyError: something is missing.
         """
+        checks.mapping(state, "state", ("rule", "options", "overrides", "state"))
         if state["rule"] != self.rule.__name__:
             raise ValueError(f"this is a state of {state['rule']}, not of {self.rule.__name__}")
-        options = complete(self.rule, state["options"])
-        overrides = {name: dict(changed) for name, changed in state["overrides"].items()}
+        options = complete(self.rule, checks.mapping(state["options"], "options"))
+        overrides = _overrides(state["overrides"])
         for changed in overrides.values():
             complete(self.rule, {**options, **changed})
-        kept = {name: dict(own) for name, own in state["state"].items()}
+        given = checks.mapping(state["state"], "state['state']")
+        kept = {name: dict(checks.mapping(own, f"the state of {name!r}")) for name, own in given.items()}
         if kept.keys() != self._params.keys() or overrides.keys() - self._params.keys():
             raise ValueError(f"this is a state of parameters called {', '.join(kept)}, not {', '.join(self._params)}")
         for name, own in kept.items():
@@ -154,6 +157,11 @@ class DistributedOptimizer(Averaging):
         xp = namespace(self._params[name])
         zeros = xp.zeros_like(self._params[name])
         return xp.asarray(zeros if shape == tuple(zeros.shape) else xp.sum(zeros), dtype=getattr(xp, dtype))
+
+
+def _overrides(given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    changes = checks.mapping(given, "overrides")
+    return {name: dict(checks.mapping(changed, f"overrides[{name!r}]")) for name, changed in changes.items()}
 
 
 def _kind(array: Any) -> tuple[tuple[int, ...], str]:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective.comm.world import world
+from pycollective import checks
+from pycollective.comm.world import given_or_world
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+
+_MOST_ROWS = (1 << 60) - 1  # of int64 that an address space can hold
 
 
 def partition(
@@ -40,11 +43,13 @@ def partition(
         row numbers, 1-d int64.
 
     Raises:
-        ValueError: n is negative.
+        ValueError: n, seed or epoch is negative, or n exceeds what an array can hold. TypeError: no integers.
     """
-    if n < 0:
-        raise ValueError(f"there cannot be {n} rows")
-    comm = comm or world()
+    n = checks.integer(n, "n", 0, _MOST_ROWS)
+    seed = None if seed is None else checks.integer(seed, "seed", 0)
+    epoch = checks.integer(epoch, "epoch", 0)
+    contiguous, drop_last = checks.flag(contiguous, "contiguous"), checks.flag(drop_last, "drop_last")
+    comm = given_or_world(comm)
     rows = np.arange(n) if seed is None else np.random.default_rng([seed, epoch]).permutation(n)
     if drop_last:
         rows = rows[: n - n % comm.size]

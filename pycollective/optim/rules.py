@@ -13,11 +13,13 @@ rules of your own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pycollective import checks
 from pycollective.optim.containers import namespace
 
 Rule = Callable[..., Any]
@@ -180,7 +182,10 @@ def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
         TypeError: an option that the rule does not have, or one missing that has no default.
         ValueError: a negative number, or betas that are not two numbers from 0 to below 1.
     """
-    known = defaults(rule)
+    try:
+        known = defaults(rule)
+    except (TypeError, ValueError):  # what cannot be called, or keeps its signature to itself
+        checks.refuse_type("rule", "a function rule(p, g, state, **options) written in Python", rule)
     if odd := options.keys() - known.keys():
         raise TypeError(f"{rule.__name__} has no option {', '.join(sorted(odd))}, but {', '.join(known)}")
     values = {**known, **options}
@@ -188,12 +193,23 @@ def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
         if value is inspect.Parameter.empty:
             raise TypeError(f"{rule.__name__} needs {name}")
         if hasattr(value, "item"):  # else a float64 of NumPy would widen arrays of float32
-            value = values[name] = value.item()
-        if name == "betas" and not (len(value) == 2 and all(0 <= beta < 1 for beta in value)):
-            raise ValueError(f"betas are two numbers from 0 to below 1, not {value}")
-        if isinstance(value, (int, float)) and not value >= 0:
-            raise ValueError(f"{name} is at least 0, not {value}")
+            with contextlib.suppress(Exception):  # of several elements, say, which is refused below
+                value = values[name] = value.item()
+        if name == "betas":
+            _check_betas(value)
+        elif isinstance(known[name], bool):
+            checks.flag(value, name)
+        elif isinstance(known[name], (int, float)) or isinstance(value, (int, float)) or name == "lr":
+            checks.number(value, name, 0, finite=False)
     return values
+
+
+def _check_betas(betas: Any) -> None:
+    given = checks.items(betas, "betas", "two numbers")
+    if len(given) != 2:
+        checks.refuse_value("betas", "two numbers", betas)
+    for i, beta in enumerate(given):
+        checks.number(beta, f"betas[{i}]", 0, below=1)
 
 
 @functools.cache

@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pycollective import checks
+
 Schedule = Callable[[int], float]
 
 
@@ -25,7 +27,7 @@ def linear_scaling(lr: float, batch: int, base: int) -> float:
 
     Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017, https://arxiv.org/abs/1706.02677
     """
-    return lr * batch / base
+    return _rate(lr) * checks.number(batch, "batch", 0) / checks.number(base, "base", above=0)
 
 
 def sqrt_scaling(lr: float, batch: int, base: int) -> float:
@@ -34,7 +36,7 @@ def sqrt_scaling(lr: float, batch: int, base: int) -> float:
     Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014,
     https://arxiv.org/abs/1404.5997; used for LAMB by You et al., 2020.
     """
-    return lr * math.sqrt(batch / base)
+    return _rate(lr) * math.sqrt(checks.number(batch, "batch", 0) / checks.number(base, "base", above=0))
 
 
 def constant() -> Schedule:
@@ -48,10 +50,11 @@ def warm_up(steps: int, then: Schedule | None = None, start: float = 0.0) -> Sch
     `then` counts from the beginning of training, warm-up included; by default it is constant. Goyal et al. warm up
     over 5 epochs from the rate of the small batch: start=base / batch.
     """
-    following = then or constant()
+    length, start = checks.number(steps, "steps", 0), checks.number(start, "start")
+    following = constant() if then is None else checks.function(then, "then", "a schedule, a function of the step")
 
     def factor(step: int) -> float:
-        if step >= steps:
+        if _step(step) >= length:
             return following(step)
         return start + (following(steps) - start) * step / steps
 
@@ -60,12 +63,15 @@ def warm_up(steps: int, then: Schedule | None = None, start: float = 0.0) -> Sch
 
 def decay_steps(milestones: Sequence[int], factor: float = 0.1) -> Schedule:
     """Times `factor` at each of the milestones, which are numbers of steps."""
-    return lambda step: float(factor ** sum(step >= milestone for milestone in milestones))
+    factor, numbers = checks.number(factor, "factor"), _milestones(milestones)
+    return lambda step: float(factor ** sum(_step(step) >= number for number in numbers))
 
 
 def polynomial(steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
     """From 1 to `end` at step `steps`, as (1 - step / steps) ** power; LARS goes with power 2, LAMB with 1."""
-    return lambda step: end + (1 - end) * (1 - min(step / steps, 1)) ** power
+    length, end = checks.number(steps, "steps", above=0), checks.number(end, "end")
+    power = checks.number(power, "power", 0)
+    return lambda step: end + (1 - end) * (1 - min(_step(step) / length, 1)) ** power
 
 
 def cosine(steps: int, end: float = 0.0) -> Schedule:
@@ -73,7 +79,8 @@ def cosine(steps: int, end: float = 0.0) -> Schedule:
 
     Source: Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts, https://arxiv.org/abs/1608.03983
     """
-    return lambda step: end + (1 - end) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+    length, end = checks.number(steps, "steps", above=0), checks.number(end, "end")
+    return lambda step: end + (1 - end) * (1 + math.cos(math.pi * min(_step(step) / length, 1))) / 2
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,11 @@ class GrowingBatch:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.start < 1 or self.growth < 1 or (self.limit is not None and self.limit < self.start):
-            raise ValueError(f"a batch grows from at least 1 row by at least 1 up to a limit above that, not {self}")
+        checks.integer(self.start, "start", 1)
+        checks.number(self.growth, "growth", 1)
+        if self.limit is not None:
+            checks.integer(self.limit, "limit", self.start)
+        object.__setattr__(self, "milestones", tuple(_milestones(self.milestones)))
 
     def batch(self, step: int) -> int:
         """Rows of the batch at a step, of all ranks together, rounded."""
@@ -113,7 +123,21 @@ class GrowingBatch:
 
         Rounded up: the batch is then passes * rows * ranks, which is what `batch` says where that divides.
         """
+        rows, ranks = checks.integer(rows, "rows", 1), checks.integer(ranks, "ranks", 1)
         return -(-self.batch(step) // (rows * ranks))
 
     def _wanted(self, step: int) -> float:
-        return self.start * self.growth ** sum(step >= milestone for milestone in self.milestones)
+        return self.start * self.growth ** sum(_step(step) >= milestone for milestone in self.milestones)
+
+
+def _step(step: int) -> float:
+    return checks.number(step, "step", 0)
+
+
+def _rate(lr: float) -> float:
+    return checks.number(lr, "lr", 0)
+
+
+def _milestones(milestones: Sequence[int]) -> list[float]:
+    given = checks.items(milestones, "milestones", "numbers of steps")
+    return [checks.number(milestone, f"milestones[{i}]") for i, milestone in enumerate(given)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pycollective import checks
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.containers import Arrays, contained, copy_into, named, zeros
 from pycollective.optim.objects import broadcast_object
@@ -128,10 +129,11 @@ class DistributedSGD(Averaging):
             ValueError, TypeError: it does not fit these parameters; nothing has changed then.
             KeyError: something is missing.
         """
+        checks.mapping(state, "state", (*self._numbers(), "velocity"))
         numbers = {name: state[name] for name in self._numbers()}
         velocity = zeros(self._params) if state["velocity"] is not None else {}
         if velocity:
-            copy_into(velocity, named(state["velocity"]))
+            copy_into(velocity, named(state["velocity"], "velocity"))
         self._set(**numbers)
         self._velocity = velocity
 
@@ -154,9 +156,8 @@ class DistributedSGD(Averaging):
 
     def _set(self, lr: float, momentum: float, weight_decay: float, nesterov: bool) -> None:
         for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if not value >= 0:
-                raise ValueError(f"{what} is at least 0, not {value}")
-        if nesterov and not momentum:
+            checks.number(value, what, 0, finite=False)
+        if checks.flag(nesterov, "nesterov") and not momentum:
             raise ValueError("nesterov needs momentum")
         self.lr, self.momentum, self.weight_decay, self.nesterov = lr, momentum, weight_decay, nesterov
 
