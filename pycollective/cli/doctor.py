@@ -354,15 +354,24 @@ def _paths() -> Iterator[Finding]:
 
 
 def _settings() -> Iterator[Finding]:
-    from pycollective.comm.rendezvous import DEFAULT_TIMEOUT
+    """The table of settings: each with its value here, and where that comes from."""
+    from pycollective import settings
 
-    rows = list(importlib.import_module("pycollective._core").settings())
-    meaning = "seconds that init() waits for all ranks"
-    name = "PYCOLLECTIVE_INIT_TIMEOUT"
-    rows.append((name, DEFAULT_TIMEOUT, float(os.environ.get(name) or DEFAULT_TIMEOUT), meaning))
-    for name, default, value, meaning in rows:
-        changed = "" if value == default else f", default {default:.10g}"
-        yield Finding("settings", name, f"{value:.10g}", why=meaning + changed)
+    for row in settings.TABLE.values():
+        set_by, text = row.find(os.environ)
+        if not set_by and row.reader in (settings.OWN_LAUNCHER, settings.HOROVODS_LAUNCHERS):
+            continue
+        default = row.write(row.default)
+        source = (f"from {set_by}" if set_by == row.older else "from the environment") if set_by else "default"
+        try:
+            value, ok = row.write(settings.read(row.name)), True
+        except ValueError as error:
+            value, ok, source = text, False, str(error)
+        unit = f" {row.kind}" if value and row.kind.endswith(("seconds", "bytes")) else ""
+        usual = f", default {default}" if set_by and default else ""
+        yield Finding("settings", row.name, (value or "-") + unit, ok, f"{row.meaning}; {source}{usual}")
+    for name, sentence in settings.unknown(os.environ).items():
+        yield Finding("settings", name, "unknown", None, sentence)
 
 
 # -- helpers -----------------------------------------------------------------------------------------------

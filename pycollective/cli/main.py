@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +40,7 @@ app = typer.Typer(
 
 
 def _say_version(asked: bool) -> None:
-    if asked:
+    if asked is True:  # typer and click that do not fit together have handed over the text "False"
         from pycollective import __version__
 
         typer.echo(f"pycollective {__version__}")
@@ -46,9 +49,16 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")] = False,
 ) -> None:
-    pass
+    from pycollective import settings
+
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where the terminal has no ✓, a table is still printed
+        sys.stdout.reconfigure(errors="replace")
+    if context.invoked_subcommand not in ("run", "doctor"):  # which report it themselves
+        for sentence in settings.unknown(os.environ).values():
+            typer.echo(f"pycollective: warning: {sentence}", err=True)
 
 
 _TOPOLOGY = "a name, 'name(parameter=value)', FILE.py:NAME or FILE.py"
@@ -58,7 +68,7 @@ _TOPOLOGY = "a name, 'name(parameter=value)', FILE.py:NAME or FILE.py"
 def run(
     command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
     ranks: Annotated[
-        int | None, typer.Option("-np", "-n", "--ranks", min=1, help="ranks", show_default="one a core")
+        int | None, typer.Option("-np", "-n", "--ranks", min=1, max=4096, help="ranks", show_default="one a core")
     ] = None,
     tag: Annotated[bool, typer.Option("--tag", help="write the rank before each line of output")] = False,
     grace: Annotated[

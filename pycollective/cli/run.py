@@ -1,7 +1,7 @@
 """`pycollective run`: n copies of a command on this host, as one job that starts and ends together.
 
 Each rank leads a session of its own, so its whole process group can be signalled; a small guardian process
-kills the groups should this launcher itself die by SIGKILL. Standard library only.
+kills the groups should this launcher itself die by SIGKILL. Standard library only, but for the table of settings.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import os
 import secrets
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
+
+from pycollective import settings
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
@@ -25,17 +28,56 @@ _POLL = 0.05  # seconds between looks at the children where the kernel has no pi
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _ENDED, _WAKE = "ended", "wake"  # what a descriptor of the selector means
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93)
+_OTHERS = (
+    *("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK"),  # torchrun
+    *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # mpirun
+    *("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI_PORT", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_"),
+    *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_CONTROLLER", "HOROVOD_GLOO_"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
+)
+"""How names begin by which other launchers tell a process its rank: of the process that starts us, not of our ranks."""
 
 
-def rank_environment(rank: int, size: int, rendezvous: str) -> dict[str, str]:
-    """The variables by which `pycollective.init()` knows its rank and finds its peers."""
-    return {
-        "PYCOLLECTIVE_RANK": str(rank),
+def job_environment(size: int, port: int, env: Mapping[str, str]) -> dict[str, str]:
+    """What all ranks of a job have in common: `env` without what other launchers have left in it, and OMP_NUM_THREADS.
+
+    Args:
+        port: where rank 0 may open the store of a torch.distributed job, as MASTER_PORT; 0: there is none.
+    """
+    kept = {name: value for name, value in env.items() if not name.startswith(_OTHERS)}
+    if port:
+        kept |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if size > 1:
+        kept.setdefault("OMP_NUM_THREADS", "1")
+    warned = [*filter(None, [env.get(settings.WARNED)]), *settings.unknown(env)]
+    return kept | {
         "PYCOLLECTIVE_SIZE": str(size),
-        "PYCOLLECTIVE_LOCAL_RANK": str(rank),
         "PYCOLLECTIVE_LOCAL_SIZE": str(size),
-        "PYCOLLECTIVE_RENDEZVOUS": rendezvous,
+        "PYCOLLECTIVE_RENDEZVOUS": f"{os.getuid()}-{secrets.token_hex(8)}",
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        **({settings.WARNED: ",".join(warned)} if warned else {}),
     }
+
+
+def rank_environment(rank: int) -> dict[str, str]:
+    """What tells a rank its number: our names, and those that torch, accelerate and Lightning read."""
+    return dict.fromkeys(("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_LOCAL_RANK", "RANK", "LOCAL_RANK"), str(rank))
+
+
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+    """A TCP port of the loopback that nobody else is given while the job runs.
+
+    The socket does not listen: with SO_REUSEADDR on both sides, which torch's TCPStore sets, rank 0 can. Yields 0 where
+    there is no loopback: torch then reports what it lacks.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def run(
@@ -54,7 +96,8 @@ def run(
         tag: write `[rank] ` before each line of output.
         grace: seconds that the other ranks may go on after the first failure before they get SIGTERM
             (SIGKILL follows KILL_AFTER seconds later).
-        env: the environment of the ranks, `os.environ` by default.
+        env: the environment of the ranks, `os.environ` by default; what other launchers have left in it is taken away,
+            and OMP_NUM_THREADS becomes 1, as torchrun has it, where it is not set and there are several ranks.
 
     A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all
     ranks; a second one kills them. 127 means that the command could not be started.
@@ -62,10 +105,16 @@ def run(
     words = list(command)
     if words and words[0].endswith(".py"):
         words.insert(0, sys.executable)
+    given = dict(os.environ if env is None else env)
+    for sentence in settings.unknown(given).values():
+        _say(f"warning: {sentence}")
     job = _Job(size, tag, grace)
-    with _guardian() as watch, job.signals():
+    with _guardian() as watch, job.signals(), _held_port() as port:
+        common = job_environment(size, port, given)
+        if "OMP_NUM_THREADS" in common.keys() - given.keys():
+            _say(f"OMP_NUM_THREADS=1 for each of {size} ranks; set it yourself for another number of threads")
         try:
-            return job.start(words, dict(os.environ if env is None else env), watch)
+            return job.start(words, common, watch)
         finally:
             job.kill_all()
 
@@ -117,10 +166,9 @@ class _Job:
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
-        rendezvous = f"{os.getuid()}-{secrets.token_hex(8)}"
         for rank in range(self.size):
             try:
-                self._spawn(rank, words, env | rank_environment(rank, self.size, rendezvous))
+                self._spawn(rank, words, env | rank_environment(rank))
             except OSError as error:
                 _say(f"cannot start {words[0]!r}: {error.strerror}")
                 return 127

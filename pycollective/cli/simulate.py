@@ -100,6 +100,8 @@ def _simulate(
     """All cases with all sizes; those that cannot be simulated are complained about."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from pycollective.cli.verify import place
+
     sizes = parse_sizes(request.sizes)
     tile = parse_size(request.tile) if request.tile else None
     if min(sizes) < 1:
@@ -116,8 +118,8 @@ def _simulate(
                         simulate(instance, request.collective, ranks, size, network, root=request.root, tile=tile)
                     )
                     progress.advance(task)
-            except (Error, ValueError) as error:
-                complain(f"{label(instance)}: {error}")
+            except Exception as error:  # a user's topology may raise anything
+                complain(f"{label(instance)}: {error}{place(error)}")
             progress.update(task, completed=(number + 1) * len(sizes))
     return found
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
 
 KIB = 1024
+MOST_SIZES = 10_000
 _UNITS = {"": 1, "K": KIB, "M": KIB**2, "G": KIB**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)")
@@ -20,7 +22,10 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"not a size: {text!r} (write 4, 64K, 1M or 2G)")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    value = float(match[1]) * _UNITS[match[2].upper()]
+    if value >= 1 << 63:
+        raise ValueError(f"not a size: {text[:80]!r} has more bytes than an address space")
+    return int(value)
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -29,16 +34,18 @@ def parse_sizes(text: str) -> list[int]:
     A range ends with its upper bound only where the factor or step lands on it.  ValueError names what is
     wrong.
     """
-    sizes: list[int] = []
+    sizes: set[int] = set()
     for part in text.split(","):
         fields = part.split(":")
         if len(fields) == 1:
-            sizes.append(parse_size(part))
+            sizes.add(parse_size(part))
         elif len(fields) in (2, 3):
-            sizes.extend(_range(part, fields))
+            sizes.update(itertools.islice(_range(part, fields), MOST_SIZES + 1))
         else:
             raise ValueError(f"not a range of sizes: {part!r} (write FROM:TO:xFACTOR or FROM:TO:+STEP)")
-    return sorted(set(sizes))
+        if len(sizes) > MOST_SIZES:
+            raise ValueError(f"more than {MOST_SIZES} sizes in {text[:80]!r}: take a larger step")
+    return sorted(sizes)
 
 
 def _range(part: str, fields: list[str]) -> Iterator[int]:
@@ -46,7 +53,7 @@ def _range(part: str, fields: list[str]) -> Iterator[int]:
     step = fields[2].strip() if len(fields) == 3 else "x4"
     if low > high:
         raise ValueError(f"the range {part!r} ends before it begins")
-    if step.startswith("x") and step[1:].isdigit() and int(step[1:]) > 1 and low > 0:
+    if step.startswith("x") and re.fullmatch("[0-9]{1,18}", step[1:]) and int(step[1:]) > 1 and low > 0:
         factor, addend = int(step[1:]), 0
     elif step.startswith("+") and parse_size(step[1:]) > 0:
         factor, addend = 1, parse_size(step[1:])

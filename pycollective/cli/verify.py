@@ -23,6 +23,7 @@ from pycollective.schedule import (
     names,
     verify_topology,
 )
+from pycollective.schedule.program import MOST_RANKS
 
 
 @dataclass
@@ -81,7 +82,7 @@ def verify(where: str, ranks: str, collectives: str = "") -> int:
     for row in wrong:
         assert row.error is not None
         errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
-        errors.print(f"  {row.error}{_place(row.error)}", markup=False, highlight=False, soft_wrap=True)
+        errors.print(f"  {row.error}{place(row.error)}", markup=False, highlight=False, soft_wrap=True)
     total = sum(row.schedules for row in rows)
     seconds = sum(row.seconds for row in rows)
     console.print(
@@ -90,7 +91,7 @@ def verify(where: str, ranks: str, collectives: str = "") -> int:
     return int(bool(wrong))
 
 
-def _place(error: Exception) -> str:
+def place(error: Exception) -> str:
     """Where an error was raised that is not one of ours, which say it themselves."""
     if isinstance(error, Error):
         return ""
@@ -102,8 +103,18 @@ def find(where: str) -> list[Any]:
     """The topology instances that a command's argument names.
 
     Raises:
-        TopologyError: nothing of that name or in that file.
+        TopologyError: nothing of that name or in that file, or the file raises something when it is run.
+        OSError, SyntaxError: the file cannot be read or compiled.
     """
+    try:
+        return _find(where)
+    except (Error, OSError, SyntaxError):
+        raise
+    except Exception as error:  # a user's file may raise anything
+        raise TopologyError(f"{where!r}: {type(error).__name__}: {error}{place(error)}") from error
+
+
+def _find(where: str) -> list[Any]:
     if where == "all":
         return [get(name) for name in names()]
     path = Path(where.rpartition(":")[0] if ".py:" in where else where)
@@ -124,17 +135,20 @@ def parse_ranks(text: str) -> list[int]:
     """`"1-3,8"` as [1, 2, 3, 8].
 
     Raises:
-        ValueError: anything else, or a number below 1.
+        ValueError: anything else, or a number below 1 or above MOST_RANKS.
     """
     sizes: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
-            sizes.update(range(int(first), int(last if dash else first) + 1))
+            begin, end = int(first), int(last if dash else first)
         except ValueError:
-            raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text!r}") from None
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"rank counts are at least 1, in {text!r}")
+            raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}") from None
+        if begin < 1 or end > MOST_RANKS:
+            raise ValueError(f"rank counts are from 1 to {MOST_RANKS}, in {text[:80]!r}")
+        sizes.update(range(begin, end + 1))
+    if not sizes:
+        raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}")
     return sorted(sizes)
 
 
