@@ -43,7 +43,8 @@ def test_row() -> None:
 
 
 def test_json_comes_back() -> None:
-    assert read_json(to_json(result())) == result()
+    made = result()
+    assert read_json(to_json(made)) == made
 
 
 def test_nothing_in_it_says_where_files_lie() -> None:

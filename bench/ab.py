@@ -1,0 +1,210 @@
+"""``python -m bench.ab BEFORE AFTER``: two installed versions of the package, compared call by call.
+
+BEFORE and AFTER are Python interpreters (``.venv/bin/python`` of two clones). Each version runs as a job of its own;
+both jobs are alive at the same time and take turns at the same case in the order A B B A, so that a machine which slows
+down slows both. Jobs are started anew several times, because where the kernel places a process's memory decides much.
+A ratio above 1 means that AFTER is slower. How far one version differs from itself is measured in the same way, from
+the same turns: a difference within that spread is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from .stats import Ratio, paired_ratio
+
+__all__ = ["Case", "Row", "compare", "rows_of"]
+
+SCHEMA = "pycollective-ab/1"
+WORKER = Path(__file__).with_name("ab_worker.py")
+COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall",
+               "send_recv", "barrier")  # fmt: skip
+LIMIT = 1.03
+"""A slowdown up to this counts as none."""
+_SMALL, _SMALL_BLOCK = 16384, 100
+"""Up to so many bytes, so many calls are timed together."""
+_MOST_REPETITIONS = 2000
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    collective: str
+    kind: str
+    bytes: int
+
+    @property
+    def block(self) -> int:
+        """Calls that are timed together."""
+        return _SMALL_BLOCK if self.bytes <= _SMALL else 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case, measured.
+
+    Attributes:
+        before, after: median seconds of a call.
+        ratio: after / before, in pairs of neighbouring turns.
+        itself: the same of each version against its own neighbouring turn.
+        slower: whether AFTER is slower by more than LIMIT and by more than one version differs from itself.
+    """
+
+    case: Case
+    before: float
+    after: float
+    ratio: Ratio
+    itself: Ratio
+    slower: bool
+
+
+class Job:
+    """The ranks of one version, each a process that waits for its next turn."""
+
+    def __init__(self, python: str, ranks: int, memory: dict[str, int]) -> None:
+        shared = {"PYCOLLECTIVE_SIZE": str(ranks), "PYCOLLECTIVE_LOCAL_SIZE": str(ranks),
+                  "PYCOLLECTIVE_RENDEZVOUS": secrets.token_hex(16), "OMP_NUM_THREADS": "1"}  # fmt: skip
+        self._ranks = []
+        for rank in range(ranks):
+            own = {"PYCOLLECTIVE_RANK": str(rank), "PYCOLLECTIVE_LOCAL_RANK": str(rank)}
+            command = [python, "-I", str(WORKER)]
+            pipe = subprocess.PIPE
+            self._ranks.append(
+                subprocess.Popen(command, env=os.environ | shared | own, stdin=pipe, stdout=pipe, text=True)
+            )
+        self.package = self._ask(memory)
+
+    def turn(self, case: Case, repetitions: int, seed: int) -> float:
+        """Median seconds of a call."""
+        seconds: list[float] = self._ask(
+            {**asdict(case), "block": case.block, "repetitions": repetitions, "seed": seed}
+        )
+        return median(seconds)
+
+    def close(self) -> None:
+        for process in self._ranks:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._ranks:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def _ask(self, message: Any) -> Any:
+        line = json.dumps(message) + "\n"
+        for process in self._ranks:
+            assert process.stdin is not None
+            process.stdin.write(line)
+            process.stdin.flush()
+        answers = [process.stdout.readline() for process in self._ranks if process.stdout is not None]
+        if not all(answers):
+            raise RuntimeError("a rank has ended; its error is above")
+        return json.loads(answers[0])
+
+
+@contextmanager
+def jobs(pythons: Sequence[str], ranks: int, memory: dict[str, int]) -> Iterator[list[Job]]:
+    made: list[Job] = []
+    try:
+        made.extend(Job(python, ranks, memory) for python in pythons)
+        yield made
+    finally:
+        for job in made:
+            job.close()
+
+
+def compare(
+    before: str, after: str, cases: Sequence[Case], ranks: int, generations: int, rounds: int, budget: float
+) -> list[Row]:
+    """Measure the cases.
+
+    Args:
+        before, after: Python interpreters.
+        generations: how many times the jobs are started.
+        rounds: turns A B B A of each case in a generation.
+        budget: seconds of a turn, about.
+    """
+    memory = {kind: max(c.bytes for c in cases if c.kind == kind) for kind in dict.fromkeys(c.kind for c in cases)}
+    times: dict[Case, tuple[list[float], list[float]]] = {case: ([], []) for case in cases}
+    for generation in range(generations):
+        with jobs([before, after], ranks, memory) as pair:
+            for case in cases:
+                first = max(1e-7, *(job.turn(case, 3, 0) for job in pair))
+                repetitions = int(min(max(3, budget / first / case.block), _MOST_REPETITIONS))
+                for number in range(2 * rounds):
+                    seed = generation * 1000 + number
+                    for which in (0, 1) if number % 2 == 0 else (1, 0):
+                        times[case][which].append(pair[which].turn(case, repetitions, seed))
+    return rows_of(times)
+
+
+def rows_of(times: dict[Case, tuple[list[float], list[float]]]) -> list[Row]:
+    """`times[case]`: seconds of BEFORE's and of AFTER's turns, in the order A B B A."""
+    rows = []
+    for case, (before, after) in times.items():
+        ratio = paired_ratio(before, after)
+        # The second of a pair against the first: neither version always comes first.
+        itself = paired_ratio(before[::2] + after[::2], before[1::2] + after[1::2])
+        slower = ratio.median > LIMIT and ratio.median > max(itself.high, 1 / itself.low)
+        rows.append(Row(case, median(before), median(after), ratio, itself, slower))
+    return rows
+
+
+def _table(rows: Sequence[Row]) -> str:
+    from .table import format_time
+
+    lines = ["collective      kind     bytes      before     after      after/before          one version"]
+    for row in rows:
+        c, r, s = row.case, row.ratio, row.itself
+        times = f"{format_time(row.before):<10} {format_time(row.after):<10}"
+        ratio = f"{r.median:.3f} ({r.low:.3f} to {r.high:.3f}) {s.low:.3f} to {s.high:.3f}"
+        verdict = "  SLOWER" if row.slower else ""
+        lines.append(f"{c.collective:<15} {c.kind:<8} {c.bytes:<10} {times} {ratio}{verdict}")
+    return "\n".join(lines)
+
+
+@app.command()
+def main(
+    before: Annotated[str, typer.Argument(help="Python interpreter of the version to compare with")],
+    after: Annotated[str, typer.Argument(help="Python interpreter of the new version")],
+    collectives: Annotated[str, typer.Option(help="which, separated by commas")] = ",".join(COLLECTIVES),
+    sizes: Annotated[str, typer.Option(help="bytes, separated by commas")] = "8,65536,1048576,67108864",
+    kinds: Annotated[str, typer.Option(help="plain, windows, torch")] = "plain,windows",
+    ranks: Annotated[int, typer.Option(help="processes of each job")] = 2,
+    generations: Annotated[int, typer.Option(help="how many times the jobs are started")] = 5,
+    rounds: Annotated[int, typer.Option(help="turns A B B A of a case in each")] = 4,
+    budget: Annotated[float, typer.Option(help="seconds of a turn, about")] = 0.02,
+    out: Annotated[Path | None, typer.Option("--json", help="write the figures there")] = None,
+) -> None:
+    """Compare two installed versions; exit code 1 where the second is slower."""
+    cases = [
+        Case(collective, kind, nbytes)
+        for collective in collectives.split(",")
+        for kind in kinds.split(",")
+        for nbytes in map(int, sizes.split(","))
+        if collective != "barrier" or (kind, nbytes) == (kinds.split(",")[0], int(sizes.split(",")[0]))
+    ]
+    if unknown := sorted({case.collective for case in cases} - set(COLLECTIVES)):
+        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(COLLECTIVES)}")
+    rows = compare(before, after, cases, ranks, generations, rounds, budget)
+    typer.echo(_table(rows))
+    if out is not None:
+        out.write_text(json.dumps({"schema": SCHEMA, "ranks": ranks, "rows": [asdict(row) for row in rows]}, indent=1))
+    raise typer.Exit(any(row.slower for row in rows))
+
+
+if __name__ == "__main__":
+    app()

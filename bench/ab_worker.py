@@ -1,0 +1,111 @@
+"""A rank of one of the two jobs that `bench.ab` compares. Run as a script by the interpreter of the version under test.
+
+Uses the public interface alone, so that older versions run it too. Commands are JSON lines on standard input; each is
+answered by a JSON line: the seconds of every repetition, of the slowest rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+import pycollective
+
+
+class Arrays:
+    """Inputs and outputs of any size, at alignments that differ from turn to turn."""
+
+    def __init__(self, comm: Any, kind: str, most_bytes: int) -> None:
+        room = most_bytes * comm.size + 4096
+        make = comm.empty if kind == "windows" else np.empty
+        self._held = [make(room, np.uint8) for _ in range(2)]
+        for held in self._held:
+            held[:] = 0
+        self._torch = kind == "torch"
+
+    def pair(self, sizes: Sequence[int], seed: int) -> list[Any]:
+        """An array of each size (in float32 elements) that begins somewhere within a page, the same on all ranks."""
+        offsets = np.random.default_rng(seed).integers(0, 4096 // 4, 2) * 4
+        cut = [held[at : at + 4 * n].view(np.float32) for held, at, n in zip(self._held, offsets, sizes, strict=True)]
+        if self._torch:
+            import torch
+
+            return [torch.from_numpy(array) for array in cut]
+        return cut
+
+
+def make_call(comm: Any, collective: str, count: int, arrays: Arrays, seed: int) -> tuple[Callable[[], Any], Any]:
+    """(something to call, the array to write before each call)."""
+    n, rank = comm.size, comm.rank
+    each = max(1, count // n)
+    whole = each * n
+    if collective == "barrier":
+        return comm.barrier, None
+    if collective in ("allreduce", "broadcast", "reduce", "send_recv"):
+        x, out = arrays.pair((count, count), seed)
+    elif collective in ("allgather", "gather"):
+        x, out = arrays.pair((each, whole), seed)
+    elif collective == "alltoall":
+        x, out = arrays.pair((whole, whole), seed)
+    else:
+        x, out = arrays.pair((whole, each), seed)
+    if collective == "send_recv":  # there and back, between ranks 0 and 1
+        if rank > 1:
+            return (lambda: None), x
+
+        def there_and_back() -> None:
+            if rank == 0:
+                comm.send(x, 1)
+                comm.recv(out, 1)
+            else:
+                comm.recv(out, 0)
+                comm.send(x, 0)
+
+        return there_and_back, x
+    method = getattr(comm, collective)
+    return (lambda: method(x, out=out)), x
+
+
+def measure(comm: Any, call: Callable[[], Any], written: Any, repetitions: int, block: int) -> list[float]:
+    """Seconds of a call in each repetition: a block of calls that begins after all ranks have written their input.
+
+    One call at a time would measure how far apart the ranks leave the barrier, where a call takes less than that.
+    """
+    taken = np.empty(repetitions, np.int64)
+    for i in range(-1, repetitions):
+        if written is not None:
+            written[:] = i
+        comm.barrier()
+        begin = perf_counter_ns()
+        for _ in range(block):
+            call()
+        if i >= 0:
+            taken[i] = perf_counter_ns() - begin
+    everybody = comm.allgather(taken).reshape(comm.size, repetitions)
+    slowest: list[float] = (everybody.max(axis=0) / 1e9 / block).tolist()
+    return slowest
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    comm = pycollective.init()
+    kinds = json.loads(sys.stdin.readline())
+    held = {kind: Arrays(comm, kind, nbytes) for kind, nbytes in kinds.items()}
+    print(json.dumps(pycollective.__file__), file=answers, flush=True)
+    for line in sys.stdin:
+        turn = json.loads(line)
+        count = turn["bytes"] // 4
+        call, written = make_call(comm, turn["collective"], count, held[turn["kind"]], turn["seed"])
+        print(json.dumps(measure(comm, call, written, turn["repetitions"], turn["block"])), file=answers, flush=True)
+    pycollective.shutdown()
+
+
+if __name__ == "__main__":
+    main()
