@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 # -I: not the source tree beside us but the package as it was installed.
 PY  := $(BIN)/python -I
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+FRAMEWORKS := $(VENV)/frameworks/bin/python
+SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 
 # What compiles needs the cores, what installs packages the network: they go side by side.
 MAKEFLAGS += -j2
@@ -20,10 +22,10 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench lint stubs sass docs clean distclean
+.PHONY: help install demo test test-recipes versions asan faults bench lint stubs sass docs clean distclean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all that tests need, in .venv
 
@@ -32,6 +34,19 @@ demo: $(VENV)/.installed $(VENV)/.torch ## data-parallel training under mpirun, 
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
+	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
+
+asan: $(VENV)/.installed ## native and near-native tests under the address and undefined-behavior sanitizers
+	JOBS=$(JOBS) $(PY) tools/asan.py $(ARGS)
+
+faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
+	cd tests && $(abspath $(BIN))/python -m faults.trials $(ARGS)
+
+test-recipes: $(VENV)/.frameworks ## docs/recipes.md, with accelerate, Lightning and transformers from PyPI
+	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
+	$(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py -k recipes $(ARGS)
 
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what it takes)
 	$(BIN)/pycollective bench $(ARGS)
@@ -91,6 +106,15 @@ $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.needed
 # After the others: of two pips in one environment neither knows what the other brings.
 $(VENV)/.torch: | $(VENV)/.needed
 	$(if $(TORCH),$(PIP) install "$(TORCH)" || { echo "no torch to be had: 'make TORCH= ...' goes without it" >&2; exit 1; },@echo "without torch")
+	@touch $@
+
+# An environment of its own that sees what is in the other one: these bring dozens of packages. torch stays as it is.
+$(VENV)/.frameworks: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
+	rm -rf $(VENV)/frameworks
+	$(BIN)/python -m venv --without-pip $(VENV)/frameworks
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(FRAMEWORKS) -c "$(SITE)")/outer.pth"
+	$(BIN)/python tools/requirements.py frameworks >$(VENV)/frameworks.txt
+	$(FRAMEWORKS) -m pip --disable-pip-version-check -qq install $(TORCH) -r $(VENV)/frameworks.txt
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch

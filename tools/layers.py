@@ -16,24 +16,27 @@ from pathlib import Path
 SURFACE = "__init__"
 """The package's front door, `import pycollective`."""
 
-_COMM = {"errors", "schedule", "comm", "_core"}
+_COMM = {"errors", "checks", "settings", "schedule", "comm", "_core"}
 _FRAMEWORK = _COMM | {SURFACE, "optim"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
-    "schedule": {"errors"},
-    "topologies": {"schedule"},
+    "checks": set(),
+    "settings": set(),
+    "schedule": {"errors", "checks"},
+    "topologies": {"checks", "schedule"},
     "comm": _COMM,
     "optim": _COMM | {SURFACE},
     "engine": _COMM,
     "torch": _FRAMEWORK | {"engine"},
-    "horovod": {"torch"},
+    "horovod": {"settings", "torch"},
+    "autoload": {"torch"},
     SURFACE: _COMM | {"topologies", "optim"},
     "__main__": {"cli"},
     "cli": _FRAMEWORK | {"topologies", "bench"},
     "bench": _FRAMEWORK | {"topologies", "cli"},
 }
 """Part of the package -> the other parts that it may import. A new folder needs a row."""
-PLAIN = {"errors", "schedule", "topologies"}
+PLAIN = {"errors", "checks", "settings", "schedule", "topologies"}
 """Parts that may import nothing but the standard library at module level."""
 
 INCLUDES: list[set[str]] = [

@@ -18,15 +18,20 @@ HERE = Path(__file__).resolve().parent
 
 
 def requirements(project: dict[str, Any], extra: str) -> list[str]:
-    """What the project needs for an extra, with the extras that it names in turn."""
+    """What the project needs for an extra, with the extras that it names in turn; for "" by itself."""
     found = list(project["dependencies"])
-    for line in project["optional-dependencies"][extra]:
+    for line in project["optional-dependencies"][extra] if extra else ():
         own = line.startswith(f"{project['name']}[")
         extras = line.partition("[")[2].rstrip("]").split(",") if own else []
         found += [each for name in extras for each in requirements(project, name)] if own else [line]
     return list(dict.fromkeys(found))
 
 
+def described() -> dict[str, Any]:
+    """The project's table of pyproject.toml."""
+    found: dict[str, Any] = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    return found
+
+
 if __name__ == "__main__":
-    described = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
-    print(*requirements(described, sys.argv[1]), sep="\n")
+    print(*requirements(described(), sys.argv[1]), sep="\n")
