@@ -108,7 +108,7 @@ def launch(
         command = [*_launcher(launcher, n, grace), *program]
         full = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "OMPI_", "PMI", "PRTE_"))}
         full |= OPEN_MPI_SETTINGS if launcher == "mpirun" else {}
-        full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
+        full |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1", **(env or {})}
         returncode, stderr = _run(command, full, folder, timeout)
         outputs = [_text(out / f"{rank}.out") for rank in range(n)] if launcher != "alone" else [_text(out / ".out")]
     result = Launched(outputs, returncode, stderr, command)

@@ -106,7 +106,7 @@ def test_verify_the_packages_own() -> None:
         (["rimg"], "did you mean ring"),
         (["nowhere.py"], "there is no file nowhere.py"),
         (["x[/y]"], "no topology is called 'x[/y]' (there are"),
-        (["ring", "--ranks", "0-3"], "at least 1"),
+        (["ring", "--ranks", "0-3"], "from 1 to 65536"),
         (["ring", "--ranks", "many"], "not 'many'"),
         (["ring", "--collective", "allredoce"], "no collective is called 'allredoce'"),
         (["ring", "--collective", "alltoall"], "ring has no alltoall"),

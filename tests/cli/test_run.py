@@ -20,6 +20,7 @@ RUN = [*CLI, "run"]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the launcher reports it where it is not set
 
 
 def run(*words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
@@ -61,6 +62,73 @@ def test_variables_and_success() -> None:
     done = run("-np", "3", *python(f"os.write(1, ({line} + chr(10)).encode())"))  # in one piece
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["0 3 0 3", "1 3 1 3", "2 3 2 3"]
+
+
+NAMES = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "OMP_NUM_THREADS",
+    "MASTER_KEY",
+    "ROLE_ARN",
+]
+# Left over by other launchers, or set by a user.
+STALE = {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"} | {
+    "TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_RANK": "2", "PMI_RANK": "4", "PMI_SIZE": "9", "HOROVOD_RANK": "6",
+    "OMPI_COMM_WORLD_RANK": "8", "SLURM_PROCID": "3", "SLURM_NTASKS": "4",
+}  # fmt: skip
+
+
+def test_the_variables_of_torch_and_none_of_other_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for name, value in STALE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_KEY", "ours")
+    monkeypatch.setenv("ROLE_ARN", "ours")
+    others = sorted(STALE.keys() - {*NAMES, "MASTER_PORT"})
+    line = f"' '.join([os.environ.get(n, '-') for n in {NAMES}] + [n for n in {others} if n in os.environ])"
+    done = run("-np", "2", *python(f"os.write(1, ({line} + chr(10)).encode())"))
+    assert sorted(done.stdout.splitlines()) == ["0 2 0 2 127.0.0.1 1 ours ours", "1 2 1 2 127.0.0.1 1 ours ours"]
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("pycollective run: OMP_NUM_THREADS=1 for each of 2 ranks")
+    alone = run("-np", "1", *python("print(os.environ.get('OMP_NUM_THREADS'))"))  # as under torchrun
+    assert (alone.stdout, alone.stderr) == ("None\n", "")
+
+
+HELD = """
+import socket
+port = int(os.environ["MASTER_PORT"])
+if rank == 0:
+    with socket.socket() as impolite:  # a process that asks for a free port is not given this one
+        try:
+            impolite.bind(("127.0.0.1", port))
+            print("taken")
+        except OSError:
+            pass
+    with socket.socket(socket.AF_INET6) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("::", port))  # as torch's TCPStore
+        server.listen()
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        print("free")
+"""
+
+
+def test_the_master_port_is_held_and_can_be_opened() -> None:
+    done = run("-np", "2", *python(HELD))
+    assert (done.stdout, done.stderr) == ("free\n", "")
+
+
+def test_unknown_settings_are_reported_once_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCOLLECTIVE_TIMOUT", "3")
+    code = "import pycollective\nos.environ['PYCOLLECTIVE_SPIN'] = '1'\npycollective.init().barrier()"
+    lines = [line for line in run("-np", "2", *python(code)).stderr.splitlines() if "PYCOLLECTIVE_" in line]
+    assert len(lines) == 2, lines
+    assert lines[0].endswith("PYCOLLECTIVE_TIMOUT is not a setting of pycollective and has no effect; "
+                             "did you mean PYCOLLECTIVE_TIMEOUT?")  # fmt: skip
+    assert "RuntimeWarning: PYCOLLECTIVE_SPIN is not" in lines[1] and "PYCOLLECTIVE_SPIN_US?" in lines[1]
 
 
 def test_two_jobs_have_two_rendezvous() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,10 +21,13 @@ import pytest
 from launch import find_mpirun, launch
 from pycollective.comm import rendezvous
 from pycollective.comm.bootstrap import Alone, Bootstrap, detect, launcher
+from pycollective.comm.frames import pack, unpack
 from pycollective.comm.nodes import discover, node_key, place
-from pycollective.comm.rendezvous import SocketBootstrap, pack, unpack
+from pycollective.comm.rendezvous import SocketBootstrap
 from pycollective.errors import BootstrapError
 
+HEADER = struct.Struct("!BQ")
+"""Of a frame: kind and length."""
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
 
 MEET = """
@@ -124,6 +130,50 @@ def fresh_name() -> str:
 )
 def test_launcher_is_told_from_variables_in_order(env: dict[str, str], kind: str) -> None:
     assert launcher(env) == kind
+
+
+HALF_HOROVOD = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}  # no address: another launcher must have started the process
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        (HALF_HOROVOD | torchrun_variables(1, 2), "torchrun"),
+        (HALF_HOROVOD | slurm_variables(1, 2), "slurm"),
+        (HALF_HOROVOD | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "mpi"),
+        ({"PYCOLLECTIVE_RANK": "1", "PYCOLLECTIVE_SIZE": "2"} | torchrun_variables(1, 2), "torchrun"),
+        ({"PYCOLLECTIVE_RENDEZVOUS": "left over"} | torchrun_variables(1, 2), "torchrun"),
+        ({"RANK": "1", "WORLD_SIZE": "2"} | horovod_variables(1, 2), "horovod"),
+        (own_variables(1, 2, "x") | torchrun_variables(1, 2) | {"PMI_RANK": "1", "PMI_SIZE": "2"}, "pycollective"),
+        (slurm_variables(1, 3) | torchrun_variables(2, 6), "torchrun"),  # srun starts a torchrun on each node
+        (slurm_variables(0, 3) | {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "6"}, "mpi"),
+        (horovod_variables(1, 2, HOROVOD_CONTROLLER="gloo") | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "horovod"),
+        ({"RANK": "worker", "WORLD_SIZE": "many"} | own_variables(1, 2, "x"), "pycollective"),
+    ],
+)
+def test_of_several_launchers_the_first_complete_one_counts(env: dict[str, str], kind: str) -> None:
+    assert launcher(env) == kind
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (HALF_HOROVOD | torchrun_variables(0, 2), ["HOROVOD_RANK=1 and HOROVOD_SIZE=2", "RANK=0 and WORLD_SIZE=2"]),
+        (HALF_HOROVOD | torchrun_variables(1, 4), ["HOROVOD_SIZE=2 (Horovod", "WORLD_SIZE=4 (torchrun)"]),
+        (
+            torchrun_variables(2, 4) | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+            ["OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=1 (mpirun)", "RANK=2 and WORLD_SIZE=4"],
+        ),
+        (torchrun_variables(2, 4) | {"PMIX_RANK": "0"}, ["PMIX_RANK=0 (mpirun)", "RANK=2"]),
+        (own_variables(1, 2, "x") | {"PMI_RANK": "0"}, ["PYCOLLECTIVE_RANK=1", "PMI_RANK=0", "unset"]),
+    ],
+)
+def test_launchers_that_contradict_each_other_are_shown(env: dict[str, str], words: list[str]) -> None:
+    for ask in (launcher, detect):
+        with pytest.raises(BootstrapError) as caught:
+            ask(env)
+        for word in ["contradict each other", *words]:
+            assert word in str(caught.value)
 
 
 def test_alone() -> None:
@@ -303,6 +353,7 @@ def test_two_jobs_of_one_name_are_refused() -> None:
     name = fresh_name()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
         squatter.bind("\0pycollective/" + name)
+        squatter.listen()
         with pytest.raises(BootstrapError, match="cannot open the rendezvous socket"):
             SocketBootstrap(name, 0, 2, kind="test", timeout=1)
 
@@ -338,6 +389,122 @@ def test_a_stray_connection_does_not_disturb() -> None:
     assert results[:2] == [[b"0", b"1"]] * 2
 
 
+def knock(name: str) -> socket.socket:
+    """A connection to rank 0 of this name, as soon as it is there."""
+    until = time.monotonic() + 10
+    while True:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            client.connect("\0pycollective/" + name)
+            return client
+        except ConnectionRefusedError:
+            client.close()
+            assert time.monotonic() < until
+            time.sleep(0.002)
+
+
+@pytest.mark.parametrize("sent", [b"", HEADER.pack(1, 12)[:-1], HEADER.pack(1, 1 << 32) + b"x", HEADER.pack(2, 5)])
+def test_connections_that_do_not_introduce_themselves_keep_nobody_waiting(sent: bytes) -> None:
+    """More of them than may wait at a time; each of them would have taken five seconds, one after the other."""
+    name, left = fresh_name(), threading.Event()
+
+    def stray() -> None:
+        clients = [knock(name) for _ in range(100)]
+        for client in clients:
+            with contextlib.suppress(BrokenPipeError):
+                client.sendall(sent)
+        assert left.wait(15), "the ranks waited for connections that are still silent"
+        for client in clients:
+            client.close()
+
+    def rank(r: int) -> list[bytes]:
+        time.sleep(0.3 * r)
+        met = SocketBootstrap(name, r, 2, kind="t", timeout=20).allgather(b"%d" % r)
+        left.set()
+        return met
+
+    assert on_threads([lambda: rank(0), lambda: rank(1), stray]) == [[b"0", b"1"], [b"0", b"1"], None]
+
+
+def introduce(name: str, rank: int, size: int) -> socket.socket:
+    client = knock(name)
+    client.sendall(HEADER.pack(1, 12) + struct.pack("!III", rendezvous._VERSION, rank, size))
+    return client
+
+
+def test_a_frame_costs_no_memory_before_it_has_come() -> None:
+    name = fresh_name()
+
+    def peer() -> None:
+        with introduce(name, 1, 2) as client:
+            client.sendall(HEADER.pack(2, 1 << 24) + b"the beginning")
+            time.sleep(0.2)
+
+    def zero() -> int:
+        tracemalloc.start()
+        with pytest.raises(BootstrapError, match="rank 1 left"):
+            SocketBootstrap(name, 0, 2, kind="t", timeout=5)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert on_threads([zero, peer])[0] < 1 << 20
+    with pytest.raises(ValueError, match="more than"):
+        SocketBootstrap(name, 0, 1, kind="t").allgather(bytes(rendezvous.MOST_BYTES + 1))
+
+
+def test_a_rank_that_sends_half_a_frame_is_missing_like_one_that_sends_none() -> None:
+    name, over = fresh_name(), threading.Event()
+
+    def peer(rank: int, sent: bytes) -> None:
+        with introduce(name, rank, 4) as client:
+            client.sendall(sent)
+            over.wait(10)
+
+    def zero() -> str:
+        with pytest.raises(BootstrapError) as caught:
+            SocketBootstrap(name, 0, 4, kind="t", timeout=0.5)
+        over.set()
+        return str(caught.value)
+
+    half, whole = HEADER.pack(2, 10) + b"half", HEADER.pack(2, 0)
+    said = on_threads([zero, lambda: peer(1, half), lambda: peer(2, whole), lambda: peer(3, b"")])[0]
+    assert "ranks 1, 3 of 4 have not arrived" in said
+
+
+SQUAT = """
+    import os, socket, sys
+    os.setgid(65534)
+    os.setuid(65534)
+    held = []
+    for number, listens in enumerate([5, None, 0]):
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        one.bind("\\0pycollective/" + sys.argv[1] + (f"~{number}" if number else ""))
+        held.append(one)
+        if listens is not None:
+            one.listen(listens)
+        if listens == 0:  # no room for one more
+            held += [full := socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)]
+            full.connect(one.getsockname())
+    print("there", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user too")
+def test_another_user_holds_the_first_names() -> None:
+    name = fresh_name()
+    command = [sys.executable, "-c", textwrap.dedent(SQUAT), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as squatter:
+        assert squatter.stdout is not None
+        assert squatter.stdout.readline() == b"there\n"
+        results = on_threads(
+            [lambda r=r: SocketBootstrap(name, r, 3, kind="t", timeout=10).allgather(b"%d" % r) for r in range(3)]  # type: ignore[misc]
+        )
+        squatter.communicate()
+    assert results == [[b"0", b"1", b"2"]] * 3
+
+
 def test_nothing_is_left_behind() -> None:
     name = fresh_name()
     on_threads([lambda r=r: SocketBootstrap(name, r, 2, kind="t", timeout=10).close() for r in (0, 1)])  # type: ignore[misc]
@@ -347,6 +514,9 @@ def test_nothing_is_left_behind() -> None:
 def test_pack_is_undone_by_unpack() -> None:
     for blobs in ([], [b""], [b"", b"a", b"bc" * 1000, b""]):
         assert unpack(pack(blobs)) == blobs
+    for junk in (b"\0", pack([b"abc"])[:-1], b"\xff" * 8):
+        with pytest.raises(ValueError, match=r"cut short|announced"):
+            unpack(junk)
 
 
 # -- launchers, as processes -------------------------------------------------------------------------------

@@ -48,16 +48,24 @@ class Job:
         body: a function at the top of a module: body(comm, link, *arguments) on every rank.
         arguments: passed to it, pickled.
         env: variables to add.
+        first: a function at the top of a module, which each rank calls before it meets the others.
         leave: "free" says goodbye as the end of a script does; "vanish" ends without a word.
     """
 
     def __init__(
-        self, n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, leave: str = "free"
+        self,
+        n: int,
+        body: Callable[..., Any],
+        *arguments: Any,
+        env: dict[str, str] | None = None,
+        first: Callable[[], Any] | None = None,
+        leave: str = "free",
     ) -> None:
         self.n = n
         self._listener = Listener(family="AF_UNIX")
         request = {"n": n, "address": self._listener.address, "env": env or {}, "leave": leave}
         request |= {"file": body.__code__.co_filename, "name": body.__qualname__}
+        request |= {"first": (first.__code__.co_filename, first.__qualname__) if first else None}
         _ask_server(request)
         self._control = self._listener.accept()
         hello = [self._listener.accept() for _ in range(n)]
@@ -213,6 +221,8 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
 
         arguments = link.recv()
         body = _load(request["file"], request["name"])
+        if request["first"]:
+            _load(*request["first"])()
         comm = pycollective.init(SocketBootstrap(str(request["address"]), rank, request["n"], kind="test", timeout=20))
         outcome.value = body(comm, link, *arguments)
         code = 0

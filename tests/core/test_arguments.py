@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -207,6 +208,14 @@ def test_a_name_is_named() -> None:
     local_world(2).run(body)
 
 
+def test_signatures_can_be_read() -> None:
+    for name in ("allreduce", "broadcast", "iallreduce"):
+        assert "x" in inspect.signature(getattr(Communicator, name)).parameters
+    assert str(inspect.signature(Communicator.allreduce)).startswith(
+        "(self, /, x, out=None, *, op='sum', topology=None"
+    )
+
+
 def test_a_world_of_nothing() -> None:
-    with pytest.raises(ValueError, match="at least one rank"):
+    with pytest.raises(ValueError, match="size must be an integer from 1 to"):
         local_world(0)

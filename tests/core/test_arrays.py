@@ -96,10 +96,94 @@ def test_subclasses_and_unusual_dtypes() -> None:
     def body(comm: Communicator) -> None:
         assert comm.allreduce(np.ones(3, np.longlong)).tolist() == [2, 2, 2]
         assert comm.allreduce(np.ones(3, "=i4")).tolist() == [2, 2, 2]
-        assert comm.allreduce(np.ma.masked_array([1.0, 2.0], [False, True])).tolist()[0] == 2
         memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4096,))
-        assert comm.allreduce(memory).sum() == 0
+        assert type(comm.allreduce(memory)) is np.ndarray
+        assert comm.allreduce(np.ones(4096, np.uint8), out=memory) is memory
+        assert memory.sum() == 8192
         assert comm.allreduce(np.ones(2, np.intp), out=np.ones(2, "l")).tolist() == [2, 2]
+
+    on_two(body)
+
+
+class Tagged(np.ndarray):
+    """As a library's quantities: elements with a unit."""
+
+
+STRANGE = {
+    "masked": np.ma.masked_array([1.0, 2.0], [False, True]),
+    "matrix": np.ones((1, 2)).view(np.matrix),
+    "recarray": np.ones(2).view(np.recarray),
+    "quantity": np.ones(2).view(Tagged),
+}
+CALLS_WITH = {
+    "allreduce": lambda comm, x: comm.allreduce(x),
+    "an out": lambda comm, x: comm.allreduce(np.ones(2), out=x),
+    "a handle": lambda comm, x: comm.iallreduce(x),
+    "factors": lambda comm, x: comm.allreduce(x, prescale=2.0),
+    "broadcast": lambda comm, x: comm.broadcast(x),
+    "allgather": lambda comm, x: comm.allgather(x),
+    "send": lambda comm, x: comm.send(x, 1 - comm.rank),
+    "recv": lambda comm, x: comm.recv(x, 1 - comm.rank),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_subclasses_that_mean_more_than_their_elements_are_refused(kind: str) -> None:
+    x = STRANGE[kind]
+
+    def body(comm: Communicator) -> None:
+        for name, call in CALLS_WITH.items():
+            with pytest.raises(TypeError, match=rf"a \S*\.{type(x).__name__}, a subclass .*numpy.asarray") as raised:
+                call(comm, x)
+            assert ("mask" in str(raised.value).partition(": ")[2]) == (kind == "masked"), name
+        assert comm.allreduce(np.asarray(x)).sum() == 2 * np.asarray(x).sum()
+
+    on_two(body)
+
+
+def test_the_engine_refuses_them_too() -> None:
+    from pycollective.engine import Engine, Item
+
+    def body(comm: Communicator) -> None:
+        engine = Engine(comm)
+        memory = np.memmap("/dev/zero", np.uint8, "c", shape=(4,))
+        for x in STRANGE.values():
+            for item in (Item("allreduce", "x", x), Item("allreduce", "x", np.ones(2), x), Item("allgather", "x", x)):
+                with pytest.raises(TypeError, match="a subclass of"):
+                    engine.run([item])
+        assert engine.run([Item("allreduce", "y", np.ones(4, np.uint8), memory)])[0] is memory
+        assert memory.tolist() == [2] * 4
+        engine.close()
+
+    on_two(body)
+
+
+@pytest.mark.parametrize("dtype", ["object", ">f4", "f4,i4", "M8[s]", "S3", "U3", "complex64", "longdouble", "V8"])
+def test_element_types_that_are_refused(dtype: str) -> None:
+    def body(comm: Communicator) -> None:
+        for x in (np.zeros(2, dtype), np.zeros((2, 2), dtype)[:, 0]):
+            with pytest.raises(TypeError, match="element type"):
+                comm.allreduce(x)
+            with pytest.raises(TypeError, match="element type"):
+                comm.allgather(x)
+        comm.barrier()
+
+    on_two(body)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_scalars_of_small_floats(name: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = getattr(ml_dtypes, name)
+
+    def body(comm: Communicator) -> None:
+        for x, expected in ((kind(1.5), 3), ([kind(1), kind(2)], [2, 4]), (np.array(kind(1.5)), 3)):
+            got = comm.allreduce(x)
+            assert got.dtype == kind and got.astype(float).tolist() == expected
+            assert comm.iallreduce(x).result(20).astype(float).tolist() == expected
+        gathered = comm.allgather(kind(comm.rank + 1))
+        assert gathered.dtype == kind and gathered.astype(float).tolist() == [1, 2]
+        assert comm.broadcast(kind(comm.rank + 1), 1).astype(float) == 2
 
     on_two(body)
 

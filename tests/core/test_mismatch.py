@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +18,9 @@ import pytest
 from core.calls import call, has
 from core.processes import run
 from core.reference import TOPOLOGIES
-from pycollective import Communicator, MismatchError, local_world
+from pycollective import Communicator, MismatchError, local_world, op
+from pycollective.comm.function_digest import digest_of
+from pycollective.schedule import Program, topology
 
 Act = Callable[[Any], Any]
 LITTLE, MUCH = np.ones(8), np.ones(20_000)
@@ -51,13 +56,13 @@ def act(collective: str, topology: str, x: Any, root: int) -> Act:
 def catalogue() -> dict[str, Act]:
     """Calls that all differ from each other."""
     acts: dict[str, Act] = {"barrier": lambda comm: comm.barrier()}
-    for topology, (size, x) in itertools.product(TOPOLOGIES, (("little", LITTLE), ("much", MUCH))):
+    for name, (size, x) in itertools.product(TOPOLOGIES, (("little", LITTLE), ("much", MUCH))):
         for collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall"):
-            if has(topology, collective):
-                acts[f"{collective} {topology} {size}"] = act(collective, topology, x, 0)
+            if has(name, collective):
+                acts[f"{collective} {name} {size}"] = act(collective, name, x, 0)
         for collective, root in itertools.product(("broadcast", "gather", "scatter"), (0, 1)):
-            if has(topology, collective):
-                acts[f"{collective} {topology} {size} {root}"] = act(collective, topology, x, root)
+            if has(name, collective):
+                acts[f"{collective} {name} {size} {root}"] = act(collective, name, x, root)
     return acts
 
 
@@ -198,7 +203,7 @@ def test_making_a_communicator_against_making_a_window() -> None:
     """Both begin with the same exchange of bytes."""
 
     def body(comm: Communicator) -> None:
-        with pytest.raises(MismatchError, match=r"split.* empty 0 \(3,\)|empty 0 \(3,\).* split"):
+        with pytest.raises(MismatchError, match=r"for split.*for empty\(\(3,\)|for empty\(\(3,\).*for split"):
             comm.split(0) if comm.rank else comm.empty(3)
 
     local_world(3).run(body)
@@ -236,3 +241,103 @@ def test_processes_and_a_fresh_start() -> None:
         assert "rank 2 calls allreduce(count=50000, dtype=float32" in text
         assert "calls allreduce(count=50000, dtype=float64" in text
         assert total == 4
+
+
+def texts(acts: list[Act]) -> str:
+    told = set(messages(acts))
+    assert len(told) == 1
+    return told.pop()
+
+
+LONG = "a_name_as_long_as_the_text_that_used_to_be_compared"
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """Everything is reduced at `first`; in the first 39 characters the labels are all alike."""
+
+    first: int = 0
+
+    def allreduce(self, p: Program) -> None:
+        for c in p.chunks(1):
+            p[self.first, c] = p.sum(p[q, c] for q in range(p.size))
+            for hop in range(1, p.size):
+                p[self.first + hop, c] = p[self.first, c]
+
+
+def test_topologies_whose_labels_differ_at_their_end() -> None:
+    shifted = topology(LONG)(Shifted)
+    told = texts([lambda comm, k=k: comm.allreduce(LITTLE, topology=shifted(first=k)) for k in (1, 2)])
+    assert "first=1" in told and "first=2" in told
+
+
+def other_program(comm: Communicator, link: Connection) -> str:
+    @topology("the_same_name")
+    class Mine:
+        def allreduce(self, p: Program) -> None:
+            for c in p.chunks(1):
+                p[comm.rank, c] += p[comm.rank + 1, c]
+                p[comm.rank + 1, c] = p[comm.rank, c]
+
+    with pytest.raises(MismatchError) as caught:
+        comm.allreduce(LITTLE, topology=Mine)
+        next_calls(comm)
+    return str(caught.value)
+
+
+def test_programs_that_differ_under_one_name() -> None:
+    assert all("differs: the topology's parameters or program" in told for told in run(2, other_program))
+
+
+def test_groups_of_different_ranks() -> None:
+    told = texts([lambda comm, ranks=ranks: comm.group(ranks) for ranks in ([0, 1], [1, 0])])
+    assert "for group([0, 1])" in told and "for group([1, 0])" in told
+
+
+@pytest.mark.parametrize("other", ["dup", "allgatherv"])
+def test_split_against_what_exchanges_the_same_bytes(other: str) -> None:
+    def act(comm: Communicator) -> None:
+        comm.dup() if other == "dup" else comm.allgatherv(np.ones(6, np.uint8))
+
+    assert "for split" in texts([lambda comm: comm.split(0), act])
+
+
+def scaled_by(factor: Any) -> Callable[[Any, Any], Any]:
+    return lambda a, b: a + b * factor
+
+
+def reading_a_global(value: Any) -> Callable[[Any, Any], Any]:
+    """All have the same code; what it calls or reads is found in a namespace of its own."""
+    names: dict[str, Any] = {"outside": value}
+    exec("def combine(a, b):\n    return a + b * outside", names)
+    return cast("Callable[[Any, Any], Any]", names["combine"])
+
+
+@pytest.mark.parametrize("make", [scaled_by, reading_a_global])
+def test_operators_that_read_different_values(make: Callable[[Any], Callable[[Any, Any], Any]]) -> None:
+    pytest.importorskip("numba")
+    acts: list[Act] = [lambda comm, k=k: comm.allreduce(LITTLE, op=op(make(k), "combine")) for k in (1.0, 2.0)]
+    assert "what differs: the operator's code, or what it reads" in texts(acts)
+
+
+@pytest.mark.parametrize("make", [scaled_by, reading_a_global])
+@pytest.mark.parametrize("value", [2.0, (3, 4), np.arange(3), scaled_by(2), frozenset("abc"), np, object()])
+def test_operators_made_twice_of_equal_values_are_equal(make: Any, value: Any) -> None:
+    copied = copy.deepcopy(value) if not isinstance(value, ModuleType) else value
+    assert digest_of(make(value)) == digest_of(make(copied)) != digest_of(make(5.5))
+
+
+def test_calls_that_32_bits_do_not_tell_apart() -> None:
+    """Of 2^17 calls two have the same digest of 32 bits; these two had it."""
+    told = texts([lambda comm, k=k: comm.allreduce(np.ones(3), prescale=k) for k in (0.307635745, 0.415229674)])
+    assert "prescale=0.307636" in told and "prescale=0.41523" in told
+
+
+def test_a_message_is_named_on_both_sides() -> None:
+    def body(comm: Communicator) -> str:
+        with pytest.raises(MismatchError) as caught:
+            comm.send(np.ones(50_000), 1) if comm.rank == 0 else comm.recv(np.ones(3), 0)
+        return str(caught.value)
+
+    told = local_world(2).run(body)
+    assert all("rank 0 calls send(count=50000" in text and "rank 1 calls recv(count=3," in text for text in told)

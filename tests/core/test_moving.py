@@ -131,14 +131,14 @@ def test_v_forms_refuse_counts_that_do_not_fit() -> None:
         negative = [-4, -4]
         negative[comm.rank] = 4
         for counts in ([1], [4], [2, 3], [1, 2, 3], negative):
-            with pytest.raises(ValueError, match="do not fit"):
+            with pytest.raises(ValueError, match="counts"):
                 comm.allgatherv(np.ones(4), counts)
-            with pytest.raises(ValueError, match="do not fit"):
+            with pytest.raises(ValueError, match="counts"):
                 comm.iallgatherv(np.ones(4), counts)
         for send in ([1, 2], [4], [5, -1], [1, 1, 2]):
-            with pytest.raises(ValueError, match="do not cut"):
+            with pytest.raises(ValueError, match="send_counts"):
                 comm.alltoallv(np.ones(4), send)
-        with pytest.raises(ValueError, match="one number for each of 2 ranks"):
+        with pytest.raises(ValueError, match="recv_counts must have 2 integers"):
             comm.alltoallv(np.ones(4), [2, 2], [4])
         comm.barrier()
 

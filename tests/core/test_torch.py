@@ -154,3 +154,23 @@ def test_types_that_no_collective_takes(dtype: str) -> None:
         comm.barrier()
 
     local_world(2).run(body)
+
+
+def test_a_view_of_the_negative_is_summed_as_it_reads() -> None:
+    """torch sets a bit in place of negating the memory, of which DLPack knows nothing."""
+    from pycollective.engine import Engine, Item
+
+    def body(comm: Communicator) -> None:
+        x = torch.imag(torch.conj(torch.tensor([1 + 2j])))
+        assert x.is_neg() and x.is_contiguous()
+        assert comm.allreduce(x).tolist() == [-4]
+        assert comm.iallreduce(x, prescale=0.5).result(20).tolist() == [-2]
+        assert comm.allgather(x).tolist() == [-2, -2]
+        with pytest.raises(ValueError, match="resolve_neg"):
+            comm.allreduce(torch.ones(1), out=x)
+        engine = Engine(comm)
+        with pytest.raises(ValueError, match="resolve_neg"):
+            engine.run([Item("allreduce", "x", x)])
+        engine.close()
+
+    local_world(2).run(body)

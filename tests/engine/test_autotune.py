@@ -69,20 +69,32 @@ def test_it_finds_something_and_keeps_it(tmp_path: Path) -> None:
 
 def test_numbers_of_ranks_are_kept_apart(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    autotune.save(str(kept), 7, {"fusion_threshold": 1, "cycle_time": 1.0, "topologies": []})
+    autotune.save(str(kept), 7, autotune.Found(1, 1.0, []))
     assert autotune.load(str(kept), 2) is None
     settings = Settings(autotune=True, autotune_file=str(kept))
 
     on_engines(2, lambda engine: job(engine, kept), settings=settings)
-    assert autotune.load(str(kept), 7) == {"fusion_threshold": 1, "cycle_time": 1.0, "topologies": []}
+    assert autotune.load(str(kept), 7) == autotune.Found(1, 1.0, [])
     assert autotune.load(str(kept), 2) is not None
 
 
-def test_a_file_that_makes_no_sense_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["{not json", '{"2": {"fusion_threshold": "many", "cycle_time": 1, "topologies": []}}']
+)
+def test_a_file_that_makes_no_sense_is_replaced(tmp_path: Path, text: str) -> None:
     kept = tmp_path / "kept.json"
-    kept.write_text("{not json")
+    kept.write_text(text)
     on_engines(2, lambda engine: job(engine, kept), settings=Settings(autotune=True, autotune_file=str(kept)))
     assert autotune.load(str(kept), 2) is not None
+
+
+def test_a_file_that_others_may_have_written_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = tmp_path / "kept.json"
+    autotune.save(str(kept), 2, autotune.Found(1, 1.0, []))
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.chmod(0o660)
+    assert autotune.load(str(kept), 2) is None
+    assert "lets others write" in caplog.text
 
 
 def test_closing_before_it_is_through() -> None:

@@ -50,8 +50,21 @@ assert uneven(engine, me + 1) == n - 1
 got = engine.run([Item("adasum", "adasum", np.eye(n)[me])])[0]
 assert np.allclose(got, 1), got
 
+second = Engine(comm)
+if me == 1:
+    second.close()
+else:
+    try:
+        second.join()
+    except pc.CommunicatorError as error:
+        assert "rank 1 " in str(error), error
+    else:
+        raise AssertionError("not told who does not join")
+    second.close()
+
 if me == 1:  # nobody else has this
     left = engine.submit([Item("allreduce", "lonely", np.ones(2))])[0]
+engine.run([Item("barrier", "lonely is submitted")])
 engine.close()
 try:
     engine.submit([Item("allreduce", "late", np.ones(2))])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
+from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from core.processes import run
+from core.processes import Job, run
 
 from engine.operations import SECONDS, on_engines
-from pycollective import Communicator
+from pycollective import Communicator, CommunicatorError, PeerLostError
 from pycollective.engine import Engine, Item
 
 
@@ -108,3 +110,42 @@ def in_processes(comm: Communicator, link: object) -> int:
 
 def test_processes() -> None:
     assert run(3, in_processes) == [2, 2, 2]
+
+
+def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool) -> None:
+    """Rank 1 leaves instead; what the others are told."""
+    engine = Engine(comm)
+    assert engine.run([Item("allreduce", "fine", np.ones(3))])[0].tolist() == [comm.size] * 3
+    link.send("ready")
+    if comm.rank == 1:
+        link.recv()
+        if how == "closes":
+            engine.close()
+            link.recv()
+        return
+    if pending and comm.rank == 2:
+        engine.submit([Item("allreduce", "theirs", np.ones(3))])
+    expected = {"closes": CommunicatorError, "is killed": PeerLostError}  # at its end an engine may be closed or not
+    with pytest.raises(expected.get(how, (CommunicatorError, PeerLostError))) as caught:
+        engine.join()
+    link.send(str(caught.value))
+    engine.close()
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["alone", "with work of others"])
+@pytest.mark.parametrize("how", ["closes", "ends", "is killed"])
+def test_a_rank_that_leaves_without_joining(how: str, pending: bool) -> None:
+    with Job(3, does_not_join, how, pending) as job:
+        for rank in range(3):
+            assert job.hear(rank) == "ready", job.outcomes()[rank].trace
+        time.sleep(0.1)  # the others are in join()
+        if how == "is killed":
+            job.kill(1)
+        else:
+            job.link[1].send("leave")
+        told = [job.hear(rank, 10) for rank in (0, 2)]
+        assert all("rank 1 " in text for text in told), told
+        if how == "closes":
+            job.link[1].send("end")
+        outcomes = job.outcomes()
+    assert all(outcomes[rank].error is None for rank in (0, 2)), outcomes

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = Path(os.environ.get("PC_EMULATED_BUILD", ROOT / "build" / "emulated"))
 NAME = "pycollective._cuda"
-ON_DEVICE = "PYCOLLECTIVE_TEST_ON_DEVICE"
+ON_DEVICE = "PC_TEST_ON_DEVICE"
 """Set to 1 for a test run on a real GPU, and for the processes that it starts."""
 
 

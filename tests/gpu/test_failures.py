@@ -47,11 +47,17 @@ DIFFERENT: dict[str, Callable[[Communicator], Any]] = {
     "root": lambda comm: comm.broadcast(put(data(0, SHORT)), root=comm.rank),
     "scale": lambda comm: comm.allreduce(put(data(0, SHORT)), prescale=1.0 + comm.rank),
     "channels": lambda comm: comm.allreduce(put(data(0, LONG)), max_channels=1 + comm.rank),
+    "rows": lambda comm: comm.allgather(put(data(0, 300).reshape((-1, 2 + comm.rank)))),
+    "tiles": lambda comm: comm.allreduce(put(data(0, LONG))),
 }
 
 
 def mismatched(comm: Communicator, link: Connection, what: str) -> str:
     emulation.install()
+    if what == "tiles" and comm.rank == 1:  # as if it had been started with PYCOLLECTIVE_CUDA_TILE=65536
+        from pycollective.comm.cuda import planner
+
+        planner.setting = lambda name: 65536.0
     comm.allreduce(put(data(0, 10)))
     comm.barrier()
     try:
@@ -73,6 +79,10 @@ def test_calls_that_do_not_match(what: str) -> None:
         assert "rank 0" in text and "rank 1" in text, text
         if what == "count":
             assert "allreduce of 300 float32" in text and "allreduce of 301 float32" in text
+        if what == "rows":
+            assert "rows of shape (2,)" in text and "rows of shape (3,)" in text
+        if what == "tiles":
+            assert "in tiles of 65536 bytes" in text
 
 
 def other_windows(comm: Communicator, link: Connection) -> str:

@@ -184,3 +184,11 @@ def test_what_json_cannot_say_is_refused_on_every_rank(saved):
 
     for kind, text in pc.local_world(2).run(lambda comm: failing(saved, comm, work)):
         assert kind is TypeError and "set" in text
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    """As root, a checkpoint named /dev/null once took the place of the device."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PermissionError, match="not a regular file"):
+        pc.local_world(1).run(lambda comm: save_checkpoint(tmp_path / "pipe", optimizer(comm)))
+    assert (tmp_path / "pipe").is_fifo()

@@ -248,11 +248,11 @@ def test_overrides():
     ("options", "error", "message"),
     [
         ({}, TypeError, "lars needs lr"),
-        ({"lr": -1.0}, ValueError, "lr is at least 0"),
-        ({"lr": float("nan")}, ValueError, "lr is at least 0"),
+        ({"lr": -1.0}, ValueError, "lr must be a number, at least 0"),
+        ({"lr": float("nan")}, ValueError, "lr must be a number, at least 0"),
         ({"lr": 0.1, "beta": 0.1}, TypeError, "lars has no option beta, but lr, momentum"),
         ({"lr": 0.1, "overrides": {"b": {}}}, ValueError, "called b"),
-        ({"lr": 0.1, "overrides": {"0": {"lr": -1}}}, ValueError, "lr is at least 0"),
+        ({"lr": 0.1, "overrides": {"0": {"lr": -1}}}, ValueError, "lr must be a number, at least 0"),
         ({"lr": 0.1, "topology": "rimg"}, pc.TopologyError, "did you mean ring"),
     ],
 )

@@ -62,5 +62,5 @@ def test_batches_of_all_ranks_are_the_batches_of_one():
 
 
 def test_negative_numbers_are_refused():
-    with pytest.raises(ValueError, match="-1 rows"):
+    with pytest.raises(ValueError, match="n must be an integer from 0 to"):
         shares(-1, 2)

@@ -306,10 +306,10 @@ SHARED = np.zeros(3)
 @pytest.mark.parametrize(
     ("params", "options", "error", "message"),
     [
-        ([np.zeros(3)], {"lr": -0.1}, ValueError, "lr is at least 0"),
-        ([np.zeros(3)], {"lr": float("nan")}, ValueError, "lr is at least 0"),
-        ([np.zeros(3)], {"momentum": -1}, ValueError, "momentum is at least 0"),
-        ([np.zeros(3)], {"weight_decay": -1}, ValueError, "weight_decay is at least 0"),
+        ([np.zeros(3)], {"lr": -0.1}, ValueError, "lr must be a number, at least 0"),
+        ([np.zeros(3)], {"lr": float("nan")}, ValueError, "lr must be a number, at least 0"),
+        ([np.zeros(3)], {"momentum": -1}, ValueError, "momentum must be"),
+        ([np.zeros(3)], {"weight_decay": -1}, ValueError, "weight_decay must be"),
         ([np.zeros(3)], {"nesterov": True}, ValueError, "needs momentum"),
         ([np.zeros(3)], {"topology": "rimg"}, pc.TopologyError, "did you mean ring"),
         ([SHARED, SHARED], {}, ValueError, "two parameters"),

@@ -105,9 +105,16 @@ def test_refused_too() -> None:
 
 
 def test_parameters_can_be_hashed() -> None:
-    for wheel in ("wheel(hub=[3])", Wheel(hub=[3])):  # type: ignore[arg-type]
-        with pytest.raises(TopologyError, match=r"(?i)wheel\(hub=\[3\]\).*unhashable type: 'list'; parameters are"):
-            compile(wheel, "allreduce", 4)
+    @topology("listed")
+    class Listed(Ring):
+        first: object = 0
+
+    for listed in ("listed(first=[3])", Listed(first=[3])):
+        with pytest.raises(TopologyError, match=r"(?i)listed\(first=\[3\]\).*unhashable type: 'list'; parameters are"):
+            compile(listed, "allreduce", 4)
+    for text in ("wheel(hub=[3])", "star(hub=1.5)", "tree(segments='x')"):
+        with pytest.raises(TopologyError, match=r"must be an integer.*has the parameters"):
+            compile(text, "allreduce", 4)
 
 
 def test_registration_is_checked() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from c10d import World, job, run
 
+import pycollective
+
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
@@ -165,7 +167,8 @@ def _barriers(world: World) -> None:
         dist.monitored_barrier()
     group = dist.new_group()
     if world.rank == 1:
-        with pytest.raises(RuntimeError, match=r"not entered within 0\.3 s by rank 0, rank 2"):
+        # torch's own tests look for the word.
+        with pytest.raises(RuntimeError, match=r" timeout .*not entered within 0\.3 s by rank 0, rank 2"):
             group.monitored_barrier(timedelta(seconds=0.3))
         world.ours.get_group_store().set("over", "yes")
     else:
@@ -173,6 +176,16 @@ def _barriers(world: World) -> None:
         with pytest.raises(RuntimeError, match="rank"):
             group.monitored_barrier(timedelta(seconds=5))
     dist.barrier()  # another group is none the worse
+    for wrong in (-1, timedelta(seconds=-1), float("nan"), "1"):
+        with pytest.raises(ValueError, match="timeout is a timedelta or a number of seconds"):
+            world.ours.monitored_barrier(wrong)
+    if world.rank == 1:
+        with pytest.raises(pycollective.TimeoutError, match=r"not entered within 0 s by rank 0, rank 2"):
+            world.ours.monitored_barrier(0)
+        store.set("given up", "yes")
+    store.wait(["given up"])
+    with pytest.raises(RuntimeError, match="rank"):
+        dist.barrier()
 
 
 def test_a_forked_child_does_not_end_its_parents_groups() -> None:

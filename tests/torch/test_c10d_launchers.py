@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from core.processes import IMPORTABLE
 
 from launch import find_mpirun, launch
 
@@ -27,6 +28,13 @@ dist.all_reduce(x)
 even = dist.new_group(range(0, dist.get_world_size(), 2))
 if dist.get_rank() % 2 == 0:
     dist.all_reduce(x, group=even)
+store = dist.distributed_c10d._get_default_store()
+while hasattr(store, "underlying_store"):
+    store = store.underlying_store
+rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/self/net/{name}")]
+assert [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{store.port:04X}")] == [
+    f"{0x0100007F if sys.byteorder == 'little' else 0x7F000001:08X}:{store.port:04X}"  # 127.0.0.1 alone
+]
 print(dist.get_rank(), *x.tolist())
 dist.all_reduce(x, async_op=True).get_future().then(lambda f: None)  # and ends without a word
 """
@@ -38,6 +46,56 @@ def test_under_other_launchers(launcher: str, how: str) -> None:
     ran = launch(3, SCRIPT, how, launcher=launcher).check()
     assert ran.outputs == ["0 6.0 6.0\n", "1 3.0 3.0\n", "2 6.0 6.0\n"], ran.report()
     assert "Error" not in ran.stderr and "terminate" not in ran.stderr
+
+
+BY_NAME = """
+import argparse, json, sys, torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--dist-backend")
+loaded = sorted(name for name in sys.modules if name.split(".")[0] == "pycollective")
+assert loaded == ["pycollective", "pycollective.autoload", "pycollective.errors"], loaded  # a name, nothing else
+own = dist.distributed_c10d.rendezvous.__globals__["_env_rendezvous_handler"]
+assert dist.distributed_c10d.rendezvous.__globals__["_rendezvous_handlers"]["env"] is own
+dist.init_process_group("gloo")
+dist.destroy_process_group()
+assert "pycollective.torch" not in sys.modules
+dist.init_process_group(parser.parse_args().dist_backend)
+x = torch.ones(2)
+dist.all_reduce(x)
+assert dist.group.WORLD.name() == "pycollective"
+print(x.tolist())
+"""
+
+
+def _entry_point(folder: Path) -> dict[str, str]:
+    """Metadata like the installed package's, for tests of a source tree."""
+    info = folder / "entry-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: entry\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nentry = pycollective.autoload:register\n")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), IMPORTABLE["PYTHONPATH"]])}
+
+
+def test_a_script_that_never_imports_us_names_the_backend(tmp_path: Path) -> None:
+    words = ["--dist-backend", "pycollective"]
+    ran = launch(2, BY_NAME, *words, launcher="torchrun", env=_entry_point(tmp_path)).check()
+    assert ran.outputs == ["[2.0, 2.0]\n"] * 2
+
+
+@pytest.mark.parametrize("broken", ["is_available", "Backend.register_backend"])
+def test_the_entry_point_never_raises(broken: str) -> None:
+    """torch cannot be imported where an entry point raises."""
+    script = f"""
+        import torch.distributed as dist
+        import pycollective.autoload
+        def fails(*args, **kwargs):
+            raise OSError("fails")
+        dist.{broken} = {"lambda: False" if broken == "is_available" else "fails"}
+        dist.Backend.backend_list = []
+        pycollective.autoload.register()
+        print(dist.Backend.backend_list)
+    """
+    assert launch(1, script, launcher="alone", env=IMPORTABLE).check()[0] == "[]\n"
 
 
 def test_alone() -> None:

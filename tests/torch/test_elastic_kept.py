@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,13 +94,50 @@ def test_a_file_of_another_state(tmp_path: Path) -> None:
     assert said == "the file has parts ['network'], the state ['model']"
 
 
+class _Malice:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def _strangers_files(hvd: Any, folder: str) -> None:
+    """Each would make a folder where it is unpickled."""
+    state = hvd.elastic.TorchState(step=0)
+    content, made = {"ranks": 1, "state": {"values": {"step": _Malice(f"{folder}/made")}}}, Path(folder, "made")
+    own = Path(folder, "own")
+    torch.save(content, own)
+    own.chmod(0o660)
+    link = Path(folder, "link")
+    link.symlink_to(own)
+    others = [own, link]
+    if os.geteuid() == 0:
+        others.append(Path(folder, "others"))
+        torch.save(content, others[-1])
+        os.chown(others[-1], 65534, 65534)
+    for file in others:
+        os.environ["PYCOLLECTIVE_ELASTIC_FILE"] = str(file)
+        with pytest.raises(PermissionError, match=f"{file} is not read"):
+            hvd.elastic.run(lambda state: None)(state)
+    assert not made.exists()
+    os.environ["PYCOLLECTIVE_ELASTIC_FILE"] = f"{folder}/kept"
+    state.commit()
+    assert Path(folder, "kept").stat().st_mode & 0o777 == 0o600
+
+
+def test_files_that_others_may_have_written_are_not_unpickled(tmp_path: Path) -> None:
+    run(1, _strangers_files, str(tmp_path))
+
+
 # -- the driver ----------------------------------------------------------------------------------------------------
 
 GROWS = """
 import sys, time
 from pathlib import Path
 import torch
-import pycollective.torch as hvd
+import horovod.torch as hvd  # answered in every rank
+import horovod
 
 torch.set_num_threads(1)
 hvd.init()
@@ -117,7 +155,7 @@ def train(state):
 state = hvd.elastic.TorchState(sizes=set())
 train(state)
 if hvd.rank() == 0:
-    print(state.sizes, hvd.size())
+    print(state.sizes, hvd.size(), hvd.__name__, horovod.__version__)
 """
 
 
@@ -134,9 +172,10 @@ def test_the_driver_starts_a_job_anew_on_more_ranks(tmp_path: Path) -> None:
     script = discovery(tmp_path, "echo localhost:1 elsewhere:5")
     driver = [sys.executable, "-m", "pycollective.horovod.elastic", "-np", "1", "--max-np", "4"]
     command = [*driver, "--host-discovery-script", script, "train.py", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=80, check=False)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=80, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "{1} 3\n"
+    assert done.stdout == "{1} 3 pycollective.torch 0.28.1\n"
     assert done.stderr.splitlines()[-1] == "pycollective.horovod.elastic: other slots; starting anew"
 
 

@@ -299,9 +299,26 @@ def test_helpers_of_horovod_common() -> None:
     assert newer == [True, False, True, False, True]
     with pytest.raises(ValueError, match=r"target='2.10' is not of the form 1\.2\.3"):
         util.is_version_greater_equal_than("2.10.0", "2.10")
-    with util.env(PATH=None, PYCOLLECTIVE_TEST="x"):
-        assert "PATH" not in os.environ and os.environ["PYCOLLECTIVE_TEST"] == "x"
-    assert os.environ["PATH"] and "PYCOLLECTIVE_TEST" not in os.environ
+    assert util.is_version_greater_equal_than("2.10", "2.10.0")
+    with pytest.raises(ValueError, match="versions are strings, not 2"):
+        util.is_version_greater_equal_than(2, "2.10.0")
+    path = os.environ["PATH"]
+    with util.env(PATH=None, PYCOLLECTIVE_TEST="x"):  # None: left alone
+        assert (os.environ["PATH"], os.environ["PYCOLLECTIVE_TEST"]) == (path, "x")
+    assert os.environ["PATH"] == path and "PYCOLLECTIVE_TEST" not in os.environ
+    calls: list[int] = []
+    cached = util._cache(lambda value: calls.append(value) or value)
+    assert [cached(1), cached(1), cached(2)] == [1, 1, 2] and calls == [1, 2]
+    assert util.get_extension_full_path("/a/b.py", "c", "d") == f"/a/c/d{util.get_ext_suffix()}"
+    assert util._check_extension_lambda("torch", lambda hvd: hvd.mpi_built(), "built with MPI", False) is not None
+    assert util._check_extension_lambda("mxnet", lambda hvd: True, "there", False) is None
+    chosen = util.get_average_backwards_compatibility_fun(importlib.import_module("horovod.torch"))
+    assert chosen(None, None) == 0
+    with pytest.warns(DeprecationWarning):
+        assert chosen(None, False) == 1
+    thread = importlib.import_module("horovod.runner.util.threads").in_thread(calls.append, (3,))
+    thread.join()
+    assert calls == [1, 2, 3]
     basics = importlib.import_module("horovod.common.basics").HorovodBasics(__file__, "mpi_lib_v2")
     basics.init()
     try:

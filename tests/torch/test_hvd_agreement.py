@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,31 @@ def _mismatches(hvd: Any) -> None:
     with pytest.raises(RuntimeError, match=r"root=0.*root=1|root=1.*root=0"):
         hvd.broadcast(x, 1 if last else 0, name="root")
     assert torch.equal(hvd.allreduce(x, name="shape"), x)  # and life goes on
+
+
+def test_a_name_is_in_flight_until_it_was_waited_for() -> None:
+    """However quickly the operation itself is complete: the same program must not fail now and then."""
+    run(2, _in_flight)
+
+
+def _in_flight(hvd: Any) -> None:
+    x = torch.ones(3)
+    hvd.barrier()
+    handle = hvd.broadcast_async(x, 0, name="name")
+    time.sleep(0.2)  # all ranks have submitted it: it is complete
+    for again in (hvd.broadcast_async, hvd.broadcast):
+        with pytest.raises(ValueError, match=r"'broadcast\.name' is in flight"):
+            again(x, 0, name="name")
+    hvd.barrier()
+    if hvd.rank() == 0:
+        while not hvd.poll(handle):  # which tells, too
+            time.sleep(0.001)
+    else:
+        hvd.synchronize(handle)
+    dropped = hvd.broadcast_async(x, 0, name="name")
+    hvd.barrier()  # completes it, and is a wait: a handle may be dropped
+    assert torch.equal(hvd.broadcast(x, 0, name="name"), x)
+    assert torch.equal(hvd.synchronize(dropped), x)
 
 
 def test_names_under_way() -> None:
@@ -201,3 +227,59 @@ def _timeline(hvd: Any, path: str) -> None:
     hvd.start_timeline(path, mark_cycles=True)
     hvd.grouped_allreduce([torch.ones(5000), torch.ones(3)], name="g")
     hvd.stop_timeline()
+
+
+@pytest.mark.parametrize("how", ["ends", "shuts down"])
+def test_a_rank_that_leaves_without_joining(how: str) -> None:
+    with job(3, _does_not_join, how) as ranks:
+        told = [ranks.hear(rank, 20) for rank in (0, 2)]
+        ranks.link[1].send("end")
+        ranks.outcomes()
+    assert all("rank 1 " in text for text in told), told
+
+
+def _does_not_join(hvd: Any, how: str) -> None:
+    hvd.allreduce(torch.ones(3))
+    if hvd.rank() == 1:
+        hvd.shutdown()
+        if how == "shuts down":
+            hvd.link.recv()
+        return
+    with pytest.raises(hvd.HorovodInternalError) as caught:
+        hvd.join()
+    hvd.link.send(str(caught.value))
+
+
+def test_a_call_in_a_callback() -> None:
+    run(2, _in_a_callback)
+
+
+def _in_a_callback(hvd: Any) -> None:
+    """It would wait for itself: an error that is none of a lost rank, and the handle stays valid."""
+    from pycollective import NestedCallError
+    from pycollective.torch import handles
+
+    told: list[BaseException] = []
+
+    def callback() -> None:
+        later.append(hvd.allreduce_async(torch.ones(2), name="later", op=hvd.Sum))
+        for attempt in (lambda: hvd.synchronize(later[0]), lambda: hvd.allreduce(torch.ones(2), name="at once")):
+            try:
+                attempt()
+            except NestedCallError as error:
+                told.append(error)
+
+    later: list[int] = []
+    if hvd.rank() == 1:
+        time.sleep(0.3)  # so that rank 0 waits, and runs its callback inside of the wait or of the engine's thread
+        hvd.allreduce(torch.ones(3), name="first", op=hvd.Sum)
+        hvd.allreduce(torch.ones(2), name="later", op=hvd.Sum)
+        return
+    first = hvd.allreduce_async(torch.ones(3), name="first", op=hvd.Sum)
+    handles._under_way[first][0][0].when_done(callback)
+    assert hvd.synchronize(first).tolist() == [2] * 3
+    end = time.monotonic() + 20
+    while len(told) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(told) == 2
+    assert hvd.synchronize(later[0]).tolist() == [2] * 2

@@ -140,7 +140,7 @@ def test_what_a_step_takes_and_refuses() -> None:
     ("options", "group", "error", "message"),
     [
         ({}, {}, TypeError, "lamb needs lr"),
-        ({"lr": -1}, {}, ValueError, "lr is at least 0"),
+        ({"lr": -1}, {}, ValueError, "lr must be a number, at least 0"),
         ({"lr": 1, "momentum": 0.9}, {}, TypeError, "lamb has no option momentum"),
         ({"lr": 1}, {"betas": (1, 1)}, ValueError, "betas"),
         ({"lr": 1}, {"params": [torch.zeros(1, dtype=torch.complex64)]}, TypeError, "real floating-point"),
@@ -305,7 +305,7 @@ def test_batches_that_the_size_does_not_divide() -> None:
     torch.testing.assert_close(slope, wanted)
     with pytest.raises(ValueError, match="more than 1 value"):
         GhostBatchNorm1d(2, 1)(torch.ones(3, 2))
-    with pytest.raises(ValueError, match="ghost_size is at least 1"):
+    with pytest.raises(ValueError, match="ghost_size must be an integer of at least 1"):
         GhostBatchNorm1d(2, 0)
     with pytest.raises(ValueError, match="4D"):
         GhostBatchNorm2d(2, 1)(torch.ones(3, 2))

@@ -1,0 +1,69 @@
+"""What is typed wrong ends with exit code 2 and a line that names it, never with a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from launch import CLI
+from pycollective.cli.main import app
+
+FAILING = "1 / 0\n"
+UNSOUND = """
+from pycollective.schedule import topology
+
+@topology("unsound")
+class Unsound:
+    def allreduce(self, p):
+        return {}["key"]
+"""
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "unknown topology": (["verify", "rign"], "did you mean ring"),
+    "ranks": (["verify", "ring", "--ranks", "x"], "rank counts are written as 1-17"),
+    "no ranks": (["verify", "ring", "--ranks", "0"], "rank counts are from 1 to 65536"),
+    "enormous ranks": (["verify", "ring", "--ranks", "1-99999999999999"], "rank counts are from 1 to 65536"),
+    "enormous ranks to draw": (["draw", "ring", "--ranks", "99999999"], "size must be an integer of at most 65536"),
+    "collective": (["verify", "ring", "--collective", "nope"], "no collective is called 'nope'"),
+    "a file that fails": (["verify", "failing.py"], r"ZeroDivisionError: division by zero (.*failing.py:1)"),
+    "a file that is not there": (["draw", "none.py"], "there is no file none.py"),
+    "a topology that fails": (["draw", "unsound.py", "--ranks", "2"], "KeyError: 'key' (.*unsound.py:7)"),
+    "simulating one": (["simulate", "unsound.py", "--ranks", "2"], "'key' (.*unsound.py:7)"),
+    "root": (["draw", "ring", "--collective", "broadcast", "--root", "9"], "root 9 is out of range for 8 ranks"),
+    "format": (["draw", "ring", "--out", "x.txt"], "write one of .png"),
+    "endless sizes": (["simulate", "ring", "--sizes", "1:1000G:+1"], "more than 10000 sizes"),
+    "enormous size": (["simulate", "ring", "--sizes", "9" * 400], "more bytes than an address space"),
+    "size": (["simulate", "ring", "--sizes", "1:8:x²"], "must be xFACTOR"),
+    "latency": (["simulate", "ring", "--latency", "9" * 400 + "s"], "latency must be a finite number"),
+    "bandwidth": (["simulate", "ring", "--bandwidth", "0B/s"], "bandwidth must be a number, above 0"),
+    "folder": (["simulate", "ring", "--json", "none/x.json"], "there is no folder none"),
+    "enormous launch": (["run", "-np", "99999999", "true"], "4096"),
+    "no such command": (["verfiy", "ring"], "verfiy"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_typed_wrong_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing.py").write_text(FAILING)
+    (tmp_path / "unsound.py").write_text(UNSOUND)
+    arguments, words = WRONG[name]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 2, (ended.output, ended.exception)
+    assert isinstance(ended.exception, SystemExit)
+    told = " ".join(ended.output.replace("│", " ").split())
+    first, _, last = words.partition(".*")
+    assert first in told and last in told
+    assert "Traceback" not in told
+
+
+def test_in_a_terminal_of_ascii_letters(tmp_path: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    for words, code in ((["verify", b"\xff"], 2), (["verify", "ring", "--ranks", "2"], 0)):
+        done = subprocess.run([*CLI, *words], capture_output=True, cwd=tmp_path, env=environment, timeout=100)
+        assert done.returncode == code, done.stderr
+        assert b"Traceback" not in done.stderr

@@ -1,0 +1,89 @@
+"""What ranks tell each other beside their data: typed, and decoding it executes nothing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pycollective
+from pycollective import errors
+from pycollective.comm.control import FAULTS, Codec, Fault
+from pycollective.engine import Item, Settings
+from pycollective.engine.agreed import Operation, read
+from pycollective.engine.rounds import Round
+
+
+class Special(errors.MismatchError):
+    """Of a caller, that the other ranks do not have."""
+
+
+FAULTY = [errors.PeerLostError("rank 3 is gone", 3), errors.TimeoutError("late"), errors.Error("wrong"), Special("odd")]
+
+
+@pytest.mark.parametrize("error", FAULTY, ids=lambda error: type(error).__name__)
+def test_errors_arrive_as_they_were_sent(error: errors.Error) -> None:
+    came = FAULTS.decode(FAULTS.encode(Fault.of(error)), 0).error()
+    assert type(came) is (errors.MismatchError if isinstance(error, Special) else type(error))
+    assert str(came) == str(error)
+    assert getattr(came, "rank", None) == getattr(error, "rank", None)
+
+
+@pytest.mark.parametrize("kind", ["Error", "builtins", "SystemExit", "__class__", "annotations", ""])
+def test_an_error_of_no_class_of_ours_is_still_an_error(kind: str) -> None:
+    assert isinstance(Fault(kind, "text").error(), errors.Error)
+
+
+class Malice:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("kind", [Fault, Round, Settings, dict[str, tuple[tuple[int, ...], str]], list[int]])
+def test_junk_is_an_error_that_names_the_sender(kind: Any, tmp_path: Path) -> None:
+    codec: Codec[Any] = Codec(kind)
+    junk = [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\x91" * 100_000, codec.encode(["?", 1]), os.urandom(50)]
+    for data in [*junk, pickle.dumps(Malice(tmp_path / "made"))]:
+        with pytest.raises(errors.CommunicatorError, match="of rank 5 cannot be decoded"):
+            codec.decode(data, 5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_and_rounds_arrive_as_they_were_sent() -> None:
+    settings = replace(Settings(autotune=True, topology="ring"), cycle_time=2, stall_check_time=float("inf"))
+    codec: Codec[Settings] = Codec(Settings)
+    assert codec.decode(codec.encode(settings), 0) == settings
+    x = np.ones((2, 3), np.float32)
+    said = [
+        read(Item("allreduce", name, x, x, prescale=factor), ("a", "b"), 4) for name, factor in (("a", 1), ("b", 0.1))
+    ]
+    sent = Round([*said, 7], (1 << 40, 0.25), True, Fault("Error", "text"))
+    rounds: Codec[Round] = Codec(Round)
+    came = rounds.decode(rounds.encode(sent), 0)
+    assert came == sent and came.told[1].signature.prescale == 0.1  # type: ignore[union-attr]
+    assert len({*said, *came.told[:2]}) == 2  # and can be looked up
+
+
+def test_factors_that_are_no_numbers_agree_with_themselves() -> None:
+    """By IEEE a NaN is not equal to itself, which is no mismatch between ranks."""
+    operation = Operation("a", 0.0)
+    for rank in range(2):
+        operation.said[rank] = read(Item("allreduce", "a", np.ones(3), np.ones(3), prescale=float("nan")), (), 2)
+    assert operation.difference() == ""
+    assert len({*operation.said.values()}) == 1
+
+
+def test_pickle_is_for_the_objects_of_users_alone() -> None:
+    """Object collectives, what horovod.run calls in a folder of its own, and the figures of a benchmark's ranks."""
+    root = Path(pycollective.__file__).parent
+    found = {str(file.relative_to(root)) for file in root.rglob("*.py") if "import pickle" in file.read_text()}
+    found -= {"bench/world.py"}  # there where the package is installed, not in its sources
+    assert found == {"optim/objects.py", "torch/functions.py", "horovod/launching.py", "horovod/task.py"}

@@ -1,0 +1,307 @@
+"""Factors that are NaN, calls that copy in their turn, sizes that do not fit: no wrong number and no bad memory."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pycollective
+from pycollective import _core
+from pycollective.comm.communicator import Communicator
+from pycollective.comm.factors import Factors
+
+TIMEOUT = 0.3
+
+
+def run(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
+    return pycollective.local_world(size).run(body)
+
+
+# -- factors ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_nan_factor_gives_nan_and_one_plan() -> None:
+    def body(comm: Communicator) -> None:
+        for factor in ("prescale", "postscale"):
+            for _ in range(20):
+                total = comm.allreduce(np.ones(5), **{factor: float("nan")})
+                assert np.isnan(total).all()
+        assert comm.allreduce(np.ones(5), prescale=2.0)[0] == 2.0 * comm.size
+
+    run(2, body)
+
+
+def test_a_factor_of_minus_zero_is_not_one_of_zero() -> None:
+    def body(comm: Communicator) -> list[bool]:
+        ones = np.ones(3)
+        return [bool(np.signbit(comm.allreduce(ones, prescale=factor)[0])) for factor in (0.0, -0.0, 0.0, -0.0)]
+
+    assert run(2, body) == [[False, True, False, True]] * 2
+    assert Factors((0.0, 1.0)) != Factors((-0.0, 1.0))
+    assert Factors((float("nan"), 1.0)) == Factors((float("nan"), 1.0))
+    assert len({Factors((float("nan"), 1.0)), Factors((float("nan"), 1.0)), Factors((0.0, 1.0))}) == 2
+    assert Factors((1.0, 1.0)) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1.0])
+def test_a_timeout_that_is_no_time_is_refused(timeout: float) -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(ValueError, match="timeout"):
+            comm.barrier(timeout=timeout)
+        with pytest.raises(ValueError, match="timeout"):
+            comm.shrink(timeout)
+        handle = comm.iallreduce(np.ones(3))
+        if math.isnan(timeout):
+            with pytest.raises(ValueError, match="NaN"):
+                handle.wait(timeout)
+        handle.wait()
+
+    run(1, body)
+
+
+# -- what a call copies ----------------------------------------------------------------------------------------------
+
+
+def test_a_broadcast_leaves_its_output_to_the_call_before_it() -> None:
+    """The reduction reads w until the last rank has come, and the broadcast behind it writes to w."""
+
+    def body(comm: Communicator) -> None:
+        w = comm.empty(1 << 16)
+        for number in range(5):
+            w[:], r = comm.rank + 1.0, np.zeros(1 << 16)
+            handle = comm.iallreduce(w, out=r)
+            comm.broadcast(np.full(1 << 16, 100.0 + number), out=w)
+            handle.wait()
+            assert (r == 3.0).all() and (w == 100.0 + number).all()
+
+    run(2, body)
+
+
+def test_a_reduction_of_strided_input_waits_for_the_call_before_it() -> None:
+    """The strided input of a call is the output of the one before it, as the contiguous one would be."""
+
+    def body(comm: Communicator) -> None:
+        for start in (comm.allreduce, lambda x: comm.iallreduce(x).result()):
+            r = np.zeros((300, 200))
+            handle = comm.iallreduce(np.ones((300, 200)), out=r)
+            assert (start(r[::3, 1::2]) == 4.0).all()
+            handle.wait()
+            r = np.arange(60000.0).reshape(300, 200)
+            assert (start(r.T) == 2 * r.T).all()
+
+    run(2, body)
+
+
+def test_packed_inputs_of_all_shapes() -> None:
+    base = np.arange(720, dtype=np.int16).reshape(4, 5, 6, 6)
+    views = [base.T, base[::-1], base[:, ::2, 1:3], base[..., 0], base[1:1], np.broadcast_to(base[0, 0], (3, 6, 6))]
+    views += [base.astype(kind)[:, 3::-2] for kind in (bool, np.int8, np.float32, np.float64)]
+
+    def body(comm: Communicator) -> None:
+        for view in views:
+            assert (comm.allreduce(view, op="max") == view).all()
+            assert (comm.broadcast(view, comm.size - 1) == view).all()
+            assert comm.allgather(view).shape[0] == comm.size * view.shape[0]
+        x = np.asfortranarray(np.ones((200, 100)) * (comm.rank + 1))
+        square = np.ones((64, 64)) * np.arange(64)
+        assert (comm.allreduce(x) == 3).all()
+        assert (comm.allreduce(square.T, out=square) == 2 * np.arange(64)[:, None]).all()
+
+    run(2, body)
+
+
+@pytest.mark.parametrize("why", ["mismatch", "timeout", "argument"])
+def test_a_broadcast_that_is_refused_leaves_its_output_alone(why: str) -> None:
+    def body(comm: Communicator) -> None:
+        w, x = comm.empty(1 << 14), np.ones(1 << 14)
+        w[:] = 7.0
+        error: Any = {"mismatch": pycollective.MismatchError, "timeout": pycollective.TimeoutError}.get(why, ValueError)
+        if why == "timeout" and comm.rank == 1:
+            given_up.wait()
+            return
+        with pytest.raises((error, pycollective.CommunicatorError)):
+            if why == "mismatch" and comm.rank == 1:
+                comm.broadcast(w[:-1], 0, out=w[:-1])
+            elif why == "argument":
+                comm.broadcast(x, 0, out=w, topology="no such topology")
+            else:
+                comm.broadcast(x, 0, out=w, timeout=TIMEOUT)
+        assert (w == 7.0).all()
+        given_up.set()
+
+    given_up = threading.Event()
+    run(2, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("count", [10, 1000, 100_000])
+def test_broadcasts_that_fill_and_that_do_not_follow_each_other(size: int, count: int) -> None:
+    def body(comm: Communicator) -> None:
+        w = comm.empty(count, np.int64)
+        plain = np.zeros(count, np.int64)
+        for number in range(12):
+            root = number % comm.size
+            x = np.full(count, number if comm.rank == root else -1)
+            out = plain if number % 5 == 4 and comm.rank == 0 else w  # where one rank's is no window all stage
+            if number % 3 == 0:
+                w[:] = x
+                comm.broadcast(w, root, out=w)
+                out = w
+            elif number % 3 == 1:
+                comm.broadcast(x, root, out=out)
+            else:
+                comm.ibroadcast(x, root, out=out).wait()
+            assert (out == number).all()
+            assert comm.allreduce(np.ones(1))[0] == comm.size
+
+    run(size, body)
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+HUGE = [1 << 62, 1 << 62, 1 << 62, 1 << 62]
+
+
+def _call(comm: Communicator, name: str, x: Any, out: Any, counts: Any, root: int = 0) -> Any:
+    number = _core.collectives().index(name)
+    return comm._backend.call(number, x, out, "sum", None, root, counts, None, TIMEOUT, False)
+
+
+def test_counts_whose_sum_overflows_are_refused() -> None:
+    """The sum of HUGE is 0 in 64 bits, which an empty array would have."""
+
+    def body(comm: Communicator) -> None:
+        nothing, one = np.zeros(0), np.zeros(1)
+        for name in ("allgather", "reduce_scatter", "gather", "scatter"):
+            for counts in (HUGE, [1 << 60] * 4):  # elements; bytes
+                for x, out in ((nothing, nothing), (one, nothing), (nothing, one)):
+                    with pytest.raises(ValueError, match="overflows"):
+                        _call(comm, name, x, out, counts)
+        with pytest.raises(ValueError, match="overflows"):
+            _call(comm, "alltoall", nothing, nothing, HUGE * 4)
+        with pytest.raises(ValueError, match="64 bits"):
+            _call(comm, "allgather", nothing, nothing, [1 << 64] * 4)
+
+    run(4, body)
+
+
+def test_layouts_that_overflow_are_refused() -> None:
+    most = (1 << 63) - 1
+    for make in (
+        lambda: _core.Layout.blocks(HUGE, False, False),
+        lambda: _core.Layout.blocks([], False, False),
+        lambda: _core.Layout.blocks([1, -1], False, False),
+        lambda: _core.Layout.matrix(HUGE, 2),
+        lambda: _core.Layout.matrix([1, 2, 3], 2),
+        lambda: _core.Layout.split(most, 2, 64),
+        lambda: _core.Layout.split(-1, 2, 64),
+        lambda: _core.Layout.split(5, 0, 1),
+        lambda: _core.Layout.split(5, 1, 0),
+        lambda: _core.Layout.split(5, (1 << 31) - 1, 1),
+    ):
+        with pytest.raises(ValueError):
+            make()
+    assert sum(_core.Layout.split(most - 1000, 1, 1).length) == most - 1000
+
+
+def test_windows_that_do_not_fit_are_refused() -> None:
+    def body(comm: Communicator) -> None:
+        team: Any = comm._backend
+        segment = _core.Segment.create("local", 4096)
+        for number, stride, nbytes in ((1 << 40, 1 << 62, 8), (2, 4096, 4096), (3, -8, -8), (4, 8, 16), (-1, 8, 8)):
+            with pytest.raises(ValueError):
+                team.window(segment, number, stride, nbytes)
+        window = team.window(segment, 5, 1024, 1024)
+        for shape in ([129], [1 << 62, 4], [-1, -8], [1 << 32, 1 << 32], [(1 << 63) - 1]):
+            with pytest.raises(ValueError):
+                window.array(np.dtype(float), shape)
+        with pytest.raises(TypeError):
+            window.array(np.dtype(object), [4])
+        assert window.array(np.dtype(float), [128]).shape == (128,)
+        for shape in ((1 << 62, 1 << 62), (1 << 40, 1 << 40), (-1, -4)):
+            with pytest.raises((ValueError, pycollective.CommunicatorError)):
+                comm.empty(shape)
+
+    run(2, body)
+
+
+class _Producer:
+    """Exports memory of NumPy under another shape, through a DLPack capsule that ctypes has made."""
+
+    def __init__(self, shape: list[int], strides: list[int] | None = None, offset: int = 0) -> None:
+        import ctypes
+
+        self.memory = np.zeros(16)
+        count = len(shape)
+        extents = (ctypes.c_int64 * count)(*shape)
+        steps = (ctypes.c_int64 * count)(*strides) if strides is not None else None
+        fields = np.zeros(8, np.uint64)  # DLManagedTensor: data, device, (ndim, dtype), shape, strides, offset, 0, 0
+        fields[0] = self.memory.ctypes.data
+        fields[1] = 1
+        fields[2] = count | (2 | 64 << 8 | 1 << 16) << 32
+        fields[3] = ctypes.addressof(extents)
+        fields[4] = ctypes.addressof(steps) if steps is not None else 0
+        fields[5] = offset
+        self.kept = (extents, steps, fields)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.capsule = new(fields.ctypes.data, b"dltensor", None)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+
+def test_dlpack_shapes_that_no_array_has_are_refused() -> None:
+    assert _core.HostBuffer(_Producer([4, 4])).count == 16
+    for shape in ([1 << 32, 1 << 32], [1 << 62, 4], [-4, -4], [1 << 61], [1, 1 << 62, 8]):
+        with pytest.raises(ValueError):
+            _core.HostBuffer(_Producer(shape))
+        with pytest.raises(ValueError):
+            _core.HostBuffer(_Producer(shape, [0] * len(shape)), True)
+    with pytest.raises(ValueError):
+        _core.HostBuffer(_Producer([4], [1 << 62]), True)
+    with pytest.raises(ValueError):
+        _core.HostBuffer(_Producer([4, 4], offset=(1 << 64) - 8))
+
+
+# -- plans that do not fit -------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_that_does_not_fit_the_call_is_refused() -> None:
+    """What a planner answers is checked against the call: else the executor would go by it through any memory."""
+    from pycollective.comm.planner import Planner, schedule_for
+    from pycollective.schedule import registry
+    from pycollective.schedule.schedule import Placement
+
+    direct = registry.get("direct")
+
+    def table(name: str, placement: Placement, root: int | None = None) -> Any:
+        return _core.Schedule(schedule_for(direct, name, 2, root, placement, False).table(0))
+
+    answers = {
+        "allreduce": [table("allreduce", Placement.WINDOW), None],
+        "broadcast": [table("allreduce", Placement.STAGED), table("broadcast", Placement.WINDOW, 0)],
+        "reduce_scatter": [table("allgather", Placement.STAGED)],
+    }
+    size, scratch = 2, 1 << 16
+    segment = _core.Segment.create("local", _core.Team.segment_bytes(size, scratch))
+    for name, schedules in answers.items():
+        for schedule in schedules:
+            sound = Planner(0, size)
+
+            def planner(*asked: Any, schedule: Any = schedule, sound: Any = sound) -> Any:
+                return (schedule, *sound(*asked)[1:])
+
+            team = _core.Team(segment, 0, size, scratch, [0, 1], "test", True, planner)
+            number, counts = _core.collectives().index(name), [2, 2] if name == "reduce_scatter" else None
+            out = np.zeros(2 if counts else 4)
+            with pytest.raises((ValueError, TypeError)):
+                team.call(number, np.ones(4), out, "sum", None, 0, counts, None, TIMEOUT, False)
+    with pytest.raises(ValueError, match="does not reduce"):
+        team = _core.Team(segment, 0, size, scratch, [0, 1], "test", True, Planner(0, size))
+        team.call(1, np.ones(4), np.ones(4), "sum", None, 0, None, (2.0, 1.0), TIMEOUT, False)

@@ -1,0 +1,152 @@
+"""What the engine refuses it lets go of; and factors of any bits, NaN among them, are factors."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pycollective
+from engine.operations import SECONDS, on_engines
+from pycollective import MismatchError
+from pycollective.comm.planner import Planner
+from pycollective.engine import Engine, Item
+
+NAN = float("nan")
+
+
+def ones(name: str, **options: Any) -> Item:
+    return Item("allreduce", name, np.ones(3), np.ones(3), **options)
+
+
+class Liar:
+    """An array that says another shape than it exports."""
+
+    shape = (1 << 20,)
+
+    def __init__(self) -> None:
+        self.inner = np.ones(3)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.inner.__dlpack__(**options)
+
+
+REFUSED: dict[str, Callable[[], list[Item]]] = {
+    "a name given twice": lambda: [ones("x"), ones("x")],
+    "a name under way": lambda: [ones("y"), ones("under way")],
+    "an operator that does not take the type": lambda: [ones("x"), ones("y", op="band")],
+    "factors that the operator does not take": lambda: [ones("x"), ones("y", op="lor", prescale=2.0)],
+    "an unknown operator": lambda: [ones("x"), ones("y", op="no such")],
+    "an unknown collective": lambda: [ones("x"), Item("no such", "y", np.ones(3), np.ones(3))],
+    "a root that there is not": lambda: [ones("x"), Item("broadcast", "y", np.ones(3), root=7)],
+    "an output of another size": lambda: [ones("x"), Item("allreduce", "y", np.ones(3), np.ones(4))],
+    "an output of another type": lambda: [ones("x"), Item("allreduce", "y", np.ones(3), np.ones(3, np.float32))],
+    "an input that is not contiguous": lambda: [ones("x"), Item("allreduce", "y", np.ones(6)[::2], np.ones(3))],
+    "an array that lies about its shape": lambda: [ones("x"), Item("allreduce", "y", Liar(), np.ones(3))],
+    "an item that is none": lambda: [ones("x"), ones("y", priority="high")],
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_submit_that_is_refused_holds_nothing(reason: str) -> None:
+    go = threading.Event()
+
+    def body(engine: Engine) -> None:
+        if engine.rank == 1:
+            assert go.wait(SECONDS)
+            engine.submit([ones("under way")])[0].wait(SECONDS)
+            return
+        first = engine.submit([ones("under way")])[0]
+        try:
+            for submit in (engine.submit, lambda items: engine._core.submit(items, False)):
+                items = REFUSED[reason]()
+                held = [weakref.ref(array) for item in items for array in (item.x, item.out) if array is not None]
+                with pytest.raises((ValueError, TypeError)):
+                    submit(items)
+                del items
+                gc.collect()
+                assert not any(ref() is not None for ref in held)
+        finally:
+            go.set()
+        first.wait(SECONDS)
+
+    on_engines(2, body)
+
+
+def test_a_submit_to_an_engine_that_is_closed_holds_nothing() -> None:
+    def body(engine: Engine) -> None:
+        engine.close()
+        x = np.ones(3)
+        held = weakref.ref(x)
+        with pytest.raises(pycollective.CommunicatorError):
+            engine.submit([Item("allreduce", "a", x, x)])
+        del x
+        gc.collect()
+        assert held() is None
+
+    on_engines(1, body)
+
+
+def test_factors_of_any_bits_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused or not, each operation is scaled by its own factors, and plans are found again whatever these are."""
+    asked: list[str] = []
+    plan = Planner.__call__
+
+    def counting(self: Planner, *arguments: Any) -> Any:
+        asked.append(arguments[0])
+        return plan(self, *arguments)
+
+    monkeypatch.setattr(Planner, "__call__", counting)
+    factors = [1.0, 0.0, -0.0, NAN, 2.0, float("inf"), -NAN, 0.5]
+    rounds = 6
+
+    def body(engine: Engine) -> None:
+        x = np.array([1.0, -1.0, 0.0, NAN])
+        for _ in range(rounds):
+            items = [
+                Item("allreduce", f"{i}.{j}", x.copy(), prescale=before, postscale=after)
+                for i, before in enumerate(factors)
+                for j, after in enumerate(factors)
+            ]
+            works = [engine.submit([item])[0] for item in items]
+            for item, work in zip(items, works, strict=True):
+                with np.errstate(invalid="ignore"):
+                    expected = (x * item.prescale + x * item.prescale) * item.postscale
+                result = work.wait(SECONDS)
+                assert np.array_equal(result, expected, equal_nan=True), (item.prescale, item.postscale)
+                number = ~np.isnan(expected)
+                assert (np.signbit(result) == np.signbit(expected))[number].all(), (item.prescale, item.postscale)
+
+    on_engines(2, body)
+    # Sizes of fused batches vary from round to round; made anew each time, plans would be as many as operations.
+    assert len(asked) < 2 * rounds * len(factors) ** 2 / 2
+
+
+def test_the_same_nan_is_no_difference_between_ranks_and_another_factor_is() -> None:
+    def body(engine: Engine) -> None:
+        assert np.isnan(engine.run([ones("a", prescale=NAN, postscale=NAN)])[0]).all()
+        with pytest.raises(MismatchError, match="prescale"):
+            engine.run([ones("b", prescale=0.0 if engine.rank else -0.0)])
+        with pytest.raises(MismatchError, match="postscale"):
+            engine.run([ones("c", postscale=1.0 if engine.rank else NAN)])
+
+    on_engines(2, body)
+
+
+def test_times_that_are_none_are_refused() -> None:
+    def body(engine: Engine) -> None:
+        work = engine.submit([ones("a")])[0]
+        with pytest.raises(ValueError, match="NaN"):
+            work.wait(NAN)
+        with pytest.raises(ValueError, match="cycle"):
+            engine.tune(1 << 20, NAN)
+        with pytest.raises(ValueError, match="threshold"):
+            engine.tune(-1, 0.001)
+        work.wait(SECONDS)
+
+    on_engines(1, body)

@@ -1,0 +1,167 @@
+"""Ranks that are killed or stopped at random moments, again and again: `python -m faults.trials --count 300`.
+
+Of every trial: all survivors raise and name the rank, after a kill as soon as they look, after a stop at their
+deadline; they go on without it; a stopped rank that goes on raises, too; nothing is left in /dev/shm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import c10d
+import hvd
+from core.processes import Job
+
+from faults.work import DEADLINE, Told, of_c10d, of_communicator, of_hvd
+
+KINDS = ("collective", "nonblocking", "messages", "engine", "hvd", "c10d")
+_WEIGHTS = (25, 15, 10, 20, 15, 15)
+_SLACK = 20.0
+"""Seconds after which a rank that says nothing hangs."""
+_ERRORS = {"kill": "PeerLostError", "stop": "TimeoutError"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial; the number decides everything but the moment."""
+
+    number: int
+    kind: str
+    how: str
+    n: int
+    victim: int
+
+    def __str__(self) -> str:
+        return f"trial {self.number}: {self.how} rank {self.victim} of {self.n}, {self.kind}"
+
+
+@dataclass
+class Result:
+    """`seconds`: from the signal until each survivor raised. `problems`: what was not as it should be."""
+
+    trial: Trial
+    seconds: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def trial(number: int, torch: bool = True) -> Trial:
+    """The trial of a number; without torch none that needs it."""
+    choice = random.Random(number)
+    kind = choice.choices(KINDS, _WEIGHTS)[0]
+    if not torch and kind in ("hvd", "c10d"):
+        kind = "engine"
+    n = choice.choice((2, 3, 4))
+    return Trial(number, kind, ("kill", "stop")[number % 2], n, choice.randrange(n))
+
+
+@contextlib.contextmanager
+def _job(one: Trial) -> Iterator[Job]:
+    env = {"PYCOLLECTIVE_TIMEOUT": str(DEADLINE)}
+    if one.kind == "hvd":
+        with hvd.job(one.n, of_hvd, one.number, env=env) as job:
+            yield job
+    elif one.kind == "c10d":
+        with c10d.job(one.n, of_c10d, one.number, seconds=DEADLINE) as job:
+            yield job
+    else:
+        with Job(one.n, of_communicator, one.kind, one.number, env=env) as job:
+            yield job
+
+
+class _TooEarly(AssertionError):
+    """A rank has raised before all were at work: on a busy machine one may be late for its first call."""
+
+
+def run(one: Trial, attempts: int = 3) -> Result:
+    """Carry out a trial. What is left behind raises AssertionError, as a job's end does."""
+    for _ in range(attempts - 1):
+        with contextlib.suppress(_TooEarly):
+            return _run(one)
+    return _run(one)
+
+
+def _run(one: Trial) -> Result:
+    result = Result(one)
+    survivors = [rank for rank in range(one.n) if rank != one.victim]
+    with _job(one) as job:
+        for rank in range(one.n):
+            said = job.hear(rank, 30)
+            if said != "busy":
+                raise _TooEarly(f"{one}: rank {rank} raised too early: {said}")
+        time.sleep(random.random() * 0.15)
+        at = job.kill(one.victim, signal.SIGKILL if one.how == "kill" else signal.SIGSTOP)
+        for rank in survivors:
+            _judge(result, rank, job.hear(rank, DEADLINE + _SLACK), at)
+        for rank in survivors:
+            job.link[rank].send("survive")
+        if one.how == "stop":
+            time.sleep(random.random() * 0.8)  # the others shrink, or have
+            job.kill(one.victim, signal.SIGCONT)
+            late = job.hear(one.victim, DEADLINE + _SLACK)
+            if not isinstance(late, tuple):
+                result.problems.append(f"the stopped rank goes on and does not raise: {late}")
+            elif Told(*late).again < 0:
+                result.problems.append(f"the stopped rank raised, and then did not: {late}")
+            job.link[one.victim].send("end")
+        for rank in survivors:
+            said = job.hear(rank, _SLACK)
+            if said != "survived":
+                result.problems.append(f"rank {rank} does not go on: {said}")
+        job.outcomes(_SLACK)
+    return result
+
+
+def _judge(result: Result, rank: int, said: object, at: float) -> None:
+    one = result.trial
+    if not isinstance(said, tuple):
+        result.problems.append(f"rank {rank} said {said}")
+        return
+    told = Told(*said)
+    result.seconds.append(told.at - at)
+    expected = {_ERRORS[one.how], "HorovodInternalError"}
+    if one.kind == "c10d" and one.how == "stop" and "has not joined" in told.text:
+        expected.add("BootstrapError")  # while the group makes its second communicator
+    if not expected & set(told.kinds):
+        result.problems.append(f"rank {rank} raised {told.kinds[0]}: {told.text}")
+    if not re.search(rf"\brank {one.victim}\b", told.text):
+        result.problems.append(f"rank {rank} does not name the rank: {told.text}")
+    soon = DEADLINE + 1 if one.kind == "c10d" and one.how == "stop" else 1  # a late message does not end a group
+    if not 0 <= told.again < soon:
+        result.problems.append(f"rank {rank} raised, and its next call {told.again:.1f} s later: {told.text}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--no-torch", action="store_true")
+    options = parser.parse_args()
+    results = []
+    for number in range(options.first, options.first + options.count):
+        one = trial(number, not options.no_torch)
+        try:
+            result = run(one)
+        except AssertionError as error:
+            result = Result(one, problems=[str(error)])
+        results.append(result)
+        worst = max(result.seconds, default=0)
+        print(f"{one}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
+    for how, limit in (("kill", 1.0), ("stop", DEADLINE + 1.0)):
+        seconds = [each for result in results if result.trial.how == how for each in result.seconds]
+        soon = sum(each < limit for each in seconds)
+        print(f"{how}: {len(seconds)} survivors, {soon} within {limit:g} s, worst {max(seconds, default=0):.2f} s")
+    wrong = [result for result in results if result.problems]
+    print(f"{len(results)} trials, {len(wrong)} with problems")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

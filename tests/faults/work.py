@@ -1,0 +1,232 @@
+"""What ranks are busy with while one of them is killed or stopped, and what they then say.
+
+A workload is a function `step(turn)` that all ranks call again and again; the random choices are the same on all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from pycollective import Communicator
+
+DEADLINE = 2.5
+"""Seconds that calls wait for their peers."""
+SIZES = (1, 100, 5000, 70_000, 500_000)
+TOPOLOGIES = ("direct", "ring", "tree", "star", "wheel", "halving_doubling")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_FIRST = dict.fromkeys(TOPOLOGIES, ("allreduce", "broadcast"))
+_MORE = {
+    "direct": ("reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall"),
+    "halving_doubling": ("reduce", "reduce_scatter", "allgather", "gather", "scatter"),
+    "ring": ("reduce", "reduce_scatter", "allgather"),
+    "star": ("reduce", "reduce_scatter", "allgather", "gather", "scatter"),
+    "tree": ("reduce", "gather", "scatter"),
+}
+CALLS = [(name, topology) for topology in TOPOLOGIES for name in (*_FIRST[topology], *_MORE.get(topology, ()))]
+Step = Callable[[int], None]
+
+
+@dataclass
+class Told:
+    """What a rank's call raised.
+
+    Attributes:
+        kinds: the names of the error's classes.
+        text: its message. at: time.monotonic() when it was raised.
+        again: seconds that the next call took to raise; negative: it did not.
+    """
+
+    kinds: tuple[str, ...]
+    text: str
+    at: float
+    again: float
+
+
+def endure(link: Connection, step: Step, survive: Callable[[], None]) -> None:
+    """Work until that raises, tell what, and once told to go on what survivors do."""
+    told: Told | None = None
+    for turn in itertools.count():
+        try:
+            step(turn)
+        except Exception as error:
+            at = time.monotonic()
+            told = Told(tuple(kind.__name__ for kind in type(error).__mro__), str(error), at, _again(step, turn + 1))
+            break
+        if turn == 2:
+            link.send("busy")
+    link.send(told and astuple(told))  # ranks load this file under another name
+    if link.recv() == "survive":
+        survive()
+        link.send("survived")
+
+
+def _again(step: Step, turn: int) -> float:
+    started = time.monotonic()
+    try:
+        step(turn)
+    except Exception:
+        return time.monotonic() - started
+    return -1.0
+
+
+# -- communicators -------------------------------------------------------------------------------------------------
+
+
+def of_communicator(comm: Communicator, link: Connection, kind: str, seed: int) -> None:
+    """Calls of a communicator: blocking, several at a time, or messages. Survivors shrink it, and go on."""
+    random.seed(seed)
+    step = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}[kind]
+    endure(link, step(comm, random.Random(seed)), lambda: _go_on(comm))
+
+
+def _go_on(comm: Communicator) -> None:
+    fresh = comm.shrink(0.7)
+    for turn in range(100):
+        x = np.full(1 + 400 * turn, fresh.rank + turn)
+        total = sum(rank + turn for rank in range(fresh.size))
+        assert (fresh.allreduce(x, topology="ring" if turn % 2 else "direct") == total).all()
+        time.sleep(0.002)
+
+
+def _collectives(comm: Communicator, choice: random.Random) -> Step:
+    windows = [comm.empty(SIZES[-1], np.float32) for _ in range(2)]
+    plain = [np.empty(SIZES[-1], np.float32) for _ in range(2)]
+
+    def step(turn: int) -> None:
+        name, topology = choice.choice(CALLS)
+        count, place, root = choice.choice(SIZES), choice.choice((windows, plain)), choice.randrange(comm.size)
+        x = place[0][:count]
+        x[:] = comm.rank + turn
+        out = place[1][:count] if name in ("allreduce", "broadcast") else None
+        more = {"root": root} if name in _ROOTED else {}
+        got = getattr(comm, name)(x, out=out, topology=topology, **more)
+        _check(name, got, comm.size, turn, root)
+
+    return step
+
+
+def _check(name: str, got: Any, size: int, turn: int, root: int) -> None:
+    if name in ("allreduce", "reduce_scatter") and len(got):
+        assert got[0] == got[-1] == sum(rank + turn for rank in range(size)), (name, got, turn)
+    elif name == "broadcast":
+        assert got[0] == got[-1] == root + turn, (name, got, turn)
+    elif name == "allgather":
+        assert [got[0], got[-1]] == [turn, size - 1 + turn], (name, got, turn)
+
+
+def _nonblocking(comm: Communicator, choice: random.Random) -> Step:
+    def step(turn: int) -> None:
+        handles = []
+        for _ in range(choice.randrange(1, 6)):
+            name, topology = choice.choice(CALLS)
+            more = {"root": choice.randrange(comm.size)} if name in _ROOTED else {}
+            x = np.full(choice.choice(SIZES[:-1]), comm.rank + turn, np.float32)
+            handles.append((name, more.get("root", 0), getattr(comm, "i" + name)(x, topology=topology, **more)))
+        for name, root, handle in handles:
+            _check(name, handle.result(), comm.size, turn, root)
+
+    return step
+
+
+def _messages(comm: Communicator, choice: random.Random) -> Step:
+    def step(turn: int) -> None:
+        count = choice.choice(SIZES)
+        to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        sent = comm.isend(np.full(count, float(comm.rank + turn)), to)
+        assert comm.recv(np.empty(count), source)[-1] == source + turn
+        sent.wait()
+
+    return step
+
+
+# -- the engine, hvd and c10d --------------------------------------------------------------------------------------
+
+
+def _engine(comm: Communicator, choice: random.Random) -> Step:
+    from pycollective.engine import Engine, Item
+
+    engine = Engine(comm)
+    mine = random.Random(comm.rank)
+
+    def step(turn: int) -> None:
+        items = []
+        for number in range(choice.randrange(1, 12)):
+            x = np.full(choice.choice(SIZES[:-1]), float(comm.rank + turn))
+            kind = choice.choice(("allreduce", "allreduce", "allgather", "broadcast", "barrier"))
+            name = f"{kind} {number}"
+            items.append(Item(kind, name, None if kind == "barrier" else x, root=0 if kind == "broadcast" else -1))
+        mine.shuffle(items)
+        if choice.random() < 0.2:
+            engine.join()
+        works = [work for item in items for work in engine.submit([item])]
+        for item, work in zip(items, works, strict=True):
+            got = work.wait()
+            if item.collective == "allreduce":
+                assert got[0] == got[-1] == sum(rank + turn for rank in range(comm.size))
+
+    return step
+
+
+def of_hvd(hvd: Any, seed: int) -> None:
+    """What a training script calls."""
+    import torch
+
+    choice, mine = random.Random(seed), random.Random(hvd.rank())
+
+    def step(turn: int) -> None:
+        count = choice.choice(SIZES[:-1])
+        tensors = {f"{i}": torch.full((count,), float(hvd.rank() + turn)) for i in range(choice.randrange(1, 8))}
+        names = [*tensors]
+        mine.shuffle(names)
+        handles = [hvd.allreduce_async_(tensors[name], name=name, op=hvd.Sum) for name in names]
+        total = sum(rank + turn for rank in range(hvd.size()))
+        assert all(hvd.synchronize(handle)[-1] == total for handle in handles)
+        other = choice.randrange(5)
+        if other == 0:
+            hvd.join()
+        elif other == 1:
+            hvd.barrier()
+        elif other == 2:
+            hvd.allgather(torch.ones(hvd.rank() + 1))
+        else:
+            hvd.broadcast_(torch.ones(count), 0)
+
+    endure(hvd.link, step, hvd.shutdown)
+
+
+def of_c10d(world: Any, seed: int) -> None:
+    """What torch.distributed's users call."""
+    import torch
+    import torch.distributed as dist
+
+    choice, rank, size = random.Random(seed), world.rank, world.size
+
+    def step(turn: int) -> None:
+        count, what = choice.choice(SIZES[:-1]), choice.randrange(6)
+        x = torch.full((count,), float(rank + turn))
+        if what == 0:
+            works = [dist.all_reduce(x.clone(), async_op=True) for _ in range(3)]
+            for work in works:
+                work.wait()
+        elif what == 1:
+            dist.all_to_all_single(torch.empty(size), torch.ones(size))
+        elif what == 2:
+            dist.all_gather([torch.empty(count) for _ in range(size)], x)
+        elif what == 3:
+            dist.broadcast(x, choice.randrange(size))
+        elif what == 4:
+            sent = dist.isend(x, (rank + 1) % size)
+            dist.recv(torch.empty(count), (rank - 1) % size)
+            sent.wait()
+        dist.all_reduce(x.fill_(rank + turn))
+        assert x[-1] == sum(one + turn for one in range(size))
+
+    endure(world.link, step, dist.destroy_process_group)

@@ -1,0 +1,84 @@
+"""`pycollective run` starts programs that know torch's variables only: torch.distributed, accelerate, Lightning."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from launch import launch
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+PLAIN = """
+import os, socket, sys
+import torch, torch.distributed as dist
+if sys.argv[1] == "ours":
+    import pycollective.torch
+dist.init_process_group(sys.argv[2])
+x = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(x)
+with socket.socket() as probe:
+    listens = probe.connect_ex(("127.0.0.1", int(os.environ["MASTER_PORT"]))) == 0
+print(dist.get_rank(), dist.get_world_size(), x.item(), listens)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_plain_torch_forms_one_group() -> None:
+    ran = launch(2, PLAIN, "theirs", "gloo", env={"RANK": "0", "WORLD_SIZE": "1"}, check=True)
+    assert ran.outputs == ["0 2 3.0 True\n", "1 2 3.0 True\n"]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "pycollective"])
+def test_once_imported_we_answer_and_the_master_port_stays_closed(backend: str) -> None:
+    ran = launch(2, PLAIN, "ours", backend, check=True)
+    assert ran.outputs == ["0 2 3.0 False\n", "1 2 3.0 False\n"]
+
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(accelerator.process_index)
+model = accelerator.prepare(torch.nn.Linear(2, 1))
+model(torch.full((4, 2), accelerator.process_index + 1.0)).sum().backward()
+print(accelerator.process_index, accelerator.num_processes, model.module.weight.grad.tolist())
+accelerator.end_training()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
+def test_accelerate_forms_one_group() -> None:
+    ran = launch(2, ACCELERATE, check=True, timeout=90)
+    assert ran.outputs == ["0 2 [[6.0, 6.0]]\n", "1 2 [[6.0, 6.0]]\n"]  # the mean of 4 and 8
+
+
+LIGHTNING = """
+import torch, lightning
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, _):
+        return self.layer(batch[0]).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.5)
+    def on_after_backward(self):
+        gradient = self.layer.weight.grad.sum().item()
+        print(self.trainer.global_rank, self.trainer.world_size, self.layer.bias.grad.item(), gradient)
+
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+rows = torch.utils.data.TensorDataset(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+trainer = lightning.Trainer(accelerator="cpu", devices=2, max_epochs=1, **quiet)
+trainer.fit(Model(), torch.utils.data.DataLoader(rows))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs lightning")
+def test_lightning_forms_one_group() -> None:
+    ran = launch(2, LIGHTNING, check=True, timeout=90)
+    assert ran.outputs == ["0 2 1.0 2.0\n", "1 2 1.0 2.0\n"]  # a row each, and the mean of their gradients
