@@ -1,14 +1,15 @@
-// The latency path of Communicator.allreduce: a method of the Python class that is called without a Python frame.
-// What it does not know (scaling, names, other libraries' arrays) goes to the Python method it stands before.
+// Latency paths: methods that Python calls without a frame (Communicator.allreduce) and without pybind11's conversion of
+// arguments (Team.call).  What they do not take (scaling, names, other libraries' arrays; keywords, other types of
+// arguments) goes to the general method that each stands before.
 #include "bindings/team_call.h"
 
 namespace pc {
 namespace {
 
-PyObject* general = nullptr;  // the Python method
+PyObject *general_allreduce = nullptr, *general_call = nullptr;
 PyTypeObject* team_type = nullptr;
 PyObject *backend_name, *out_name, *op_name, *topology_name, *timeout_name, *default_op;
-std::string documentation;
+std::string allreduce_documentation, call_documentation;
 
 struct Arguments {
   PyObject* x = nullptr;
@@ -44,11 +45,13 @@ py::object backend_of(PyObject* communicator) {
 }
 
 // The team that a backend is; null if it is none of ours (the MPI rail).
-TeamCall* team_of(const py::object& backend) {
-  if (!backend || Py_TYPE(backend.ptr()) != team_type) return nullptr;
-  const auto team = reinterpret_cast<py::detail::instance*>(backend.ptr())->get_value_and_holder();
+TeamCall* team_of(PyObject* backend) {
+  if (backend == nullptr || Py_TYPE(backend) != team_type) return nullptr;
+  const auto team = reinterpret_cast<py::detail::instance*>(backend)->get_value_and_holder();
   return team.holder_constructed() ? static_cast<TeamCall*>(team.value_ptr()) : nullptr;
 }
+
+py::object borrow(PyObject* o) { return py::reinterpret_borrow<py::object>(o); }
 
 // What pybind11 does for functions that it dispatches.
 void set_error(std::exception_ptr pointer) {
@@ -63,13 +66,18 @@ void set_error(std::exception_ptr pointer) {
   }
 }
 
+PyObject* call_general(PyObject* method, PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  std::vector<PyObject*> all{self};
+  all.insert(all.end(), args, args + count + (names == nullptr ? 0 : PyTuple_GET_SIZE(names)));
+  return PyObject_Vectorcall(method, all.data(), static_cast<size_t>(count) + 1, names);
+}
+
 PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   Arguments a;
   py::object backend;
   if (parse(a, args, count, names)) backend = backend_of(self);
-  TeamCall* team = team_of(backend);
+  TeamCall* team = team_of(backend.ptr());
   if (team != nullptr) {
-    const auto borrow = [](PyObject* o) { return py::reinterpret_borrow<py::object>(o); };
     try {
       py::object result =
           team->allreduce(borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout));
@@ -79,13 +87,50 @@ PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
       return nullptr;
     }
   }
-  std::vector<PyObject*> all{self};
-  all.insert(all.end(), args, args + count + (names == nullptr ? 0 : PyTuple_GET_SIZE(names)));
-  return PyObject_Vectorcall(general, all.data(), static_cast<size_t>(count) + 1, names);
+  return call_general(general_allreduce, self, args, count, names);
 }
 
-PyMethodDef definition = {"allreduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(allreduce)),
-                          METH_FASTCALL | METH_KEYWORDS, nullptr};
+// An int, and nothing that would have to be converted to one.
+std::optional<int32_t> plain_int(PyObject* o) {
+  if (!PyLong_CheckExact(o)) return std::nullopt;
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(o, &overflow);
+  if (overflow != 0 || value != static_cast<int32_t>(value)) return std::nullopt;
+  return static_cast<int32_t>(value);
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  TeamCall* team = names == nullptr && (count == 10 || count == 11) ? team_of(self) : nullptr;
+  const auto collective = team == nullptr ? std::nullopt : plain_int(args[0]);
+  const auto root = team == nullptr ? std::nullopt : plain_int(args[5]);
+  if (!collective || !root || !PyBool_Check(args[9])) return call_general(general_call, self, args, count, names);
+  try {
+    return team
+        ->call(*collective, borrow(args[1]), borrow(args[2]), borrow(args[3]), borrow(args[4]), *root, borrow(args[6]),
+               borrow(args[7]), borrow(args[8]), args[9] == Py_True, borrow(count == 11 ? args[10] : Py_None))
+        .release()
+        .ptr();
+  } catch (...) {
+    set_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+
+template <Function function> PyMethodDef definition(const char* name) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL | METH_KEYWORDS,
+          nullptr};
+}
+
+PyMethodDef allreduce_definition = definition<allreduce>("allreduce"), call_definition = definition<call>("call");
+
+py::object describe(PyMethodDef& method, const std::string& documentation, PyObject* owner) {
+  method.ml_doc = documentation.c_str();
+  PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner), &method);
+  if (descriptor == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(descriptor);
+}
 
 }  // namespace
 
@@ -96,16 +141,17 @@ void bind_fast_path(py::module_& m) {
   topology_name = PyUnicode_InternFromString("topology");
   timeout_name = PyUnicode_InternFromString("timeout");
   default_op = PyUnicode_InternFromString("sum");
+  const py::type team = py::type::of<TeamCall>();
+  team_type = reinterpret_cast<PyTypeObject*>(team.ptr());
+  general_call = py::object(team.attr("call")).release().ptr();
+  call_documentation = py::str(py::handle(general_call).attr("__doc__"));
+  team.attr("call") = describe(call_definition, call_documentation, team.ptr());
   m.def(
       "fast_allreduce",
       [](const py::type& owner, const py::object& method, const std::string& signature) {
-        general = method.inc_ref().ptr();
-        team_type = reinterpret_cast<PyTypeObject*>(py::type::of<TeamCall>().ptr());
-        documentation = "allreduce" + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
-        definition.ml_doc = documentation.c_str();
-        PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner.ptr()), &definition);
-        if (descriptor == nullptr) throw py::error_already_set();
-        return py::reinterpret_steal<py::object>(descriptor);
+        general_allreduce = method.inc_ref().ptr();
+        allreduce_documentation = "allreduce" + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
+        return describe(allreduce_definition, allreduce_documentation, owner.ptr());
       },
       py::arg("owner"), py::arg("method"), py::arg("signature"),
       "A descriptor for the class `owner` that runs plain allreduces at once and others through `method`.");

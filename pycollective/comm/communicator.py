@@ -232,13 +232,14 @@ class Communicator(Nonblocking):
         A message of up to 32 KiB does not wait for the receiver; of longer ones two at a time can be under way.
         Messages of GPU arrays go through host memory.
         """
-        self._transfer(self.rank, dest, arrays.message(x), None, timeout, False)
+        self._transfer(self.rank, dest, x if type(x) is np.ndarray else arrays.message(x), None, timeout, False)
 
     def recv(self, out: Any, source: int, *, timeout: float | None = None) -> Any:
         """Receive into `out` (of the message's size and dtype, else MismatchError) what `source` sends; returns it."""
-        if arrays.on_device(out):
+        own = type(out) is np.ndarray
+        if not own and arrays.on_device(out):
             return self.irecv(out, source, timeout=timeout).result()
-        self._transfer(source, self.rank, None, arrays.writable(out), timeout, False)
+        self._transfer(source, self.rank, None, out if own else arrays.writable(out), timeout, False)
         return out
 
     # -- windows and other communicators -------------------------------------------------------------------------------

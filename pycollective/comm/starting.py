@@ -114,23 +114,34 @@ class Starting(ABC):
         return calls.alltoall(x, out, self.rank, self.size, said[:, 0].tolist())
 
     def _transfer(self, source: int, dest: int, x: Any, out: Any, timeout: float | None, nonblocking: bool) -> Any:
-        peer = calls.rank_number(dest, "dest") if out is None else calls.rank_number(source, "source")
-        if not 0 <= peer < self.size or peer == self.rank:
-            name = "dest" if out is None else "source"
-            raise ValueError(f"{name} {peer} is not another rank of this communicator of {self.size}")
-        if isinstance(self._backend, RailCalls):
-            action = self._backend.send if out is None else self._backend.receive
-            return (
-                self._backend.background(action, x if out is None else out, peer, timeout)
-                if nonblocking
-                else action(x if out is None else out, peer, timeout)
-            )
-        self._backend.require_open()
-        channel = self._channels.get((source, dest))
+        """A message to `dest` (`out` is None) or one from `source`; x and out as the core takes them, or an ndarray."""
+        channel = self._channels.get((source, dest)) if type(source) is type(dest) is int else None
         if channel is None:
-            channel = self._backend.channel(source, dest, SendPlanner(int(out is not None)))
-            self._channels[source, dest] = channel
-        return channel.call(_SEND, x, out, "sum", None, 0, None, None, timeout, nonblocking)
+            peer = self._peer(source, "source") if out is not None else self._peer(dest, "dest")
+            if isinstance(self._backend, RailCalls):
+                action = self._backend.send if out is None else self._backend.receive
+                data = arrays.readable(x) if out is None else arrays.writable(out)
+                return (
+                    self._backend.background(action, data, peer, timeout)
+                    if nonblocking
+                    else action(data, peer, timeout)
+                )
+            self._backend.require_open()
+            channel = self._channels.get((source, dest))
+            if channel is None:
+                channel = self._backend.channel(source, dest, SendPlanner(int(out is not None)))
+                self._channels[source, dest] = channel
+        flight = channel.call(_SEND, x, out, "sum", None, 0, None, None, timeout, nonblocking)
+        if flight is NotImplemented:
+            arrays.writable(out)  # raises
+        return flight
+
+    def _peer(self, rank: Any, name: str) -> int:
+        """Another rank's number."""
+        number = calls.rank_number(rank, name)
+        if not 0 <= number < self.size or number == self.rank:
+            raise ValueError(f"{name} {number} is not another rank of this communicator of {self.size}")
+        return number
 
     def _exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
         """Collective allgather of bytes of any length.
