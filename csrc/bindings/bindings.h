@@ -14,6 +14,10 @@ namespace py = pybind11;
 
 namespace pc {
 
+namespace dlpack {
+struct Tensor;
+}
+
 // A contiguous run of elements, wherever it came from.
 struct ArrayView {
   char* data = nullptr;
@@ -28,7 +32,7 @@ struct StridedView {
   std::vector<int64_t> extents, strides;  // strides in bytes
 };
 
-// CPU memory obtained through DLPack.  Holds the producer's capsule.
+// CPU memory obtained through DLPack.  Holds what the producer exported.
 class Buffer {
  public:
   // Throws TypeError, ValueError or BufferError for what cannot be used, with the reason.  `strided`: an array that is
@@ -40,6 +44,8 @@ class Buffer {
   std::vector<int64_t> extents, strides;  // in bytes; empty where the elements are contiguous
 
  private:
+  void take(const dlpack::Tensor& tensor, uint64_t flags, bool strided);
+  void release();
   void* managed_ = nullptr;
   bool versioned_ = false;
 };

@@ -53,6 +53,19 @@ const ExchangeApi* exchange_api(PyTypeObject* type) {
   return api;
 }
 
+// What __dlpack__ would give, without Python; null where it has to be asked, or refuses and has the reason.
+ManagedVersioned* export_owned(py::handle array) {
+  const ExchangeApi* api = exchange_api(Py_TYPE(array.ptr()));
+  if (api == nullptr || api->export_owned == nullptr) return nullptr;
+  static auto* const requires_grad = new py::str("requires_grad");
+  // __dlpack__ refuses a tensor that gradients are computed for; this interface does not look.
+  const auto refused = py::reinterpret_steal<py::object>(PyObject_GetAttr(array.ptr(), requires_grad->ptr()));
+  ManagedVersioned* owned = nullptr;
+  if (refused.ptr() == Py_False && api->export_owned(array.ptr(), &owned) != 0) owned = nullptr;
+  if (PyErr_Occurred() != nullptr) PyErr_Clear();
+  return owned;
+}
+
 }  // namespace
 
 bool glance(py::handle array, ArrayView& view) {
@@ -68,18 +81,21 @@ bool glance(py::handle array, ArrayView& view) {
 }
 
 Buffer::Buffer(py::object array, bool strided) {
+  if (ManagedVersioned* owned = export_owned(array)) {
+    versioned_ = true;
+    managed_ = owned;
+    try {
+      take(owned->tensor, owned->flags, strided);
+    } catch (...) {
+      release();
+      throw;
+    }
+    return;
+  }
   const py::object capsule = export_capsule(array);
   if (PyCapsule_CheckExact(capsule.ptr()) == 0)
     throw py::type_error("__dlpack__ returned no capsule but a " + std::string(py::str(py::type::of(capsule))));
   const char* name = PyCapsule_GetName(capsule.ptr());
-  const auto take = [&](const Tensor& tensor, bool read_only) {
-    view = read(tensor, read_only, strided);
-    if (contiguous(tensor)) return;
-    extents.assign(tensor.shape, tensor.shape + tensor.ndim);
-    for (int32_t d = 0; d < tensor.ndim; ++d)
-      strides.push_back(checked_mul(tensor.strides[d], static_cast<int64_t>(size_of(view.dtype)), "a stride"));
-    view.writable = false;
-  };
   versioned_ = name != nullptr && std::string_view(name) == "dltensor_versioned";
   if (name == nullptr || (!versioned_ && std::string_view(name) != "dltensor"))
     throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
@@ -87,16 +103,26 @@ Buffer::Buffer(py::object array, bool strided) {
   if (versioned_) {
     const auto* m = static_cast<ManagedVersioned*>(managed);
     if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not understood");
-    take(m->tensor, (m->flags & flag_read_only) != 0);
-    if ((m->flags & flag_copied) != 0) view.writable = false;  // writing to a copy would be lost
+    take(m->tensor, m->flags, strided);
   } else {
-    take(static_cast<Managed*>(managed)->tensor, false);
+    take(static_cast<Managed*>(managed)->tensor, 0, strided);
   }
   managed_ = managed;  // from here on ours to delete
   PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
 }
 
-Buffer::~Buffer() {
+void Buffer::take(const Tensor& tensor, uint64_t flags, bool strided) {
+  view = read(tensor, (flags & (flag_read_only | flag_copied)) != 0, strided);  // writing to a copy would be lost
+  if (contiguous(tensor)) return;
+  extents.assign(tensor.shape, tensor.shape + tensor.ndim);
+  for (int32_t d = 0; d < tensor.ndim; ++d)
+    strides.push_back(checked_mul(tensor.strides[d], static_cast<int64_t>(size_of(view.dtype)), "a stride"));
+  view.writable = false;
+}
+
+Buffer::~Buffer() { release(); }
+
+void Buffer::release() {
   if (managed_ == nullptr) return;
   if (versioned_) {
     auto* m = static_cast<ManagedVersioned*>(managed_);

@@ -60,9 +60,9 @@ struct ExchangeApi {
   uint32_t major, minor;
   void* previous;
   void* allocate;
-  void* export_owned;
+  int (*export_owned)(void* object, ManagedVersioned** out);  // 0, or -1 with a Python exception
   void* import_owned;
-  int (*describe)(void* object, Tensor* out);  // borrowed; 0, or -1 with a Python exception
+  int (*describe)(void* object, Tensor* out);                 // borrowed; the same
 };
 
 // The element types that collectives take.

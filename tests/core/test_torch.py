@@ -174,3 +174,23 @@ def test_a_view_of_the_negative_is_summed_as_it_reads() -> None:
         engine.close()
 
     local_world(2).run(body)
+
+
+def test_a_subclass_without_memory_of_its_own() -> None:
+    """Where C code gets no description of a tensor, `__dlpack__` is asked, and its refusal names the reason."""
+
+    class Wrapped(torch.Tensor):  # type: ignore[misc]
+        @staticmethod
+        def __new__(cls: Any) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, (3,), dtype=torch.float32)
+
+        @classmethod
+        def __torch_dispatch__(cls, *args: Any, **options: Any) -> Any:
+            raise NotImplementedError("no operation")
+
+    def body(comm: Communicator) -> None:
+        with pytest.raises((TypeError, ValueError, RuntimeError, BufferError, NotImplementedError)):
+            comm.allreduce(Wrapped())
+        assert comm.allreduce(torch.ones(3)).sum() == 6
+
+    local_world(2).run(body)
