@@ -34,6 +34,9 @@ add_library(pc_core STATIC
   csrc/window/posix_shm.cpp
   csrc/window/local.cpp)
 target_link_libraries(pc_core PUBLIC pc_options)
+set_target_properties(pc_core PROPERTIES UNITY_BUILD ${PC_UNITY_BUILD} UNITY_BUILD_BATCH_SIZE 12)
+set_source_files_properties(csrc/dtype/kernels_base.cpp csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp
+  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 if(NOT PC_TSAN AND NOT PC_ASAN)
   set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "-O3")
 endif()
@@ -44,5 +47,5 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN
   set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES
     COMPILE_OPTIONS "-O3;-march=x86-64-v3")
   set_source_files_properties(csrc/dtype/kernels_avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "-O3;-march=x86-64-v4;-mprefer-vector-width=512")
+    COMPILE_OPTIONS "-O3;-march=x86-64-v4;-mprefer-vector-width=512;-Wno-maybe-uninitialized")  # gcc 12's own headers
 endif()

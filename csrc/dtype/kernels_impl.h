@@ -1,10 +1,12 @@
 // The combining kernels.  Included once per instruction set, by kernels_{base,avx2,avx512}.cpp, with
-// PC_ISA naming the namespace.
+// PC_ISA naming the namespace.  Pairs of type and operator share code where their bits are the same: compiling each by
+// itself took most of the time of a build.
 #pragma once
 
 #include <algorithm>
 
 #include "dtype/convert.h"
+#include "dtype/converted.h"
 #include "dtype/kernels.h"
 #include "dtype/lanes.h"
 #include "dtype/operators.h"
@@ -110,20 +112,46 @@ void combine_scaled_integers(const Block& b) {
   }
 }
 
+// An operator that takes each bit by itself sees bytes, whatever the type.
+template <size_t Size, class Op>
+void combine_bits(const Block& b) {
+  Block bytes = b;
+  bytes.count *= Size;
+  combine<uint8_t, Op, false>(bytes);
+}
+
+template <class Op, class... Ops>
+constexpr bool is_one_of = (std::is_same_v<Op, Ops> || ...);
+
+// Signed integers wrap around as unsigned ones do; only their order differs.
+template <class T, class Op>
+constexpr Combine combine_integers() {
+  if constexpr (is_one_of<Op, BitAnd, BitOr, BitXor>) return combine_bits<sizeof(T), Op>;
+  else if constexpr (is_one_of<Op, Minimum, Maximum>) return combine<T, Op, false>;
+  else return combine<std::make_unsigned_t<T>, Op, false>;
+}
+
+template <class T, class Op, bool Scaled>
+constexpr Combine combine_reals() {
+  if constexpr (is_converted<T>) return combine_converted<T, Op, Scaled>;
+  else return combine<T, Op, Scaled>;
+}
+
 template <class T, class Op, Kind kind, bool taken, bool scalable>
 constexpr Kernel make_kernel() {
   Kernel kernel;
   if constexpr (!taken) {
     return kernel;
   } else if constexpr (kind == Kind::boolean) {
-    kernel.plain = combine<T, typename OnBooleans<Op>::type, false>;
+    kernel.plain = combine_bits<sizeof(T), typename OnBooleans<Op>::type>;
+  } else if constexpr (kind == Kind::real) {
+    kernel.normalises = Op::normalises;
+    kernel.plain = combine_reals<T, Op, false>();
+    if constexpr (scalable) kernel.scaled = combine_reals<T, Op, true>();
   } else {
     kernel.normalises = Op::normalises;
-    kernel.plain = combine<T, Op, false>;
-    if constexpr (scalable) {
-      if constexpr (kind == Kind::real) kernel.scaled = combine<T, Op, true>;
-      else kernel.scaled = combine_scaled_integers<T, Op>;
-    }
+    kernel.plain = combine_integers<T, Op>();
+    if constexpr (scalable) kernel.scaled = combine_scaled_integers<T, Op>;
   }
   return kernel;
 }
@@ -133,8 +161,7 @@ constexpr uint8_t taken_kind(Kind kind) {
 }
 
 template <class Op>
-constexpr bool scalable = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product> || std::is_same_v<Op, Minimum> ||
-                          std::is_same_v<Op, Maximum>;
+constexpr bool scalable = is_one_of<Op, Sum, Product, Minimum, Maximum>;
 
 template <class T, Kind kind>
 Kernel kernel_of_type(Operator op) {

@@ -24,7 +24,6 @@ namespace {
 
 typedef float FloatVector __attribute__((vector_size(PC_VECTOR_BYTES)));
 typedef uint32_t WordVector __attribute__((vector_size(PC_VECTOR_BYTES)));
-typedef uint8_t ByteVector __attribute__((vector_size(PC_VECTOR_BYTES / 4)));
 typedef uint16_t HalfwordVector __attribute__((vector_size(PC_VECTOR_BYTES / 2)));
 
 // Writing past the caches: for results that nobody reads soon, it saves fetching the lines first.
@@ -63,15 +62,6 @@ struct Lanes {
   static Vector pack(Vector v) { return v; }
 };
 
-template <>
-struct Lanes<boolean> {
-  using Vector = Lanes<uint8_t>::Vector;
-  using Scalar = uint8_t;
-  static constexpr int count = PC_VECTOR_BYTES;
-  static Vector load(const boolean* from) { return Lanes<uint8_t>::load(&from->bits); }
-  static Vector pack(Vector v) { return v; }
-};
-
 // Types that are widened to float.
 struct Widened {
   using Vector = FloatVector;
@@ -99,6 +89,7 @@ struct Lanes<bfloat16> : Widened {
   }
 };
 
+#if defined(__F16C__)
 template <>
 struct Lanes<float16> : Widened {
 #if defined(__AVX512F__)
@@ -106,41 +97,14 @@ struct Lanes<float16> : Widened {
     return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
   static __m256i pack(Vector v) { return _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-#elif defined(__F16C__)
+#else
   static Vector load(const float16* from) {
     return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
   static __m128i pack(Vector v) { return _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT); }
-#else
-  static Vector load(const float16* from) {
-    Vector v;
-    for (int i = 0; i < count; ++i) v[i] = to_float(from[i]);
-    return v;
-  }
-  static HalfwordVector pack(Vector v) {
-    HalfwordVector half;
-    for (int i = 0; i < count; ++i) half[i] = static_cast<uint16_t>(Half::encode(v[i]));
-    return half;
-  }
 #endif
 };
-
-template <class T, class Format>
-struct TableLanes : Widened {
-  static Vector load(const T* from) {
-    const float* table = DecodeTable<Format>::instance().value;
-    Vector v;
-    for (int i = 0; i < count; ++i) v[i] = table[from[i].bits];
-    return v;
-  }
-  static ByteVector pack(Vector v) {
-    ByteVector bytes;
-    for (int i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(Format::encode(v[i]));
-    return bytes;
-  }
-};
-template <> struct Lanes<float8_e4m3fn> : TableLanes<float8_e4m3fn, E4M3FN> {};
-template <> struct Lanes<float8_e5m2> : TableLanes<float8_e5m2, E5M2> {};
+#endif
 
 }  // namespace
 }  // namespace pc

@@ -49,7 +49,7 @@ Read read_stat(const char* path, ProcStat& stat) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return errno == ENOENT || errno == ESRCH ? Read::no_process : Read::unreadable;
   char text[1024];  // of fields that are read here; some fifty numbers follow at most
-  const ssize_t length = read(file, text, sizeof text - 1);
+  const ssize_t length = ::read(file, text, sizeof text - 1);
   const int error = errno;
   close(file);
   if (length < 0) return error == ESRCH ? Read::no_process : Read::unreadable;

@@ -1,0 +1,93 @@
+// Formats that no instruction converts: stretches of elements are turned into floats and back by loops that all operators
+// share.  Internal linkage for the reason given in convert.h.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "dtype/convert.h"
+#include "dtype/kernels.h"
+#include "dtype/table.h"
+
+namespace pc {
+namespace {
+
+template <class T> constexpr bool is_converted = false;
+template <> inline constexpr bool is_converted<float8_e4m3fn> = true;
+template <> inline constexpr bool is_converted<float8_e5m2> = true;
+#if !defined(__F16C__)
+template <> inline constexpr bool is_converted<float16> = true;
+#endif
+
+template <class T> struct FormatOf;
+template <> struct FormatOf<float8_e4m3fn> { using type = E4M3FN; };
+template <> struct FormatOf<float8_e5m2> { using type = E5M2; };
+template <> struct FormatOf<float16> { using type = Half; };
+
+constexpr size_t kStretch = 512;  // elements: the buffers of a call stay in the first-level cache
+
+template <class T>
+[[gnu::noinline]] void decode(const T* from, float* into, size_t count) {
+  using Format = typename FormatOf<T>::type;
+  if constexpr (sizeof(T) == 1) {
+    const float* table = DecodeTable<Format>::instance().value;
+    for (size_t i = 0; i < count; ++i) into[i] = table[from[i].bits];
+  } else {
+    for (size_t i = 0; i < count; ++i) into[i] = Format::decode(from[i].bits);
+  }
+}
+
+template <class T>
+[[gnu::noinline]] void encode(const float* from, T* into, size_t count) {
+  for (size_t i = 0; i < count; ++i) from_float(from[i], into[i]);
+}
+
+template <class Op>
+[[gnu::noinline]] void apply(float* into, const float* from, size_t count) {
+  for (size_t i = 0; i < count; ++i) into[i] = Op::apply(into[i], from[i]);
+}
+
+template <class Op>
+[[gnu::noinline]] void apply_first(float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) values[i] = Op::first(values[i]);
+}
+
+// (value / divisor) * factor; a divisor of 1 changes no bit.
+[[gnu::noinline]] inline void scale(float* values, size_t count, float divisor, float factor) {
+  for (size_t i = 0; i < count; ++i) values[i] = values[i] / divisor * factor;
+}
+
+// An operator on floats, in stretches.
+struct FloatOperator {
+  void (*first)(float*, size_t);  // null: leaves a single contribution as it is
+  void (*apply)(float*, const float*, size_t);
+};
+
+template <class T>
+[[gnu::noinline]] void combine_stretches(const Block& b, FloatOperator op, bool scaled) {
+  float values[kStretch], next[kStretch];
+  T packed[kStretch];
+  for (size_t at = 0; at < b.count; at += kStretch) {
+    const size_t count = std::min(kStretch, b.count - at);
+    for (int s = 0; s < b.k; ++s) {
+      float* into = s == 0 ? values : next;
+      decode(static_cast<const T*>(b.sources[s]) + at, into, count);
+      if (scaled && b.initial[s]) scale(into, count, 1.0f, static_cast<float>(b.scaling->prescale));
+      if (s > 0) op.apply(values, next, count);
+      else if (op.first != nullptr) op.first(values, count);
+    }
+    if (scaled && b.complete)
+      scale(values, count, static_cast<float>(b.scaling->divisor), static_cast<float>(b.scaling->postscale));
+    encode(values, packed, count);
+    for (int d = 0; d < b.m; ++d)
+      std::memcpy(static_cast<void*>(static_cast<T*>(b.targets[d]) + at), packed, count * sizeof(T));
+  }
+}
+
+template <class T, class Op, bool Scaled>
+void combine_converted(const Block& b) {
+  combine_stretches<T>(b, {Op::normalises ? apply_first<Op> : nullptr, apply<Op>}, Scaled);
+}
+
+}  // namespace
+}  // namespace pc
