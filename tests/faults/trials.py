@@ -127,7 +127,7 @@ def _judge(result: Result, rank: int, said: object, at: float) -> None:
     told = Told(*said)
     result.seconds.append(told.at - at)
     expected = {_ERRORS[one.how], "HorovodInternalError"}
-    if one.kind == "c10d" and one.how == "stop" and "has not joined" in told.text:
+    if one.kind == "c10d" and one.how == "stop" and re.search("has not (joined|arrived)", told.text):
         expected.add("BootstrapError")  # while the group makes its second communicator
     if not expected & set(told.kinds):
         result.problems.append(f"rank {rank} raised {told.kinds[0]}: {told.text}")
