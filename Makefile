@@ -1,35 +1,44 @@
 # Everything here makes its own virtual environment from python3, a C++ compiler and make; CMake and Ninja come from
-# PyPI. A second run is quick: stamps in the environment say what is done.
+# PyPI. A second run is quick: stamps in the environment record what is done. A step that fails is tried again.
 
 PYTHON ?= python3
 VENV   ?= .venv
 # The peer for the Gloo column. `make TORCH= test` goes without.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+# ON, OFF, or AUTO: the GPU side where nvcc is found.
+PC_CUDA ?= AUTO
 # Processes that share the tests, a file each at a time; 0: pytest alone.
 JOBS   ?= 2
 
 BIN := $(VENV)/bin
 # -I: not the source tree beside us but the package as it was installed.
 PY  := $(BIN)/python -I
-PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+PIP := $(BIN)/python -m pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_PROGRESS_BAR := off
+export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
+WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
+# Reports what a long command does, in lines with the seconds since make has begun.
+export STEP_START := $(shell date +%s)
+STEP = $(PYTHON) tools/step.py $(1)
 
-# What compiles needs the cores, what installs packages the network: they go side by side.
+# What compiles needs the cores, what installs packages the network: they run side by side.
 MAKEFLAGS += -j2
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-recipes versions asan faults bench lint stubs sass docs clean distclean
+.PHONY: help install demo test test-recipes versions asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all that tests need, in .venv
 
-demo: $(VENV)/.installed $(VENV)/.torch ## data-parallel training under mpirun, then the topologies against Open MPI and Gloo
+demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective.bench.demo $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
@@ -47,6 +56,11 @@ faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks
 test-recipes: $(VENV)/.frameworks ## docs/recipes.md, with accelerate, Lightning and transformers from PyPI
 	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
 	$(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py -k recipes $(ARGS)
+
+dev: $(VENV)/.needed ## an editable install: edits of Python count at once, edits of C++ are compiled when it is imported
+	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
+	  -C editable.rebuild=true -C build-dir=build/dev -C cmake.define.PC_UNITY_BUILD=OFF -C cmake.define.PC_CUDA=OFF -e .
+	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' installs the package again
 
 bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what it takes)
 	$(BIN)/pycollective bench $(ARGS)
@@ -73,39 +87,52 @@ docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings o
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
-	rm -f $(VENV)/.installed $(VENV)/.wheel
+	rm -f $(VENV)/.installed $(VENV)/.wheel $(VENV)/.core
 
 distclean: clean ## the same, and the environment
 	rm -rf $(VENV)
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10; set PYTHON=" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(call STEP,"making the environment $(VENV)") $(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# What the build needs lies in the environment itself: without pip's build isolation CMake keeps its cache.
+# What the build needs is in the environment itself: without pip's build isolation CMake keeps its cache.
 $(VENV)/.tools: $(VENV)/.made
-	$(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" cmake ninja
+	@$(call STEP,"installing the build tools") $(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" cmake ninja
 	@touch $@
 
-$(VENV)/.wheel: $(VENV)/.tools $(SOURCES)
-	rm -rf $(VENV)/wheel
-	$(PIP) wheel --no-build-isolation --no-deps --wheel-dir $(VENV)/wheel .
+# The package without its GPU side: all that the demo needs.
+$(VENV)/.core: $(VENV)/.tools $(SOURCES)
+	@rm -rf $(VENV)/core
+	@$(call STEP,"compiling the core") $(WHEEL)/core -C cmake.define.PC_CUDA=OFF .
+	@$(call STEP,"installing the core") $(PIP) install --no-deps --force-reinstall $(VENV)/core/*.whl
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.tools pyproject.toml tools/requirements.py
+	@$(BIN)/python tools/requirements.py examples >$(VENV)/demo.txt
+	@$(call STEP,"installing the demo's packages") $(PIP) install -r $(VENV)/demo.txt
+	@touch $@
+
+# In the folder that the core was compiled in: what is added is the GPU side.
+$(VENV)/.wheel: $(VENV)/.core
+	@rm -rf $(VENV)/wheel
+	@$(call STEP,"compiling the GPU side") $(WHEEL)/wheel -C cmake.define.PC_CUDA=$(PC_CUDA) .
 	@touch $@
 
 # Of the extra `test`, without the package itself, which is not built yet.
 $(VENV)/.needed: $(VENV)/.tools pyproject.toml tools/requirements.py
-	$(BIN)/python tools/requirements.py test >$(VENV)/needed.txt
-	$(PIP) install -r $(VENV)/needed.txt
-	@touch $@
+	@$(BIN)/python tools/requirements.py test >$(VENV)/needed.txt
+	@$(call STEP,"installing the tests' packages") $(PIP) install -r $(VENV)/needed.txt
+	@touch $@ $(VENV)/.demo
 
 $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.needed
-	$(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@$(call STEP,"installing the package") $(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
 
 # After the others: of two pips in one environment neither knows what the other brings.
 $(VENV)/.torch: | $(VENV)/.needed
-	$(if $(TORCH),$(PIP) install "$(TORCH)" || { echo "no torch to be had: 'make TORCH= ...' goes without it" >&2; exit 1; },@echo "without torch")
+	@$(if $(TORCH),$(call STEP,"installing $(TORCH)") $(PIP) install "$(TORCH)" || { echo "Without torch: 'make TORCH= ...'" >&2; exit 1; },echo "without torch")
 	@touch $@
 
 # An environment of its own that sees what is in the other one: these bring dozens of packages. torch stays as it is.
@@ -114,10 +141,10 @@ $(VENV)/.frameworks: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VEN
 	$(BIN)/python -m venv --without-pip $(VENV)/frameworks
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(FRAMEWORKS) -c "$(SITE)")/outer.pth"
 	$(BIN)/python tools/requirements.py frameworks >$(VENV)/frameworks.txt
-	$(FRAMEWORKS) -m pip --disable-pip-version-check -qq install $(TORCH) -r $(VENV)/frameworks.txt
+	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) -r $(VENV)/frameworks.txt
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch
-	$(BIN)/python tools/requirements.py lint >$(VENV)/lint.txt
-	$(PIP) install -r $(VENV)/lint.txt
+	@$(BIN)/python tools/requirements.py lint >$(VENV)/lint.txt
+	@$(call STEP,"installing the linters") $(PIP) install -r $(VENV)/lint.txt
 	@touch $@
