@@ -37,15 +37,17 @@ target_link_libraries(pc_core PUBLIC pc_options)
 set_target_properties(pc_core PROPERTIES UNITY_BUILD ${PC_UNITY_BUILD} UNITY_BUILD_BATCH_SIZE 12)
 set_source_files_properties(csrc/dtype/kernels_base.cpp csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# Without the second flag, loops that copy become calls of memcpy again (see copy_bytes in csrc/dtype/kernels.h).
+set(kernels -O3 -fno-tree-loop-distribute-patterns)
 if(NOT PC_TSAN AND NOT PC_ASAN)
-  set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "-O3")
+  set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "${kernels}")
 endif()
 # Under a sanitizer the baseline does: which memory is touched is the same, and the others take long to compile.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN)
   target_sources(pc_core PRIVATE csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp)
   target_compile_definitions(pc_core PRIVATE PC_X86_KERNELS)
-  set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES
-    COMPILE_OPTIONS "-O3;-march=x86-64-v3")
+  set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernels};-march=x86-64-v3")
+  # The last flag: gcc 12 warns of its own headers.
   set_source_files_properties(csrc/dtype/kernels_avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "-O3;-march=x86-64-v4;-mprefer-vector-width=512;-Wno-maybe-uninitialized")  # gcc 12's own headers
+    COMPILE_OPTIONS "${kernels};-march=x86-64-v4;-mprefer-vector-width=512;-Wno-maybe-uninitialized")
 endif()

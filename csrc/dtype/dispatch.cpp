@@ -9,9 +9,10 @@
 
 namespace pc {
 
-#define PC_DECLARE(isa)                        \
-  namespace isa {                              \
-  Kernel kernel_for(Dtype dtype, Operator op); \
+#define PC_DECLARE(isa)                                \
+  namespace isa {                                      \
+  Kernel kernel_for(Dtype dtype, Operator op);         \
+  void copy(void* to, const void* from, size_t bytes); \
   }
 PC_DECLARE(baseline)
 #if defined(PC_X86_KERNELS)
@@ -34,6 +35,18 @@ int detect_level() {
 int level() {
   static const int value = detect_level();
   return value;
+}
+
+constexpr size_t kOwnCopy = 2048;  // bytes; up to here memcpy is as fast and needs no call through a pointer
+
+using CopyFunction = void (*)(void*, const void*, size_t);
+
+CopyFunction choose_copy() {
+#if defined(PC_X86_KERNELS)
+  if (level() == 3) return avx512::copy;
+  if (level() == 2) return avx2::copy;
+#endif
+  return baseline::copy;
 }
 
 }  // namespace
@@ -86,6 +99,15 @@ const char* name_of(Operator op) {
 
 bool takes(Operator op, Dtype dtype) { return op == Operator::custom || kernel_for(dtype, op).plain != nullptr; }
 
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes < kOwnCopy) {
+    if (bytes != 0) std::memcpy(to, from, bytes);  // of nothing the addresses may be null
+    return;
+  }
+  static const CopyFunction copy = choose_copy();
+  copy(to, from, bytes);
+}
+
 void copy_block(const Block& b, size_t element_size) {
   if (b.streamed != nullptr && b.m == 1 && b.streamed[0] && b.targets[0] != b.sources[0]) {
     static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // of one source: a copy
@@ -94,7 +116,7 @@ void copy_block(const Block& b, size_t element_size) {
     return bytewise(bytes);
   }
   for (int d = 0; d < b.m; ++d)
-    if (b.targets[d] != b.sources[0]) std::memcpy(b.targets[d], b.sources[0], b.count * element_size);
+    if (b.targets[d] != b.sources[0]) copy_bytes(b.targets[d], b.sources[0], b.count * element_size);
 }
 
 void combine_custom(const Block& b, size_t element_size) {

@@ -92,6 +92,33 @@ void combine(const Block& b) {
   if (b.streamed != nullptr) stream_fence();
 }
 
+// Copies bytes that do not overlap, of which there are at least two registers: whole registers to aligned addresses, the two ends unaligned. All
+// registers of a run are loaded before one is stored, for addresses that are alike in their last 12 bits not to wait for
+// each other.
+inline void copy_registers(char* to, const char* from, size_t bytes) {
+  using L = Lanes<uint8_t>;
+  constexpr size_t width = sizeof(L::Vector), run = width * kUnroll;
+  const auto load = [](const char* at) { return L::load(reinterpret_cast<const uint8_t*>(at)); };
+  const L::Vector first = load(from), last = load(from + bytes - width);
+  char* const end = to + bytes;
+  const size_t head = width - reinterpret_cast<uintptr_t>(to) % width;
+  char* into = to + head;
+  from += head;
+  for (; into + run <= end; into += run, from += run) {
+    L::Vector v[kUnroll];
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; ++u) v[u] = load(from + u * width);
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnroll; ++u) std::memcpy(__builtin_assume_aligned(into + u * width, width), &v[u], width);
+  }
+  for (; into + width <= end; into += width, from += width) {
+    const L::Vector v = load(from);
+    std::memcpy(__builtin_assume_aligned(into, width), &v, width);
+  }
+  std::memcpy(to, &first, width);
+  std::memcpy(end - width, &last, width);
+}
+
 // Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.
 template <class T, class Op>
 void combine_scaled_integers(const Block& b) {
@@ -177,6 +204,10 @@ Kernel kernel_of_type(Operator op) {
 }  // namespace
 
 namespace PC_ISA {
+
+void copy(void* to, const void* from, size_t bytes) {
+  copy_registers(static_cast<char*>(to), static_cast<const char*>(from), bytes);
+}
 
 Kernel kernel_for(Dtype dtype, Operator op) {
   switch (dtype) {

@@ -16,7 +16,7 @@ namespace {
 void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
   constexpr int64_t least = 64 << 10;  // of what comes with a fence
   if (!cold || bytes < least) {
-    std::memcpy(into, from, static_cast<size_t>(bytes));
+    copy_bytes(into, from, static_cast<size_t>(bytes));
     return;
   }
   static constexpr Scaling unscaled;
@@ -115,7 +115,7 @@ void FusedAllreduce::run_packed(const Reduction& reduction, const std::vector<Pi
 void FusedAllreduce::pack(Walk& walk, char* buffer, int64_t bytes) {
   auto span = timeline_.span(Phase::pack);
   walk.part(bytes, [buffer](const Piece& piece, int64_t from, int64_t to, int64_t count) {
-    if (piece.input != nullptr) std::memcpy(buffer + to, piece.input + from, static_cast<size_t>(count));
+    if (piece.input != nullptr) copy_bytes(buffer + to, piece.input + from, static_cast<size_t>(count));
     else std::memset(buffer + to, 0, static_cast<size_t>(count));
   });
   span.end();

@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "dtype/kernels.h"
 
 namespace pc {
 
-void PlainCopy::run() { std::memcpy(into_, from_, bytes_); }
+void PlainCopy::run() { copy_bytes(into_, from_, bytes_); }
 
 PackedCopy::PackedCopy(const char* from, std::vector<int64_t> extents, std::vector<int64_t> strides, int64_t element)
     : from_(from), extents_(std::move(extents)), strides_(std::move(strides)), element_(element) {
@@ -27,7 +28,7 @@ char* PackedCopy::pack(const char* from, size_t axis, char* into) const {
     return into;
   }
   if (stride == element_) {
-    std::memcpy(into, from, static_cast<size_t>(extent * element_));
+    copy_bytes(into, from, static_cast<size_t>(extent * element_));
     return into + extent * element_;
   }
   for (int64_t i = 0; i < extent; ++i, into += element_) {

@@ -1,6 +1,7 @@
 // The combining kernels of every instruction set that this machine has, against the reference.
 #include "dtype/kernels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <random>
@@ -10,17 +11,17 @@
 #include "reference.h"
 
 namespace pc {
-namespace baseline {
-Kernel kernel_for(Dtype dtype, Operator op);
-}
+#define PC_DECLARE(isa)                                \
+  namespace isa {                                      \
+  Kernel kernel_for(Dtype dtype, Operator op);         \
+  void copy(void* to, const void* from, size_t bytes); \
+  }
+PC_DECLARE(baseline)
 #if defined(PC_X86_KERNELS)
-namespace avx2 {
-Kernel kernel_for(Dtype dtype, Operator op);
-}
-namespace avx512 {
-Kernel kernel_for(Dtype dtype, Operator op);
-}
+PC_DECLARE(avx2)
+PC_DECLARE(avx512)
 #endif
+#undef PC_DECLARE
 
 namespace test {
 namespace {
@@ -28,13 +29,14 @@ namespace {
 struct InstructionSet {
   const char* name;
   Kernel (*kernel_for)(Dtype, Operator);
+  void (*copy)(void*, const void*, size_t);
 };
 
 std::vector<InstructionSet> instruction_sets() {
-  std::vector<InstructionSet> sets{{"baseline", baseline::kernel_for}};
+  std::vector<InstructionSet> sets{{"baseline", baseline::kernel_for, baseline::copy}};
 #if defined(PC_X86_KERNELS)
-  if (__builtin_cpu_supports("x86-64-v3")) sets.push_back({"avx2", avx2::kernel_for});
-  if (__builtin_cpu_supports("x86-64-v4")) sets.push_back({"avx512", avx512::kernel_for});
+  if (__builtin_cpu_supports("x86-64-v3")) sets.push_back({"avx2", avx2::kernel_for, avx2::copy});
+  if (__builtin_cpu_supports("x86-64-v4")) sets.push_back({"avx512", avx512::kernel_for, avx512::copy});
 #endif
   return sets;
 }
@@ -288,6 +290,31 @@ PC_TEST(kernels_copy_to_all_targets_but_the_source) {
     for (int d = 0; d < 2; ++d)
       PC_CHECK(std::memcmp(trial.target(d), trial.given[0].data(), 100 * sizeof(int32_t)) == 0, "alias=", alias,
                " d=", d);
+  }
+}
+
+// At every pair of alignments, and of a page's last bytes; 128 is two of the widest registers, the least that is copied.
+PC_TEST(copies_of_every_alignment) {
+  std::mt19937_64 random(5);
+  std::vector<unsigned char> given(3 * 4096), into(3 * 4096);
+  for (unsigned char& byte : given) byte = static_cast<unsigned char>(random());
+  const auto check = [&](const InstructionSet& set, size_t from, size_t to, size_t bytes) {
+    std::fill(into.begin(), into.end(), 0xa5);
+    set.copy(into.data() + to, given.data() + from, bytes);
+    const bool sound = std::equal(into.begin() + to, into.begin() + to + bytes, given.begin() + from);
+    const auto touched = [](unsigned char byte) { return byte != 0xa5; };
+    const bool within = std::none_of(into.begin(), into.begin() + to, touched) &&
+                        std::none_of(into.begin() + to + bytes, into.end(), touched);
+    PC_CHECK(sound && within, set.name, " from ", from, " to ", to, " bytes ", bytes);
+  };
+  for (const InstructionSet& set : instruction_sets()) {
+    for (size_t from = 0; from < 64; ++from)
+      for (size_t to = 0; to < 64; ++to)
+        for (const size_t bytes : {size_t{128}, size_t{129}, 200 + from, 511 + to}) check(set, from, to, bytes);
+    for (size_t page = 0; page < 4096; page += 61) {
+      check(set, 100, page, 4096 + page % 7);
+      check(set, page, 4096 - page, 2049);
+    }
   }
 }
 
