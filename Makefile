@@ -31,7 +31,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-recipes versions asan faults dev bench lint stubs sass docs clean distclean
+.PHONY: help install demo test test-recipes quick versions asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -43,6 +43,14 @@ demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then t
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+# A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
+QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
+  $(addprefix core/,test_reductions.py test_moving.py test_bits.py test_nonblocking.py test_point_to_point.py \
+  test_mismatch.py) engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
+
+quick: ## the most telling tests of what is installed, about a minute
+	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
 	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
