@@ -16,12 +16,13 @@ from pathlib import Path
 SURFACE = "__init__"
 """The package's front door, `import pycollective`."""
 
-_COMM = {"errors", "checks", "settings", "schedule", "comm", "_core"}
+_COMM = {"errors", "checks", "settings", "typing", "schedule", "comm", "_core"}
 _FRAMEWORK = _COMM | {SURFACE, "optim"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "checks": set(),
     "settings": set(),
+    "typing": set(),
     "schedule": {"errors", "checks"},
     "topologies": {"checks", "schedule"},
     "comm": _COMM,

@@ -12,10 +12,10 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.comm import arrays
+from pycollective.comm.objects import on_root
 from pycollective.comm.private_file import require_replaceable
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.containers import check_fit, copy_into, named, namespace
-from pycollective.optim.objects import on_root
 
 FORMAT = 2
 
