@@ -325,7 +325,7 @@ def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collec
     """
     Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches. `prescale`: a factor on each array; `postscale`: on the result.
     """
-def dlpack_layout(array: typing.Any) -> tuple:
+def dlpack_layout(array: typing.Any) -> tuple[int, tuple[int, ...]]:
     """
     The DLPack type of the device that an array is on, and its shape: for arrays with nothing but __dlpack__.
     """

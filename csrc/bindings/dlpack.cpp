@@ -1,6 +1,7 @@
 #include "bindings/dlpack.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/typing.h>
 
 #include <unordered_map>
 
@@ -51,8 +52,10 @@ std::pair<void*, bool> managed_in(const py::object& capsule) {
   return {managed, versioned};
 }
 
+using DlpackLayout = py::typing::Tuple<py::int_, py::typing::Tuple<py::int_, py::ellipsis>>;
+
 // For arrays that do not tell it themselves: the type of their device, and their shape.
-py::tuple describe(const py::object& array) {
+DlpackLayout describe(const py::object& array) {
   const py::object capsule = export_capsule(array);  // deletes the tensor itself, as it stays unused
   const auto [managed, versioned] = managed_in(capsule);
   const Tensor& tensor =

@@ -49,6 +49,9 @@ class TopologyInfo:
     collectives: tuple[str, ...]
     doc: str
 
+    def _repr_html_(self) -> str:
+        return _shown_in_notebooks(self.cls)
+
 
 _NAME = re.compile(r"[\w+-]+")  # so that name(parameter=value) and FILE.py:name can be read
 _registered: dict[str, TopologyInfo] = {}
@@ -84,6 +87,8 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         if not collectives:
             raise TopologyError(f"topology {name!r} has none of the collectives {', '.join(COLLECTIVES)}")
         made = _as_dataclass(cls)
+        if not hasattr(made, "_repr_html_"):
+            made._repr_html_ = _shown_in_notebooks  # type: ignore[attr-defined]
         known = _registered.get(name)
         if known is not None and _home(known.cls) != _home(made):
             raise TopologyError(f"topology {name!r} is already registered by {_home(known.cls)}")
@@ -104,6 +109,12 @@ def _as_dataclass(cls: type[_T]) -> type[_T]:
     if not parameters.frozen:
         raise TopologyError(f"{cls.__qualname__}: a topology is a frozen dataclass")
     return cls
+
+
+def _shown_in_notebooks(topology: object) -> str:
+    from pycollective.schedule.display import topology_view
+
+    return topology_view(topology)
 
 
 def _home(cls: type) -> str:
