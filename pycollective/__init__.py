@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
     from pycollective.comm.explain import Explanation
     from pycollective.comm.handle import Handle
-    from pycollective.comm.local import local_world
+    from pycollective.comm.local import LocalWorld, local_world
     from pycollective.comm.operators import Op, op
     from pycollective.comm.world import from_mpi, init, is_initialized, shutdown, world
     from pycollective.schedule.registry import topology
@@ -64,6 +64,7 @@ _HOMES = {
     "Communicator": "comm.communicator",
     "Explanation": "comm.explain",
     "Handle": "comm.handle",
+    "LocalWorld": "comm.local",
     "Op": "comm.operators",
     "from_mpi": "comm.world",
     "init": "comm.world",
@@ -93,6 +94,7 @@ __all__ = [
     "Communicator",
     "Explanation",
     "Handle",
+    "LocalWorld",
     "Op",
     "from_mpi",
     "init",

@@ -28,7 +28,7 @@ _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @described
 class Communicator(Blocking, Nonblocking, Objects):
-    """An ordered set of ranks. Made by `pycollective.init`, `local_world`, `split`, `dup`, `group` and `shrink`.
+    """An ordered set of ranks. Made by `init`, `from_mpi`, `local_world`, `split`, `dup`, `group` and `shrink`.
 
     Every collective must be called by all ranks, in the same order, with matching arguments; MismatchError tells
     every rank where that is not so. Arrays are NumPy arrays or anything that speaks DLPack on the CPU (torch tensors),
@@ -93,11 +93,20 @@ class Communicator(Blocking, Nonblocking, Objects):
         With `device="cuda"` (or "cuda:1", or a device's number) a `DeviceArray` in GPU memory that all ranks have
         mapped: `torch.from_dlpack` and `cupy.from_dlpack` make an array of theirs of it without a copy.
 
-        Every rank makes the same shape and dtype. Collectives are zero-copy where every rank passes an array (or a
+        Collectives are zero-copy where every rank passes an array (or a
         contiguous view of one) made by `empty` of this communicator. The memory lives as long as the array.
+
+        Args:
+            shape: a number of elements, or the extents; the same on all ranks.
+            dtype: element type, also "bfloat16", "float8_e4m3fn", "float8_e5m2" and torch's; the same on all ranks.
+            device: None for CPU memory; a GPU for its memory.
+
+        Returns:
+            a numpy.ndarray, or a `DeviceArray`.
 
         Raises:
             MismatchError: shapes or dtypes differ between ranks. CommunicatorError: no memory can be shared.
+            TypeError, ValueError: no shape, or an element type that no collective takes.
         """
         is_number = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         extents = (checks.integer(shape, "shape", 0),) if is_number else tuple(checks.integers(shape, "shape", 0))
@@ -125,13 +134,27 @@ class Communicator(Blocking, Nonblocking, Objects):
         Args:
             color: any integer; None takes part in no new communicator and gets None.
             key: order within the color.
+            name: of the new communicator, for messages.
+
+        Returns:
+            a communicator, or None.
+
+        Raises:
+            TypeError, ValueError: color or key is no integer of 64 bits. CommunicatorError: no memory can be shared.
         """
         from pycollective.comm.subsets import split
 
         return split(self, color, key, name)
 
     def dup(self) -> Communicator:
-        """Collective: a communicator of the same ranks, whose calls do not mix with this one's."""
+        """Collective: a communicator of the same ranks, whose calls do not mix with this one's.
+
+        Returns:
+            a communicator.
+
+        Raises:
+            CommunicatorError: no memory can be shared.
+        """
         from pycollective.comm.subsets import split
 
         self._backend.require_turn()
@@ -141,6 +164,12 @@ class Communicator(Blocking, Nonblocking, Objects):
 
     def group(self, ranks: Sequence[int]) -> Communicator | None:
         """Collective over all ranks: a communicator of `ranks`, in that order; None on the others.
+
+        Args:
+            ranks: of this communicator, each once; the same list on all ranks.
+
+        Returns:
+            a communicator, or None.
 
         Raises:
             ValueError: a rank that is out of range or named twice.
@@ -159,6 +188,12 @@ class Communicator(Blocking, Nonblocking, Objects):
 
         Every survivor must call it within `timeout` seconds; who does not is left out. Between hosts it works after a
         PeerLostError alone, where MPI tolerates the loss of ranks (`mpirun --with-ft mpi`), and leaves nobody out.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            a communicator.
 
         Raises:
             CommunicatorError: this rank was left out; between hosts: MPI knows of no loss, or somebody did not call.
@@ -189,6 +224,9 @@ class Communicator(Blocking, Nonblocking, Objects):
 
         Returns:
             an Explanation; its str() is for people.
+
+        Raises:
+            ValueError: no such collective, or nbytes is negative. TopologyError: no such topology.
         """
         return explain(self, collective, nbytes, topology)
 

@@ -153,6 +153,9 @@ def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
         device: a GPU ("cuda", "cuda:1" or its number) that can run so many ranks at a time, or an error now. Calls on
             arrays in its memory meet and become one launch; see docs/gpu.md.
 
+    Returns:
+        a LocalWorld; its `run(function)` calls function(comm) on every rank.
+
     Raises:
         TypeError: size is no integer. ValueError: size < 1 or > MOST_RANKS. CommunicatorError: no such GPU, or no room
             on it; states why.

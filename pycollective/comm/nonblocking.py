@@ -30,7 +30,7 @@ class Nonblocking(Starting):
     @overload
     def iallreduce(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
     def iallreduce(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Nonblocking `allreduce`."""
+        """Nonblocking `allreduce`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.allreduce(x, out), options)
 
     @overload
@@ -44,7 +44,7 @@ class Nonblocking(Starting):
         self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Options]
     ) -> Handle[Out | None]: ...
     def ireduce(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Nonblocking `reduce`."""
+        """Nonblocking `reduce`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.reduce(x, root, out, self.rank), options)
 
     @overload
@@ -54,7 +54,7 @@ class Nonblocking(Starting):
     @overload
     def ireduce_scatter(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
     def ireduce_scatter(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Nonblocking `reduce_scatter`."""
+        """Nonblocking `reduce_scatter`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.reduce_scatter(x, out, self.rank, self.size), options)
 
     @overload
@@ -66,7 +66,7 @@ class Nonblocking(Starting):
     @overload
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Moving]) -> Handle[Out]: ...
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `broadcast`."""
+        """Nonblocking `broadcast`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.broadcast(x, root, out), options)
 
     @overload
@@ -76,7 +76,7 @@ class Nonblocking(Starting):
     @overload
     def iallgather(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
     def iallgather(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `allgather`."""
+        """Nonblocking `allgather`: same arguments; a Handle at once, whose result() is what it returns."""
         shape = arrays.shape_of(x)
         return self._start(calls.allgather(x, out, (shape[0] if shape else 1,) * self.size), options)
 
@@ -91,7 +91,7 @@ class Nonblocking(Starting):
     def iallgatherv(
         self, x: ArrayLike, counts: Sequence[int], out: Any = None, **options: Unpack[Moving]
     ) -> Handle[Any]:
-        """Nonblocking `allgatherv` of known counts."""
+        """Nonblocking `allgatherv`: same arguments, of which counts must be known; a Handle at once."""
         return self._start(calls.allgatherv(x, out, counts, self.rank, self.size), options)
 
     @overload
@@ -103,7 +103,7 @@ class Nonblocking(Starting):
     @overload
     def igather(self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Moving]) -> Handle[Out | None]: ...
     def igather(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `gather`."""
+        """Nonblocking `gather`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.gather(x, root, out, self.rank, self.size), options)
 
     @overload
@@ -117,7 +117,7 @@ class Nonblocking(Starting):
         self, x: ArrayLike | None, root: int = 0, out: Out = ..., **options: Unpack[Moving]
     ) -> Handle[Out]: ...
     def iscatter(self, x: ArrayLike | None, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `scatter`."""
+        """Nonblocking `scatter`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.scatter(x, root, out, self.rank, self.size), options)
 
     @overload
@@ -127,7 +127,7 @@ class Nonblocking(Starting):
     @overload
     def ialltoall(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
     def ialltoall(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `alltoall`."""
+        """Nonblocking `alltoall`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.alltoall(x, out, self.rank, self.size), options)
 
     @overload
@@ -165,19 +165,19 @@ class Nonblocking(Starting):
         out: Any = None,
         **options: Unpack[Moving],
     ) -> Handle[Any]:
-        """Nonblocking `alltoallv`; only the exchange of the counts, at its start, blocks."""
+        """Nonblocking `alltoallv`: same arguments; a Handle once the counts are exchanged."""
         return self._start(self._alltoallv(x, send_counts, recv_counts, out, options), options)
 
     def ibarrier(self, **options: Unpack[Moving]) -> Handle[None]:
-        """Nonblocking `barrier`."""
+        """Nonblocking `barrier`: same arguments; a Handle at once, whose result() is what it returns."""
         return self._start(calls.barrier(), options)
 
     def isend(self, x: ArrayLike, dest: int, *, timeout: float | None = None) -> Handle[None]:
-        """Nonblocking `send`."""
+        """Nonblocking `send`: same arguments; a Handle at once, whose result() is what it returns."""
         return Handle(self._transfer(self.rank, dest, arrays.message(x), None, timeout, True), None)
 
     def irecv(self, out: Out, source: int, *, timeout: float | None = None) -> Handle[Out]:
-        """Nonblocking `recv`."""
+        """Nonblocking `recv`: same arguments; a Handle at once, whose result() is what it returns."""
         if arrays.on_device(out):
             from pycollective.comm.cuda.calls import Landing
 

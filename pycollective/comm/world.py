@@ -33,6 +33,9 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
     Args:
         bootstrap: how to find the others; by default from the environment.
 
+    Returns:
+        the default communicator, on which the functions of the package work.
+
     Raises:
         BootstrapError: the environment promises peers that cannot be reached; says what is missing.
         NestedCallError: a signal handler or a finalizer calls it while this thread is in it.

@@ -44,6 +44,10 @@ def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[
 
     Parameters are overwritten in place; lr, momentum and what else `state_dict` has become the file's.
 
+    Args:
+        path: the file.
+        optimizer: of the same kind and the same parameters as the one that was saved.
+
     Returns:
         `extra` of the save, as JSON gives it back.
 

@@ -49,7 +49,7 @@ def test_json_comes_back() -> None:
 
 def test_a_notebook_shows_the_table() -> None:
     text = result()._repr_html_()
-    assert "star2" in text and "openmpi" in text and "0.410" in text and text.count("<pre") == text.count("</pre>") == 1
+    assert "star2" in text and "openmpi" in text and "20.00" in text and text.count("<pre") == text.count("</pre>") == 1
 
 
 def test_nothing_in_it_says_where_files_lie() -> None:

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import pycollective as pc
-from pycollective import Communicator
+from pycollective import Communicator, Handle
 
 if TYPE_CHECKING:
     import torch
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+Integers = np.ndarray[tuple[int], np.dtype[np.int_]]
 
 
 class Bare:
@@ -40,7 +41,7 @@ def of_numpy(comm: Communicator) -> None:
     assert_type(comm.allgather(x), Floats)
     assert_type(comm.alltoallv(x, [4, *[0] * (comm.size - 1)]), Floats)
     gathered = comm.gather(x, 0)
-    assert_type(gathered, "Floats | None")
+    assert_type(gathered, Floats | None)
     assert (gathered is None) == (comm.rank != 0)
     assert_type(comm.scatter(None if comm.rank else np.ones(4 * comm.size, np.float32), 0, out), NDArray[np.float32])
     assert type(total) is np.ndarray and total.dtype == np.float32
@@ -74,8 +75,8 @@ def of_torch(comm: Communicator, tensor: torch.Tensor) -> torch.Tensor:
 def nonblocking(comm: Communicator) -> None:
     x = np.arange(3)
     handle = comm.iallreduce(x)
-    assert_type(handle, "Handle[np.ndarray[tuple[int], np.dtype[np.int_]]]")
-    assert_type(handle.result(1.0), "np.ndarray[tuple[int], np.dtype[np.int_]]")
+    assert_type(handle, Handle[Integers])
+    assert_type(handle.result(1.0), Integers)
     assert_type(comm.ibarrier().result(), None)
     assert comm.ireduce(x).result() is not None or comm.rank
 
@@ -83,7 +84,7 @@ def nonblocking(comm: Communicator) -> None:
 def of_objects(comm: Communicator) -> None:
     assert_type(comm.broadcast_object({"a": 1}), dict[str, int])
     assert_type(comm.allgather_object(comm.rank), list[int])
-    assert_type(comm.gather_object("x"), "list[str] | None")
+    assert_type(comm.gather_object("x"), list[str] | None)
     assert_type(comm.scatter_object(["x"] * comm.size), str)
 
 
