@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from pycollective import _core
 from pycollective.comm import arrays, calls
 from pycollective.comm.calls import KIND
 from pycollective.comm.described import described
@@ -330,10 +328,3 @@ class Blocking(Starting):
             return out
         self._transfer(source, self.rank, None, out if own else arrays.writable(out), timeout, False)
         return out
-
-
-if not TYPE_CHECKING:  # the same method, entered without a Python frame: it halves the cost of a small call
-    _SIGNATURE = str(  # without annotations, which inspect.signature refuses in a text
-        inspect.Signature([p.replace(annotation=p.empty) for p in Blocking.allreduce.__signature__.parameters.values()])
-    ).replace("(self", "($self", 1)
-    Blocking.allreduce = _core.fast_allreduce(Blocking, Blocking.allreduce, _SIGNATURE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -241,3 +242,14 @@ def depart_all() -> None:
     for communicator in list(_live):
         if not isinstance(communicator._backend, RailCalls):
             communicator.free()
+
+
+if not TYPE_CHECKING:
+    # The same method, entered without a Python frame: it halves the cost of a small call. It belongs to this class, as
+    # one of a base would look through the bases with every call.
+    _SIGNATURE = str(  # without annotations, which inspect.signature refuses in a text
+        inspect.Signature(
+            [p.replace(annotation=p.empty) for p in inspect.signature(Communicator.allreduce).parameters.values()]
+        )
+    ).replace("(self", "($self", 1)
+    Communicator.allreduce = _core.fast_allreduce(Communicator, Communicator.allreduce, _SIGNATURE)
