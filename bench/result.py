@@ -95,6 +95,12 @@ class Result:
     notes: list[str]  # what was left out, and why
     rows: list[Row]
 
+    def _repr_html_(self) -> str:
+        """The table of the command, for notebooks."""
+        from .table import row_html
+
+        return row_html(self.rows)
+
 
 def make_row(measured: Measured, group: int, names: Mapping[str, str]) -> Row:
     """The row of a measurement; ``names`` maps what was asked for to what it is ("mpi": "openmpi")."""

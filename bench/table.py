@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -19,7 +20,7 @@ from .plan import NAMES, OURS
 from .result import Row
 from .stats import paired_ratio
 
-__all__ = ["LiveTable", "format_number", "format_time", "pivot_table", "row_table"]
+__all__ = ["LiveTable", "format_number", "format_time", "pivot_table", "row_html", "row_table"]
 
 _COLUMNS: tuple[str, ...] = (
     "collective",
@@ -37,6 +38,7 @@ _COLUMNS += ("time", "algbw", "busbw", "#wrong")
 _SAME = ("collective", "type", "op", "root", "ranks")
 _TITLES = {"collective": "{}", "type": "{}", "op": "{}", "root": "", "ranks": "{} ranks"}
 _RIGHT = {"ranks", "size", "count", "root", "time", "algbw", "busbw", "#wrong"}
+_HTML_WIDTH = 160
 _UNITS = {"size": "(B)", "count": "(elements)", "time": "(us)", "algbw": "(GB/s)", "busbw": "(GB/s)"}
 
 
@@ -73,6 +75,13 @@ def row_table(rows: Iterable[Row], width: int) -> Table:
         style = "bold" if row.time_us == fastest[row.group] else "" if row.library == OURS else "dim"
         table.add_row(*(cells[at][heading] for heading in headings), style=style, end_section=last)
     return table
+
+
+def row_html(rows: Iterable[Row]) -> str:
+    """The same table as HTML."""
+    console = Console(record=True, width=_HTML_WIDTH, file=io.StringIO(), force_terminal=True)
+    console.print(row_table(rows, _HTML_WIDTH))
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height: 1.2">{code}</pre>')
 
 
 def _fitting(cells: Sequence[dict[str, RenderableType]], same: Sequence[str], width: int) -> list[str]:

@@ -28,17 +28,35 @@ from pycollective.errors import (
 )
 
 if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator as Communicator
-    from pycollective.comm.explain import Explanation as Explanation
-    from pycollective.comm.handle import Handle as Handle
-    from pycollective.comm.local import local_world as local_world
-    from pycollective.comm.operators import Op as Op
-    from pycollective.comm.operators import op as op
-    from pycollective.comm.world import init as init
-    from pycollective.comm.world import is_initialized as is_initialized
-    from pycollective.comm.world import shutdown as shutdown
-    from pycollective.comm.world import world as world
-    from pycollective.schedule.registry import topology as topology
+    from pycollective import optim as optim
+    from pycollective.comm.communicator import Communicator
+    from pycollective.comm.explain import Explanation
+    from pycollective.comm.handle import Handle
+    from pycollective.comm.local import LocalWorld, local_world
+    from pycollective.comm.operators import Op, op
+    from pycollective.comm.world import from_mpi, init, is_initialized, shutdown, world
+    from pycollective.schedule.registry import topology
+
+    _world = world()
+    allreduce, reduce, reduce_scatter = _world.allreduce, _world.reduce, _world.reduce_scatter
+    broadcast, allgather, allgatherv = _world.broadcast, _world.allgather, _world.allgatherv
+    gather, scatter, alltoall, alltoallv = _world.gather, _world.scatter, _world.alltoall, _world.alltoallv
+    barrier, send, recv = _world.barrier, _world.send, _world.recv
+    iallreduce, ireduce, ireduce_scatter = _world.iallreduce, _world.ireduce, _world.ireduce_scatter
+    ibroadcast, iallgather, iallgatherv = _world.ibroadcast, _world.iallgather, _world.iallgatherv
+    igather, iscatter, ialltoall, ialltoallv = _world.igather, _world.iscatter, _world.ialltoall, _world.ialltoallv
+    ibarrier, isend, irecv = _world.ibarrier, _world.isend, _world.irecv
+    broadcast_object, allgather_object = _world.broadcast_object, _world.allgather_object
+    gather_object, scatter_object = _world.gather_object, _world.scatter_object
+    empty, split, dup, group, explain = _world.empty, _world.split, _world.dup, _world.group, _world.explain
+
+    def rank() -> int: ...
+    def size() -> int: ...
+    def local_rank() -> int: ...
+    def local_size() -> int: ...
+    def cross_rank() -> int: ...
+    def cross_size() -> int: ...
+
 
 __version__ = "0.1.0"
 
@@ -46,7 +64,9 @@ _HOMES = {
     "Communicator": "comm.communicator",
     "Explanation": "comm.explain",
     "Handle": "comm.handle",
+    "LocalWorld": "comm.local",
     "Op": "comm.operators",
+    "from_mpi": "comm.world",
     "init": "comm.world",
     "is_initialized": "comm.world",
     "local_world": "comm.local",
@@ -57,16 +77,9 @@ _HOMES = {
 }
 """Public names that are loaded when they are first used."""
 
-_BLOCKING = (
-    *("allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "allgatherv", "gather", "scatter"),
-    *("alltoall", "alltoallv", "barrier", "send", "recv"),
-)
-_ON_WORLD = frozenset((*_BLOCKING, *(f"i{name}" for name in _BLOCKING), "empty", "split", "dup", "group", "explain"))
-"""Methods of the default communicator that are functions of this module too."""
-
-_NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-
+# Written out: type checkers and editors read these lists.
 __all__ = [
+    # errors
     "BootstrapError",
     "CommunicatorError",
     "Error",
@@ -77,25 +90,43 @@ __all__ = [
     "TimeoutError",
     "TopologyError",
     "VerificationError",
-    *_HOMES,
-    *_NUMBERS,
-    *sorted(_ON_WORLD),
+    # what _HOMES has
+    "Communicator",
+    "Explanation",
+    "Handle",
+    "LocalWorld",
+    "Op",
+    "from_mpi",
+    "init",
+    "is_initialized",
+    "local_world",
+    "op",
+    "shutdown",
+    "topology",
+    "world",
 ]
+# functions of the default communicator
+__all__ += ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
+__all__ += ["allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "allgatherv", "gather", "scatter"]
+__all__ += ["alltoall", "alltoallv", "barrier", "send", "recv"]
+__all__ += ["iallreduce", "ireduce", "ireduce_scatter", "ibroadcast", "iallgather", "iallgatherv", "igather"]
+__all__ += ["iscatter", "ialltoall", "ialltoallv", "ibarrier", "isend", "irecv"]
+__all__ += ["broadcast_object", "allgather_object", "gather_object", "scatter_object"]
+__all__ += ["empty", "split", "dup", "group", "explain"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(importlib.import_module(f"pycollective.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    if name in _ON_WORLD:
-        return getattr(importlib.import_module("pycollective.comm.world").world(), name)
-    if name == "optim":
+    elif name in __all__:
+        value = importlib.import_module("pycollective.comm.functions").function(name)
+    elif name == "optim":
         return importlib.import_module("pycollective.optim")
-    if name in _NUMBERS:
-        return lambda: getattr(importlib.import_module("pycollective.comm.world").world(), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__", "optim"])

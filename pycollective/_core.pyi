@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'collectives', 'combine', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -324,6 +324,10 @@ def collectives() -> list[str]:
 def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False, prescale: typing.SupportsFloat | typing.SupportsIndex = 1.0, postscale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
     """
     Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches. `prescale`: a factor on each array; `postscale`: on the result.
+    """
+def dlpack_layout(array: typing.Any) -> tuple[int, tuple[int, ...]]:
+    """
+    The DLPack type of the device that an array is on, and its shape: for arrays with nothing but __dlpack__.
     """
 def dtype_name(dtype: typing.Any) -> str | None:
     """

@@ -1,19 +1,22 @@
 """Writes the generated parts of the documentation: `python tools/docs.py docs`, from the installed package.
 
-topologies.md with a drawing of each topology, and reference.md with the element types, operators and settings, both
-from the tables that the code itself reads, so that a new line there is all it takes; packages.md from the first
+topologies.md with a drawing of each topology, and reference.md with the public names, the element types, operators and
+settings, both from what the code itself has, so that a new line there is all it takes; packages.md from the first
 sentences of the modules.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import io
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import surface
 from pycollective import _core, settings
 from pycollective.schedule import Placement, TopologyInfo, compile, describe, drawing
 
@@ -70,7 +73,11 @@ def reference() -> str:
     dtypes = list(_core.dtypes())
     launchers = (settings.OWN_LAUNCHER, settings.HOROVODS_LAUNCHERS)
     operators = dict(_core.operators())
-    lines = [HEADER, "# Reference", "", "## Operators and element types", ""]
+    lines = [HEADER, "# Reference", "", "## Python", ""]
+    lines += ["`help(NAME)` shows each in full: arguments, what it returns and what it raises.", ""]
+    for module in surface.MODULES:
+        lines += [f"### {module}", "", *(_entry(name) for name in surface.public(module)), ""]
+    lines += ["## Operators and element types", ""]
     lines += [f"| | {' | '.join(f'`{op}`' for op in operators)} |", "|---" * (len(operators) + 1) + "|"]
     for dtype in dtypes:
         marks = ("✓" if _core.takes(op, dtype) else "" for op in operators)
@@ -84,6 +91,26 @@ def reference() -> str:
     rows = (row for row in settings.TABLE.values() if row.reader in launchers)
     lines += [f"| `{row.name}` | {row.reader} | {row.meaning} |" for row in rows]
     return "\n".join([*lines, ""])
+
+
+def _entry(name: surface.Name) -> str:
+    """A public name: how it is called, and the first line of its docstring; members are a level deeper."""
+    indent = "  " * name.path.count(".")
+    if name.kind == "constant":
+        return f"{indent}- `{name.path}`"
+    summary = name.doc.partition("\n\n")[0].replace("\n", " ")
+    if name.kind == "error":
+        summary = f"an exception. {summary}"
+    return f"{indent}- `{name.path}{_parameters(name) if name.callable else ''}`: {summary}"
+
+
+def _parameters(name: surface.Name) -> str:
+    """A signature without annotations."""
+    empty = inspect.Parameter.empty
+    found = name.signature()
+    parameters = [p.replace(annotation=empty) for p in found.parameters.values()]
+    text = str(found.replace(parameters=parameters, return_annotation=empty))
+    return re.sub(r"<(?:class ')?([\w.]+)(?:'|: [^>]*)>", r"\1", text)  # <class 'a.b'>, <Kind.MEMBER: value>
 
 
 def _settings(rows: Iterable[settings.Setting]) -> Iterator[str]:

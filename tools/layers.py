@@ -16,13 +16,15 @@ from pathlib import Path
 SURFACE = "__init__"
 """The package's front door, `import pycollective`."""
 
-_COMM = {"errors", "checks", "settings", "schedule", "comm", "_core"}
+_COMM = {"errors", "checks", "notebook", "settings", "typing", "schedule", "comm", "_core"}
 _FRAMEWORK = _COMM | {SURFACE, "optim"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "checks": set(),
     "settings": set(),
-    "schedule": {"errors", "checks"},
+    "notebook": set(),
+    "typing": set(),
+    "schedule": {"errors", "checks", "notebook"},
     "topologies": {"checks", "schedule"},
     "comm": _COMM,
     "optim": _COMM | {SURFACE},

@@ -1,6 +1,7 @@
 #include "bindings/dlpack.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/typing.h>
 
 #include <unordered_map>
 
@@ -34,6 +35,35 @@ py::object export_capsule(const py::object& array) {
     if (!error.matches(PyExc_TypeError)) throw;  // an older producer does not know the keyword
   }
   return array.attr("__dlpack__")();
+}
+
+// The tensor in an unused capsule, and whether it is of the versioned kind.
+std::pair<void*, bool> managed_in(const py::object& capsule) {
+  if (PyCapsule_CheckExact(capsule.ptr()) == 0)
+    throw py::type_error("__dlpack__ returned no capsule but a " + std::string(py::str(py::type::of(capsule))));
+  const char* name = PyCapsule_GetName(capsule.ptr());
+  const bool versioned = name != nullptr && std::string_view(name) == "dltensor_versioned";
+  if (name == nullptr || (!versioned && std::string_view(name) != "dltensor"))
+    throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
+  void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (versioned && static_cast<ManagedVersioned*>(managed)->major != 1)
+    throw py::type_error("DLPack version " + std::to_string(static_cast<ManagedVersioned*>(managed)->major) +
+                         " is not understood");
+  return {managed, versioned};
+}
+
+using DlpackLayout = py::typing::Tuple<py::int_, py::typing::Tuple<py::int_, py::ellipsis>>;
+
+// For arrays that do not tell it themselves: the type of their device, and their shape.
+DlpackLayout describe(const py::object& array) {
+  const py::object capsule = export_capsule(array);  // deletes the tensor itself, as it stays unused
+  const auto [managed, versioned] = managed_in(capsule);
+  const Tensor& tensor =
+      versioned ? static_cast<ManagedVersioned*>(managed)->tensor : static_cast<Managed*>(managed)->tensor;
+  count_of(tensor, 1);  // refuses extents that are none
+  py::tuple shape(tensor.ndim);
+  for (int32_t d = 0; d < tensor.ndim; ++d) shape[static_cast<size_t>(d)] = tensor.shape[d];
+  return py::make_tuple(static_cast<int32_t>(tensor.device.type), shape);
 }
 
 // Null where the type has none, or might have read-only arrays, which this interface does not tell.
@@ -93,16 +123,10 @@ Buffer::Buffer(py::object array, bool strided) {
     return;
   }
   const py::object capsule = export_capsule(array);
-  if (PyCapsule_CheckExact(capsule.ptr()) == 0)
-    throw py::type_error("__dlpack__ returned no capsule but a " + std::string(py::str(py::type::of(capsule))));
-  const char* name = PyCapsule_GetName(capsule.ptr());
-  versioned_ = name != nullptr && std::string_view(name) == "dltensor_versioned";
-  if (name == nullptr || (!versioned_ && std::string_view(name) != "dltensor"))
-    throw py::type_error("__dlpack__ did not return an unused DLPack capsule");
-  void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
-  if (versioned_) {
+  const auto [managed, versioned] = managed_in(capsule);
+  versioned_ = versioned;
+  if (versioned) {
     const auto* m = static_cast<ManagedVersioned*>(managed);
-    if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not understood");
     take(m->tensor, m->flags, strided);
   } else {
     take(static_cast<Managed*>(managed)->tensor, 0, strided);
@@ -153,6 +177,8 @@ void bind_dlpack(py::module_& m) {
           },
           py::arg("dtype"), "The elements as a NumPy array, not copied: flat where they are contiguous.")
       .def_property_readonly("writable", [](const Buffer& b) { return b.view.writable; });
+  m.def("dlpack_layout", &describe, py::arg("array"),
+        "The DLPack type of the device that an array is on, and its shape: for arrays with nothing but __dlpack__.");
 }
 
 }  // namespace pc

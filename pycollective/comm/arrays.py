@@ -117,7 +117,7 @@ def on_device(x: Any) -> bool:
     if hasattr(x, "__cuda_array_interface__"):
         return True
     if not hasattr(x, "__dlpack_device__"):
-        return False
+        return hasattr(x, "__dlpack__") and _layout(x)[0] in _CUDA_DEVICES
     device = x.__dlpack_device__()
     try:
         return int(device[0]) in _CUDA_DEVICES
@@ -145,6 +145,16 @@ def _converted(x: Any, what: str) -> np.ndarray[Any, Any]:
         raise TypeError(f"{what} is no array: {checks.shown(x)}: {error}") from error
 
 
+def _layout(x: Any) -> tuple[int, tuple[int, ...]]:
+    """The DLPack type of the device and the shape of an array that may have nothing but __dlpack__."""
+    try:
+        found: tuple[int, tuple[int, ...]] = _core.dlpack_layout(x)
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{checks.shown(x)}: {error}") from error
+    return found
+
+
 def _buffer(x: Any, what: str, strided: bool) -> Any:
     """x's own memory, by DLPack; an error of ours names the argument, one of x's library is its own."""
     try:
@@ -169,6 +179,8 @@ def shape_of(x: Any) -> tuple[int, ...]:
         known: tuple[int, ...] = x.shape
         return known
     shape = getattr(x, "shape", None)
+    if shape is None and hasattr(x, "__dlpack__"):
+        return _layout(x)[1]
     if shape is None:
         converted: tuple[int, ...] = _converted(x, "x").shape
         return converted

@@ -78,7 +78,7 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
             another MPI than mpi4py's, ranks missing at the deadline.
     """
     env = os.environ if env is None else env
-    seconds = _timeout(env) if timeout is None else timeout
+    seconds = init_timeout(env) if timeout is None else timeout
     kind = launcher(env)
     if kind == "pycollective":
         return _own(env, seconds)
@@ -184,7 +184,13 @@ def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tu
     return rank, size
 
 
-def _timeout(env: Mapping[str, str]) -> float:
+def init_timeout(env: Mapping[str, str] | None = None) -> float:
+    """Seconds to wait for the other ranks (PYCOLLECTIVE_INIT_TIMEOUT).
+
+    Raises:
+        BootstrapError: it is no number of seconds.
+    """
+    env = os.environ if env is None else env
     try:
         seconds = float(settings.read("PYCOLLECTIVE_INIT_TIMEOUT", env))
     except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pycollective import _core, checks
+from pycollective import _core, checks, notebook
 from pycollective.comm.planner import NCCL, choose
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.schedule.collectives import COLLECTIVES
@@ -38,6 +38,17 @@ class Explanation:
     plain: str
     reason: str
     gpu: str = ""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("topology", f"{self.topology} ({self.variant} messages)"),
+            ("order of reduction", self.order),
+            ("arrays from comm.empty", self.window),
+            ("other arrays", self.plain),
+            ("because", self.reason),
+            *([("arrays on the GPU", self.gpu)] if self.gpu else []),
+        ]
+        return notebook.table(rows, caption=f"{self.collective} of {self.nbytes} bytes")
 
     def __str__(self) -> str:
         return (

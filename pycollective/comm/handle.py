@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 class Flight(Protocol):
@@ -17,32 +19,46 @@ class Flight(Protocol):
         ...
 
 
-class Handle:
+class Handle(Generic[_Result]):
     """A nonblocking call. The arrays of the call must be left alone until it is through."""
 
     __slots__ = ("_flight", "_value")
 
-    def __init__(self, flight: Flight, value: Any) -> None:
+    def __init__(self, flight: Flight, value: _Result) -> None:
         self._flight = flight
         self._value = value
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the call is through.
+        """Block until the call has completed.
 
         Args:
             timeout: seconds; None waits for the call's own deadline.
 
         Raises:
-            pycollective.TimeoutError: not through yet; the handle can be waited for again.
+            pycollective.TimeoutError: not completed yet; the handle can be waited for again.
             whatever the call raised.
         """
         self._flight.wait(timeout)
 
     def test(self) -> bool:
-        """Whether the call is through, well or not. Does not block."""
+        """Whether the call has completed, well or not. Does not block.
+
+        Returns:
+            True once `wait` would return or raise at once.
+        """
         return self._flight.test()
 
-    def result(self, timeout: float | None = None) -> Any:
-        """wait(), then what the blocking form returns."""
+    def result(self, timeout: float | None = None) -> _Result:
+        """wait(), then what the blocking form returns.
+
+        Args:
+            timeout: as for `wait`.
+
+        Returns:
+            what the blocking form of the call returns.
+
+        Raises:
+            as `wait`.
+        """
         self._flight.wait(timeout)
         return self._value

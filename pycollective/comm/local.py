@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -14,10 +18,16 @@ from pycollective.comm.teams import scratch_bytes, set_patience
 
 _Result = TypeVar("_Result")
 MOST_RANKS = 4096  # threads of one process: more end in errors of the system
+_GRACE = 2.0
+"""Seconds in which the ranks of an interrupted run may end."""
 
 
 class LocalWorld:
-    """A world of `size` ranks that live as threads; each `run` makes a fresh communicator."""
+    """A world of `size` ranks that live as threads; each `run` makes a fresh communicator.
+
+    Args:
+        size, device: as for `local_world`.
+    """
 
     def __init__(self, size: int, device: str | int | None = None) -> None:
         self.size = checks.integer(size, "size", 1, MOST_RANKS)
@@ -30,21 +40,35 @@ class LocalWorld:
     def run(self, function: Callable[[Communicator], _Result]) -> list[_Result]:
         """Call `function(comm)` on every rank's thread.
 
+        An interrupt (KeyboardInterrupt in the calling thread) ends the ranks: those that wait for others get
+        PeerLostError, those that compute get SystemExit where they execute Python next. A rank that is in native code
+        for longer is left behind as a daemon thread, which ends when that code returns. The next `run` is not affected.
+
+        Args:
+            function: what each rank does with its communicator.
+
         Returns:
             what the calls returned, in rank order.
 
         Raises:
+            TypeError: function cannot be called.
             the first exception that a rank raised, with a note naming the rank (and its attribute `failed_rank`); the
             other ranks get PeerLostError from the call they are in.
         """
         checks.function(function, "function", "a function of a communicator")
         world: _World[_Result] = _World(self.size)
         threads = [
-            threading.Thread(target=world.serve, args=(rank, function), name=f"rank-{rank}")
+            threading.Thread(target=world.serve, args=(rank, function), name=f"rank-{rank}", daemon=True)
             for rank in range(self.size)
         ]
-        for thread in threads:
-            thread.start()
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in threads:  # not by join(), which until Python 3.13 took an interrupted thread for ended
+                world.ended.get()
+        except BaseException:  # an interrupt, or no more threads
+            world.interrupt(threads)
+            raise
         for thread in threads:
             thread.join()
         if world.failures:
@@ -68,8 +92,34 @@ class _World(Generic[_Result]):
             self.comms.append(Communicator(team, nodes=nodes, world_ranks=ranks, name="local", threads=True))
         self.results: dict[int, _Result] = {}
         self.failures: list[BaseException] = []
+        self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # ranks, as they end
 
     def serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
+        """A rank's thread."""
+        try:
+            self._serve(rank, function)
+        finally:
+            self.ended.put(rank)
+
+    def interrupt(self, threads: list[threading.Thread]) -> None:
+        """End the ranks that have not ended, and wait for a moment until they have."""
+        self._lose("the run was interrupted")
+        for thread in threads:
+            if thread.ident is not None:  # of those that have ended the system knows none
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        deadline = time.monotonic() + _GRACE
+        with contextlib.suppress(queue.Empty):
+            for _ in threads:
+                self.ended.get(timeout=max(deadline - time.monotonic(), 0))
+
+    def _lose(self, text: str) -> None:
+        """Let every rank's waits fail, in all communicators of this world."""
+        for first in self.comms:
+            for comm in _all_of(first):
+                team: Any = comm._backend
+                team.report_lost(comm.rank, text)
+
+    def _serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
         kin = self.comms[rank]._kin  # what the others may wait in
         try:
             self.results[rank] = function(self.comms[rank])
@@ -86,6 +136,15 @@ class _World(Generic[_Result]):
                 comm.free()
 
 
+def _all_of(first: Communicator) -> list[Communicator]:
+    """A rank's communicators, of which its thread may be making more."""
+    while True:
+        try:
+            return list(first._kin)
+        except RuntimeError:  # the set has changed meanwhile
+            time.sleep(0)
+
+
 def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
     """A world of `size` ranks as threads of this process: `local_world(4).run(lambda comm: comm.rank)`.
 
@@ -93,6 +152,9 @@ def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
         size: how many ranks.
         device: a GPU ("cuda", "cuda:1" or its number) that can run so many ranks at a time, or an error now. Calls on
             arrays in its memory meet and become one launch; see docs/gpu.md.
+
+    Returns:
+        a LocalWorld; its `run(function)` calls function(comm) on every rank.
 
     Raises:
         TypeError: size is no integer. ValueError: size < 1 or > MOST_RANKS. CommunicatorError: no such GPU, or no room

@@ -52,10 +52,11 @@ class MpiBootstrap:
 
     kind = "mpi"
 
-    def __init__(self, world: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, world: MPI.Comm, timeout: float = DEFAULT_TIMEOUT, function: str = "init") -> None:
+        """`function`: of the package, that the ranks call; for the error."""
         self.rank, self.size = world.Get_rank(), world.Get_size()
-        self._timeout = timeout
-        _star(world, b"", timeout)  # everybody is here, so the duplication below cannot hang
+        self._timeout, self._deed = timeout, f"called pycollective.{function}()"
+        _star(world, b"", timeout, self._deed)  # everybody is here, so the duplication below cannot hang
         self.comm = world.Dup()
         self._closed = False
 
@@ -63,7 +64,7 @@ class MpiBootstrap:
         """Every rank's `data`, in rank order; returns when all ranks have called it: it is a barrier."""
         if self._closed:
             raise BootstrapError("this bootstrap is closed")
-        return _star(self.comm, data, self._timeout if timeout is None else timeout)
+        return _star(self.comm, data, self._timeout if timeout is None else timeout, self._deed)
 
     def close(self) -> None:
         """Free the duplicate; may be called twice, and after MPI was finalized."""
@@ -73,10 +74,18 @@ class MpiBootstrap:
                 self.comm.Free()
 
 
-def _star(comm: MPI.Comm, data: bytes, timeout: float) -> list[bytes]:
-    return gather_among(
-        comm, range(comm.Get_size()), comm.Get_rank(), data, timeout, _TAG, "called pycollective.init()"
-    )
+def world_ranks_of(comm: MPI.Comm) -> tuple[int, ...]:
+    """The ranks of a communicator as MPI.COMM_WORLD numbers them, or as it does itself if some are not in that."""
+    mpi, group = import_mpi(), comm.Get_group()
+    world = mpi.COMM_WORLD.Get_group()
+    numbers = group.Translate_ranks(None, world)
+    group.Free()
+    world.Free()
+    return tuple(range(len(numbers))) if mpi.UNDEFINED in numbers else tuple(numbers)
+
+
+def _star(comm: MPI.Comm, data: bytes, timeout: float, deed: str) -> list[bytes]:
+    return gather_among(comm, range(comm.Get_size()), comm.Get_rank(), data, timeout, _TAG, deed)
 
 
 def gather_among(

@@ -40,7 +40,10 @@ class Op:
 
     The function takes two elements and returns one; it must be associative, and it is called as f(accumulated, next)
     with the contributions in the topology's order (rank order with `direct`). numba compiles it once per element type
-    into a C function that the executor calls per block.
+    into a C function that the executor calls per block. Made by `pycollective.op`.
+
+    Args:
+        function, name: as for `pycollective.op`.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any], name: str | None = None) -> None:
@@ -59,6 +62,12 @@ class Op:
     def compiled(self, dtype: str) -> Compiled:
         """The C function `void f(T* into, const T* from, int64 count)` for an element type.
 
+        Args:
+            dtype: name of the element type T.
+
+        Returns:
+            the function, and a digest of its code.
+
         Raises:
             TypeError: numba cannot compile the function for this type, or it does not return an element of it.
         """
@@ -67,7 +76,14 @@ class Op:
         return self._compiled[dtype]
 
     def address(self, dtype: str) -> int:
-        """Where the C function is; see `compiled`."""
+        """Where the C function is; see `compiled`.
+
+        Args:
+            dtype: name of the element type.
+
+        Returns:
+            an address.
+        """
         return int(self.compiled(dtype).function.address)
 
 
@@ -77,6 +93,9 @@ def op(function: Callable[[Any, Any], Any], name: str | None = None) -> Op:
     Args:
         function: takes two elements of the array's type and returns one; compiled by numba in nopython mode.
         name: how it is called in errors.
+
+    Returns:
+        the operator, for the argument `op` of collectives.
 
     Raises:
         TypeError: not a function of two arguments. What depends on the element type is raised by the call that uses

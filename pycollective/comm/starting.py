@@ -15,7 +15,7 @@ from pycollective import _core, checks
 from pycollective.comm import arrays, calls
 from pycollective.comm.calls import KIND, Call
 from pycollective.comm.handle import Handle
-from pycollective.comm.options import ALLOWED, Options, waiting
+from pycollective.comm.options import ALLOWED, Moving, Options, waiting
 from pycollective.comm.planner import SendPlanner
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.errors import MismatchError
@@ -39,20 +39,24 @@ class Starting(ABC):
     _channels: dict[tuple[int, int], _core.Team]
 
     @abstractmethod
-    def allgather(self, x: Any, out: Any = None, **options: Unpack[Options]) -> Any:
+    def allgather(self, x: Any, out: Any = None, **options: Unpack[Moving]) -> Any:
         """See Communicator.allgather."""
 
     @abstractmethod
     def allgatherv(
-        self, x: Any, counts: Sequence[int] | None = None, out: Any = None, **options: Unpack[Options]
+        self, x: Any, counts: Sequence[int] | None = None, out: Any = None, **options: Unpack[Moving]
     ) -> Any:
         """See Communicator.allgatherv."""
 
-    def _run(self, call: Call, options: Options) -> Any:
+    @abstractmethod
+    def irecv(self, out: Any, source: int, *, timeout: float | None = None) -> Handle[Any]:
+        """See Communicator.irecv."""
+
+    def _run(self, call: Call, options: Any) -> Any:
         call.out, _ = self._launch(call, options, False)
         return call.out
 
-    def _start(self, call: Call, options: Options) -> Handle:
+    def _start(self, call: Call, options: Any) -> Handle[Any]:
         value, flight = self._launch(call, options, True)
         return Handle(flight, value)
 
@@ -92,9 +96,7 @@ class Starting(ABC):
             raise
         return (None if call.shape is None else out), flight
 
-    def _alltoallv(
-        self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any, options: Options
-    ) -> Call:
+    def _alltoallv(self, x: Any, send: Sequence[int], receive: Sequence[int] | None, out: Any, options: Moving) -> Call:
         shape = arrays.shape_of(x)
         sent = calls.numbers(send, "send_counts", self.size)
         if sum(sent) != (shape[0] if shape else 1):

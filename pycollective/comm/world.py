@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 from pycollective import checks, settings
 from pycollective.comm import bootstrap as bootstraps
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
-from pycollective.comm.mpi_bootstrap import MpiBootstrap
+from pycollective.comm.mpi_bootstrap import MpiBootstrap, import_mpi, world_ranks_of
 from pycollective.comm.nodes import discover
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import build_team
@@ -31,6 +33,9 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
     Args:
         bootstrap: how to find the others; by default from the environment.
 
+    Returns:
+        the default communicator, on which the functions of the package work.
+
     Raises:
         BootstrapError: the environment promises peers that cannot be reached; says what is missing.
         NestedCallError: a signal handler or a finalizer calls it while this thread is in it.
@@ -49,8 +54,45 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
         return _default
 
 
-def connect(found: bootstraps.Bootstrap) -> Communicator:
-    """Collective: a communicator of the ranks that a bootstrap has found. init() does this once, and keeps it."""
+def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
+    """Collective over an MPI communicator: a communicator of its ranks, in its order.
+
+    Needs no `init`, and does not touch what `init` made. Of the MPI communicator a duplicate is used: it stays the
+    caller's, who may use it at the same time and free it at once. The result must be freed (`free`, collective) before
+    MPI is finalized where its ranks span hosts; on one host MPI is not needed any more once this has returned.
+
+    Args:
+        comm: an mpi4py communicator of any ranks: `MPI.COMM_WORLD`, or what its `Split` or `Create` made.
+        timeout: seconds to wait for the other ranks; default PYCOLLECTIVE_INIT_TIMEOUT.
+
+    Returns:
+        a communicator. Its world_ranks are ranks of MPI.COMM_WORLD, if all belong to that.
+
+    Raises:
+        TypeError: comm is no mpi4py communicator. ValueError: it is MPI.COMM_NULL or joins two groups.
+        BootstrapError: mpi4py cannot be used, MPI is not running, or ranks have not called in time; names them.
+    """
+    mpi = import_mpi()
+    checks.instance(comm, "comm", mpi.Comm, "an mpi4py communicator")
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        raise BootstrapError("MPI is not running in this process: it was finalized, or never initialized")
+    if comm == mpi.COMM_NULL or comm.Is_inter():
+        checks.refuse_value("comm", "a communicator of one group of ranks, neither COMM_NULL nor an intercomm", comm)
+    seconds = bootstraps.init_timeout() if timeout is None else checks.number(timeout, "timeout", 0)
+    found = MpiBootstrap(comm, seconds, "from_mpi")
+    try:
+        return connect(found, world_ranks_of(comm), comm.Get_name())
+    finally:
+        found.close()
+
+
+def connect(found: bootstraps.Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
+    """Collective: a communicator of the ranks that a bootstrap has found. init() does this once, and keeps it.
+
+    Args:
+        world_ranks: the ranks' numbers in the world; None: they are the world.
+        name: of the communicator, for messages.
+    """
     global _prepared
     if not _prepared:
         atexit.register(depart_all)
@@ -60,17 +102,18 @@ def connect(found: bootstraps.Bootstrap) -> Communicator:
         settings.warn_of_unknown(stacklevel=3)
     nodes = discover(found)
     ranks = range(found.size)
+    numbers = ranks if world_ranks is None else world_ranks
     if nodes.count == 1:
-        team = build_team(found.allgather, found.rank, ranks, ranks, "world", threads=False)
+        team = build_team(found.allgather, found.rank, ranks, numbers, name, threads=False)
         assert team is not None
-        return Communicator(team, nodes=nodes, world_ranks=ranks, name="world")
+        return Communicator(team, nodes=nodes, world_ranks=numbers, name=name)
     if not isinstance(found, MpiBootstrap):
         raise BootstrapError(
             f"ranks on {nodes.count} hosts (host name, boot or PID namespace differ) need mpirun and mpi4py"
         )
     from pycollective.comm.mpi_rail import MpiRail
 
-    return Communicator(RailCalls(MpiRail(found.comm.Dup())), nodes=nodes, world_ranks=ranks, name="world")
+    return Communicator(RailCalls(MpiRail(found.comm.Dup())), nodes=nodes, world_ranks=numbers, name=name)
 
 
 def world() -> Communicator:

@@ -12,10 +12,10 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.comm import arrays
+from pycollective.comm.objects import on_root
 from pycollective.comm.private_file import require_replaceable
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.containers import check_fit, copy_into, named, namespace
-from pycollective.optim.objects import on_root
 
 FORMAT = 2
 
@@ -43,6 +43,10 @@ def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[
     """Collective: rank 0 reads what `save_checkpoint` wrote, and every rank gets it by broadcast.
 
     Parameters are overwritten in place; lr, momentum and what else `state_dict` has become the file's.
+
+    Args:
+        path: the file.
+        optimizer: of the same kind and the same parameters as the one that was saved.
 
     Returns:
         `extra` of the save, as JSON gives it back.

@@ -66,6 +66,7 @@ class DistributedOptimizer(Averaging):
 
     @property
     def lr(self) -> float:
+        """options["lr"], the rate of the next step."""
         return float(self.options["lr"])
 
     @lr.setter
@@ -112,7 +113,7 @@ class DistributedOptimizer(Averaging):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
+        """Take over `state`, what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
 
         Raises:
             ValueError, TypeError: it is of another rule, or does not fit these parameters; nothing has changed then.

@@ -46,6 +46,9 @@ def lars(
     parameters of norms without adaptation and decay. Source: You, Gitman and Ginsburg, "Large Batch Training of
     Convolutional Networks", 2017, algorithm 1 with the trust coefficient of its equation 6,
     https://arxiv.org/abs/1708.03888
+
+    Args:
+        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
     """
     rate: Any = lr
     if adapt:
@@ -78,6 +81,9 @@ def larc(
     Where |p| is zero, and without `adapt`, rate is lr. Source: the class LARC of NVIDIA Apex around torch.optim.SGD,
     https://github.com/NVIDIA/apex/blob/master/apex/parallel/LARC.py, which also leaves out the decay of a parameter
     whose gradient is exactly zero; here it decays.
+
+    Args:
+        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
     """
     factor: Any = 1.0  # rate / lr
     if adapt:
@@ -112,6 +118,10 @@ def lamb(
     Where |p| or |u| is zero, and without `adapt`, the ratio is 1: that is AdamW. Source: You et al., "Large Batch
     Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2 with phi(x) = x,
     https://arxiv.org/abs/1904.00962
+
+    Args:
+        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
+        betas: beta1 and beta2.
     """
     beta1, beta2 = betas
     t = state["step"] = state.get("step", 0) + 1
@@ -140,6 +150,10 @@ def novograd(
 
     Source: Ginsburg et al., "Stochastic Gradient Methods with Layer-wise Adaptive Moments for Training of Deep
     Networks", 2019, algorithm 1, https://arxiv.org/abs/1905.11286
+
+    Args:
+        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
+        betas: beta1 and beta2.
     """
     beta1, beta2 = betas
     xp = namespace(g)

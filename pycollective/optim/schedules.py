@@ -19,6 +19,17 @@ from dataclasses import dataclass
 
 from pycollective import checks
 
+__all__ = [
+    "GrowingBatch",
+    "constant",
+    "cosine",
+    "decay_steps",
+    "linear_scaling",
+    "polynomial",
+    "sqrt_scaling",
+    "warm_up",
+]
+
 Schedule = Callable[[int], float]
 
 
@@ -31,7 +42,9 @@ def linear_scaling(lr: float, batch: int, base: int) -> float:
 
 
 def sqrt_scaling(lr: float, batch: int, base: int) -> float:
-    """The same by the square root: k times as many rows, sqrt(k) times the rate, which keeps the steps' variance.
+    """The rate for `batch` rows from `lr` for `base` rows, by the square root.
+
+    k times as many rows get sqrt(k) times the rate, which keeps the variance of the steps.
 
     Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014,
     https://arxiv.org/abs/1404.5997; used for LAMB by You et al., 2020.
@@ -115,11 +128,11 @@ class GrowingBatch:
         return rows if self.limit is None else min(rows, self.limit)
 
     def lr(self, step: int) -> float:
-        """A schedule: 1 while the batch can grow, then what the growth beyond the limit would have been worth."""
+        """A schedule of `step`: 1 while the batch can grow, then what growth beyond the limit would have been worth."""
         return 1.0 if self.limit is None else min(1.0, self.limit / self._wanted(step))
 
     def passes(self, step: int, rows: int, ranks: int) -> int:
-        """Backward passes to accumulate for a batch, if each rank computes on `rows` at a time.
+        """Backward passes to accumulate for the batch at a `step`, if each of `ranks` computes on `rows` at a time.
 
         Rounded up: the batch is then passes * rows * ranks, which is what `batch` says where that divides.
         """

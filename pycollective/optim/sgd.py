@@ -123,7 +123,7 @@ class DistributedSGD(Averaging):
         return {**self._numbers(), "velocity": contained(copies, self.params) if copies else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
+        """Take over `state`, what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
 
         Raises:
             ValueError, TypeError: it does not fit these parameters; nothing has changed then.

@@ -68,7 +68,22 @@ def trace(
     small: bool = False,
     program: Program | None = None,
 ) -> Program:
-    """Run a topology's method and return the program that it wrote, `program` if that is given. Raises as `compile`."""
+    """Run a topology's method and return the program that it wrote.
+
+    Args:
+        topology: a name, "wheel(hub=3)", a class or an instance.
+        collective: its name.
+        size: the number of ranks.
+        root: where the collective has one; default 0.
+        small: whether to run the variant for small messages.
+        program: an empty program to write to; default a new one.
+
+    Returns:
+        the program.
+
+    Raises:
+        as `compile`.
+    """
     instance = registry.get(topology)
     row = registry.info(instance)
     size, root = checked_ranks(instance, size, root)
@@ -109,7 +124,15 @@ def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, i
 def compile_program(
     program: Program, placement: Placement = Placement.STAGED, *, topology: str = "", small: bool = False
 ) -> Schedule:
-    """Compile a program that was written without a topology; `topology` and `small` only label the result.
+    """Compile a program that was written without a topology.
+
+    Args:
+        program: all its statements.
+        placement: which buffers peers can address.
+        topology, small: only label the result.
+
+    Returns:
+        the schedule of all ranks.
 
     Raises:
         ProgramError: a statement reads what nothing has been written to.

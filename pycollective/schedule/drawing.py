@@ -14,6 +14,8 @@ from typing import Any
 from pycollective import checks
 from pycollective.schedule.schedule import Schedule, Step
 
+__all__ = ["draw", "figure"]
+
 _INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
 _PALETTE = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#db2777")
 _START = -0.9  # when the initial contributions are there
@@ -32,7 +34,11 @@ class Arrow:
 
 
 def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
-    """Write the diagram to a file; the suffix (.png, .svg, .pdf) says how. Made for 2 to 16 ranks.
+    """Write the diagram to a file. Made for 2 to 16 ranks.
+
+    Args:
+        schedule: what is drawn.
+        path: the file, whose suffix (.png, .svg, .pdf) tells the format.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -43,7 +49,14 @@ def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
 
 
 def figure(schedule: Schedule) -> Any:
-    """The diagram as a matplotlib Figure."""
+    """The diagram as a matplotlib Figure.
+
+    Args:
+        schedule: what is drawn.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
     from matplotlib.figure import Figure
 

@@ -108,6 +108,11 @@ class Program:
         self._chunks: int | None = None
         self._written = 0
 
+    def _repr_html_(self) -> str:
+        from pycollective.schedule.display import program_table
+
+        return program_table(self)
+
     @property
     def chunk_count(self) -> int:
         """The number of chunks declared; a program without any statement need not declare it."""

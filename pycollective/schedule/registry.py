@@ -49,6 +49,9 @@ class TopologyInfo:
     collectives: tuple[str, ...]
     doc: str
 
+    def _repr_html_(self) -> str:
+        return _shown_in_notebooks(self.cls)
+
 
 _NAME = re.compile(r"[\w+-]+")  # so that name(parameter=value) and FILE.py:name can be read
 _registered: dict[str, TopologyInfo] = {}
@@ -68,6 +71,9 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         small: up to how many bytes the `<collective>_small` variants are used.
         order: the claim about the order of reduction, see `TopologyInfo`; proved by the verifier.
 
+    Returns:
+        the decorator of a class.
+
     Raises:
         TopologyError: the name is taken or has odd characters, the order is unknown, the class has no collective, or
             takes parameters by an __init__ of its own.
@@ -84,6 +90,8 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         if not collectives:
             raise TopologyError(f"topology {name!r} has none of the collectives {', '.join(COLLECTIVES)}")
         made = _as_dataclass(cls)
+        if not hasattr(made, "_repr_html_"):
+            made._repr_html_ = _shown_in_notebooks  # type: ignore[attr-defined]
         known = _registered.get(name)
         if known is not None and _home(known.cls) != _home(made):
             raise TopologyError(f"topology {name!r} is already registered by {_home(known.cls)}")
@@ -106,6 +114,12 @@ def _as_dataclass(cls: type[_T]) -> type[_T]:
     return cls
 
 
+def _shown_in_notebooks(topology: object) -> str:
+    from pycollective.schedule.display import topology_view
+
+    return topology_view(topology)
+
+
 def _home(cls: type) -> str:
     """Where a class was written: a file that is loaded again may replace its own topologies, no others'."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
@@ -113,7 +127,14 @@ def _home(cls: type) -> str:
 
 
 def info(topology: object) -> TopologyInfo:
-    """The row of a topology given as name, "name(parameter=value)", class or instance."""
+    """The row of a topology.
+
+    Args:
+        topology: a name, "name(parameter=value)", a class or an instance.
+
+    Raises:
+        TopologyError: no such topology; the nearest names are given.
+    """
     if isinstance(topology, str):
         return _find(topology.partition("(")[0].strip())
     cls = topology if isinstance(topology, type) else type(topology)
@@ -126,7 +147,13 @@ def info(topology: object) -> TopologyInfo:
 
 
 def get(topology: object) -> Any:
-    """The topology as an instance: from a name, "wheel(hub=3)", a class or an instance (returned as it is).
+    """The topology as an instance.
+
+    Args:
+        topology: a name, "wheel(hub=3)", a class, or an instance (returned as it is).
+
+    Returns:
+        an instance of the topology's class.
 
     Raises:
         TopologyError: no such topology (the nearest names are given), or parameters that it does not take or that
@@ -157,7 +184,14 @@ def takes_small(topology: object, collective: str, nbytes: int) -> bool:
 
 
 def label(topology: object) -> str:
-    """The name of a topology with the parameters that are not the default: "wheel(hub=3)". Raises as `get`."""
+    """The name of a topology with the parameters that are not the default: "wheel(hub=3)".
+
+    Args:
+        topology: as for `get`.
+
+    Raises:
+        TopologyError: as `get`.
+    """
     topology = get(topology)
     given = [
         f"{field.name}={getattr(topology, field.name)!r}"
@@ -182,7 +216,12 @@ def describe() -> list[TopologyInfo]:
 def load(where: str) -> Any:
     """The topology `NAME` of a user's file, from "FILE.py:NAME"; NAME is the registered name or the class.
 
-    Parameters may follow: "FILE.py:wheel2(hub=1)". Without ":NAME" the file must define exactly one topology.
+    Args:
+        where: "FILE.py:NAME". Parameters may follow: "FILE.py:wheel2(hub=1)". Without ":NAME" the file must define
+            exactly one topology.
+
+    Returns:
+        an instance of the topology's class.
 
     Raises:
         TopologyError: no such file, no such topology in it.

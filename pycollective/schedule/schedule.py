@@ -133,6 +133,17 @@ class Schedule:
         root = "" if self.root is None else f", root {self.root}"
         return f"{name}, {ranks}{root}, {self.placement.name}"
 
+    def _repr_svg_(self) -> str | None:
+        from pycollective.schedule.display import schedule_picture
+
+        return schedule_picture(self)
+
+    def _repr_html_(self) -> str | None:
+        """None where there is a picture: notebooks prefer HTML to it."""
+        from pycollective.schedule.display import can_draw, schedule_table
+
+        return None if can_draw(self) else schedule_table(self)
+
     @functools.cached_property
     def _rereads_outputs(self) -> bool:
         """Whether some chunk of an output is both written and read: then it had better stay in the caches."""

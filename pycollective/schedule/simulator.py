@@ -70,6 +70,11 @@ class Simulation:
         """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
         return self.algbw * COLLECTIVES[self.collective].busbw_factor(self.ranks)
 
+    def _repr_html_(self) -> str:
+        from pycollective.schedule.display import simulation_table
+
+        return simulation_table(self)
+
 
 def simulate(
     topology: object,

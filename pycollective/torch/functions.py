@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from pycollective import checks
+from pycollective.comm import objects
 from pycollective.comm.rendezvous import name_ranks
 from pycollective.torch import handles
 from pycollective.torch.mpi_ops import allgather, broadcast_, broadcast_async_, rank, synchronize
@@ -199,12 +198,12 @@ def _dumped(obj: Any) -> tuple[torch.Tensor, Exception | None]:
     try:
         import cloudpickle as pickler
     except ImportError:
-        pickler = pickle
+        pickler = None
     try:
-        return torch.frombuffer(bytearray(pickler.dumps(obj)), dtype=torch.uint8), None
+        return torch.frombuffer(bytearray(objects.dumped(obj, pickler)), dtype=torch.uint8), None
     except Exception as error:
         return _NOTHING, error
 
 
 def _loaded(data: torch.Tensor) -> Any:
-    return pickle.load(io.BytesIO(data.numpy().tobytes()))
+    return objects.loaded(data.numpy())

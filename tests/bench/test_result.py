@@ -47,6 +47,11 @@ def test_json_comes_back() -> None:
     assert read_json(to_json(made)) == made
 
 
+def test_a_notebook_shows_the_table() -> None:
+    text = result()._repr_html_()
+    assert "star2" in text and "openmpi" in text and "20.00" in text and text.count("<pre") == text.count("</pre>") == 1
+
+
 def test_nothing_in_it_says_where_files_lie() -> None:
     text = to_json(result())
     assert "my/file" not in text

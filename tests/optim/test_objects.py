@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import pycollective as pc
+from pycollective.comm.objects import on_root
 from pycollective.optim import broadcast_object
-from pycollective.optim.objects import on_root
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])

@@ -1,0 +1,122 @@
+"""Signatures and docstrings of a communicator's methods, as help(), inspect and notebooks show them.
+
+Methods take the shared keyword arguments as `**options`, which costs a call nothing where there are none. Type checkers
+read which ones from the annotation; here the same annotation gives the function its signature, and the docstring of
+the options goes into its `Args`. A nonblocking form has the docstring of its blocking one, but for what it returns.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pycollective.comm.options import DEFAULTS, Moving, Options
+
+_Class = TypeVar("_Class", bound=type)
+_SECTION = re.compile(r"^(Args|Returns|Raises):\n((?: +.*\n|\n(?= ))*)", re.MULTILINE)
+_KINDS: dict[str, type] = {"Unpack[Moving]": Moving, "Unpack[Options]": Options}
+
+
+class _Annotation(str):
+    """The text of an annotation, shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+class Text:
+    """A docstring in parts: `summary`, what follows it, and the sections (Args, Returns, Raises) by name."""
+
+    def __init__(self, documentation: str) -> None:
+        text = inspect.cleandoc(documentation) + "\n"
+        self.sections = {found[1]: textwrap.dedent(found[2]).strip("\n") for found in _SECTION.finditer(text)}
+        self.summary, _, body = _SECTION.sub("", text).partition("\n")
+        self.body = body.strip("\n")
+
+    def add(self, section: str, *lines: str) -> None:
+        """Put lines at the end of a section."""
+        self.sections[section] = "\n".join(part for part in (self.sections.get(section, ""), *lines) if part)
+
+    def __str__(self) -> str:
+        parts = [self.summary, self.body]
+        for name in ("Args", "Returns", "Raises"):
+            if name in self.sections:
+                parts.append(f"{name}:\n" + textwrap.indent(self.sections[name], "    "))
+        return "\n\n".join(part for part in parts if part)
+
+
+def described(cls: _Class) -> _Class:
+    """Give the methods of a class, and what it overloads of them, their full signatures and docstrings."""
+    for method in vars(cls).values():
+        if inspect.isfunction(method) and not method.__name__.startswith("_"):
+            signature, taken = _expanded(method)
+            method.__signature__ = signature  # type: ignore[attr-defined]
+            if taken:
+                text = Text(method.__doc__ or "")
+                text.add("Args", *_lines(taken))
+                text.add("Raises", "what every collective raises: see Communicator.")
+                method.__doc__ = str(text)
+    return cls
+
+
+def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
+    """The same for a class of nonblocking forms: of each `name` of `blocking` the form `iname`."""
+
+    def describe(cls: _Class) -> _Class:
+        for name, method in vars(cls).items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                method.__signature__ = _expanded(method)[0]  # type: ignore[attr-defined]
+                text, own = Text(getattr(blocking, name[1:]).__doc__), Text(method.__doc__ or "")
+                given = text.sections.get("Returns", "None")
+                text.body = "\n\n".join(part for part in (f"`{name[1:]}`: {text.summary}", text.body, own.body) if part)
+                text.summary = own.summary
+                text.sections["Returns"] = f"a Handle at once. Its result() waits, and then returns:\n{given}"
+                method.__doc__ = str(text)
+        return cls
+
+    return describe
+
+
+def _expanded(method: Callable[..., Any]) -> tuple[inspect.Signature, type | None]:
+    """The signature with the options written out, and which options they are."""
+    signature = inspect.signature(method)
+    parameters: list[inspect.Parameter] = []
+    taken: type | None = None
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            taken = _KINDS[parameter.annotation]
+            parameters += _parameters(taken)
+        else:
+            parameters.append(parameter.replace(annotation=_shown(parameter.annotation)))
+    result = _shown(signature.return_annotation)
+    return signature.replace(parameters=parameters, return_annotation=result), taken
+
+
+def _shown(annotation: Any) -> Any:
+    return _Annotation(annotation) if isinstance(annotation, str) else annotation
+
+
+def _parameters(taken: type) -> list[inspect.Parameter]:
+    kinds = {**Moving.__annotations__, **taken.__annotations__}
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_Annotation(_source(kinds[name]))
+        )
+        for name, default in DEFAULTS.items()
+        if name in kinds
+    ]
+
+
+def _source(annotation: Any) -> str:
+    """What was written: a TypedDict keeps it as a forward reference."""
+    return str(getattr(annotation, "__forward_arg__", annotation))
+
+
+def _lines(taken: type) -> list[str]:
+    """What the docstrings of the options say, as lines for Args."""
+    kinds = (Options, Moving) if taken is Options else (Moving,)
+    texts = (inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2] for kind in kinds)
+    return [textwrap.dedent(text).rstrip() for text in texts]

@@ -1,0 +1,184 @@
+"""Collectives of Python objects."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pycollective as pc
+from launch import on_two_host_names
+from pycollective.comm import objects
+
+VALUE = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000}
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_each_rank_gets_what_is_meant_for_it(n: int) -> None:
+    root = n - 1
+
+    def body(comm: pc.Communicator) -> None:
+        me = comm.rank
+        got = comm.broadcast_object(VALUE if me == root else None, root)
+        assert got == VALUE and (got is VALUE) == (me == root)
+        own = ["own"] * me
+        all_of_them = comm.allgather_object(own)
+        assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
+        assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
+        assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
+        assert comm.scatter_object(iter(range(n)), 0) == me  # looked at on the root only
+
+    pc.local_world(n).run(body)
+
+
+class Awkward(Exception):
+    """Cannot be made again from its text."""
+
+    def __init__(self, number: int, colour: str) -> None:
+        super().__init__(f"{number} {colour} elephants")
+
+
+class Refuses:
+    """Raises when it is pickled."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
+FORMS: dict[str, Callable[[pc.Communicator, Any], Any]] = {
+    "broadcast": lambda comm, bad: comm.broadcast_object(bad if comm.rank == 1 else None, 1),
+    "allgather": lambda comm, bad: comm.allgather_object(bad if comm.rank == 1 else 0),
+    "gather": lambda comm, bad: comm.gather_object(bad if comm.rank == 1 else 0),
+    "scatter": lambda comm, bad: comm.scatter_object([0, 0, bad] if comm.rank == 1 else None, 1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("bad", "error", "elsewhere", "text"),
+    [
+        (lambda: None, TypeError, TypeError, "pickle refuses"),
+        (Refuses(KeyError("key")), KeyError, KeyError, "key"),
+        (Refuses(Awkward(3, "pink")), Awkward, pc.Error, "3 pink elephants"),
+    ],
+)
+def test_what_cannot_be_pickled_is_an_error_on_every_rank(
+    form: str, bad: Any, error: type[Exception], elsewhere: type[Exception], text: str
+) -> None:
+    def body(comm: pc.Communicator) -> None:
+        with pytest.raises(error if comm.rank == 1 else elsewhere, match=text) as caught:
+            FORMS[form](comm, bad)
+        if comm.rank != 1 and hasattr(caught.value, "__notes__"):
+            assert "raised on rank 1" in caught.value.__notes__
+        assert comm.allreduce(1) == 3  # the communicator is as good as before
+
+    pc.local_world(3).run(body)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_too_long_is_an_error_on_every_rank(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MOST_BYTES", 1000)
+
+    def body(comm: pc.Communicator) -> None:
+        with pytest.raises(ValueError, match="bytes, more than 1000"):
+            FORMS[form](comm, b"x" * 2000)
+
+    pc.local_world(3).run(body)
+
+
+@pytest.mark.parametrize("values", [3, [1], [1, 2, 3], "ab", None])
+def test_a_scatter_needs_one_object_for_each_rank(values: Any) -> None:
+    def body(comm: pc.Communicator) -> None:
+        with pytest.raises((TypeError, ValueError), match="values must be"):
+            comm.scatter_object(values if comm.rank == 0 else None)
+
+    pc.local_world(2).run(body)
+
+
+@pytest.mark.parametrize("root", [-1, 2, 0.5, "0", True])
+def test_a_root_that_is_no_rank_is_refused(root: Any) -> None:
+    def body(comm: pc.Communicator) -> None:
+        for call in (comm.broadcast_object, comm.gather_object, comm.scatter_object):
+            with pytest.raises((TypeError, ValueError), match="root must be"):
+                call([1, 2], root)
+
+    pc.local_world(2).run(body)
+
+
+def test_ranks_in_different_calls_are_told() -> None:
+    """Both begin with the same small allgather."""
+
+    def body(comm: pc.Communicator) -> None:
+        with pytest.raises(pc.MismatchError, match="gather_object to 1"):
+            if comm.rank == 0:
+                comm.allgather_object(1)
+            else:
+                comm.gather_object(1, 1)
+
+    pc.local_world(2).run(body)
+
+
+def test_a_deadline() -> None:
+    passed = threading.Event()
+
+    def body(comm: pc.Communicator) -> None:
+        if comm.rank == 1:
+            assert passed.wait(30)
+            return
+        with pytest.raises(pc.TimeoutError, match="allgather_object") as caught:
+            comm.allgather_object(1, timeout=0.1, name="late")
+        assert not hasattr(caught.value, "__notes__") or "'late'" in caught.value.__notes__[0]
+        passed.set()
+
+    pc.local_world(2).run(body)
+
+
+HOSTS = """
+import numpy as np, pycollective as pc
+comm = pc.init()
+n, me = comm.size, comm.rank
+assert comm.cross_size == 2
+value = {"array": np.arange(1000.0), "rank": 3}
+got = comm.broadcast_object(value if me == 3 else None, 3)
+assert got["rank"] == 3 and np.array_equal(got["array"], value["array"])
+assert comm.allgather_object("x" * me) == ["x" * rank for rank in range(n)]
+assert comm.gather_object(me, 1) == (list(range(n)) if me == 1 else None)
+assert comm.scatter_object([(rank,) * rank for rank in range(n)] if me == 2 else None, 2) == (me,) * me
+for call in (comm.allgather_object, comm.broadcast_object, comm.gather_object):
+    try:
+        call((lambda: None) if me == 0 else 0)
+        raise AssertionError
+    except TypeError as error:
+        assert "pickle refuses" in str(error)
+assert pc.allgather_object(me) == list(range(n))
+print("fine", flush=True)
+"""
+
+
+@pytest.mark.mpi
+def test_between_hosts(tmp_path: Path) -> None:
+    script = tmp_path / "case.py"
+    script.write_text(HOSTS)
+    done = on_two_host_names([sys.executable, script], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 4
+
+
+def test_arrays_in_objects_are_their_own() -> None:
+    shared = np.zeros(3)
+
+    def body(comm: pc.Communicator) -> None:
+        mine = comm.allgather_object(shared)[0]
+        mine += 1
+        assert mine.tolist() == [1, 1, 1]
+
+    pc.local_world(2).run(body)
+    assert not shared.any()
