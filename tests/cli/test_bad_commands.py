@@ -27,7 +27,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "ranks": (["verify", "ring", "--ranks", "x"], "rank counts are written as 1-17"),
     "no ranks": (["verify", "ring", "--ranks", "0"], "rank counts are from 1 to 65536"),
     "enormous ranks": (["verify", "ring", "--ranks", "1-99999999999999"], "rank counts are from 1 to 65536"),
-    "enormous ranks to draw": (["draw", "ring", "--ranks", "99999999"], "size must be an integer of at most 65536"),
+    "enormous ranks to draw": (["draw", "ring", "--ranks", "99999999"], "rank counts are from 1 to 65536"),
     "collective": (["verify", "ring", "--collective", "nope"], "no collective is called 'nope'"),
     "a file that fails": (["verify", "failing.py"], r"ZeroDivisionError: division by zero (.*failing.py:1)"),
     "a file that is not there": (["draw", "none.py"], "there is no file none.py"),
