@@ -51,7 +51,7 @@ def _main(
 Picture = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="a .png, .svg or .pdf")]
 
 
-@app.command(cls=Command, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@app.command(cls=Command, context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
     ranks: Annotated[
