@@ -1,4 +1,4 @@
-"""``pycollective demo``, or ``python -m bench.demo``: training on four ranks, then our topologies against the others."""
+"""``pycollective demo``: training on four ranks, then our topologies against the others."""
 
 from __future__ import annotations
 
