@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pycollective.cli.commands import Command, refusing
+from pycollective.schedule.user_files import near_files
 
 from .launch import LaunchError, find_launcher
 from .plan import NAMES, Budget, Options, Plan, short_options
@@ -63,7 +64,7 @@ def demo(
     with refusing():
         program = example or _find_example()
         if not program.is_file():
-            raise FileNotFoundError(f"{program}: there is no such file")
+            raise FileNotFoundError(f"there is no file {program}{near_files(program)}")
         _check_packages()
     try:
         sound = _train_all(console, program, epochs)

@@ -18,11 +18,12 @@ class VerificationError(Error):
     """A compiled schedule is wrong: a bad result, a race, a deadlock or a false claim about order.
 
     Attributes:
+        message: what is wrong, without the lines.
         lines: "file:line" of each statement whose steps the message names.
     """
 
     def __init__(self, message: str, lines: Iterable[str] = ()) -> None:
-        self.lines = tuple(dict.fromkeys(filter(None, lines)))
+        self.message, self.lines = message, tuple(dict.fromkeys(filter(None, lines)))
         super().__init__(f"{message} [{', '.join(self.lines)}]" if self.lines else message)
 
 

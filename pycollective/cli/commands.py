@@ -42,7 +42,10 @@ def refusing(extra: str = "") -> Iterator[None]:
             raise
         complain(f"{error}; pip install 'pycollective[{extra}]'")
         raise typer.Exit(2) from error
-    except (Error, ValueError, OSError, SyntaxError) as error:
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error)
+        raise typer.Exit(2) from error
+    except (Error, ValueError, SyntaxError) as error:
         complain(error)
         raise typer.Exit(2) from error
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pycollective.cli import outputs
+from pycollective.cli.commands import refusing
 
 ENOUGH_SHM = 1 << 30
 """Bytes of /dev/shm below which the doctor warns: containers often come with 64 MiB."""
@@ -49,6 +50,8 @@ def examine() -> list[Finding]:
 
 def report(json_file: Path | None) -> int:
     """Print the findings; the exit code is 1 when one of them stops pycollective."""
+    with refusing():
+        outputs.check(None, json_file)
     findings = examine()
     if json_file is not None:
         groups: dict[str, dict[str, dict[str, object]]] = {}

@@ -17,6 +17,7 @@ from pycollective.cli.commands import complain, refusing
 from pycollective.cli.units import format_size, format_time, parse_duration, parse_rate, parse_size, parse_sizes
 from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, registry, simulate
 from pycollective.schedule.fitting import Fit, Measurement, fit
+from pycollective.schedule.user_files import near_files
 
 Case = tuple[Any, str, int]
 """(topology, collective, ranks)."""
@@ -62,7 +63,7 @@ def run(request: Request, wanted: Outputs) -> int:
     with refusing("plot" if wanted.plot else ""):
         outputs.check(wanted.plot, wanted.json, wanted.csv)
         cases = _cases(request)
-        tile = parse_size(request.tile) if request.tile else None
+        tile = _tile(request.tile)
         fitted = _fit(request, tile)
         network = fitted.network if fitted else _network({**DEFAULTS, **_given(request.network)})
         found = _simulate(cases, request, network, tile)
@@ -76,6 +77,13 @@ def run(request: Request, wanted: Outputs) -> int:
         if wanted.plot is not None:
             _plot(found, wanted.plot, console)
     return 0
+
+
+def _tile(text: str) -> int | None:
+    tile = parse_size(text) if text else None
+    if tile == 0:
+        raise ValueError("a tile has at least 1 byte")
+    return tile
 
 
 def _given(typed: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +164,8 @@ def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
     from pycollective.bench.plan import OURS
     from pycollective.bench.result import read_json
 
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}{near_files(path)}")
     try:
         rows = read_json(path.read_text()).rows
     except ValueError as error:

@@ -122,12 +122,18 @@ def _left_out(row: Row) -> str:
 
 def _told(error: Exception) -> Iterator[str]:
     """The error's message, then each statement that it is about: file, line and source."""
-    yield f"  {error}{selection.place(error)}"
+    yield f"  {error.message if isinstance(error, VerificationError) else error}{selection.place(error)}"
     for where in source_lines(error):
         file, _, number = where.rpartition(":")
         text = linecache.getline(file, int(number)).strip()
         if text:
-            yield f"    {where}: {text}"
+            yield f"    {_short(file)}:{number}: {text}"
+
+
+def _short(file: str) -> str:
+    """Relative to the current folder, where the file is in it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def source_lines(error: Exception) -> tuple[str, ...]:

@@ -234,7 +234,7 @@ def load(where: str) -> Any:
     except OSError as error:
         raise TopologyError(f"{where!r:.100}: {error.strerror}") from None
     if not found_file:
-        raise TopologyError(f"{where!r}: there is no file {path}")
+        raise TopologyError(f"{where!r}: there is no file {path}{user_files.near_files(file)}")
     _execute(file)
     rows = defined_in(file)
     wanted, bracket, rest = name.partition("(")

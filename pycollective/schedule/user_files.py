@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,16 @@ from zlib import crc32
 _sources: dict[Path, bytes] = {}  # of each file that has been executed, as it was read
 _parts: dict[Path, set[Path]] = {}  # of each file, the siblings that it imported
 _siblings: dict[Path, dict[str, ModuleType]] = {}  # by folder and name
+
+
+def near_files(missing: Path) -> str:
+    """ "; did you mean FILE?" for a file that does not exist and one beside it with nearly that name, else empty."""
+    try:
+        beside = [path.name for path in missing.absolute().parent.iterdir() if path.suffix == missing.suffix]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(missing.name, beside, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def changed(file: Path) -> list[Path]:
