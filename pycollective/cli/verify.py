@@ -179,7 +179,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         axes.plot(*zip(*row.longest.items(), strict=True) if row.longest else ((), ()), marker="o", markersize=3,
                   color=colour, label=f"{row.topology} {row.collective}")  # fmt: skip
     axes.set_xlabel("ranks")
-    axes.set_ylabel("steps of the rank that has most")
+    axes.set_ylabel("most steps of a rank, in any placement")
     axes.grid(color="#E3E3E3", linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -51,14 +52,19 @@ def figure(schedule: Schedule) -> Any:
     axes.set_ylim(-1.22, 1.22)
     places = [_place(rank, schedule.size) for rank in range(schedule.size)]
     most = max(moved.values(), default=1)
+    crowded = len(moved) > 40
+
+    def width(count: int) -> float:
+        return (0.3 + 1.2 * count / most) * (1 if crowded else 2)
+
     for (giver, taker), count in sorted(moved.items(), key=lambda item: item[1]):
-        _draw_arrow(axes, places[giver], places[taker], 0.6 + 2.4 * count / most, crowded=len(moved) > 40)
+        _draw_arrow(axes, places[giver], places[taker], width(count), crowded)
     for rank, place in enumerate(places):
         axes.plot(*place, "o", markersize=19, color=_NODE, markeredgecolor=_INK, markeredgewidth=1.2, zorder=3)
         weight = "bold" if rank == schedule.root else "normal"
         axes.text(*place, str(rank), ha="center", va="center", fontsize=9, color=_INK, weight=weight, zorder=4)
     picture.suptitle(schedule.title, x=0.02, ha="left", fontsize=11, fontweight="bold", color=_INK)
-    _draw_legend(picture, moved, schedule)
+    _draw_legend(picture, moved, schedule.chunks, width)
     return picture
 
 
@@ -78,7 +84,7 @@ def _draw_arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float],
             "arrowstyle": "-|>,head_length=0.4,head_width=0.2",
             "connectionstyle": "arc3,rad=0.09",  # so that there and back are two lines
             "color": _EDGE,
-            "linewidth": width * (0.5 if crowded else 1),
+            "linewidth": width,
             "alpha": 0.5 if crowded else 0.85,
             "shrinkA": 11,
             "shrinkB": 11,
@@ -86,14 +92,13 @@ def _draw_arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float],
     )
 
 
-def _draw_legend(picture: Any, moved: dict[tuple[int, int], int], schedule: Schedule) -> None:
+def _draw_legend(picture: Any, moved: dict[tuple[int, int], int], chunks: int, width: Callable[[int], float]) -> None:
     """What the widths mean, in shares of the buffer."""
     from matplotlib.lines import Line2D
 
-    most = max(moved.values(), default=1)
     entries = []
-    for count in sorted({min(moved.values(), default=0), most} - {0}):
-        share = f"{count / schedule.chunks:.3g} times the buffer"
-        entries.append(Line2D([], [], color=_EDGE, linewidth=0.6 + 2.4 * count / most, label=share))
+    for count in sorted({min(moved.values()), max(moved.values())} if moved else ()):
+        share = f"{count / chunks:.3g} times the buffer"
+        entries.append(Line2D([], [], color=_EDGE, linewidth=width(count), label=share))
     entries.append(Line2D([], [], linestyle="", label=f"{len(moved)} pairs of ranks, {sum(moved.values())} movements"))
     picture.legend(handles=entries, loc="outside lower left", ncols=1, frameon=False, fontsize=8)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from launch import CLI
 from pycollective.cli.commands import choose, with_values
@@ -48,10 +50,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(FILE)
 
 
-def pycollective(*words: str, code: int = 0) -> Result:
-    ended = CliRunner().invoke(app, [*words])
-    assert ended.exit_code == code, (ended.output, ended.exception)
-    return ended
+@dataclass
+class Ended:
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def pycollective(*words: str, code: int = 0) -> Ended:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        app([*words])
+    assert ended.value.code == code, err.getvalue()
+    return Ended(out.getvalue(), err.getvalue())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
