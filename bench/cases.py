@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pycollective.cli.commands import choose
 from pycollective.cli.units import KIB, format_size, parse_size, parse_sizes
 from pycollective.schedule import collectives as programs
 
@@ -46,17 +46,21 @@ COLLECTIVES: dict[str, Collective] = {
     "alltoall": Collective(0, 0, False, False),
 }
 
-_ELEMENT_SIZES = {"bool": 1, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_ELEMENT_SIZES = {
+    **{f"{kind}{8 * size}": size for kind in ("int", "uint") for size in (1, 2, 4, 8)},
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "bool": 1,
+}
 
 
 def element_size(dtype: str) -> int:
-    """Bytes of one element of the named type; ValueError for a name that carries no width."""
-    if dtype in _ELEMENT_SIZES:
-        return _ELEMENT_SIZES[dtype]
-    match = re.fullmatch(r"(?:u?int|float)(8|16|32|64)", dtype)
-    if match is None or dtype == "float8":
-        raise ValueError(f"unknown element type {dtype!r}")
-    return int(match[1]) // 8
+    """Bytes of one element of the named type; ValueError with the nearest name for one that does not exist."""
+    return _ELEMENT_SIZES[choose(dtype, _ELEMENT_SIZES, "element type")]
 
 
 @dataclass(frozen=True)

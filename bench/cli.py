@@ -2,102 +2,205 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .plan import Budget, Options, Plan, short_options
-from .world import first_rank, ranks_started
+from pycollective.cli.commands import Command, choose, refusing
+from pycollective.cli.options import Collective, Csv, Json, Positional, Ranks, Root, Topology
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .plan import Budget, Options
     from .result import Result
 
 __all__ = ["app", "bench"]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+_SIZES = ("4", "256M", "4")
+"""From, to, factor."""
+_NCCL = "as in nccl-tests"
 
 
-@app.command()
+@app.command(cls=Command)
 def bench(
-    collective: Annotated[str, typer.Option(help="collectives, separated by commas")] = "allreduce",
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(help="a name or FILE:NAME, repeated; 'none': peers alone (default: all)"),
+    topology: Positional = None,
+    named: Topology = None,
+    collective: Collective = "allreduce",
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="FROM:TO:xFACTOR, FROM:TO:+STEP, or a list", show_default=":".join(_SIZES[:2]) + ":x4"),
     ] = None,
-    sizes: Annotated[str, typer.Option(help="FROM:TO:xFACTOR, FROM:TO:+STEP, or a list")] = "4:256M:x4",
-    ranks: Annotated[str, typer.Option(help="rank counts, separated by commas")] = "2,4,8",
+    least: Annotated[
+        str | None, typer.Option("-b", "--minbytes", help="the smallest size", rich_help_panel=_NCCL)
+    ] = None,
+    most: Annotated[
+        str | None, typer.Option("-e", "--maxbytes", help="the largest size", rich_help_panel=_NCCL)
+    ] = None,
+    factor: Annotated[
+        int | None, typer.Option("-f", "--stepfactor", min=2, help="between sizes", rich_help_panel=_NCCL)
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option("-n", "--iters", min=1, help="timed calls of each, one after the other", rich_help_panel=_NCCL),
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option("-w", "--warmup_iters", min=0, help="untimed calls before", rich_help_panel=_NCCL)
+    ] = None,
+    check: Annotated[
+        int | None,
+        typer.Option("-c", "--check", min=0, help="checked calls; 0: none", rich_help_panel=_NCCL),
+    ] = None,
+    ranks: Ranks = "2,4,8",
     dtype: Annotated[str, typer.Option(help="element types, separated by commas")] = "float32",
     op: Annotated[str, typer.Option(help="operators, separated by commas")] = "sum",
-    root: Annotated[int, typer.Option(help="root of the collectives that have one")] = 0,
+    root: Root = 0,
     peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, gloo; 'none'")] = "mpi,gloo",
-    paths: Annotated[str, typer.Option(help="where our arrays live: windows, plain")] = "windows,plain",
+    paths: Annotated[str, typer.Option(help="where our arrays are: windows, plain")] = "windows,plain",
     in_place: Annotated[bool, typer.Option("--in-place", help="one array as input and output")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds")] = False,
-    json: Annotated[Path | None, typer.Option(help="write JSON; '-': to stdout, and nothing else")] = None,
-    csv: Annotated[Path | None, typer.Option(help="write CSV; '-': to stdout, and nothing else")] = None,
-    plot: Annotated[Path | None, typer.Option(help="a folder for one plot for each collective")] = None,
+    json: Json = None,
+    csv: Csv = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="a .png, .svg or .pdf for each collective, or a folder for them"),
+    ] = None,
 ) -> None:
     """Measure collectives x topologies x sizes x ranks x types, interleaved with Open MPI or MPICH and Gloo.
 
-    Started by itself it starts the ranks, one world for each rank count; started by mpirun, `pycollective
-    run` or torchrun it uses the ranks that it finds.
+    Without a topology: all that have the collective; 'none': the peers alone. Started by itself it starts the ranks,
+    one world for each rank count; started by mpirun, `pycollective run` or torchrun it uses the ranks that it finds.
     """
-    options = Options(
-        collectives=_list(collective),
-        topologies=tuple(topology or ()),
-        sizes=sizes,
-        ranks=_ranks(ranks),
-        dtypes=_list(dtype),
-        ops=_list(op),
-        peers=_list(peers),
-        paths=_list(paths),
-        root=root,
-        in_place=in_place,
-        budget=Budget.quick() if quick else Budget(),
-    )
-    try:
+    from pycollective.cli import selection
+
+    from .plan import Options
+    from .world import first_rank
+
+    outputs = _Outputs(json, csv, plot)
+    with refusing("plot" if plot else ""):
+        options = Options(
+            collectives=_list(collective),
+            topologies=_expanded([*(topology or ()), *(named or ())]),
+            sizes=_sizes(sizes, least, most, factor),
+            ranks=tuple(selection.ranks(ranks)),
+            dtypes=_list(dtype),
+            ops=_list(op),
+            peers=_list(peers),
+            paths=_list(paths),
+            root=root,
+            in_place=in_place,
+            budget=_budget(quick, iterations, warmup, check),
+        )
         options.check()
         _check_names(options)
         if first_rank():
-            _check_outputs(json, csv, plot)
-    except (ValueError, OSError, ImportError) as error:
-        raise typer.BadParameter(str(error)) from error
-    _run(options, json, csv, plot)
+            outputs.check()
+    _run(options, outputs)
+
+
+def _budget(quick: bool, calls: int | None, warmup: int | None, checks: int | None) -> Budget:
+    from .plan import Budget
+
+    if quick and calls is not None:
+        raise ValueError("--quick and -n both set how much is measured: leave one out")
+    return replace(Budget.quick() if quick else Budget(), calls=calls, warmup=warmup, checks=checks)
+
+
+def _sizes(sizes: str | None, least: str | None, most: str | None, factor: int | None) -> str:
+    """The sizes, by --sizes or by -b, -e and -f."""
+    if sizes is not None:
+        if (least, most, factor) != (None, None, None):
+            raise ValueError("--sizes and -b, -e, -f both give the sizes: leave one out")
+        return sizes
+    return f"{least or _SIZES[0]}:{most or _SIZES[1]}:x{factor or _SIZES[2]}"
+
+
+def _expanded(words: list[str]) -> tuple[str, ...]:
+    """Topologies as the ranks find them: FILE.py stands for all in it, `all` for all."""
+    from pycollective.cli import selection
+    from pycollective.schedule import label
+
+    found: list[str] = []
+    for word in words:
+        several = word == "all" or word.endswith(".py")
+        prefix = f"{word}:" if word.endswith(".py") else ""
+        found += [prefix + label(instance) for instance in selection.find(word)] if several else [word]
+    return tuple(dict.fromkeys(found))
 
 
 def _check_names(options: Options) -> None:
     """Find all that is named, before any rank is started; ValueError (for a topology TopologyError) where it is not."""
     from .peers import PEERS
-    from .peers.pycollective import find_topology, operators
+    from .peers.pycollective import find_topology, operators, unsupported
+    from .world import ranks_started
 
     for what, names, known in (("peer", options.peers, PEERS), ("operator", options.ops, operators())):
         for name in names:
-            if name not in known:
-                raise ValueError(f"unknown {what} {name!r}; there are {', '.join(known)}")
-    if options.topologies != ("none",):
-        for topology in options.topologies:
-            find_topology(topology)
+            choose(name, known, what)
+    if options.topologies == ("none",):
+        return
+    counts = (ranks_started(),) if ranks_started() else options.ranks
+    for topology in options.topologies:
+        if topology == "none":
+            raise ValueError("--topology none stands for the peers alone: name no other topology")
+        find_topology(topology)
+        if all(unsupported(topology, count) for count in counts):
+            raise ValueError(unsupported(topology, counts[0]))
 
 
-def _check_outputs(json: Path | None, csv: Path | None, plot: Path | None) -> None:
-    """Nobody should measure for an hour and then have nowhere to write; OSError, ValueError or ImportError."""
-    if json == csv == Path("-"):
-        raise ValueError("one of --json and --csv can have stdout")
-    for path in (json, csv):
-        if path is not None and path != Path("-") and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            path.unlink()
-        elif path is not None and path.is_file():
-            path.open("a").close()
-    if plot is not None:
-        plot.mkdir(parents=True, exist_ok=True)
-        import matplotlib  # noqa: F401
+class _Outputs:
+    """Where results go besides the table; Path("-") is standard output."""
+
+    def __init__(self, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+        self.json, self.csv, self.plot = json, csv, plot
+
+    @property
+    def for_machines(self) -> bool:
+        """Standard output is not for people."""
+        return Path("-") in (self.json, self.csv)
+
+    def check(self) -> None:
+        """Nobody should measure for an hour and then have nowhere to write; OSError, ValueError or ImportError."""
+        from pycollective.cli.outputs import check_picture
+
+        if self.json == self.csv == Path("-"):
+            raise ValueError("one of --json and --csv can have standard output")
+        for path in (self.json, self.csv):
+            if path is not None and path != Path("-") and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+                path.unlink()
+            elif path is not None and path.is_file():
+                path.open("a").close()
+        if self.plot is not None:
+            folder = self.plot if _is_folder(self.plot) else self.plot.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            check_picture(folder / "x.svg" if _is_folder(self.plot) else self.plot)
+
+    def write(self, result: Result, console: Console) -> None:
+        """All that was asked for."""
+        from pycollective.cli.outputs import write_text
+
+        from .plot import plot_rows
+        from .result import to_csv, to_json
+
+        for path, text in ((self.json, to_json(result)), (self.csv, to_csv(result.rows))):
+            if path is not None:
+                if path != Path("-"):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, text)
+        if self.plot is not None:
+            for file in plot_rows(result.rows, self.plot):
+                console.print(f"plot: {file}", highlight=False)
+
+
+def _is_folder(plot: Path) -> bool:
+    return plot.is_dir() or not plot.suffix
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -105,25 +208,19 @@ def _list(text: str) -> tuple[str, ...]:
     return () if words == ("none",) else words
 
 
-def _ranks(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(word) for word in text.split(",")}))
-    except ValueError as error:
-        raise typer.BadParameter(f"rank counts are numbers separated by commas, not {text!r}") from error
-
-
-def _run(options: Options, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+def _run(options: Options, outputs: _Outputs) -> None:
     from rich.console import Console
 
     from .launch import LaunchError
+    from .plan import Plan, short_options
     from .session import Session, run_plans
     from .table import LiveTable, row_table
+    from .world import first_rank, ranks_started
 
     started = ranks_started()
     if started:
         options = replace(options, ranks=(started,))
-    for_machines = Path("-") in (json, csv)
-    console = Console(stderr=for_machines, quiet=bool(started) and not first_rank())
+    console = Console(stderr=outputs.for_machines, quiet=bool(started) and not first_rank())
     with LiveTable(console, len(options.ranks)) as live:
         session = Session(live)
         try:
@@ -134,32 +231,16 @@ def _run(options: Options, json: Path | None, csv: Path | None, plot: Path | Non
             raise typer.Exit(1) from error
     if not shown:
         return
-    if not for_machines:
+    if not outputs.for_machines:
         _wide(console).print(row_table(session.rows, console.width))
     console.print(live.summary(), highlight=False)
-    _write(session.result(short_options(options)), json, csv)
-    if plot is not None:
-        from .plot import plot_rows
-
-        for path in plot_rows(session.rows, plot):
-            console.print(f"plot: {path}", highlight=False)
+    outputs.write(session.result(short_options(options)), console)
     if session.failed or not session.rows or any(row.wrong for row in session.rows):
         raise typer.Exit(1)
 
 
-def _wide(console: Console) -> Console:
+def _wide(console: Any) -> Any:
     """Into a pipe or file the table keeps its columns instead of folding at 80 characters."""
     if not console.is_terminal:
         console.width = max(console.width, 140)
     return console
-
-
-def _write(result: Result, json: Path | None, csv: Path | None) -> None:
-    from .result import to_csv, to_json
-
-    for path, text in ((json, to_json(result)), (csv, to_csv(result.rows))):
-        if path == Path("-"):
-            sys.stdout.write(text)
-        elif path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)

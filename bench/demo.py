@@ -1,8 +1,9 @@
-"""``python -m bench.demo``, what ``make demo`` runs: training on four ranks, then our topologies against the others."""
+"""``pycollective demo``: training on four ranks, then our topologies against the others."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
+from pycollective.cli.commands import Command, refusing
+from pycollective.schedule.user_files import near_files
 
 from .launch import LaunchError, find_launcher
 from .plan import NAMES, Budget, Options, Plan, short_options
@@ -31,7 +35,9 @@ TOPOLOGIES = ("direct", "ring", "tree", "wheel", "star", "halving_doubling")
 LEAST_ACCURACY = 0.96
 _LAST_LINE = re.compile(r"accuracy\s+([\d.]+)\s+digest\s+([0-9a-f]+)")
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Training:
     seconds: float
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     out: Annotated[Path, typer.Option(help="folder for the plot and the figures")] = Path("build/demo"),
     epochs: Annotated[int, typer.Option(help="of each training")] = 30,
@@ -55,8 +61,13 @@ def demo(
     if not console.is_terminal:
         console.width = 140
     start = perf_counter()
+    with refusing():
+        program = example or _find_example()
+        if not program.is_file():
+            raise FileNotFoundError(f"there is no file {program}{near_files(program)}")
+        _check_packages()
     try:
-        sound = _train_all(console, example or _find_example(), epochs)
+        sound = _train_all(console, program, epochs)
         sound = _sweep(console, out) and sound
     except LaunchError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
@@ -71,7 +82,15 @@ def _find_example() -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise LaunchError("examples/digits.py is not here: run this in the repository, or say --example PATH")
+    raise FileNotFoundError("examples/digits.py is not here: run this in the repository, or name it by --example")
+
+
+def _check_packages() -> None:
+    """ValueError naming what the demo needs and is not installed."""
+    needed = {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl", "matplotlib": "matplotlib"}
+    missing = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ValueError(f"the demo needs {' and '.join(missing)}: pip install 'pycollective[examples]'")
 
 
 def _train_all(console: Console, example: Path, epochs: int) -> bool:

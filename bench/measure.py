@@ -36,12 +36,12 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds per call in each round (the slowest rank's), and the wrong elements on all ranks."""
+    """Seconds per call in each round (the slowest rank's), and the wrong elements on all ranks (None: not checked)."""
 
     candidate: Candidate
     seconds: list[float]
     repetitions: int
-    wrong: int
+    wrong: int | None
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,13 @@ def measure(
     """
     runs = [_ready(world, candidate, peers, buffers) for candidate in group]
     ready = [run for run in runs if isinstance(run, _Run)]
+    before, after = (1, 1) if budget.checks is None else (budget.checks, 0)
     for run in ready:
-        run.wrong = run.check(world)
+        run.check(world, before)
     times = take_rounds(world, ready, budget)
     for run, seconds in zip(ready, times, strict=True):
-        run.seconds, run.wrong = seconds, run.wrong + run.check(world)
+        run.seconds = seconds
+        run.check(world, after)
     return [run if isinstance(run, NotMeasured) else run.measured() for run in runs]
 
 
@@ -133,11 +135,15 @@ class _Run(Timed):
     def __init__(self, candidate: Candidate, call: Call, send: Array, recv: Array, checked: bool) -> None:
         super().__init__(call)
         self.candidate, self.send, self.recv, self.checked = candidate, send, recv, checked
-        self.wrong = 0
+        self.wrong: int | None = None
         self.seconds: list[float] = []
 
-    def check(self, world: World) -> int:
-        """Call once on fresh inputs and a poisoned output; how many elements are wrong on all ranks."""
+    def check(self, world: World, calls: int) -> None:
+        """Count the wrong elements of so many calls, each on fresh inputs and a poisoned output."""
+        for _ in range(calls):
+            self.wrong = (self.wrong or 0) + self._check_once(world)
+
+    def _check_once(self, world: World) -> int:
         case, rank = self.candidate.case, world.rank
         poison(self.recv)
         if case.collective == "broadcast":
@@ -186,10 +192,10 @@ def _prepare(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run:
 
 def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[list[float]]:
     """Seconds per call for each run and round; repetitions and rounds are agreed with the other ranks."""
-    blocks = [_calibrate(world, run, budget.block_s) for run in runs]
-    rounds = budget.rounds
-    if runs and sum(blocks) > 0:
-        rounds = min(budget.rounds, max(budget.least_rounds, int(budget.group_s / sum(blocks))))
+    for run in runs:
+        for _ in range(budget.warmup or 0):
+            run.call()
+    rounds = _prepare_rounds(world, runs, budget)
     taken = np.zeros((len(runs), rounds), np.int64)
     for index in range(rounds):
         for turn in rotation(len(runs), index):
@@ -200,6 +206,18 @@ def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[lis
         [nanoseconds / 1e9 / run.repetitions for nanoseconds in slowest([ranks[turn] for ranks in everywhere])]
         for turn, run in enumerate(runs)
     ]
+
+
+def _prepare_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> int:
+    """Set the repetitions of a block; how many rounds the budget allows."""
+    if budget.calls is not None:
+        for run in runs:
+            run.repetitions = budget.calls
+        return 1
+    blocks = [_calibrate(world, run, budget.block_s) for run in runs]
+    if not runs or sum(blocks) <= 0:
+        return budget.rounds
+    return min(budget.rounds, max(budget.least_rounds, int(budget.group_s / sum(blocks))))
 
 
 def _calibrate(world: World, run: Timed, block_s: float) -> float:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pycollective.cli.commands import choose
+
 from .cases import COLLECTIVES, Case, parse_sizes, sweep_cases
 
 __all__ = [
@@ -47,12 +49,19 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure: seconds of a block of repetitions, rounds, and seconds of a group at most."""
+    """How long to measure: seconds of a block of repetitions, rounds, and seconds of a group at most.
+
+    As in nccl-tests, where they are given: ``calls`` are timed one after the other, in one round, after ``warmup``
+    others, and ``checks`` calls are checked; 0 checks none.
+    """
 
     block_s: float = 0.015
     rounds: int = 25
     least_rounds: int = 5
     group_s: float = 3.0
+    calls: int | None = None
+    warmup: int | None = None
+    checks: int | None = None
 
     @staticmethod
     def quick() -> Budget:
@@ -82,11 +91,9 @@ class Options:
             if not getattr(self, what):
                 raise ValueError(f"no {what} are given")
         for name in self.collectives:
-            if name not in COLLECTIVES:
-                raise ValueError(f"unknown collective {name!r}; there are {', '.join(COLLECTIVES)}")
+            choose(name, COLLECTIVES, "collective")
         for path in self.paths:
-            if path not in PATHS:
-                raise ValueError(f"unknown path {path!r}; there are {', '.join(PATHS)}")
+            choose(path, PATHS, "path")
         if not self.ranks or min(self.ranks) < 1:
             raise ValueError("every rank count must be at least 1")
         if not 0 <= self.root < min(self.ranks):

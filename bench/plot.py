@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pycollective.cli.outputs import pictures
+
 from .cases import format_size
 from .plan import NAMES, OURS
 from .result import Row
@@ -37,21 +39,26 @@ _STYLE = {
 Line = tuple[str, str, str]  # library, topology, path
 
 
-def plot_rows(rows: Sequence[Row], folder: Path, suffix: str = "svg") -> list[Path]:
-    """Draw all rows; the files written, one for each (collective, type, op)."""
+def plot_rows(rows: Sequence[Row], where: Path, suffix: str = "svg") -> list[Path]:
+    """Draw all rows; the files written, one for each (collective, type, op).
+
+    ``where`` is a folder, or the file of the only picture; of several it is the stem.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for collective, dtype, op in dict.fromkeys((row.collective, row.type, row.op) for row in rows):
+    kinds = list(dict.fromkeys((row.collective, row.type, row.op) for row in rows))
+    labels = [f"{collective}-{dtype}" + ("" if op in ("sum", "none") else f"-{op}") for collective, dtype, op in kinds]
+    if where.is_dir() or not where.suffix:
+        where.mkdir(parents=True, exist_ok=True)
+        written = [where / f"{label}.{suffix}" for label in labels]
+    else:
+        written = pictures(where, labels)
+    for (collective, dtype, op), path in zip(kinds, written, strict=True):
         chosen = [row for row in rows if (row.collective, row.type, row.op) == (collective, dtype, op)]
-        ending = "" if op in ("sum", "none") else f"-{op}"
-        path = folder / f"{collective}-{dtype}{ending}.{suffix}"
         title = f"{collective}, {dtype}" + ("" if op == "none" else f", {op}")
         with matplotlib.rc_context(_STYLE):
             _figure(chosen, title, path)
-        written.append(path)
     return written
 
 

@@ -1,8 +1,8 @@
 """What a run leaves behind: rows with the columns of nccl-tests, and where, when and with what they were
 measured.
 
-The JSON is ``{"schema": SCHEMA, "provenance": {...}, "options": {...}, "notes": [...], "rows": [...]}``;
-the dataclasses below are its definition, and :func:`read_json` refuses whatever departs from them.
+The structs below define the JSON: its writer, its reader, which refuses whatever departs from them, and its published
+schema, docs/schemas/bench.json (see :func:`json_schema`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from .measure import Measured
 from .plan import OURS, short_name
@@ -30,6 +31,7 @@ __all__ = [
     "Result",
     "Row",
     "collect_provenance",
+    "json_schema",
     "make_row",
     "read_json",
     "to_csv",
@@ -37,62 +39,65 @@ __all__ = [
 ]
 
 SCHEMA = "pycollective-bench/1"
-_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,),
-    "list[float]": (list,), "list[str]": (list,), "dict[str, str]": (dict,), "dict[str, Any]": (dict,),
-}  # fmt: skip
+
+_Document = TypeVar("_Document", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One candidate's result.  Times are medians over the rounds of the slowest rank's time per call."""
+def _about(description: str) -> msgspec.Meta:
+    return msgspec.Meta(description=description)
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One candidate's result. Times are medians over the rounds of the slowest rank's time per call."""
 
     collective: str
     library: str
-    topology: str  # "" where the library chooses by itself
-    path: str  # "windows" or "plain"
+    topology: Annotated[str, _about("empty where the library chooses by itself")]
+    path: Annotated[str, _about("where the arrays are: windows or plain")]
     ranks: int
-    size: int  # bytes of the larger buffer
-    count: int  # elements
+    size: Annotated[int, _about("bytes of the larger buffer")]
+    count: Annotated[int, _about("elements")]
     type: str
-    op: str  # "none" where nothing is reduced
-    root: int  # -1 where there is none
+    op: Annotated[str, _about("none where nothing is reduced")]
+    root: Annotated[int, _about("-1 where there is none")]
     in_place: bool
     time_us: float
-    algbw: float  # GB/s, 1e9 bytes
-    busbw: float  # GB/s
-    wrong: int  # elements on all ranks, over a check before and one after the timing
-    group: int  # rows of one group (and rank count) were measured interleaved ...
-    repetitions: int  # calls of one round
-    rounds_us: list[float]  # ... so that these are pairs: one entry for each round
+    algbw: Annotated[float, _about("GB/s, 1e9 bytes")]
+    busbw: Annotated[float, _about("GB/s")]
+    wrong: Annotated[
+        int | None, _about("wrong elements on all ranks, over the checked calls; null where none was checked")
+    ]
+    group: Annotated[int, _about("rows of one group and rank count were measured interleaved")]
+    repetitions: Annotated[int, _about("calls of one round")]
+    rounds_us: Annotated[list[float], _about("an entry for each round: those of a group are pairs")]
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the numbers come from."""
 
-    date: str  # UTC, ISO 8601
-    commit: str  # "" outside a git checkout; ends in "+" where files were changed
+    date: Annotated[str, _about("UTC, ISO 8601")]
+    commit: Annotated[str, _about("empty outside a git checkout; ends in + where files were changed")]
     cpu: str
-    cores: int  # those this process may use
+    cores: Annotated[int, _about("those that the process may use")]
     system: str
     python: str
     numpy: str
     pycollective: str
-    libraries: dict[str, str] = field(default_factory=dict)  # name -> version, as the peers report themselves
-    # rank count -> Open MPI's mpi_yield_when_idle: "1", "0", or "default"; "-" without Open MPI
-    yield_when_idle: dict[str, str] = field(default_factory=dict)
-    launcher: str = ""
-    load: float = 0.0  # load average over the minute before the run: work that was not ours
+    libraries: Annotated[dict[str, str], _about("version by name, as the peers report themselves")]
+    yield_when_idle: Annotated[
+        dict[str, str],
+        _about("by rank count, Open MPI's mpi_yield_when_idle: 1, 0 or default; - without Open MPI"),
+    ]
+    launcher: str
+    load: Annotated[float, _about("load average over the minute before the run: work that was not ours")]
 
 
-@dataclass(frozen=True)
-class Result:
-    """A whole run."""
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+    """A whole run of `pycollective bench`."""
 
     provenance: Provenance
-    options: dict[str, Any]
-    notes: list[str]  # what was left out, and why
+    options: Annotated[dict[str, Any], _about("what was asked for")]
+    notes: Annotated[list[str], _about("what was left out, and why")]
     rows: list[Row]
 
     def _repr_html_(self) -> str:
@@ -191,45 +196,39 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def to_json(result: Result) -> str:
-    """The result as JSON text; one line for each row, so that files of two runs can be compared."""
-    head = {
-        "schema": SCHEMA,
-        "provenance": asdict(result.provenance),
-        "options": result.options,
-        "notes": result.notes,
-    }
-    rows = ",\n  ".join(json.dumps(asdict(row)) for row in result.rows)
-    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n'
+def to_json(result: msgspec.Struct) -> str:
+    """A document as JSON text, with a line for each row (its last field), so that files of two runs can be compared."""
+    head: dict[str, Any] = msgspec.to_builtins(result)
+    name, rows = head.popitem()
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    return json.dumps(head, indent=1)[:-2] + f',\n "{name}": [\n  {lines}\n ]\n}}\n'
 
 
-def read_json(text: str) -> Result:
+def read_json(text: str | bytes) -> Result:
     """The result in JSON text; ValueError naming the field that is missing, unknown or of the wrong type."""
-    data = json.loads(text)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ValueError(f"not a result of the schema {SCHEMA}")
-    data.pop("schema")
-    _fit(Result, data)
-    provenance = Provenance(**_fit(Provenance, data["provenance"]))
-    return Result(provenance, data["options"], data["notes"], [Row(**_fit(Row, row)) for row in data["rows"]])
+    return decode(text, Result)
 
 
-def _fit(kind: type, data: dict[str, Any]) -> dict[str, Any]:
-    wanted = {f.name: str(f.type) for f in fields(kind)}
-    if odd := set(wanted) ^ set(data):
-        raise ValueError(f"{kind.__name__}: missing or unknown fields {', '.join(sorted(odd))}")
-    for name, declared in wanted.items():
-        types = _TYPES.get(declared, (object,))
-        if not isinstance(data[name], types) or (isinstance(data[name], bool) and bool not in types):
-            raise ValueError(f"{kind.__name__}.{name} must be {declared}, not {data[name]!r}")
-    return data
+def decode(text: str | bytes, kind: type[_Document]) -> _Document:
+    """A document of a struct; ValueError naming the field that is missing, unknown or of the wrong type."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        schema = kind.__struct_config__.tag
+        raise ValueError(f"not a result of the schema {schema}: {error}") from None
+
+
+def json_schema(kind: type[msgspec.Struct] = Result) -> str:
+    """The JSON schema (2020-12) of a document, as text."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": str(kind.__struct_config__.tag)}
+    return json.dumps({**head, **msgspec.json.schema(kind)}, indent=1) + "\n"
 
 
 def to_csv(rows: Sequence[Row]) -> str:
     """The rows as CSV with a header line, without the single rounds."""
-    names = [f.name for f in fields(Row) if f.name != "rounds_us"]
+    names = [name for name in Row.__struct_fields__ if name != "rounds_us"]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
+    writer.writerows(msgspec.structs.asdict(row) for row in rows)
     return out.getvalue()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from .goals import GOALS, LIMITS, Comparison, groups_for, outcome_of
@@ -43,6 +44,13 @@ class Line:
     met: bool | None  # None: not measured
     worst: str  # the case that the figure is from, with both times
     cases: dict[str, float]  # every case's median ratio, or the time in seconds
+
+
+class SpeedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+    """The speed table, and the run that it was made from."""
+
+    lines: list[Line]
+    result: Result
 
 
 @app.command()
@@ -140,8 +148,9 @@ def table_of(lines: Sequence[Line]) -> Any:
 
 
 def _json(lines: Sequence[Line], result: Result) -> str:
-    head = json.dumps({"schema": SCHEMA, "lines": [asdict(line) for line in lines]}, indent=1)
-    return f'{head[:-2]},\n "result": {to_json(result).strip()}\n}}\n'
+    head = msgspec.to_builtins(SpeedResult(list(lines), result))
+    head.pop("result")
+    return f'{json.dumps(head, indent=1)[:-2]},\n "result": {to_json(result).strip()}\n}}\n'
 
 
 def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "speed") -> str:

@@ -110,7 +110,7 @@ def _cells(row: Row) -> dict[str, RenderableType]:
         "time": format_number(row.time_us),
         "algbw": format_number(row.algbw),
         "busbw": format_number(row.busbw),
-        "#wrong": Text(str(row.wrong), style="bold red" if row.wrong else ""),
+        "#wrong": Text("N/A" if row.wrong is None else str(row.wrong), style="bold red" if row.wrong else ""),
     }
 
 
@@ -185,7 +185,7 @@ class LiveTable:
             case "row":
                 self._rows.append(Row(**event["row"]))
             case "note":
-                self._console.print(Text(event["text"], style="yellow"))
+                self._console.print(Text(event["text"], style="yellow"), soft_wrap=True)
             case "group":
                 self._progress.advance(self._task)
                 self._draw()
@@ -202,7 +202,9 @@ class LiveTable:
 
     def summary(self) -> str:
         """One line: how much was measured and whether all of it was right."""
-        wrong = sum(row.wrong for row in self._rows)
+        checked = [row.wrong for row in self._rows if row.wrong is not None]
         sizes = [row.size for row in self._rows]
         span = f", {format_size(min(sizes))} to {format_size(max(sizes))}" if sizes else ""
-        return f"{len(self._rows)} rows{span}; {wrong or 'no'} wrong elements"
+        return f"{len(self._rows)} rows{span}; {sum(checked) or 'no'} wrong elements" + (
+            "" if len(checked) == len(self._rows) else ", not all were checked"
+        )

@@ -7,11 +7,12 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from .cases import format_size
@@ -20,7 +21,7 @@ from .launch import YIELD_VARIABLE
 from .measure import Buffers, Measured, NotMeasured, measure
 from .peers import Array, Peer, PeerUnavailable, open_peer
 from .peers.ceiling import CEILING, CeilingPeer
-from .peers.pycollective import PycollectivePeer, find_topology, has, topologies_of
+from .peers.pycollective import PycollectivePeer, find_topology, has, topologies_of, unsupported
 from .plan import OURS, Candidate, Options, Plan, short_name, sweep_groups
 from .result import make_row
 from .world import World, hosts_of, open_world
@@ -44,7 +45,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     groups: list[Group] = list(plan.groups)
     if plan.sweep:
         sweep = _between_hosts(plan.sweep, world, emit)
-        groups += sweep_groups(sweep, world.size, list(names), ours.topologies(sweep, emit))
+        groups += sweep_groups(sweep, world.size, list(names), ours.topologies(sweep, world.size, emit))
     present = {OURS, CEILING, *names}
     groups = [[one for one in group if one.library in present] for group in groups]
     if any(one.library in (OURS, CEILING) for group in groups for one in group):
@@ -73,7 +74,7 @@ def _between_hosts(options: Options, world: World, emit: Emit) -> Options:
 
 def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:
     if isinstance(outcome, Measured):
-        emit({"kind": "row", "row": asdict(make_row(outcome, group, names))})
+        emit({"kind": "row", "row": msgspec.structs.asdict(make_row(outcome, group, names))})
         return
     one, case = outcome.candidate, outcome.candidate.case
     label = " ".join(filter(None, [names.get(one.library, one.library), short_name(one.topology)]))
@@ -109,16 +110,21 @@ class _Ours:
         self._comm: Any = None
         self.version = ""
 
-    def topologies(self, options: Options, emit: Emit) -> dict[str, list[str]]:
-        """For each collective of a sweep those of the topologies asked for, or of all, that have it."""
+    def topologies(self, options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
+        """For each collective of a sweep the topologies asked for, or all, that have it on so many ranks."""
         if options.topologies == ("none",) or not options.paths:
             return {name: [] for name in options.collectives}
         if not options.topologies:
-            return {name: topologies_of(name) for name in options.collectives}
-        for name, text in product(options.collectives, options.topologies):
+            found = {name: topologies_of(name) for name in options.collectives}
+            return {name: [text for text in texts if not unsupported(text, ranks)] for name, texts in found.items()}
+        refused = {text: problem for text in options.topologies if (problem := unsupported(text, ranks))}
+        for text, problem in refused.items():
+            emit({"kind": "note", "text": f"without {short_name(text)}: {problem}"})
+        asked = [text for text in options.topologies if text not in refused]
+        for name, text in product(options.collectives, asked):
             if not has(text, name):
                 emit({"kind": "note", "text": f"without {short_name(text)}: it has no {name}"})
-        return {name: [text for text in options.topologies if has(text, name)] for name in options.collectives}
+        return {name: [text for text in asked if has(text, name)] for name in options.collectives}
 
     def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
         """A peer for each topology named in the groups."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 
 
 class Error(RuntimeError):
@@ -14,7 +15,16 @@ class ProgramError(Error):
 
 
 class VerificationError(Error):
-    """A compiled schedule is wrong: a bad result, a race, a deadlock or a false claim about order."""
+    """A compiled schedule is wrong: a bad result, a race, a deadlock or a false claim about order.
+
+    Attributes:
+        message: what is wrong, without the lines.
+        lines: "file:line" of each statement whose steps the message names.
+    """
+
+    def __init__(self, message: str, lines: Iterable[str] = ()) -> None:
+        self.message, self.lines = message, tuple(dict.fromkeys(filter(None, lines)))
+        super().__init__(f"{message} [{', '.join(self.lines)}]" if self.lines else message)
 
 
 class TopologyError(Error, ValueError):

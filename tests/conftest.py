@@ -13,8 +13,9 @@ from pycollective.schedule import registry
 def _only_our_topologies_remain() -> Iterator[None]:
     """A topology that a test registers is gone after it."""
     registry.names()
-    before = dict(registry._registered)
+    before, homes = dict(registry._registered), dict(registry._homes)
     yield
     registry._registered.clear()
     registry._registered.update(before)
-    registry._executed.clear()
+    registry._homes.clear()
+    registry._homes.update(homes)

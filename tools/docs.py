@@ -142,8 +142,21 @@ def _purpose(file: Path) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+def schemas() -> dict[str, str]:
+    """The JSON schemas of what the benchmarks write, by file name."""
+    from pycollective.bench.engine.result import EngineResult
+    from pycollective.bench.result import Result, json_schema
+    from pycollective.bench.speed import SpeedResult
+
+    kinds: dict[str, Any] = {"bench": Result, "speed": SpeedResult, "engine": EngineResult}
+    return {f"{name}.json": json_schema(kind) for name, kind in kinds.items()}
+
+
 def write(folder: Path) -> None:
     """Write everything into `folder`."""
+    (folder / "schemas").mkdir(parents=True, exist_ok=True)
+    for name, text in schemas().items():
+        (folder / "schemas" / name).write_text(text)
     (folder / "images").mkdir(parents=True, exist_ok=True)
     (folder / "topologies.md").write_text(topologies())
     (folder / "reference.md").write_text(reference())

@@ -30,7 +30,7 @@ IMPORTS: dict[str, set[str]] = {
     "optim": _COMM | {SURFACE},
     "engine": _COMM,
     "torch": _FRAMEWORK | {"engine"},
-    "horovod": {"settings", "torch"},
+    "horovod": {"settings", "torch", "cli"},
     "autoload": {"torch"},
     SURFACE: _COMM | {"topologies", "optim"},
     "__main__": {"cli"},

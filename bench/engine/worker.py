@@ -12,6 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..events import Emit, to_file, to_nobody
 from ..launch import YIELD_VARIABLE
 from ..measure import take_rounds
@@ -92,7 +94,7 @@ def _measure(name: str, group: Group, hall: Hall, world: World, budget: Budget, 
     tensors, size = len(hall.shapes), 4 * sum(prod(shape) for shape in hall.shapes)
     for one, bad, seconds in zip(ready, wrong, times, strict=True):
         row = make_row(name, one.name, one.library, world.size, tensors, size, bad, one.repetitions, seconds)
-        emit({"kind": "row", "row": asdict(row)})
+        emit({"kind": "row", "row": msgspec.structs.asdict(row)})
 
 
 def _make(make: Any, hall: Hall, name: str) -> tuple[Contender | None, str]:

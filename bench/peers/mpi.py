@@ -110,8 +110,8 @@ def open(world: World) -> MpiPeer:
     """MPI on the ranks of this world; PeerUnavailable without mpi4py or without its mpirun."""
     try:
         mpi = importlib.import_module("mpi4py.MPI")
-    except ImportError as error:
-        raise PeerUnavailable(f"mpi4py cannot be used: {error}") from error
+    except (ImportError, RuntimeError) as error:  # the latter where there is no MPI library
+        raise PeerUnavailable(f"mpi4py cannot be used: {str(error).partition(chr(10))[0]}") from error
     if mpi.COMM_WORLD.size != world.size:
         raise PeerUnavailable(f"these {world.size} ranks were not started by the mpirun of mpi4py")
     return MpiPeer(mpi)

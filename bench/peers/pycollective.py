@@ -10,7 +10,7 @@ from . import Array, Call
 if TYPE_CHECKING:
     from ..cases import Case
 
-__all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of"]
+__all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of", "unsupported"]
 
 
 class PycollectivePeer:
@@ -79,7 +79,7 @@ def find_topology(text: str) -> Any | None:
     if text in ("", "default"):
         return None
     registry = importlib.import_module("pycollective.schedule.registry")
-    return registry.load(text) if ".py" in text else registry.get(text)
+    return registry.find(text)
 
 
 def topologies_of(collective: str) -> list[str]:
@@ -93,3 +93,14 @@ def has(text: str, collective: str) -> bool:
     topology = find_topology(text)
     registry = importlib.import_module("pycollective.schedule.registry")
     return topology is None or collective in registry.info(topology).collectives
+
+
+def unsupported(text: str, ranks: int) -> str:
+    """Why a topology does not support so many ranks; empty where it does."""
+    topology = find_topology(text)
+    registry = importlib.import_module("pycollective.schedule.registry")
+    try:
+        registry.check_ranks("direct" if topology is None else topology, ranks)
+    except ValueError as error:  # a TopologyError
+        return str(error)
+    return ""

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pycollective.cli import outputs
+from pycollective.cli.commands import refusing
+
 ENOUGH_SHM = 1 << 30
 """Bytes of /dev/shm below which the doctor warns: containers often come with 64 MiB."""
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
@@ -45,16 +48,18 @@ def examine() -> list[Finding]:
     return findings
 
 
-def report(as_json: bool) -> int:
+def report(json_file: Path | None) -> int:
     """Print the findings; the exit code is 1 when one of them stops pycollective."""
+    with refusing():
+        outputs.check(None, json_file)
     findings = examine()
-    if as_json:
+    if json_file is not None:
         groups: dict[str, dict[str, dict[str, object]]] = {}
         for finding in findings:
             fields = {k: v for k, v in asdict(finding).items() if k not in ("group", "name")}
             groups.setdefault(finding.group, {})[finding.name] = fields
-        print(json.dumps(groups, indent=2))
-    else:
+        outputs.write_text(json_file, json.dumps(groups, indent=2) + "\n")
+    if json_file != outputs.STDOUT:
         _print(findings)
     return int(any(finding.ok is False for finding in findings))
 

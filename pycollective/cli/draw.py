@@ -1,36 +1,62 @@
-"""`pycollective draw`: a compiled schedule as a picture (see schedule/drawing.py)."""
+"""`pycollective draw`: compiled schedules as pictures (see schedule/drawing.py and schedule/graph.py)."""
 
 from __future__ import annotations
 
-import sys
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pycollective.errors import Error
-from pycollective.schedule import Placement, compile
+from pycollective.cli import outputs, selection
+from pycollective.cli.commands import refusing
+from pycollective.errors import Error, TopologyError
+from pycollective.schedule import Placement, Schedule, compile, label
 
-FORMATS = (".png", ".svg", ".pdf")
+
+@dataclass(frozen=True)
+class Picture:
+    """What is drawn besides topologies, as it was typed."""
+
+    ranks: str
+    collective: str
+    root: int
+    small: bool
+    graph: bool
 
 
-def draw(where: str, out: Path, ranks: int, collective: str, root: int, small: bool) -> int:
-    """The command: draw one collective of one topology, compiled for window arrays, into `out`; 2 when it cannot."""
-    from pycollective.cli.verify import find, place
-    from pycollective.schedule import drawing
-
-    try:
-        found = find(where)
-        if len(found) != 1:
-            raise Error(f"{where} names {len(found)} topologies; add :NAME or draw one of them")
-        if out.suffix not in FORMATS:
-            raise Error(f"{out}: write one of {', '.join(FORMATS)}")
-        drawing.draw(compile(found[0], collective, ranks, root, Placement.WINDOW, small), out)
-    except ImportError as error:
-        print(f"✗ {error}; drawing needs matplotlib: pip install 'pycollective[plot]'", file=sys.stderr)
-        return 2
-    except (Error, ValueError, OSError, SyntaxError) as error:
-        print(f"✗ {error}", file=sys.stderr)
-        return 2
-    except Exception as error:  # a user's topology may raise anything
-        print(f"✗ {where}: {type(error).__name__}: {error}{place(error)}", file=sys.stderr)
-        return 2
-    print(out)
+def draw(positional: Sequence[str] | None, named: Sequence[str] | None, out: Path, picture: Picture) -> int:
+    """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 for a wrong request."""
+    with refusing("plot"):
+        outputs.check(out)
+        instances = selection.topologies(positional, named)
+        if not instances:
+            raise ValueError("name a topology, FILE.py:NAME or FILE.py")
+        counts, wanted = selection.ranks(picture.ranks), selection.collectives(picture.collective)
+        selection.having(instances, wanted)
+        cases = list(itertools.product(instances, wanted, counts))
+        labels = [
+            "-".join([label(instance), *[name] * (len(wanted) > 1), *[str(count)] * (len(counts) > 1)])
+            for instance, name, count in cases
+        ]
+        for (instance, name, count), path in zip(cases, outputs.pictures(out, labels), strict=True):
+            write(_compiled(instance, name, count, picture.root, picture.small), path, picture.graph)
+            print(path)
     return 0
+
+
+def _compiled(instance: object, collective: str, ranks: int, root: int, small: bool) -> Schedule:
+    try:
+        return compile(instance, collective, ranks, root, Placement.WINDOW, small)
+    except (Error, ValueError):
+        raise
+    except Exception as error:  # a user's topology may raise anything
+        where = selection.place(error)
+        raise TopologyError(f"{label(instance)}: {type(error).__name__}: {error}{where}") from error
+
+
+def write(schedule: Schedule, path: Path, graph: bool = False) -> None:
+    """The picture of a schedule, into a file: over time, or who talks to whom."""
+    from pycollective.schedule import drawing
+    from pycollective.schedule import graph as graphs
+
+    (graphs.draw if graph else drawing.draw)(schedule, path)

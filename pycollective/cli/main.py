@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-
-class _Commands(TyperGroup):
-    """Adds `bench`, whose module is imported only when it is asked for."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        names = super().list_commands(ctx)
-        return [*names, "bench"] if importlib.util.find_spec("pycollective.bench") else names
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name != "bench" or not importlib.util.find_spec("pycollective.bench"):
-            return super().get_command(ctx, cmd_name)
-        command = typer.main.get_command(importlib.import_module("pycollective.bench.cli").app)
-        command.name = "bench"
-        return command
-
+from pycollective.cli.commands import Command, Group
+from pycollective.cli.options import AllCollectives, Collective, Csv, Json, Positional, Ranks, Root, Sizes, Topology
 
 app = typer.Typer(
     name="pycollective",
-    cls=_Commands,
+    cls=Group,
     help="Collective communication in which a topology is a dozen lines of Python.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -52,6 +36,9 @@ def _main(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")] = False,
 ) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
     from pycollective import settings
 
     if isinstance(sys.stdout, io.TextIOWrapper):  # where the terminal has no ✓, a table is still printed
@@ -61,10 +48,10 @@ def _main(
             typer.echo(f"pycollective: warning: {sentence}", err=True)
 
 
-_TOPOLOGY = "a name, 'name(parameter=value)', FILE.py:NAME or FILE.py"
+Picture = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="a .png, .svg or .pdf")]
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@app.command(cls=Command, context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
     ranks: Annotated[
@@ -82,60 +69,100 @@ def run(
     raise typer.Exit(launcher.run(size, command, tag=tag, grace=grace))
 
 
-@app.command()
-def doctor(json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
+@app.command(cls=Command)
+def doctor(json: Json = None) -> None:
     """What this machine offers, and which path an allreduce would take; exit code 1 if it is broken."""
     from pycollective.cli.doctor import report
 
     raise typer.Exit(report(json))
 
 
-@app.command()
-def topologies(json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
+@app.command(cls=Command)
+def topologies(json: Json = None) -> None:
     """The topologies: their collectives, and the order in which they reduce."""
-    from pycollective.cli.verify import list_topologies
+    from pycollective.cli.topologies import list_topologies
 
     list_topologies(json)
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(
-    topology: Annotated[str, typer.Argument(help=f"{_TOPOLOGY}; or 'all'")],
-    ranks: Annotated[str, typer.Option(help="rank counts, as 1-17 or 2,4,8")] = "1-17",
-    collective: Annotated[str, typer.Option(help="collectives, separated by commas", show_default="all it has")] = "",
+    topology: Positional = None,
+    named: Topology = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="those of 1-17 that it supports")
+    ] = None,
+    collective: AllCollectives = "",
+    json: Json = None,
+    plot: Picture = None,
 ) -> None:
-    """Prove every compiled schedule of a topology right, free of races and deadlock; exit code 1 if not."""
+    """Prove every compiled schedule of a topology right, free of races and deadlock; exit code 1 if not.
+
+    'all' stands for every topology. --plot: the steps of each over ranks.
+    """
     from pycollective.cli.verify import verify as verify_
 
-    raise typer.Exit(verify_(topology, ranks, collective))
+    raise typer.Exit(verify_(topology, named, ranks, collective, json, plot))
 
 
-@app.command()
+@app.command(cls=Command)
 def draw(
-    topology: Annotated[str, typer.Argument(help=_TOPOLOGY)],
-    out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf")] = Path("topology.png"),
-    ranks: Annotated[int, typer.Option(min=1, help="ranks")] = 8,
-    collective: Annotated[str, typer.Option(help="which of its collectives")] = "allreduce",
-    root: Annotated[int, typer.Option(help="root of the collectives that have one")] = 0,
+    topology: Positional = None,
+    named: Topology = None,
+    plot: Annotated[
+        Path, typer.Option("--plot", "--out", metavar="FILE", help="a .png, .svg or .pdf; of several, the stem")
+    ] = Path("topology.png"),
+    ranks: Ranks = "8",
+    collective: Collective = "allreduce",
+    root: Root = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="who talks to whom only, without time")] = False,
 ) -> None:
     """Draw who sends what to whom, step by step."""
+    from pycollective.cli.draw import Picture as Drawn
     from pycollective.cli.draw import draw as draw_
 
-    raise typer.Exit(draw_(topology, out, ranks, collective, root, small))
+    raise typer.Exit(draw_(topology, named, plot, Drawn(ranks, collective, root, small, graph)))
 
 
-@app.command()
+@app.command(cls=Command)
+def explain(
+    topology: Positional = None,
+    named: Topology = None,
+    ranks: Annotated[
+        str, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="one a core, at least 2")
+    ] = "",
+    collective: Collective = "allreduce",
+    sizes: Sizes = "1K,1M,64M",
+    json: Json = None,
+    plot: Picture = None,
+) -> None:
+    """Which topology, variant, memory and path calls take on ranks of this host, and why.
+
+    Without a topology: the one that calls take by default. --plot: the schedules that they run.
+    """
+    from pycollective.cli.explain import Request
+    from pycollective.cli.explain import explain as explain_
+
+    raise typer.Exit(explain_(topology, named, Request(ranks, collective, sizes), json, plot))
+
+
+@app.command(cls=Command)
 def simulate(
-    topology: Annotated[
-        list[str] | None, typer.Argument(help=_TOPOLOGY, show_default="all that have the collective")
+    topology: Positional = None,
+    named: Topology = None,
+    collective: Collective = "allreduce",
+    ranks: Ranks = "4,16,64",
+    sizes: Sizes = "1K:1G:x8",
+    fit: Annotated[
+        Path | None,
+        typer.Option(metavar="RESULT", help="take latency, bandwidth and reduce from this JSON of `bench`, fitted"),
     ] = None,
-    collective: Annotated[str, typer.Option(help="which of their collectives")] = "allreduce",
-    ranks: Annotated[str, typer.Option(help="rank counts, as 4,16,64")] = "4,16,64",
-    sizes: Annotated[str, typer.Option(help="FROM:TO:xFACTOR, FROM:TO:+STEP, or a list")] = "1K:1G:x8",
-    latency: Annotated[str, typer.Option(help="of a message")] = "5us",
-    bandwidth: Annotated[str, typer.Option(help="of a rank's port, each way; 12.5GB/s is 100Gbit/s")] = "100Gbit/s",
-    reduce: Annotated[str, typer.Option(help="bytes a second that a rank reduces")] = "inf",
+    latency: Annotated[str | None, typer.Option(help="of a message", show_default="5us")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="of a rank's port, each way", show_default="100Gbit/s, which is 12.5GB/s")
+    ] = None,
+    reduce: Annotated[str | None, typer.Option(help="bytes a second that a rank reduces", show_default="inf")] = None,
     node: Annotated[int, typer.Option(help="ranks that share a node")] = 1,
     node_latency: Annotated[
         str | None, typer.Option(help="of a message within a node", show_default="as between nodes")
@@ -146,13 +173,16 @@ def simulate(
     shared_port: Annotated[
         bool, typer.Option("--shared-port", help="the ranks of a node share one port to the others")
     ] = False,
-    root: Annotated[int, typer.Option(help="root of the collectives that have one")] = 0,
+    root: Root = 0,
     tile: Annotated[str, typer.Option(help="bytes of a tile, as 128K", show_default="chunks go in one piece")] = "",
-    json: Annotated[Path | None, typer.Option(help="write JSON; '-': to stdout, and nothing else")] = None,
-    csv: Annotated[Path | None, typer.Option(help="write CSV; '-': to stdout, and nothing else")] = None,
-    plot: Annotated[Path | None, typer.Option(help="a .png, .svg or .pdf: time over size, or over ranks")] = None,
+    json: Json = None,
+    csv: Csv = None,
+    plot: Picture = None,
 ) -> None:
-    """What collectives cost on a network with so many ranks, message by message, without the network."""
+    """What collectives cost on a network with so many ranks, message by message, without the network.
+
+    Without a topology: all that have the collective. --plot: time over size, or over ranks.
+    """
     from pycollective.cli import simulate as command
 
     network = {
@@ -164,7 +194,8 @@ def simulate(
         "node_bandwidth": node_bandwidth,
         "shared_port": shared_port,
     }
-    request = command.Request(topology or (), collective, ranks, sizes, root, tile, network)
+    names = [*(topology or ()), *(named or ())]
+    request = command.Request(names, collective, ranks, sizes, root, tile, network, fit)
     raise typer.Exit(command.run(request, command.Outputs(json, csv, plot)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -12,9 +12,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pycollective.cli import outputs, selection
+from pycollective.cli.commands import complain, refusing
 from pycollective.cli.units import format_size, format_time, parse_duration, parse_rate, parse_size, parse_sizes
-from pycollective.errors import Error
-from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, simulate
+from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, registry, simulate
+from pycollective.schedule.fitting import Fit, Measurement, fit
+from pycollective.schedule.user_files import near_files
+
+Case = tuple[Any, str, int]
+"""(topology, collective, ranks)."""
+DEFAULTS = {"latency": "5us", "bandwidth": "100Gbit/s", "reduction": "inf"}
+"""Of the network, as one would type them."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,8 @@ class Request:
     sizes: str
     root: int
     tile: str
-    network: dict[str, Any]  # as for `Network`, with text where there are units
+    network: dict[str, Any]  # as for `Network`, with text where there are units; None: not given
+    fit: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -38,129 +47,194 @@ class Outputs:
     csv: Path | None = None
     plot: Path | None = None
 
+    @property
+    def for_machines(self) -> bool:
+        """Standard output is not for people."""
+        return outputs.STDOUT in (self.json, self.csv)
 
-def run(request: Request, outputs: Outputs) -> int:
-    """The command: simulate all that is asked for, and print a table; 2 when it cannot."""
+
+def run(request: Request, wanted: Outputs) -> int:
+    """The command: simulate all that is asked for, and print a table. Exits with 2 for a wrong request."""
     from rich.console import Console
 
-    errors = Console(stderr=True)
-
-    def complain(text: object) -> None:
-        errors.print("✗", end=" ", style="red", highlight=False)
-        errors.print(str(text), markup=False, highlight=False, soft_wrap=True)
-
-    try:
-        _check(outputs)
-        network = _network(request.network)
+    console = Console(quiet=wanted.for_machines)
+    if not console.is_terminal:  # columns are kept, not folded
+        console.width = max(console.width, 140)
+    with refusing("plot" if wanted.plot else ""):
+        outputs.check(wanted.plot, wanted.json, wanted.csv)
         cases = _cases(request)
-        found = _simulate(cases, request, network, complain, errors)
-        if found:
-            _write(found, network, outputs)
-    except ImportError as error:
-        complain(f"{error}; plots need matplotlib: pip install 'pycollective[plot]'")
-        return 2
-    except (Error, ValueError, OSError, SyntaxError) as error:
-        complain(error)
-        return 2
-    return 0 if found else 2
+        tile = _tile(request.tile)
+        fitted = _fit(request, tile)
+        network = fitted.network if fitted else _network({**DEFAULTS, **_given(request.network)})
+        found = _simulate(cases, request, network, tile)
+        if not found:
+            return 2
+        if fitted:
+            console.print(_fit_report(fitted), highlight=False)
+        _write(found, network, fitted, wanted)
+        for name in dict.fromkeys(one.collective for one in found):
+            console.print(_table([one for one in found if one.collective == name]))
+        if wanted.plot is not None:
+            _plot(found, wanted.plot, console)
+    return 0
+
+
+def _tile(text: str) -> int | None:
+    tile = parse_size(text) if text else None
+    if tile == 0:
+        raise ValueError("a tile has at least 1 byte")
+    return tile
+
+
+def _given(typed: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in typed.items() if value is not None}
 
 
 def _network(typed: dict[str, Any]) -> Network:
     parsers = {"latency": parse_duration, "node_latency": parse_duration}
     parsers |= dict.fromkeys(("bandwidth", "node_bandwidth", "reduction"), parse_rate)
-    fields: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
+    fields = dict(typed)
     for name in parsers.keys() & fields.keys():
         fields[name] = parsers[name](fields[name])
     return Network(**fields)
 
 
-def _cases(request: Request) -> list[tuple[Any, int]]:
-    """(topology, ranks) in the order in which they are simulated."""
-    from pycollective.cli.verify import find, parse_ranks
-
-    if request.collective not in COLLECTIVES:
-        raise ValueError(f"no collective is called {request.collective!r}; there are {', '.join(COLLECTIVES)}")
-    if request.topologies:
-        instances = [instance for where in request.topologies for instance in find(where)]
-    else:
-        instances = [get(row.name) for row in describe() if request.collective in row.collectives]
+def _cases(request: Request) -> list[Case]:
+    """What is simulated, in this order."""
+    wanted, counts = selection.collectives(request.collective), selection.ranks(request.ranks)
+    instances = selection.topologies(request.topologies, ())
+    selection.having(instances, wanted)
+    cases: list[Case] = []
+    for name, count in itertools.product(wanted, counts):
+        some = instances or [get(row.name) for row in describe() if name in row.collectives]
+        cases += [(instance, name, count) for instance in some if registry.supports(instance, count)]
     for instance in instances:
-        if request.collective not in info(instance).collectives:
-            there = ", ".join(info(instance).collectives)
-            raise ValueError(f"{label(instance)} has no {request.collective}; it has {there}")
-    counts = parse_ranks(request.ranks)
-    if COLLECTIVES[request.collective].rooted and not 0 <= request.root < counts[0]:
+        selection.supported(instance, counts)
+    if any(COLLECTIVES[name].rooted for name in wanted) and not 0 <= request.root < counts[0]:
         raise ValueError(f"root {request.root} is out of range for {counts[0]} ranks")
-    return [(instance, ranks) for ranks in counts for instance in dict.fromkeys(instances)]
+    return cases
 
 
-def _simulate(
-    cases: list[tuple[Any, int]], request: Request, network: Network, complain: Any, console: Any
-) -> list[Simulation]:
+def _simulate(cases: list[Case], request: Request, network: Network, tile: int | None) -> list[Simulation]:
     """All cases with all sizes; those that cannot be simulated are complained about."""
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from pycollective.cli.verify import place
-
     sizes = parse_sizes(request.sizes)
-    tile = parse_size(request.tile) if request.tile else None
     if min(sizes) < 1:
         raise ValueError(f"sizes are at least 1 byte, in {request.sizes!r}")
     found = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("simulate", total=len(cases) * len(sizes))
-        for number, (instance, ranks) in enumerate(cases):
+        for number, (instance, name, ranks) in enumerate(cases):
             progress.update(task, description=f"{label(instance)}, {ranks} ranks")
             try:
                 for size in sizes:
-                    found.append(
-                        simulate(instance, request.collective, ranks, size, network, root=request.root, tile=tile)
-                    )
+                    found.append(simulate(instance, name, ranks, size, network, root=request.root, tile=tile))
                     progress.advance(task)
             except Exception as error:  # a user's topology may raise anything
-                complain(f"{label(instance)}: {error}{place(error)}")
+                complain(f"{label(instance)}: {error}{selection.place(error)}")
             progress.update(task, completed=(number + 1) * len(sizes))
     return found
 
 
-def _check(outputs: Outputs) -> None:
-    """What cannot be written is said before anything is simulated."""
-    from pycollective.cli.draw import FORMATS
-
-    if outputs.json == outputs.csv == Path("-"):
-        raise ValueError("one of --json and --csv can have stdout")
-    if outputs.plot is not None:
-        if outputs.plot.suffix not in FORMATS:
-            raise ValueError(f"{outputs.plot}: write one of {', '.join(FORMATS)}")
-        import matplotlib  # noqa: F401
-    for path in (outputs.json, outputs.csv, outputs.plot):
-        if path is not None and path != Path("-") and not path.absolute().parent.is_dir():
-            raise OSError(f"{path}: there is no folder {path.parent}")
+# -- fitting -----------------------------------------------------------------------------------------------
 
 
-def _write(found: list[Simulation], network: Network, outputs: Outputs) -> None:
-    from rich.console import Console
+def _fit(request: Request, tile: int | None) -> Fit | None:
+    """The network that explains a result of `pycollective bench` best; None where that is not asked for.
 
+    Raises:
+        ValueError: no such result, one without fitting rows, or parts of the network are given besides.
+    """
+    if request.fit is None:
+        return None
+    given = [name for name in ("latency", "bandwidth", "reduction") if request.network.get(name) is not None]
+    if given:
+        raise ValueError(f"--fit finds what --{'reduce' if given[0] == 'reduction' else given[0]} gives: leave one out")
+    if set(_given(request.network)) - {"ranks_per_node", "shared_port"} or request.network["ranks_per_node"] != 1:
+        raise ValueError("--fit finds one network for all ranks: leave out what is said of nodes")
+    return fit(_measurements(request.fit, selection.collectives(request.collective)), tile)
+
+
+def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
+    """Our right rows of the collectives: those on window arrays, where there are any, which nothing is copied for."""
+    from pycollective.bench.plan import OURS
+    from pycollective.bench.result import read_json
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}{near_files(path)}")
+    try:
+        rows = read_json(path.read_text()).rows
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    ours = [row for row in rows if row.library == OURS and row.collective in wanted and not row.wrong]
+    ours = [row for row in ours if row.path == "windows"] or ours
+    if not ours:
+        raise ValueError(f"{path}: no right results of pycollective for {', '.join(wanted)}")
+    found = []
+    for row in ours:
+        name = "direct" if row.topology in ("", "default") else row.topology
+        info(name)  # of a file that is not named besides: a TopologyError
+        found.append(Measurement(name, row.collective, row.ranks, row.size, None if row.root < 0 else row.root,
+                                 row.time_us * 1e-6))  # fmt: skip
+    return found
+
+
+def _fit_report(fitted: Fit) -> str:
+    network, worst = fitted.network, max(zip(map(abs, fitted.errors), fitted.measurements, strict=True), key=_first)[1]
+    case = f"{worst.topology} {worst.collective}, {worst.ranks} ranks, {format_size(worst.nbytes)}"
+    return (
+        f"fit to {len(fitted.measurements)} measurements: alpha {format_time(network.latency)}, "
+        f"1/beta {_rate(network.bandwidth)}, 1/gamma {_rate(network.reduction)}\n"
+        f"error of the fit: median {fitted.median_error:.0%}, root mean square {fitted.rms_error:.0%}, "
+        f"largest {fitted.largest_error:.0%} ({case})\n"
+    )
+
+
+def _first(pair: tuple[float, Measurement]) -> float:
+    return pair[0]
+
+
+def _rate(value: float) -> str:
+    return "infinite" if value == math.inf else f"{value / 1e9:.3g} GB/s"
+
+
+def _fit_plain(fitted: Fit) -> dict[str, Any]:
+    """A fit as JSON has it; times in us."""
+    rows = [
+        {**asdict(one), "measured_us": one.seconds * 1e6, "fitted_us": seconds * 1e6}
+        for one, seconds in zip(fitted.measurements, fitted.predicted, strict=True)
+    ]
+    for row in rows:
+        del row["seconds"]
+    errors = {name: getattr(fitted, f"{name}_error") for name in ("median", "rms", "largest")}
+    return {"error": errors, "rows": rows}
+
+
+# -- what is written ---------------------------------------------------------------------------------------
+
+
+def _write(found: list[Simulation], network: Network, fitted: Fit | None, wanted: Outputs) -> None:
     rows = [_row(simulation) for simulation in found]
-    document = {"schema": "pycollective-simulation/1", "network": _plain(asdict(network)), "rows": rows}
-    for path, text in ((outputs.json, json.dumps(document, indent=1) + "\n"), (outputs.csv, _csv(rows))):
-        if path == Path("-"):
-            sys.stdout.write(text)
-        elif path is not None:
-            path.write_text(text)
-    if outputs.plot is not None:
-        from pycollective.cli.simulate_plot import plot
+    document: dict[str, Any] = {"network": _plain(asdict(network)), "rows": rows}
+    if fitted:
+        document["fit"] = _fit_plain(fitted)
+    outputs.write_json(wanted.json, "pycollective-simulation/1", document)
+    if wanted.csv is not None:
+        outputs.write_text(wanted.csv, _csv(rows))
 
-        plot(found, outputs.plot)
-    if Path("-") in (outputs.json, outputs.csv):
-        return
-    console = Console()
-    if not console.is_terminal:  # columns are kept, not folded
-        console.width = max(console.width, 140)
-    console.print(_table(found))
-    if outputs.plot is not None:
-        console.print(f"plot: {outputs.plot}", highlight=False)
+
+def _plot(found: list[Simulation], path: Path, console: Any) -> None:
+    """A picture for each collective."""
+    from pycollective.cli.simulate_plot import plot
+
+    names = list(dict.fromkeys(one.collective for one in found))
+    for name, file in zip(names, outputs.pictures(path, names), strict=True):
+        plot([one for one in found if one.collective == name], file)
+        console.print(f"plot: {file}", highlight=False)
 
 
 def _row(simulation: Simulation) -> dict[str, Any]:

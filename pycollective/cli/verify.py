@@ -1,41 +1,38 @@
-"""`pycollective verify` and `pycollective topologies`."""
+"""`pycollective verify`: proofs for all that topologies can do."""
 
 from __future__ import annotations
 
-import json
+import linecache
+import re
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pycollective.errors import Error, TopologyError
-from pycollective.schedule import (
-    COLLECTIVES,
-    Report,
-    describe,
-    get,
-    info,
-    label,
-    load,
-    names,
-    verify_topology,
-)
-from pycollective.schedule.program import MOST_RANKS
+from pycollective.cli import outputs, selection
+from pycollective.cli.commands import refusing
+from pycollective.errors import ProgramError, VerificationError
+from pycollective.schedule import COLLECTIVES, Report, info, label, registry, verify_topology
+from pycollective.schedule.verifier import supported_sizes
+
+_NAMED_LINE = re.compile(r"(.+?:\d+): ")
 
 
 @dataclass
-class _Row:
+class Row:
     """What was proved about one collective of one topology."""
 
     topology: str
     collective: str
     sizes: list[int]
+    left_out: list[int]  # numbers of ranks that the topology does not support
     schedules: int = 0
     orders: set[str] = field(default_factory=set)
     largest: Report | None = None
+    longest: dict[int, int] = field(default_factory=dict)  # by ranks: steps of the rank that has most
     seconds: float = 0.0
     error: Exception | None = None
 
@@ -45,11 +42,7 @@ class _Row:
         for size in self.sizes:
             try:
                 for report in verify_topology(instance, [size], collectives=[self.collective]):
-                    self.schedules += 1
-                    if size > 1:  # one rank has no order
-                        self.orders.add(report.order)
-                    if self.largest is None or report.steps > self.largest.steps:
-                        self.largest = report
+                    self._take(size, report)
             except Exception as error:  # the user's code may raise anything; the other rows go on
                 self.error = error
                 break
@@ -57,136 +50,143 @@ class _Row:
                 self.seconds = time.perf_counter() - started
             yield size
 
+    def _take(self, size: int, report: Report) -> None:
+        self.schedules += 1
+        self.longest[size] = max(report.longest, self.longest.get(size, 0))
+        if size > 1:  # one rank has no order
+            self.orders.add(report.order)
+        if self.largest is None or report.steps > self.largest.steps:
+            self.largest = report
 
-def verify(where: str, ranks: str, collectives: str = "") -> int:
-    """Verify topologies and print a table; 1 when anything is wrong, 2 when the request is.
+    @property
+    def order(self) -> str:
+        """The weakest order that was found; empty for what does not reduce."""
+        weakest = min(self.orders, key=("none", "chunk", "fixed", "rank").index, default="")
+        return weakest if COLLECTIVES[self.collective].reduces else ""
 
-    Args:
-        where: a registered name, "name(parameter=value)", "FILE.py:NAME", "FILE.py" (all in it) or "all".
-        ranks: numbers of ranks, as "1-17" or "2,4,8".
-        collectives: names separated by commas; all that the topology has by default.
-    """
+
+def verify(
+    positional: Sequence[str] | None,
+    named: Sequence[str] | None,
+    ranks: str | None,
+    collectives: str,
+    json: Path | None,
+    plot: Path | None,
+) -> int:
+    """The command: verify topologies and print a table; 1 when anything is wrong. Exits with 2 for a wrong request."""
     from rich.console import Console
 
-    console, errors = Console(), Console(stderr=True)
-    try:
-        instances = find(where)
-        rows = [row for instance in instances for row in _rows(instance, parse_ranks(ranks), collectives)]
-    except (Error, ValueError, OSError, SyntaxError) as error:
-        errors.print("✗", end=" ", style="red", highlight=False)
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
-        return 2
+    console, errors = Console(quiet=json == outputs.STDOUT), Console(stderr=True)
+    with refusing("plot" if plot else ""):
+        outputs.check(plot, json)
+        instances = selection.topologies(positional, named)
+        if not instances:
+            raise ValueError("name a topology, FILE.py:NAME, FILE.py or all")
+        rows = [row for instance in instances for row in _rows(instance, ranks, collectives)]
     _work(rows, {label(instance): instance for instance in instances}, errors)
     console.print(_table(rows))
     wrong = [row for row in rows if row.error is not None]
     for row in wrong:
         assert row.error is not None
         errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
-        errors.print(f"  {row.error}{place(row.error)}", markup=False, highlight=False, soft_wrap=True)
-    total = sum(row.schedules for row in rows)
-    seconds = sum(row.seconds for row in rows)
+        for line in _told(row.error):
+            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+    for text in dict.fromkeys(_left_out(row) for row in rows if row.left_out):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    total, seconds = sum(row.schedules for row in rows), sum(row.seconds for row in rows)
     console.print(
         f"{total} schedules proved in {seconds:.1f} s" + (f", {len(wrong)} collectives wrong" if wrong else "")
     )
+    outputs.write_json(json, "pycollective-verification/1", {"rows": [_plain(row) for row in rows]})
+    if plot is not None:
+        _plot(rows, plot)
+        console.print(f"plot: {plot}", highlight=False)
     return int(bool(wrong))
 
 
-def place(error: Exception) -> str:
-    """Where an error was raised that is not one of ours, which say it themselves."""
-    if isinstance(error, Error):
-        return ""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f" ({last.filename}:{last.lineno})"
+def _rows(instance: Any, ranks: str | None, collectives: str) -> list[Row]:
+    wanted = selection.collectives(collectives) if collectives else list(info(instance).collectives)
+    selection.having([instance], wanted)
+    counts = supported_sizes(instance) if ranks is None else selection.ranks(ranks)
+    sizes = selection.supported(instance, counts)
+    left_out = [count for count in counts if count not in sizes]
+    return [Row(label(instance), name, sizes, left_out) for name in wanted]
 
 
-def find(where: str) -> list[Any]:
-    """The topology instances that a command's argument names.
-
-    Raises:
-        TopologyError: nothing of that name or in that file, or the file raises something when it is run.
-        OSError, SyntaxError: the file cannot be read or compiled.
-    """
-    try:
-        return _find(where)
-    except (Error, OSError, SyntaxError):
-        raise
-    except Exception as error:  # a user's file may raise anything
-        raise TopologyError(f"{where!r}: {type(error).__name__}: {error}{place(error)}") from error
+def _left_out(row: Row) -> str:
+    instance = registry.get(row.topology)
+    rule = info(instance).ranks
+    assert rule is not None
+    return f"{row.topology} takes {rule.words(instance)}: {len(row.left_out)} other rank counts are left out"
 
 
-def _find(where: str) -> list[Any]:
-    if where == "all":
-        return [get(name) for name in names()]
-    path = Path(where.rpartition(":")[0] if ".py:" in where else where)
-    if path.suffix != ".py":
-        return [get(where)]
-    try:
-        return [load(where)]
-    except TopologyError:
-        if ".py:" in where:
-            raise
-        found = [get(row.cls) for row in describe() if _file_of(row.cls) == path.resolve()]
-        if not found:
-            raise
-        return found
+def _told(error: Exception) -> Iterator[str]:
+    """The error's message, then each statement that it is about: file, line and source."""
+    yield f"  {error.message if isinstance(error, VerificationError) else error}{selection.place(error)}"
+    for where in source_lines(error):
+        file, _, number = where.rpartition(":")
+        text = linecache.getline(file, int(number)).strip()
+        if text:
+            yield f"    {_short(file)}:{number}: {text}"
 
 
-def parse_ranks(text: str) -> list[int]:
-    """`"1-3,8"` as [1, 2, 3, 8].
-
-    Raises:
-        ValueError: anything else, or a number below 1 or above MOST_RANKS.
-    """
-    sizes: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            begin, end = int(first), int(last if dash else first)
-        except ValueError:
-            raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}") from None
-        if begin < 1 or end > MOST_RANKS:
-            raise ValueError(f"rank counts are from 1 to {MOST_RANKS}, in {text[:80]!r}")
-        sizes.update(range(begin, end + 1))
-    if not sizes:
-        raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}")
-    return sorted(sizes)
+def _short(file: str) -> str:
+    """Relative to the current folder, where the file is in it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def list_topologies(as_json: bool) -> None:
-    """Print one row for each registered topology."""
-    if as_json:
-        fields = ("name", "order", "small", "collectives", "doc")
-        print(json.dumps([{name: getattr(row, name) for name in fields} for row in describe()], indent=2))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(header_style="bold", box=None)
-    for column in ("topology", "order", "collectives", ""):
-        table.add_column(column)
-    for row in describe():
-        table.add_row(row.name, row.order, " ".join(row.collectives), row.doc)
-    console = Console()
-    console.print(table)
-    console.print(
-        "order: how each element is reduced: in [bold]rank[/] order, in one [bold]fixed[/] order, "
-        "or in one that depends on the [bold]chunk[/]",
-        style="dim",
-    )
+def source_lines(error: Exception) -> tuple[str, ...]:
+    """ "file:line" of the statements that an error is about."""
+    if isinstance(error, VerificationError):
+        return error.lines
+    if isinstance(error, ProgramError):
+        named = _NAMED_LINE.match(str(error))
+        return (named[1],) if named else ()
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return tuple(f"{frame.filename}:{frame.lineno}" for frame in last)
 
 
-def _rows(instance: Any, sizes: list[int], collectives: str) -> list[_Row]:
-    there = info(instance).collectives
-    wanted = [name.strip() for name in collectives.split(",")] if collectives else list(there)
-    for name in wanted:
-        if name not in COLLECTIVES:
-            raise ValueError(f"no collective is called {name!r}; there are {', '.join(COLLECTIVES)}")
-        if name not in there:
-            raise ValueError(f"{label(instance)} has no {name}; it has {', '.join(there)}")
-    return [_Row(label(instance), name, sizes) for name in wanted]
+def _plain(row: Row) -> dict[str, Any]:
+    """A row as JSON has it."""
+    most = row.largest
+    return {
+        "topology": row.topology,
+        "collective": row.collective,
+        "ranks": row.sizes,
+        "schedules": row.schedules,
+        "order": row.order,
+        "steps": most.steps if most else 0,
+        "waits": most.waits if most else 0,
+        "cells": most.cells if most else 0,
+        "longest": [row.longest.get(size, 0) for size in row.sizes],
+        "seconds": row.seconds,
+        "error": None if row.error is None else f"{type(row.error).__name__}: {row.error}",
+        "lines": [] if row.error is None else list(source_lines(row.error)),
+    }
 
 
-def _work(rows: list[_Row], instances: dict[str, Any], console: Any) -> None:
+def _plot(rows: Sequence[Row], path: Path) -> None:
+    """Steps of the rank that has most, over ranks."""
+    from matplotlib.figure import Figure
+
+    from pycollective.schedule.colours import chunk_colour
+
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for number, row in enumerate(rows):
+        colour = chunk_colour(number, len(rows))
+        axes.plot(*zip(*row.longest.items(), strict=True) if row.longest else ((), ()), marker="o", markersize=3,
+                  color=colour, label=f"{row.topology} {row.collective}")  # fmt: skip
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("most steps of a rank, in any placement")
+    axes.grid(color="#E3E3E3", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def _work(rows: list[Row], instances: dict[str, Any], console: Any) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -201,7 +201,7 @@ def _work(rows: list[_Row], instances: dict[str, Any], console: Any) -> None:
             progress.update(task, completed=done)
 
 
-def _table(rows: list[_Row]) -> Any:
+def _table(rows: list[Row]) -> Any:
     from rich.table import Table
 
     caption = "order: the weakest found; steps, waits and scratch cells: of the schedule with most steps"
@@ -213,20 +213,14 @@ def _table(rows: list[_Row]) -> Any:
     table.add_column("")
     for row in rows:
         most = row.largest
-        weakest = min(row.orders, key=("none", "chunk", "fixed", "rank").index, default="")
         table.add_row(
             row.topology,
             row.collective,
             f"{row.sizes[0]}..{row.sizes[-1]}",
             str(row.schedules),
-            weakest if COLLECTIVES[row.collective].reduces else "",
+            row.order,
             *(map(str, (most.steps, most.waits, most.cells)) if most else ("", "", "")),
             f"{1e3 * row.seconds:.0f}",
             "[green]✓[/]" if row.error is None else "[red]✗[/]",
         )
     return table
-
-
-def _file_of(cls: type) -> Path | None:
-    name = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(name).resolve() if name else None

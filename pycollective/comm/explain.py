@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pycollective import _core, checks, notebook
-from pycollective.comm.planner import NCCL, choose
+from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.schedule.collectives import COLLECTIVES
 
@@ -86,7 +86,10 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
             f"zero-copy in {memory}",
             "peers can reach window arrays directly, and others only through scratch",
         )
-    chosen = "it is the default within a host" if topology is None else "it was asked for"
+    chosen = "it was asked for"
+    if topology is None:
+        by_setting = default_text() not in ("", NCCL) and instance != registry.get(DEFAULT_TOPOLOGY)
+        chosen = "PYCOLLECTIVE_TOPOLOGY names it" if by_setting else "it is the default within a host"
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,

@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pycollective import _core
+from pycollective import _core, settings
 from pycollective.comm.function_digest import digest
 from pycollective.comm.operators import Op, resolve
 from pycollective.errors import TopologyError
@@ -32,7 +32,7 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
 
     Args:
         collective: its name; a barrier is an allreduce of nothing.
-        topology: name, "name(parameter=value)", class or instance; None for the default.
+        topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default.
         nbytes: bytes of the logical buffer.
 
     Raises:
@@ -43,9 +43,12 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
 
     if isinstance(topology, str) and topology == NCCL:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
-    instance = registry.get(DEFAULT_TOPOLOGY if topology is None else topology)
-    row = registry.info(instance)
     program = "allreduce" if collective == "barrier" else collective
+    if topology is None:
+        instance = _default(collective)
+    else:
+        instance = registry.find(topology) if isinstance(topology, str) else registry.get(topology)
+    row = registry.info(instance)
     if program not in COLLECTIVES:
         near = difflib.get_close_matches(program, COLLECTIVES, n=1) or [", ".join(COLLECTIVES)]
         raise ValueError(f"no collective is called {collective!r}; did you mean {near[0]}?")
@@ -53,6 +56,37 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         able = [other.name for other in registry.describe() if program in other.collectives]
         raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")
     return instance, registry.takes_small(instance, program, nbytes)
+
+
+@functools.cache
+def default_text() -> str:
+    """PYCOLLECTIVE_TOPOLOGY, which is read once in a process; empty where it is not set."""
+    text: str = settings.read("PYCOLLECTIVE_TOPOLOGY")
+    return text
+
+
+@functools.cache
+def _default(collective: str) -> Any:
+    """The topology of calls that name none: PYCOLLECTIVE_TOPOLOGY where it has the collective.
+
+    A barrier moves nothing, and NCCL's collectives are for GPU arrays alone: both keep the default.
+
+    Raises:
+        TopologyError: the variable names no topology, or one without allreduce.
+    """
+    from pycollective.schedule import registry
+
+    text = default_text()
+    if text in ("", NCCL) or collective == "barrier":
+        return registry.get(DEFAULT_TOPOLOGY)
+    try:
+        instance = registry.find(text)
+    except (TopologyError, OSError, SyntaxError) as error:
+        raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {error}") from None
+    there = registry.info(instance).collectives
+    if "allreduce" not in there:
+        raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {text!r} has no allreduce; it has {', '.join(there)}")
+    return instance if collective in there else registry.get(DEFAULT_TOPOLOGY)
 
 
 _compiling = threading.RLock()  # ranks that are threads all ask at the same moment: one works, the others find it done

@@ -10,7 +10,6 @@ its processes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import socket
@@ -20,8 +19,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from pycollective import horovod
+from pycollective.cli.commands import Command, complain
 from pycollective.torch.elastic.kept import VARIABLE
 from pycollective.torch.elastic.running import timeout
 
@@ -130,32 +133,46 @@ class Driver:
         return self.file.stat().st_mtime_ns if self.file.exists() else 0
 
 
-def main() -> int:
-    """The command: the job's exit code."""
-    parser = argparse.ArgumentParser(prog="python -m pycollective.horovod.elastic", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("-np", "--num-proc", type=int, required=True, help="ranks to begin with")
-    parser.add_argument("--min-np", type=int, help="fewest ranks to go on with; by default -np")
-    parser.add_argument("--max-np", type=int, help="most ranks; by default as many as there are slots")
-    parser.add_argument("--slots", type=int, default=1, help="of a host without a number; by default 1")
-    parser.add_argument("--reset-limit", type=int, help="how often the job is started anew at most")
-    parser.add_argument("--host-discovery-script", required=True, help="writes host:slots, a line each")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="program and arguments")
-    given = parser.parse_args()
-    least = given.num_proc if given.min_np is None else given.min_np
-    if not given.command or not 1 <= least <= given.num_proc <= (given.max_np or given.num_proc):
-        parser.error("a command, and 1 <= --min-np <= -np <= --max-np")
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+@app.command(cls=Command, context_settings={"allow_interspersed_args": False})
+def elastic(
+    command: Annotated[list[str], typer.Argument(help="program and arguments")],
+    first: Annotated[int, typer.Option("-np", "--num-proc", min=1, help="ranks to begin with")],
+    script: Annotated[str, typer.Option("--host-discovery-script", help="writes host:slots, a line each")],
+    least: Annotated[
+        int | None, typer.Option("--min-np", min=1, help="fewest ranks to continue with", show_default="-np")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max-np", min=1, help="most ranks", show_default="as many as there are slots")
+    ] = None,
+    default: Annotated[int, typer.Option("--slots", min=1, help="of a host without a number")] = 1,
+    resets: Annotated[
+        int | None,
+        typer.Option("--reset-limit", min=0, help="most restarts of the job", show_default="as often as it takes"),
+    ] = None,
+) -> None:
+    """Run a job on as many ranks of this host as a script reports room for; restart it when that number changes."""
+    least = first if least is None else least
+    if not least <= first <= (first if most is None else most):
+        complain(f"--min-np {least}, -np {first}, --max-np {most}: each must be at most the next")
+        raise typer.Exit(2)
     with tempfile.TemporaryDirectory(prefix="pycollective-") as folder:
         file = Path(os.environ.get(VARIABLE) or Path(folder, "commits")).absolute()
-        driver = Driver(given.command, given.host_discovery_script, given.slots, least, given.max_np, file)
+        driver = Driver(command, script, default, least, most, file)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not without the job
         try:
-            return driver.run(given.num_proc, given.reset_limit)
+            code = driver.run(first, resets)
         except KeyboardInterrupt:
-            return 128 + signal.SIGINT
+            code = 128 + signal.SIGINT
         except RuntimeError as error:
-            parser.exit(1, f"pycollective.horovod.elastic: {error}\n")
+            typer.echo(f"pycollective.horovod.elastic: {error}", err=True)
+            code = 1
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app(prog_name="python -m pycollective.horovod.elastic")

@@ -4,6 +4,7 @@ from pycollective.schedule.collectives import COLLECTIVES, Collective
 from pycollective.schedule.compiler import compile, compile_program, trace
 from pycollective.schedule.network import Network
 from pycollective.schedule.program import Program
+from pycollective.schedule.rank_counts import multiple_of
 from pycollective.schedule.registry import (
     KiB,
     MiB,
@@ -48,6 +49,7 @@ __all__ = [
     "info",
     "label",
     "load",
+    "multiple_of",
     "names",
     "simulate",
     "topology",

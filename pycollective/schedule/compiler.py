@@ -40,7 +40,8 @@ def compile(
         small: use the `<collective>_small` variant if the topology has one.
 
     Raises:
-        TopologyError: no such topology, it lacks the collective, or the root is out of range.
+        TopologyError: no such topology, it lacks the collective or does not support so many ranks, or the root is out
+            of range.
         ProgramError: no such collective, or the topology's program breaks a rule of the language.
         TypeError, ValueError: another argument is not what it must be.
     """
@@ -109,12 +110,14 @@ def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, i
     """The number of ranks and the root of a topology's program.
 
     Raises:
-        TypeError: no integers. ValueError: more than MOST_RANKS. TopologyError: no rank, or the root is none of them.
+        TypeError: no integers. ValueError: more than MOST_RANKS. TopologyError: no rank, a number of
+            ranks that the topology does not support, or the root is none of them.
     """
     name = registry.info(topology).name
     size = checks.integer(size, "size", most=MOST_RANKS)
     if size < 1:
         raise TopologyError(f"{name}: {size} ranks; a schedule needs at least one")
+    registry.check_ranks(topology, size)
     root = None if root is None else checks.integer(root, "root")
     if root is not None and not 0 <= root < size:
         raise TopologyError(f"{name}: root {root} is out of range for {size} ranks")

@@ -170,13 +170,15 @@ class _Execution:
         if faults:
             where = f", written by {self.name(content.step)}" if content.step else ""
             doubled = f"; {self.name(content.doubled)} combines it with itself" if content.doubled else ""
-            raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}")
+            lines = [self.schedule.line(*step) for step in (content.step, content.doubled) if step]
+            raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}", lines)
         return content
 
     def fail(self, rank: int, index: int, what: str) -> NoReturn:
         chunk = self.schedule.ranks[rank].steps[index].chunk
         name = self.name((rank, index))
-        raise VerificationError(f"{self.schedule.title}: rank {rank}, chunk {chunk}: {name}: {what}")
+        lines = [self.schedule.line(rank, index)]
+        raise VerificationError(f"{self.schedule.title}: rank {rank}, chunk {chunk}: {name}: {what}", lines)
 
     def name(self, step: tuple[int, int]) -> str:
         rank, index = step

@@ -12,12 +12,14 @@ from os import PathLike
 from typing import Any
 
 from pycollective import checks
+from pycollective.schedule.colours import chunk_colour
 from pycollective.schedule.schedule import Schedule, Step
 
 __all__ = ["draw", "figure"]
 
 _INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
-_PALETTE = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#db2777")
+_LISTED = 24
+"""Chunks that the legend lists; more have a bar of colours."""
 _START = -0.9  # when the initial contributions are there
 _RESTED = 0.6  # how long before its reader an arrow begins if the data has lain there for longer
 _LANDING = 0.55  # how long after its step a push is drawn to arrive
@@ -62,7 +64,7 @@ def figure(schedule: Schedule) -> Any:
 
     times = step_times(schedule)
     last = max((time for lane in times for time in lane), default=0)
-    picture = Figure(figsize=(2.2 + 0.62 * (last + 2), 1.5 + 0.46 * schedule.size), dpi=150, layout="constrained")
+    picture = Figure(figsize=(2.6 + 0.62 * (last + 2), 1.9 + 0.46 * schedule.size), dpi=150, layout="constrained")
     axes = picture.subplots()
     _draw_lanes(axes, schedule, last)
     moving = arrows(schedule, times)
@@ -73,6 +75,8 @@ def figure(schedule: Schedule) -> Any:
             _draw_step(axes, time, rank, step, schedule.chunks)
     picture.suptitle(schedule.title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
     _draw_legend(picture, schedule)
+    if schedule.chunks > _LISTED:
+        _draw_chunk_bar(picture, axes, schedule.chunks)
     return picture
 
 
@@ -115,21 +119,13 @@ def arrows(schedule: Schedule, times: list[list[int]]) -> list[Arrow]:
     return moving
 
 
-def _colour(chunk: int, chunks: int) -> Any:
-    """A palette while it lasts, then as many hues as there are chunks."""
-    if chunks <= len(_PALETTE):
-        return _PALETTE[chunk]
-    from matplotlib import colormaps
-
-    return colormaps["turbo"](0.05 + 0.9 * chunk / (chunks - 1))
-
-
 def _draw_lanes(axes: Any, schedule: Schedule, last: int) -> None:
     for rank in range(schedule.size):
         axes.plot([_START, last + 0.7], [rank, rank], color=_LANE, linewidth=6, solid_capstyle="round", zorder=0)
-    axes.set_yticks(range(schedule.size), [f"rank {rank}" for rank in range(schedule.size)], fontsize=9, color=_INK)
+    axes.set_yticks(range(schedule.size), [str(rank) for rank in range(schedule.size)], fontsize=9, color=_INK)
+    axes.set_ylabel("rank", fontsize=9, color=_INK)
     axes.set_xticks(range(last + 1), [str(time + 1) for time in range(last + 1)], fontsize=8, color=_INK)
-    axes.set_xlabel("time in steps", fontsize=8, color=_INK)
+    axes.set_xlabel("time in steps", fontsize=9, color=_INK)
     axes.set_xlim(_START - 0.25, last + 0.9)
     axes.set_ylim(schedule.size - 0.45, -0.55)
     axes.tick_params(length=0)
@@ -144,7 +140,7 @@ def _draw_arrow(axes: Any, arrow: Arrow, chunks: int, crowded: bool) -> None:
         zorder=2,
         arrowprops={
             "arrowstyle": "-|>,head_length=0.35,head_width=0.16",
-            "color": _colour(arrow.chunk, chunks),
+            "color": chunk_colour(arrow.chunk, chunks),
             "linewidth": 0.7 if crowded else 1.1,
             "linestyle": (0, (3, 1.5)) if arrow.push else "-",
             "alpha": 0.55 if crowded else 0.85,
@@ -157,12 +153,24 @@ def _draw_arrow(axes: Any, arrow: Arrow, chunks: int, crowded: bool) -> None:
 
 def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None:
     """Filled where something is combined, open where it is copied, with a halo where the result is complete."""
-    colour = _colour(step.chunk, chunks)
+    colour = chunk_colour(step.chunk, chunks)
     if step.complete:
         axes.plot(time, rank, "o", markersize=13, color=colour, alpha=0.25, markeredgewidth=0, zorder=1)
     face = colour if len(step.sources) > 1 else _PAPER
     style = {"markersize": 8, "markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.8}
     axes.plot(time, rank, "o", zorder=3, **style)
+
+
+def _draw_chunk_bar(picture: Any, axes: Any, chunks: int) -> None:
+    """The legend of more chunks than can be listed: a bar of their colours."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    colours = ListedColormap([chunk_colour(chunk, chunks) for chunk in range(chunks)])
+    bar = picture.colorbar(ScalarMappable(Normalize(-0.5, chunks - 0.5), colours), ax=axes, pad=0.01, aspect=30)
+    bar.set_label("chunk", fontsize=9, color=_INK)
+    bar.ax.tick_params(labelsize=8, color=_INK)
+    bar.ax.invert_yaxis()
 
 
 def _draw_legend(picture: Any, schedule: Schedule) -> None:
@@ -181,8 +189,9 @@ def _draw_legend(picture: Any, schedule: Schedule) -> None:
         entries.append(mark("holds all contributions", **halo))
     entries.append(mark("read by a peer", linewidth=1.1))
     entries += [mark("written to a peer", linewidth=1.1, linestyle=(0, (3, 1.5)))] * pushes
-    if 1 < schedule.chunks <= len(_PALETTE):
+    if 1 < schedule.chunks <= _LISTED:
         for chunk in range(schedule.chunks):
-            entries.append(Line2D([], [], label=f"chunk {chunk}", color=_colour(chunk, schedule.chunks), linewidth=4))
+            colour = chunk_colour(chunk, schedule.chunks)
+            entries.append(Line2D([], [], label=f"chunk {chunk}", color=colour, linewidth=4))
     columns = max(2, int(picture.get_size_inches()[0] / 1.45))
     picture.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False, fontsize=7.5)

@@ -79,7 +79,10 @@ class _Run:
                     blocked[rank] = waiting
             if ranks and not self.moved:
                 stuck = "; ".join(self.describe_wait(rank, *blocked[rank]) for rank in ranks)
-                raise VerificationError(f"{self.schedule.title}: deadlock: {stuck}")
+                steps = [(rank, index) for rank in ranks if (index := blocked[rank][0]) is not None]
+                raise VerificationError(
+                    f"{self.schedule.title}: deadlock: {stuck}", [self.schedule.line(*step) for step in steps]
+                )
         return self.order
 
     def play(self, rank: int) -> Iterator[tuple[int | None, Wait]]:
@@ -134,7 +137,8 @@ class _Run:
             if known[peer] < counter:
                 raise VerificationError(
                     f"{self.schedule.title}: race: rank {rank} uses a slot of its scratch again while"
-                    f" {self.name(peer, counter)} may still read it"
+                    f" {self.name(peer, counter)} may still read it",
+                    [self.line(peer, counter)],
                 )
 
     def touch(self, rank: int, index: int, call: int, tile: int, counter: int) -> None:
@@ -166,7 +170,8 @@ class _Run:
                     name = self.name(rank, counter)
                     raise VerificationError(
                         f"{self.schedule.title}: race on chunk {chunk} of {place_name(owner, place)}:"
-                        f" {name} touches it when rank {owner} {when} the call"
+                        f" {name} touches it when rank {owner} {when} the call",
+                        [self.line(rank, counter)],
                     )
                 self.buffer_touches[owner][rank] = counter
             if place == IN and self.schedule.placement.inplace:
@@ -184,7 +189,8 @@ class _Run:
         chunk = self.schedule.ranks[rank].steps[self.index(counter)].chunk
         raise VerificationError(
             f"{self.schedule.title}: race on chunk {chunk} of {place_name(owner, place)}:"
-            f" nothing orders {self.name(peer, peer_counter)} and {self.name(rank, counter)}"
+            f" nothing orders {self.name(peer, peer_counter)} and {self.name(rank, counter)}",
+            [self.line(peer, peer_counter), self.line(rank, counter)],
         )
 
     def leave(self, rank: int, call: int) -> None:
@@ -194,7 +200,8 @@ class _Run:
             if self.clocks[rank][peer] < counter:
                 raise VerificationError(
                     f"{self.schedule.title}: race: rank {rank} leaves the call while"
-                    f" {self.name(peer, counter)} may still touch its buffers"
+                    f" {self.name(peer, counter)} may still touch its buffers",
+                    [self.line(peer, counter)],
                 )
         self.buffer_touches[rank].clear()
 
@@ -204,6 +211,10 @@ class _Run:
 
     def name(self, rank: int, counter: int) -> str:
         return self.name_step(rank, self.index(counter))
+
+    def line(self, rank: int, counter: int) -> str:
+        """ "file:line" of the statement that the step executes."""
+        return self.schedule.line(rank, self.index(counter))
 
     def name_step(self, rank: int, index: int) -> str:
         return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"

@@ -29,16 +29,20 @@ class LoweredStep:
         entered: peers that must have entered the call before.
         depth: the longest chain of dependencies up to here.
         position: index in the rank's list, set by the pass that orders the steps.
+        line: "file:line" of the statement; empty for what is only brought in.
     """
 
-    __slots__ = ("chunk", "complete", "depends", "depth", "entered", "position", "rank", "sources", "targets")
+    __slots__ = ("chunk", "complete", "depends", "depth", "entered", "line", "position", "rank", "sources", "targets")
 
-    def __init__(self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool) -> None:
+    def __init__(
+        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str
+    ) -> None:
         self.rank = rank
         self.chunk = chunk
         self.sources = sources
         self.targets = targets
         self.complete = complete
+        self.line = line
         self.depends: list[LoweredStep] = []
         self.entered: set[int] = set()
         self.depth = 0
@@ -164,7 +168,7 @@ class _Lowering:
     def execute(self, value: Value) -> None:
         """One execution: the step itself, and the copies to private outputs elsewhere."""
         sources = self._sources(value)
-        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete)
+        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line)
         self._copy_to_results(value)
 
     def _copy_to_results(self, value: Value) -> None:
@@ -173,7 +177,7 @@ class _Lowering:
         for rank in value.finals:
             if rank != value.rank:
                 source = self._locate(value, rank, rank)
-                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False)
+                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line)
 
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.
@@ -211,17 +215,20 @@ class _Lowering:
         for value in group:
             sources = self._sources(value)
             cells.append(self._new_cell(value))
-            self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete)
+            self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete, value.line)
         for value, cell in zip(group, cells, strict=True):
             source = Source(cell.rank, cell.place, self._reduces and value.raw)
             outputs = self._output_at[value] = self._live_outputs(value)
-            self._emit(value.rank, value.chunk, [source], [Target(rank, OUT) for rank in outputs], False)
+            targets = [Target(rank, OUT) for rank in outputs]
+            self._emit(value.rank, value.chunk, [source], targets, False, value.line)
 
     def _sources(self, value: Value) -> list[Source]:
         return [self._locate(source, name, value.rank) for source, name in value.sources]
 
-    def _emit(self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool) -> None:
-        step = LoweredStep(rank, chunk, sources, targets, complete)
+    def _emit(
+        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str = ""
+    ) -> None:
+        step = LoweredStep(rank, chunk, sources, targets, complete, line)
         depends = step.depends
         for source in sources:
             if source.place < 0 and source.rank != rank:

@@ -9,15 +9,16 @@ import importlib
 import pkgutil
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeVar
-from zlib import crc32
 
 from pycollective import checks
 from pycollective.errors import TopologyError
+from pycollective.schedule import user_files
 from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.rank_counts import RankCounts, declared, refusal
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -40,6 +41,7 @@ class TopologyInfo:
             or "chunk" (the order depends on the chunk). The verifier proves it.
         collectives: the collectives that it has.
         doc: the first line of its documentation.
+        ranks: the rule for the number of ranks; None: any.
     """
 
     name: str
@@ -48,6 +50,7 @@ class TopologyInfo:
     order: Order
     collectives: tuple[str, ...]
     doc: str
+    ranks: RankCounts | None = None
 
     def _repr_html_(self) -> str:
         return _shown_in_notebooks(self.cls)
@@ -55,11 +58,15 @@ class TopologyInfo:
 
 _NAME = re.compile(r"[\w+-]+")  # so that name(parameter=value) and FILE.py:name can be read
 _registered: dict[str, TopologyInfo] = {}
-_executed: dict[Path, bytes] = {}  # users' files, as they were read
+_homes: dict[str, str] = {}  # by name: FILE:CLASS
+_former: weakref.WeakSet[type] = weakref.WeakSet()  # classes that others have replaced
 _loaded = False
+_OWN = "pycollective.topologies"
 
 
-def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[type[_T]], type[_T]]:
+def topology(
+    name: str, *, small: int = 0, order: Order = "chunk", ranks: object = None, replace: bool = False
+) -> Callable[[type[_T]], type[_T]]:
     """Register a class as the topology `name`.
 
     Its methods are named as collectives and take a `Program`, and `root` where the collective has one. The class
@@ -70,11 +77,15 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         name: how the topology is asked for.
         small: up to how many bytes the `<collective>_small` variants are used.
         order: the claim about the order of reduction, see `TopologyInfo`; proved by the verifier.
+        ranks: the numbers of ranks that it supports: a number, several, `multiple_of(4)`, `multiple_of("parameter")`,
+            or a function of the number (or of the topology and the number) whose docstring names the rule; None: any.
+        replace: take the place of the topology that has the name, if there is one.
 
     Returns:
         the decorator of a class.
 
     Raises:
+        TypeError, ValueError: `ranks` is none of these.
         TopologyError: the name is taken or has odd characters, the order is unknown, the class has no collective, or
             takes parameters by an __init__ of its own.
     """
@@ -84,6 +95,9 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
     if not isinstance(order, str) or order not in ORDERS:
         raise TopologyError(f"topology {name!r}: order {order!r} is none of {', '.join(ORDERS)}")
 
+    counts = declared(ranks)
+    replace = checks.flag(replace, "replace")
+
     def register(cls: type[_T]) -> type[_T]:
         checks.instance(cls, f"what is decorated as the topology {name!r}", type, "a class")
         collectives = tuple(collective for collective in COLLECTIVES if callable(getattr(cls, collective, None)))
@@ -92,11 +106,16 @@ def topology(name: str, *, small: int = 0, order: Order = "chunk") -> Callable[[
         made = _as_dataclass(cls)
         if not hasattr(made, "_repr_html_"):
             made._repr_html_ = _shown_in_notebooks  # type: ignore[attr-defined]
-        known = _registered.get(name)
-        if known is not None and _home(known.cls) != _home(made):
-            raise TopologyError(f"topology {name!r} is already registered by {_home(known.cls)}")
+        if not cls.__module__.startswith(_OWN):
+            _load_own()  # or a name of the package's own would be free until one of them is asked for
+        if name in _registered:
+            if not replace:
+                hint = "choose another name, or register with replace=True"
+                raise TopologyError(f"topology {name!r} is already registered by {_homes[name]}; {hint}")
+            _former.add(_registered[name].cls)
         doc = (cls.__doc__ or "").strip().partition("\n")[0]
-        _registered[name] = TopologyInfo(name, made, small, order, collectives, doc)
+        _registered[name] = TopologyInfo(name, made, small, order, collectives, doc, counts)
+        _homes[name] = _home(made)
         return made
 
     return register
@@ -121,7 +140,7 @@ def _shown_in_notebooks(topology: object) -> str:
 
 
 def _home(cls: type) -> str:
-    """Where a class was written: a file that is loaded again may replace its own topologies, no others'."""
+    """Where a class was written, as FILE:CLASS."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return f"{file or cls.__module__}:{cls.__qualname__}"
 
@@ -141,7 +160,7 @@ def info(topology: object) -> TopologyInfo:
     for row in _registered.values():
         if row.cls is cls:
             return row
-    if any(_home(row.cls) == _home(cls) for row in _registered.values()):
+    if cls in _former:
         raise TopologyError(f"{cls.__qualname__} has been defined anew since this one was made: make it again")
     raise TopologyError(f"{cls.__qualname__} is no topology: decorate it with @topology(name)")
 
@@ -176,6 +195,20 @@ def get(topology: object) -> Any:
     except TypeError as error:  # schedules are remembered by their topology
         raise TopologyError(f"{topology!r}: {error}; parameters are numbers, strings or tuples of such") from None
     return instance
+
+
+def check_ranks(topology: object, size: int) -> None:
+    """TopologyError where a topology does not support so many ranks; it names the nearest numbers that it does."""
+    rule = info(topology).ranks
+    instance = get(topology)
+    if rule is not None and not rule.takes(instance, size):
+        raise TopologyError(refusal(label(instance), rule, instance, size))
+
+
+def supports(topology: object, size: int) -> bool:
+    """Whether a topology supports so many ranks."""
+    rule = info(topology).ranks
+    return rule is None or rule.takes(get(topology), size)
 
 
 def takes_small(topology: object, collective: str, nbytes: int) -> bool:
@@ -213,8 +246,15 @@ def describe() -> list[TopologyInfo]:
     return [_registered[name] for name in names()]
 
 
+def find(where: str) -> Any:
+    """The topology that a text names: a name, "wheel(hub=3)" or "FILE.py:NAME". Raises as `get` and `load`."""
+    return load(where) if ".py" in checks.text(where, "where") else get(where)
+
+
 def load(where: str) -> Any:
     """The topology `NAME` of a user's file, from "FILE.py:NAME"; NAME is the registered name or the class.
+
+    The file may import its siblings. It is run once, and anew when it or one of these has been edited.
 
     Args:
         where: "FILE.py:NAME". Parameters may follow: "FILE.py:wheel2(hub=1)". Without ":NAME" the file must define
@@ -234,9 +274,9 @@ def load(where: str) -> Any:
     except OSError as error:
         raise TopologyError(f"{where!r:.100}: {error.strerror}") from None
     if not found_file:
-        raise TopologyError(f"{where!r}: there is no file {path}")
+        raise TopologyError(f"{where!r}: there is no file {path}{user_files.near_files(file)}")
     _execute(file)
-    rows = [row for row in _registered.values() if _home(row.cls).startswith(f"{file}:")]
+    rows = defined_in(file)
     wanted, bracket, rest = name.partition("(")
     found = [row for row in rows if not name or wanted in (row.name, row.cls.__name__)]
     if len(found) != 1:
@@ -245,19 +285,26 @@ def load(where: str) -> Any:
     return get(found[0].name + bracket + rest)
 
 
-def _execute(file: Path) -> None:
-    """Run a user's file as a module of its own name, so that nothing can be shadowed; once, until it is edited.
+def defined_in(file: Path) -> list[TopologyInfo]:
+    """The rows of the topologies that a file has registered."""
+    return [row for row in _registered.values() if _homes[row.name].startswith(f"{file}:")]
 
-    Compiled from its text: cached bytecode misses edits made within a second.
-    """
-    source = file.read_bytes()
-    if _executed.get(file) == source:  # to define its classes anew would make strangers of their instances
+
+def _execute(file: Path) -> None:
+    """Run a user's file, once until it is edited: then its topologies take the place of those of before."""
+    edited = user_files.changed(file)
+    if not edited:  # to define its classes anew would make strangers of their instances
         return
-    module = ModuleType(f"pycollective_user_{file.stem}_{crc32(bytes(file)):08x}")
-    module.__file__ = str(file)
-    sys.modules[module.__name__] = module
-    exec(compile(source, str(file), "exec"), module.__dict__)
-    _executed[file] = source
+    before = [row for path in edited for row in defined_in(path)]
+    for row in before:
+        del _registered[row.name]
+    try:
+        user_files.execute(file, edited)
+    except BaseException:
+        for row in before:
+            _registered.setdefault(row.name, row)
+        raise
+    _former.update(row.cls for row in before)
 
 
 def _find(name: str) -> TopologyInfo:
@@ -275,9 +322,9 @@ def _load_own() -> None:
     global _loaded
     if _loaded:
         return
-    package = importlib.import_module("pycollective.topologies")
+    package = importlib.import_module(_OWN)
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"pycollective.topologies.{module.name}")
+        importlib.import_module(f"{_OWN}.{module.name}")
     _loaded = True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pycollective import checks
@@ -76,6 +76,7 @@ class Step:
         chunk: the chunk that is worked on, the same for all sources and targets.
         complete: the result holds all contributions and no source did: postscale belongs here.
         consumed: somebody waits for exactly this step, so progress must be published after it.
+        line: "file:line" of the statement that it executes; empty for copies that the compiler adds.
     """
 
     chunk: int
@@ -84,6 +85,7 @@ class Step:
     waits: tuple[Wait, ...] = ()
     complete: bool = False
     consumed: bool = False
+    line: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,10 @@ class Schedule:
         from pycollective.schedule.display import can_draw, schedule_table
 
         return None if can_draw(self) else schedule_table(self)
+
+    def line(self, rank: int, index: int) -> str:
+        """ "file:line" of the statement that a step executes; empty where there is none."""
+        return self.ranks[rank].steps[index].line
 
     @functools.cached_property
     def _rereads_outputs(self) -> bool:

@@ -28,6 +28,7 @@ class Value:
         complete: a reducing collective, and full, and no source was.
         reads: the (reader, name) pairs of the executions that are needed.
         finals: the ranks whose result it is.
+        line: "file:line" of the statement that produces it; empty for what is there at the start.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Value:
         "destinations",
         "finals",
         "full",
+        "line",
         "origin",
         "rank",
         "raw",
@@ -51,6 +53,7 @@ class Value:
         destinations: tuple[int, ...],
         full: bool,
         complete: bool,
+        line: str = "",
     ) -> None:
         self.rank = rank
         self.chunk = chunk
@@ -60,6 +63,7 @@ class Value:
         self.origin: Value = sources[0][0].origin if len(sources) == 1 else self
         self.full = full
         self.complete = complete
+        self.line = line
         self.reads: list[tuple[Value, int]] = []
         self.finals: list[int] = []
 
@@ -152,9 +156,9 @@ def _execute(
     full = mask == everyone
     complete = reduces and full and not any_full
     if statement.at is None or (pull_copies and len(sources) == 1):
-        group = [Value(rank, chunk, sources, (rank,), full, complete) for rank in destinations]
+        group = [Value(rank, chunk, sources, (rank,), full, complete, statement.line) for rank in destinations]
     else:
-        group = [Value(statement.at, chunk, sources, destinations, full, complete)]
+        group = [Value(statement.at, chunk, sources, destinations, full, complete, statement.line)]
     for value in group:
         holds[value] = mask
     return group

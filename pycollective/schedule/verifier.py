@@ -17,6 +17,7 @@ from pycollective.schedule.collectives import COLLECTIVES, collective_named
 from pycollective.schedule.compiler import compile
 from pycollective.schedule.contributions import ProvenOrder, check_contributions
 from pycollective.schedule.interleaving import check_interleavings
+from pycollective.schedule.program import MOST_RANKS
 from pycollective.schedule.registry import Order
 from pycollective.schedule.schedule import IN, OUT, Placement, Schedule, Wait, describe_step
 
@@ -77,7 +78,7 @@ def verify(schedule: Schedule, order: Order | None = None) -> Report:
 
 def verify_topology(
     topology: object,
-    sizes: Iterable[int] = range(1, 18),
+    sizes: Iterable[int] | None = None,
     placements: Iterable[Placement] = tuple(Placement),
     collectives: Iterable[str] | None = None,
     roots: Iterable[int] | None = None,
@@ -86,7 +87,7 @@ def verify_topology(
 
     Args:
         topology: a name, "wheel(hub=3)", a class or an instance.
-        sizes: numbers of ranks.
+        sizes: numbers of ranks; default those from 1 to 17 that the topology supports, or the least that it does.
         placements: placements to compile for.
         collectives: only these; default all that the topology has.
         roots: only these; default the first, the last and one between.
@@ -106,8 +107,21 @@ def verify_topology(
     some = checks.items(placements, "placements", "placements")
     for i, placement in enumerate(some):
         checks.instance(placement, f"placements[{i}]", Placement, "a Placement")
-    counts = checks.integers(sizes, "sizes", 1)
+    counts = supported_sizes(instance) if sizes is None else checks.integers(sizes, "sizes", 1)
     return _reports(instance, counts, some, chosen, None if roots is None else checks.integers(roots, "roots", 0))
+
+
+def supported_sizes(topology: object) -> list[int]:
+    """The numbers of ranks from 1 to 17 that a topology supports, or the least above where it supports none of them.
+
+    Raises:
+        TopologyError: as `registry.get`; or it supports none up to MOST_RANKS.
+    """
+    found = [size for size in range(1, 18) if registry.supports(topology, size)]
+    found = found or [size for size in range(18, MOST_RANKS + 1) if registry.supports(topology, size)][:1]
+    if not found:
+        raise TopologyError(f"{registry.label(topology)} supports no number of ranks up to {MOST_RANKS}")
+    return found
 
 
 def _reports(

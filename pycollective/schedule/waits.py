@@ -127,6 +127,7 @@ def _finish(
                 step.waits,
                 step.lowered.complete,
                 (rank, count) in consumed,
+                step.lowered.line,
             )
             for count, step in enumerate(mine, start=1)
         )

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec.structs import replace as changed
+
 from pycollective.bench.goals import GOALS, Comparison, groups_for, outcome_of
 from pycollective.bench.plan import OURS
 from pycollective.bench.result import Row, collect_provenance
@@ -15,7 +17,7 @@ ONE = Comparison("a row", "Open MPI", 2, (2,), (4096,))
 
 
 def theirs(**change: object) -> Row:
-    return replace(ROW, library="openmpi", topology="", path="plain", **{"time_us": 30.0, **change})  # type: ignore[arg-type]
+    return changed(ROW, library="openmpi", topology="", path="plain", **{"time_us": 30.0, **change})  # type: ignore[arg-type]
 
 
 def test_the_issue_s_rows_are_all_there() -> None:
@@ -49,7 +51,12 @@ def test_each_library_counts_with_its_faster_form() -> None:
 
 def test_the_worst_case_is_shown() -> None:
     two = replace(ONE, sizes=(4096, 8192))
-    rows = [ROW, theirs(rounds_us=[50.0] * 3), replace(ROW, size=8192), theirs(size=8192, rounds_us=[20.0] * 3)]
+    rows = [
+        ROW,
+        theirs(rounds_us=[50.0] * 3),
+        changed(ROW, size=8192),
+        theirs(size=8192, rounds_us=[20.0] * 3),
+    ]
     outcome = outcome_of(two, rows)
     assert outcome is not None
     assert "8 KiB" in outcome.case
@@ -64,8 +71,8 @@ def test_a_missing_side_is_no_outcome() -> None:
 
 def test_bfloat16_is_compared_with_our_own_float32() -> None:
     one = Comparison("a row", "float32", 1 / 1.2, (2,), (4096,), dtype="bfloat16")
-    half = replace(ROW, type="bfloat16", rounds_us=[11.0, 11.0, 44.0])
-    other = replace(ROW, topology="ring", time_us=1.0, rounds_us=[1.0] * 3)
+    half = changed(ROW, type="bfloat16", rounds_us=[11.0, 11.0, 44.0])
+    other = changed(ROW, topology="ring", time_us=1.0, rounds_us=[1.0] * 3)
     outcome = outcome_of(one, [ROW, half, other])
     assert outcome is not None
     assert abs(outcome.ratio.median - 10 / 11) < 1e-9

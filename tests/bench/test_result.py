@@ -6,13 +6,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
+import msgspec
 import pytest
 
 from pycollective.bench.cases import Case
 from pycollective.bench.measure import Measured
 from pycollective.bench.plan import Budget, Candidate, Options, Plan, short_options, sweep_groups
 from pycollective.bench.plot import plot_rows
-from pycollective.bench.result import Result, Row, collect_provenance, make_row, read_json, to_csv, to_json
+from pycollective.bench.result import Result, Row, collect_provenance, json_schema, make_row, read_json, to_csv, to_json
 from pycollective.bench.table import format_number, format_time, pivot_table, row_table
 
 CASE = Case("allreduce", "float32", "sum", 1024, 4)
@@ -50,6 +52,16 @@ def test_json_comes_back() -> None:
 def test_a_notebook_shows_the_table() -> None:
     text = result()._repr_html_()
     assert "star2" in text and "openmpi" in text and "20.00" in text and text.count("<pre") == text.count("</pre>") == 1
+
+
+def test_json_is_valid_by_its_schema() -> None:
+    schema = json.loads(json_schema())
+    jsonschema.Draft202012Validator(schema).validate(json.loads(to_json(result())))
+    for change in ({"ranks": "4"}, {"extra": 1}):
+        document = json.loads(to_json(result()))
+        document["rows"][0].update(change)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft202012Validator(schema).validate(document)
 
 
 def test_nothing_in_it_says_where_files_lie() -> None:
@@ -141,6 +153,11 @@ def test_tables() -> None:
 
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    assert plot_rows(rows(), tmp_path / "one.png") == [tmp_path / "one.png"]
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    several = [*rows(), *(msgspec.structs.replace(row, op="max") for row in rows())]
+    names = [path.name for path in plot_rows(several, tmp_path / "two.svg")]
+    assert names == ["two-allreduce-float32.svg", "two-allreduce-float32-max.svg"]
     written = plot_rows(rows(), tmp_path)
     assert [path.name for path in written] == ["allreduce-float32.svg"]
     assert "star2" in written[0].read_text() or written[0].stat().st_size > 10_000

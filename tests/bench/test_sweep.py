@@ -57,6 +57,30 @@ def test_sweep_with_a_topology_from_a_file(tmp_path: Path, peers: str) -> None:
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + len(result.rows)
 
 
+def test_the_options_of_nccl_tests(tmp_path: Path) -> None:
+    """-b, -e and -f give the sizes, -n the timed calls, -w the calls before and -c the checked ones."""
+    words = ["direct", "--ranks", "2", "--peers", "none", "--paths", "windows", "--json", "--plot", "x.png"]
+    done = bench(tmp_path, *words, "-b", "8", "-e", "32", "-f", "2", "-n", "7", "-w", "3", "-c", "2")
+    assert done.returncode == 0, done.stderr
+    rows = read_json(done.stdout).rows
+    assert [row.size for row in rows] == [8, 16, 32]
+    assert all((row.repetitions, len(row.rounds_us), row.wrong) == (7, 1, 0) for row in rows)
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    done = bench(tmp_path, *words, "-b", "8", "-e", "8", "-n", "1", "-w", "0", "-c", "0")
+    assert [(row.size, row.wrong) for row in read_json(done.stdout).rows] == [(8, None)]
+
+
+def test_a_topology_is_measured_on_the_ranks_that_it_supports(tmp_path: Path) -> None:
+    (tmp_path / "even.py").write_text(STAR.replace('order="rank"', "ranks=2"))
+    words = ["--quick", "--sizes", "4", "--topology", "even.py:star_of_a_test", "--peers", "none", "--json"]
+    done = bench(tmp_path, *words, "--ranks", "2,3")
+    assert {row.ranks for row in read_json(done.stdout).rows} == {2}
+    assert "without star_of_a_test: star_of_a_test takes 2 ranks, not 3; the nearest supported: 2" in done.stderr
+    done = bench(tmp_path, *words, "--ranks", "3")
+    assert done.returncode == 2
+    assert done.stderr == "✗ star_of_a_test takes 2 ranks, not 3; the nearest supported: 2\n"
+
+
 def test_on_ranks_that_somebody_else_started(tmp_path: Path) -> None:
     (tmp_path / "star.py").write_text(STAR)
     words = ["-m", "pycollective.bench", *QUICK, "--peers", "none", "--json", "out.json"]
@@ -74,7 +98,13 @@ def test_on_ranks_that_somebody_else_started(tmp_path: Path) -> None:
         (["--op", "sun"], "'sun'"),
         (["--op", ""], "no ops"),
         (["--peers", "glue"], "'glue'"),
-        (["--json", "-", "--csv", "-"], "can have stdout"),
+        (["--json", "--csv", "-"], "can have standard output"),
+        (["-b", "4"], "--sizes and -b, -e, -f both give the sizes"),
+        (["-n", "5"], "--quick and -n"),
+        (["-c", "-1"], "'--check'"),
+        (["--plot", "x.jpg"], "x.jpg: write one of .png"),
+        (["--dtype", "float31"], "float31"),
+        (["--ranks", "two"], "rank counts are written as 1-17"),
         (["--json", "/proc/out.json"], "/proc/out.json"),
         (["--csv", "star.py/out.csv"], "star.py"),
         (["--plot", "/proc/plots"], "/proc/plots"),
@@ -84,6 +114,7 @@ def test_a_mistake_is_said_before_anything_starts(tmp_path: Path, words: list[st
     done = bench(tmp_path, *QUICK, "--ranks", "2", "--peers", "none", *words)
     assert done.returncode == 2, done.stdout
     assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert "without" not in done.stderr + done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["star.py"]
 

@@ -27,7 +27,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "ranks": (["verify", "ring", "--ranks", "x"], "rank counts are written as 1-17"),
     "no ranks": (["verify", "ring", "--ranks", "0"], "rank counts are from 1 to 65536"),
     "enormous ranks": (["verify", "ring", "--ranks", "1-99999999999999"], "rank counts are from 1 to 65536"),
-    "enormous ranks to draw": (["draw", "ring", "--ranks", "99999999"], "size must be an integer of at most 65536"),
+    "enormous ranks to draw": (["draw", "ring", "--ranks", "99999999"], "rank counts are from 1 to 65536"),
     "collective": (["verify", "ring", "--collective", "nope"], "no collective is called 'nope'"),
     "a file that fails": (["verify", "failing.py"], r"ZeroDivisionError: division by zero (.*failing.py:1)"),
     "a file that is not there": (["draw", "none.py"], "there is no file none.py"),
@@ -42,7 +42,26 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "bandwidth": (["simulate", "ring", "--bandwidth", "0B/s"], "bandwidth must be a number, above 0"),
     "folder": (["simulate", "ring", "--json", "none/x.json"], "there is no folder none"),
     "enormous launch": (["run", "-np", "99999999", "true"], "4096"),
-    "no such command": (["verfiy", "ring"], "verfiy"),
+    "no such command": (["verfiy", "ring"], "did you mean verify?"),
+    "no such option": (["draw", "ring", "--rnaks", "4"], "--ranks"),
+    "no topology": (["verify"], "name a topology"),
+    "nearly a file": (["verify", "faling.py"], "there is no file faling.py; did you mean failing.py?"),
+    "nearly a collective": (["simulate", "ring", "--collective", "alreduce"], "did you mean allreduce?"),
+    "what a topology lacks": (["draw", "ring", "--collective", "alltoall"], "ring has no alltoall; it has allreduce"),
+    "a tile of nothing": (["simulate", "ring", "--tile", "0"], "a tile has at least 1 byte"),
+    "an unreadable result": (["simulate", "ring", "--fit", "failing.py"], "failing.py: not a result of the schema"),
+    "no such result": (["simulate", "ring", "--fit", "failing.pi"], "there is no file failing.pi"),
+    "two for one output": (["simulate", "ring", "--csv", "-", "--json"], "one of --json and --csv"),
+    "a folder to write": (["topologies", "--json", "."], "is a folder"),
+    "nowhere to write": (["doctor", "--json", "none/x.json"], "there is no folder none"),
+    "ranks to explain": (["explain", "--ranks", "5000"], "at most 4096 ranks"),
+    "sizes to explain": (["explain", "--sizes", "x"], "not a size: 'x'"),
+    "nearly an operator": (["bench", "--op", "sun"], "did you mean sum?"),
+    "nearly a type": (["bench", "--dtype", "flot32"], "did you mean float32?"),
+    "a number": (["bench", "-n", "x"], "'--iters'"),
+    "an argument of demo": (["demo", "--epochs", "many"], "'--epochs'"),
+    "no such example": (["demo", "--example", "faling.py"], "did you mean failing.py?"),
+    "an option of run": (["run", "--tga", "true"], "--tag"),
 }
 
 
@@ -59,6 +78,7 @@ def test_what_is_typed_wrong_is_named(name: str, tmp_path: Path, monkeypatch: py
     first, _, last = words.partition(".*")
     assert first in told and last in told
     assert "Traceback" not in told
+    assert len(ended.output.splitlines()) == 1
 
 
 def test_in_a_terminal_of_ascii_letters(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import docs
@@ -23,6 +25,20 @@ def test_every_module_and_folder_is_on_the_map() -> None:
     assert rows and all(row.split(": ", 1)[1] for row in rows), "a module without a docstring"
     folders = {str(file.parent.relative_to(docs.ROOT / "csrc")) for file in (docs.ROOT / "csrc").rglob("*.cpp")}
     assert folders <= set(docs.CPP)
+
+
+def test_the_schemas_are_those_of_what_is_written() -> None:
+    """And they accept the results that are kept in the repository."""
+    published = {file.name: file.read_text() for file in (DOCS / "schemas").iterdir()}
+    assert published == docs.schemas(), "run `make docs` and commit docs/schemas"
+    results = DOCS.parent / "bench" / "results"
+    for schema, result in (("speed", "cpu-speed"), ("engine", "engine-speed")):
+        validate = jsonschema.Draft202012Validator(json.loads(published[f"{schema}.json"])).validate
+        document = json.loads((results / f"{result}.json").read_text())
+        validate(document)
+        document["schema"] = "another"
+        with pytest.raises(jsonschema.ValidationError):
+            validate(document)
 
 
 def test_every_topology_has_its_drawing() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pycollective.schedule import Placement, compile, names
+from pycollective.schedule import Placement, compile, graph, names
+from pycollective.schedule.colours import chunk_colour
 from pycollective.schedule.drawing import Arrow, arrows, draw, figure, step_times
 
 
@@ -24,7 +25,8 @@ def test_every_topology_has_a_picture(topology: str) -> None:
     for size, placement in ((1, Placement.WINDOW), (2, Placement.STAGED), (8, Placement.INPLACE)):
         schedule = compile(topology, "allreduce", size, placement=placement)
         (axes,) = figure(schedule).axes
-        assert [label.get_text() for label in axes.get_yticklabels()] == [f"rank {rank}" for rank in range(size)]
+        assert [label.get_text() for label in axes.get_yticklabels()] == [str(rank) for rank in range(size)]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("time in steps", "rank")
         halos = [line for line in axes.lines if line.get_alpha() == 0.25]
         assert len(halos) == sum(step.complete for mine in schedule.ranks for step in mine.steps)
         assert len(axes.texts) == len(arrows(schedule, step_times(schedule)))
@@ -57,3 +59,40 @@ def test_data_that_has_lain_for_a_while_leaves_when_it_is_read() -> None:
     schedule = compile("halving_doubling", "allreduce", 8, placement=Placement.WINDOW)
     moving = arrows(schedule, step_times(schedule))
     assert all(0 < arrow.end[0] - arrow.begin[0] <= 1 for arrow in moving)
+
+
+@pytest.mark.parametrize("chunks", [1, 8, 9, 16, 64, 256, 5000])
+def test_every_chunk_has_a_colour_of_its_own(chunks: int) -> None:
+    colours = [chunk_colour(chunk, chunks) for chunk in range(chunks)]
+    assert len(set(colours)) == chunks
+    if chunks <= 16:  # so few can be told apart
+        channels = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in colours]
+        pairs = ((one, other) for i, one in enumerate(channels) for other in channels[:i])
+        assert all(sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 40 for one, other in pairs)
+
+
+@pytest.mark.parametrize(("topology", "collective", "ranks"), [("ring", "allreduce", 16), ("direct", "alltoall", 8)])
+def test_the_legend_has_every_chunk(topology: str, collective: str, ranks: int) -> None:
+    pytest.importorskip("matplotlib")
+    schedule = compile(topology, collective, ranks, placement=Placement.WINDOW)
+    picture = figure(schedule)
+    listed = [text.get_text() for text in picture.legends[0].get_texts() if text.get_text().startswith("chunk")]
+    if schedule.chunks <= 24:
+        assert listed == [f"chunk {chunk}" for chunk in range(schedule.chunks)]
+    else:
+        _, bar = picture.axes
+        assert bar.get_ylabel() == "chunk"
+        assert bar.get_ylim() == (schedule.chunks - 0.5, -0.5)
+
+
+def test_the_graph_shows_who_talks_to_whom(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ring = compile("ring", "allreduce", 4, placement=Placement.WINDOW)
+    assert graph.traffic(ring) == {(rank, (rank + 1) % 4): 6 for rank in range(4)}  # 2(n-1) chunks each
+    star = compile("star", "allreduce", 4, placement=Placement.WINDOW)
+    assert set(graph.traffic(star)) == {pair for rank in (1, 2, 3) for pair in ((0, rank), (rank, 0))}
+    (axes,) = graph.figure(ring).axes
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["0", "1", "2", "3"]
+    assert len([text for text in axes.texts if not text.get_text()]) == 4  # arrows
+    graph.draw(ring, tmp_path / "ring.svg")
+    assert "<svg" in (tmp_path / "ring.svg").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pycollective.errors import TopologyError
 from pycollective.schedule import (
     COLLECTIVES,
+    Placement,
     Program,
     compile,
     describe,
@@ -18,10 +20,14 @@ from pycollective.schedule import (
     info,
     label,
     load,
+    multiple_of,
     names,
     registry,
+    simulate,
     topology,
+    verify_topology,
 )
+from pycollective.schedule.verifier import supported_sizes
 from pycollective.topologies.ring import Ring
 from pycollective.topologies.wheel import Wheel
 
@@ -171,6 +177,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     file.write_text(FILE.format(name="ring"))
     with pytest.raises(TopologyError, match="'ring' is already registered by"):
         load(f"{file}:ring")
+    assert label(get("pair")) == "pair"  # a file that fails has changed nothing
 
 
 def test_an_edited_file_replaces_its_own_topology(tmp_path: Path) -> None:
@@ -216,3 +223,116 @@ def test_importing_defines_and_does_no_more() -> None:
         "assert not {'numpy', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_a_name_is_registered_once_whatever_was_loaded_first(tmp_path: Path) -> None:
+    """In a process in which none of the package's own topologies has been asked for."""
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(name="ring"))
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+    assert "TopologyError: topology 'ring' is already registered by" in done.stderr
+
+    @topology("once")
+    class Once(Ring): ...
+
+    def again() -> type:
+        class Once(Ring): ...
+
+        return Once
+
+    with pytest.raises(TopologyError, match="register with replace=True"):
+        topology("once")(again())
+    replaced = topology("once", replace=True)(again())
+    assert info("once").cls is replaced
+    with pytest.raises(TopologyError, match="defined anew"):
+        info(Once)
+
+
+HELPERS = """
+from pycollective.schedule import Program, topology
+
+def neighbours(p: Program) -> list[int]:
+    return {ranks}
+
+@topology("{name}")
+class Helper:
+    def allreduce(self, p: Program) -> None:
+        for c in p.chunks(1):
+            p[p.ranks, c] = p.sum(p[q, c] for q in neighbours(p))
+"""
+USER = """
+from helpers import Helper, neighbours
+from pycollective.schedule import topology
+
+@topology("{name}")
+class User(Helper):
+    pass
+"""
+
+
+def test_a_file_imports_its_siblings(tmp_path: Path) -> None:
+    """Those of its own folder, anew when they are edited; and a sibling's topology is registered once."""
+    for folder, ranks in (("one", "list(p.ranks)"), ("two", "list(p.ranks)[::-1]")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helpers.py").write_text(HELPERS.format(ranks=ranks, name=f"helper_{folder}"))
+        (tmp_path / folder / "user.py").write_text(USER.format(name=f"user_{folder}"))
+
+    def first_source(where: str) -> int:
+        return compile(load(where), "allreduce", 3, placement=Placement.WINDOW).ranks[0].steps[0].sources[0].rank
+
+    one, two = (str(tmp_path / folder / "user.py") for folder in ("one", "two"))
+    assert [first_source(one), first_source(two), first_source(one)] == [0, 2, 0]
+    assert label(load(str(tmp_path / "one" / "helpers.py"))) == "helper_one"
+    assert label(load(one)) == "user_one"
+    (tmp_path / "one" / "helpers.py").write_text(HELPERS.format(ranks="[1, 0, 2]", name="helper_one"))
+    assert first_source(one) == 1
+    assert info("helper_one").cls is not info("helper_two").cls
+    assert str(tmp_path / "one") not in sys.path
+
+
+def test_a_sibling_hides_no_module(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text(FILE.format(name="called_json"))
+    load(str(tmp_path / "json.py"))
+    import json
+
+    assert json.loads("1") == 1
+
+
+def test_supported_numbers_of_ranks_are_declared() -> None:
+    def powers(n: int) -> bool:
+        """a power of two."""
+        return n & (n - 1) == 0
+
+    @topology("eight", ranks=8)
+    class Eight(Ring): ...
+
+    @topology("grid", ranks=multiple_of("width"))
+    class Grid(Ring):
+        width: int = 4
+
+    @topology("cube", ranks=powers)
+    class Cube(Ring): ...
+
+    @topology("wide", ranks=lambda grid, n: n % grid.width == 1)
+    class Wide(Ring):
+        width: int = 4
+
+    for where, size, words in (
+        ("eight", 3, "eight takes 8 ranks, not 3; the nearest supported: 8"),
+        ("grid", 6, "grid takes a multiple of 4 ranks (width), not 6; the nearest supported: 4 and 8"),
+        ("grid(width=3)", 4, "grid(width=3) takes a multiple of 3 ranks"),
+        ("cube", 6, "cube takes a power of two, not 6; the nearest supported: 4 and 8"),
+        ("wide", 6, "the nearest supported: 5 and 9"),
+    ):
+        for use in (compile, simulate):
+            more = () if use is compile else (1000,)
+            with pytest.raises(TopologyError, match=re.escape(words)):
+                use(where, "allreduce", size, *more)
+    assert compile("grid", "allreduce", 8).size == 8
+    assert supported_sizes("eight") == [8]
+    assert supported_sizes("grid") == [4, 8, 12, 16]
+    reports = verify_topology("eight", placements=[Placement.STAGED], collectives=["allreduce"])
+    assert [report.title for report in reports] == ["eight allreduce, 8 ranks, STAGED"]
+    for wrong in ("8", [], 0, lambda: True):
+        with pytest.raises((TypeError, ValueError)):
+            topology("wrong", ranks=wrong)

@@ -25,6 +25,7 @@ from pycollective.schedule import (
     topology,
 )
 from pycollective.schedule.executions import Executions
+from pycollective.schedule.fitting import Measurement, fit
 from pycollective.schedule.messages import FIRST, LAST, messages_of
 from pycollective.schedule.simulator import chunk_sizes
 
@@ -322,3 +323,20 @@ def test_random_programs_move_what_the_compiler_moves(program: Program) -> None:
         if kind & LAST:
             done.add(busy.pop(executions.rank[execution]))
     assert len(done) == len(executions)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2e-10])
+def test_a_fit_finds_the_network_that_the_times_are_from(gamma: float) -> None:
+    truth = Network(3e-6, 2e9, math.inf if gamma == 0 else 1 / gamma)
+    names, sizes = ("ring", "tree", "direct"), (1000, 100_000, 10**7)
+    cases = [(name, "allreduce", n, size) for name in names for n in (2, 4, 8) for size in sizes]
+    exact = [Measurement(*case, None, simulate(*case, truth).seconds) for case in cases]
+    found = fit(exact)
+    assert found.network.latency == pytest.approx(3e-6, rel=1e-3)
+    assert found.network.bandwidth == pytest.approx(2e9, rel=1e-3)
+    assert 1 / found.network.reduction == pytest.approx(gamma, rel=1e-3, abs=1e-13)
+    assert found.largest_error < 1e-3
+    noisy = [replace(one, seconds=one.seconds * (0.9, 1.1)[i % 2]) for i, one in enumerate(exact)]
+    assert 0.05 < fit(noisy).rms_error < 0.11
+    with pytest.raises(ValueError, match="2 measurements"):
+        fit(noisy[:2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,8 +97,11 @@ def test_a_race_names_chunk_and_both_steps() -> None:
     assert str(caught.value) == (
         "ring allreduce, 4 ranks, STAGED: race on chunk 1 of scratch[1] cell 0: nothing orders"
         " step 0 of rank 1 (chunk 1: scratch[1] cell 0 = in[1]) and"
-        " step 1 of rank 2 (chunk 1: scratch[2] cell 2 = in[2] + scratch[1] cell 0)"
+        f" step 1 of rank 2 (chunk 1: scratch[2] cell 2 = in[2] + scratch[1] cell 0) [{caught.value.lines[0]}]"
     )
+    (line,) = caught.value.lines  # the first of the two copies the input in, which no statement says
+    file, _, number = line.rpartition(":")
+    assert Path(file).read_text().splitlines()[int(number) - 1].strip() == "p[c + hop, c] += p[c + hop - 1, c]"
 
 
 def test_a_staged_call_must_not_rely_on_one_array_nor_on_two() -> None:
@@ -148,6 +152,7 @@ def test_a_deadlock_names_who_waits_for_whom() -> None:
         "direct allreduce (small), 2 ranks, STAGED: deadlock:"
         " step 0 of rank 0 (chunk 0: out[0] = in[0] + scratch[1] cell 0) waits for rank 1 to finish step 0;"
         " step 0 of rank 1 (chunk 0: out[1] = scratch[0] cell 0 + in[1]) waits for rank 0 to finish step 0"
+        f" [{', '.join(caught.value.lines)}]"
     )
 
 

@@ -12,6 +12,7 @@ from pycollective.comm.cuda.arrays import ITEMSIZE, View, view
 from pycollective.comm.factors import Factors
 from pycollective.comm.operators import Op
 from pycollective.comm.options import Options
+from pycollective.comm.planner import NCCL, default_text
 from pycollective.comm.teams import setting
 
 NAMES = {number: name for name, number in KIND.items()}
@@ -108,9 +109,12 @@ def make_request(call: Call, out: Any, stream: int, options: Options, rank: int,
     count = sum(call.counts or ()) if name in IN_BLOCKS else either.count
     before, after = options.get("prescale"), options.get("postscale")
     scale = Factors((1.0 if before is None else float(before), 1.0 if after is None else float(after)))
+    topology = options.get("topology")
+    if topology is None and name == "allreduce" and default_text() == NCCL:
+        topology = NCCL
     signature = Signature(
         name, either.dtype, count, call.counts, int(call.root), options.get("op", "sum") if name in REDUCING else "sum",
-        options.get("topology"), scale, int(options.get("max_channels") or 0), call.note,
+        topology, scale, int(options.get("max_channels") or 0), call.note,
     )  # fmt: skip
     request = Request(signature, x, target, either.device, stream, seconds(options.get("timeout")))
     _check(request, rank, size)

@@ -1,0 +1,155 @@
+"""How every command behaves: a mistake is one line with the nearest right name, and exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pycollective.errors import Error
+
+# click's, wherever this version of typer has it
+UsageError: Any = typer.BadParameter.__bases__[0]
+_ClickException: Any = UsageError.__bases__[0]
+
+OPTIONAL = ("--json",)
+"""Options whose value may be left out: then it is "-", standard output."""
+
+
+def complain(what: object) -> None:
+    """Write one line to standard error."""
+    typer.echo(f"✗ {' '.join(str(what).split())}", err=True)
+
+
+@contextlib.contextmanager
+def refusing(extra: str = "") -> Iterator[None]:
+    """What a command cannot do with what was typed is one line, and exit code 2.
+
+    Args:
+        extra: the package's extra that brings what the body imports.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if not extra:
+            raise
+        complain(f"{error}; pip install 'pycollective[{extra}]'")
+        raise typer.Exit(2) from error
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error)
+        raise typer.Exit(2) from error
+    except (Error, ValueError, SyntaxError) as error:
+        complain(error)
+        raise typer.Exit(2) from error
+
+
+def choose(name: str, known: Collection[str], kind: str) -> str:
+    """The name, if it is known.
+
+    Raises:
+        ValueError: it is not; gives the nearest name, and all.
+    """
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"no {kind} is called {name[:80]!r}{meant} (there are {', '.join(known)})")
+
+
+def with_values(args: Sequence[str], options: Collection[str] = OPTIONAL) -> list[str]:
+    """The arguments with "-" as the value of each option in `options` that stands alone."""
+    filled: list[str] = []
+    for at, word in enumerate(args):
+        if word == "--":
+            return [*filled, *args[at:]]
+        following = args[at + 1] if at + 1 < len(args) else "-x"
+        alone = following.startswith("-") and following != "-"
+        filled.append(f"{word}=-" if word in options and alone else word)
+    return filled
+
+
+def _one_line(run: Callable[..., Any], standalone: bool, arguments: dict[str, Any]) -> Any:
+    """Run a command's `main`, whose errors of usage end the process with one line and exit code 2."""
+    if not standalone:
+        return run(standalone_mode=False, **arguments)
+    try:
+        code = run(standalone_mode=False, **arguments)
+    except _ClickException as error:
+        complain(error.format_message())
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+MODULES = {
+    "bench": ("pycollective.bench.cli", "Measure topologies against each other, Open MPI or MPICH, and Gloo."),
+    "demo": ("pycollective.bench.demo", "Train a network with each topology, then race the topologies."),
+}
+"""By command: the module whose `app` it is, imported when it is asked for, and its line in the list of commands."""
+
+
+class Command(TyperCommand):
+    """A command; `--json` alone stands for `--json -`."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        given = {"args": args, "prog_name": prog_name, "complete_var": complete_var, **extra}
+        return _one_line(super().main, standalone_mode, {**given, "windows_expand_args": windows_expand_args})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        takes = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", 0)}
+        parsed: list[str] = super().parse_args(ctx, with_values(args, takes.intersection(OPTIONAL)))
+        return parsed
+
+
+class Group(TyperGroup):
+    """The commands, with those of MODULES."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        given = {"args": args, "prog_name": prog_name, "complete_var": complete_var, **extra}
+        return _one_line(super().main, standalone_mode, {**given, "windows_expand_args": windows_expand_args})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names: list[str] = super().list_commands(ctx)
+        return [*names, *MODULES] if importlib.util.find_spec("pycollective.bench") else names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.list_commands(ctx) and cmd_name in MODULES:
+            return Command(cmd_name, help=MODULES[cmd_name][1])  # enough for the list of commands
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            try:
+                choose(name, known, "command")
+            except ValueError as error:
+                raise UsageError(str(error), ctx) from None
+        if name in known and name in MODULES:
+            command: Any = typer.main.get_command(importlib.import_module(MODULES[name][0]).app)
+            command.name = name
+            return name, command, args[1:]
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,122 @@
+"""`pycollective explain`: which topology, memory and path calls would take on ranks of this host."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pycollective.cli import outputs, selection
+from pycollective.cli.commands import complain, refusing
+from pycollective.cli.units import format_size, parse_sizes
+from pycollective.schedule import compile, get, label
+
+_SECONDS = 120
+_ASK = """
+import dataclasses, json, sys, pycollective
+from pycollective.cli import selection
+words, topologies, collectives, sizes = json.loads(sys.argv[1])
+comm = pycollective.init()
+selection.topologies(words, ())
+found = [
+    dataclasses.asdict(comm.explain(name, size, topology=topology))
+    for topology in topologies for name in collectives for size in sizes
+]
+if comm.rank == 0:
+    print("EXPLAINED" + json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, as it was typed."""
+
+    ranks: str
+    collective: str
+    sizes: str
+
+
+def explain(
+    positional: Sequence[str] | None,
+    named: Sequence[str] | None,
+    request: Request,
+    json: Path | None,
+    plot: Path | None,
+) -> int:
+    """The command: start ranks, let them explain, and print it; 1 when they fail. Exits with 2 for a wrong request."""
+    with refusing("plot" if plot else ""):
+        outputs.check(plot, json)
+        wanted, counts, sizes = _read(request)
+        instances = selection.topologies(positional, named)
+        selection.having(instances, wanted)
+        for instance in instances:
+            for count in counts:
+                selection.supported(instance, [count])
+    labels: list[Any] = [label(one) for one in instances] or [None]
+    question = [[*(positional or ()), *(named or ())], labels, wanted, sizes]
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        found, output = _ask(count, question)
+        if found is None:
+            complain(f"{count} ranks failed: {output.strip().splitlines()[-1] if output.strip() else 'no output'}")
+            return 1
+        rows += [{"ranks": count, **one} for one in found]
+    outputs.write_json(json, "pycollective-explanation/1", {"rows": rows})
+    if json != outputs.STDOUT:
+        _print(rows)
+    if plot is not None:
+        _plot(rows, plot, quiet=json == outputs.STDOUT)
+    return 0
+
+
+def _read(request: Request) -> tuple[list[str], list[int], list[int]]:
+    counts = selection.ranks(request.ranks) if request.ranks else [max(2, len(os.sched_getaffinity(0)))]
+    if counts[-1] > 4096:
+        raise ValueError(f"at most 4096 ranks can be started, not {counts[-1]}")
+    return selection.collectives(request.collective), counts, parse_sizes(request.sizes)
+
+
+def _ask(ranks: int, question: list[Any]) -> tuple[list[dict[str, Any]] | None, str]:
+    """The explanations of ranks that are started for it, and all that they wrote."""
+    launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks)]
+    command = [*launcher, sys.executable, "-c", _ASK, json_text.dumps(question)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {_SECONDS} s"
+    line = next((line for line in done.stdout.splitlines() if line.startswith("EXPLAINED")), None)
+    return (None if line is None else json_text.loads(line.removeprefix("EXPLAINED"))), done.stdout + done.stderr
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for row in rows:
+        console.print(
+            f"[bold]{row['collective']}, {format_size(row['nbytes'])}, {row['ranks']} ranks[/]: "
+            f"topology [bold]{row['topology']}[/], {row['variant']} variant, order of reduction: {row['order']}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        for name, text in (("comm.empty", row["window"]), ("other arrays", row["plain"]), ("why", row["reason"])):
+            console.print(f"  {name + ':':<14}{text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _plot(rows: Sequence[dict[str, Any]], path: Path, quiet: bool) -> None:
+    """The schedule that each explained call runs, each once."""
+    from pycollective.cli.draw import write
+    from pycollective.comm.planner import default_text
+
+    if ".py" in default_text():  # PYCOLLECTIVE_TOPOLOGY
+        selection.find(default_text())
+    drawn = {(row["ranks"], row["collective"], row["topology"], row["variant"]): row for row in rows}
+    labels = [f"{label(get(name))}-{call}-{ranks}-{variant}" for ranks, call, name, variant in drawn]
+    for (ranks, call, name, variant), file in zip(drawn, outputs.pictures(path, labels), strict=True):
+        write(compile(name, call, ranks, small=variant == "small"), file)
+        if not quiet:
+            print(f"plot: {file}")

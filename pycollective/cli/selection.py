@@ -1,0 +1,103 @@
+"""What the words of a command line name: topologies, collectives, numbers of ranks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pycollective.cli.commands import choose
+from pycollective.errors import Error, TopologyError
+from pycollective.schedule import COLLECTIVES, get, info, label, load, names, registry
+from pycollective.schedule.program import MOST_RANKS
+
+
+def topologies(positional: Sequence[str] | None, named: Sequence[str] | None) -> list[Any]:
+    """The topologies that a command is about, each once; empty where none is named.
+
+    Raises:
+        TopologyError, OSError, SyntaxError: as `find`.
+    """
+    words = [*(positional or ()), *(named or ())]
+    return list(dict.fromkeys(instance for where in words for instance in find(where)))
+
+
+def find(where: str) -> list[Any]:
+    """The topologies that a word names: a name, "FILE.py:NAME", all of "FILE.py", or "all".
+
+    Raises:
+        TopologyError: nothing of that name or in that file, or the file raises something when it is run.
+        OSError, SyntaxError: the file cannot be read or compiled.
+    """
+    try:
+        return _find(where)
+    except (Error, OSError, SyntaxError):
+        raise
+    except Exception as error:  # a user's file may raise anything
+        raise TopologyError(f"{where!r}: {type(error).__name__}: {error}{place(error)}") from error
+
+
+def _find(where: str) -> list[Any]:
+    if where == "all":
+        return [get(name) for name in names()]
+    if ".py:" in where or not where.endswith(".py"):
+        return [registry.find(where)]
+    try:
+        return [load(where)]
+    except TopologyError:
+        found = [get(row.cls) for row in registry.defined_in(Path(where).resolve())]
+        if not found:
+            raise
+        return found
+
+
+def place(error: BaseException) -> str:
+    """Where an error was raised that is not one of ours, which name the place themselves: " (FILE:LINE)"."""
+    if isinstance(error, Error):
+        return ""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f" ({last.filename}:{last.lineno})"
+
+
+def collectives(text: str) -> list[str]:
+    """The names in "allreduce,broadcast"; ValueError with the nearest name for one that does not exist."""
+    return [choose(name.strip(), COLLECTIVES, "collective") for name in text.split(",")]
+
+
+def having(instances: Sequence[Any], wanted: Sequence[str]) -> None:
+    """ValueError where a topology lacks one of the collectives."""
+    for instance in instances:
+        there = info(instance).collectives
+        for name in wanted:
+            if name not in there:
+                raise ValueError(f"{label(instance)} has no {name}; it has {', '.join(there)}")
+
+
+def ranks(text: str) -> list[int]:
+    """`"1-3,8"` as [1, 2, 3, 8].
+
+    Raises:
+        ValueError: anything else, or a number below 1 or above MOST_RANKS.
+    """
+    sizes: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            begin, end = int(first), int(last if dash else first)
+        except ValueError:
+            raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}") from None
+        if begin < 1 or end > MOST_RANKS:
+            raise ValueError(f"rank counts are from 1 to {MOST_RANKS}, in {text[:80]!r}")
+        sizes.update(range(begin, end + 1))
+    if not sizes:
+        raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}")
+    return sorted(sizes)
+
+
+def supported(instance: Any, counts: Sequence[int]) -> list[int]:
+    """Of numbers of ranks those that a topology supports; TopologyError where it supports none of them."""
+    found = [count for count in counts if registry.supports(instance, count)]
+    if not found:
+        registry.check_ranks(instance, counts[0])
+    return found

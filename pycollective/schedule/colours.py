@@ -1,0 +1,54 @@
+"""Colours for the chunks of a drawing: distinct for any number of them."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+PALETTE = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#db2777")
+"""Chosen by eye, for as many chunks as it has."""
+_LIGHTNESS = (0.45, 0.72, 0.58)
+"""Of the colours beyond, in OKLab: neighbouring hues differ in it too."""
+
+
+def chunk_colour(chunk: int, chunks: int) -> str:
+    """The colour of one of `chunks` chunks, as "#rrggbb"; no two are the same."""
+    return PALETTE[chunk] if chunks <= len(PALETTE) else colours(chunks)[chunk]
+
+
+@functools.lru_cache(maxsize=16)
+def colours(count: int) -> tuple[str, ...]:
+    """`count` colours whose hues go once round, with the lightness of neighbours as different as it can be."""
+    found: dict[str, None] = {}
+    for number in range(count):
+        hue, lightness, chroma = math.tau * number / count, _LIGHTNESS[number % len(_LIGHTNESS)], 0.17
+        while (colour := _hex(lightness, chroma, hue)) in found:  # where 8 bits do not tell them apart
+            chroma -= 0.004
+            if chroma < 0.02:
+                lightness, chroma = lightness + 0.002, 0.17
+        found[colour] = None
+    return tuple(found)
+
+
+def _hex(lightness: float, chroma: float, hue: float) -> str:
+    """A colour of OKLab (Ottosson 2020) in sRGB, of less chroma where sRGB does not have it."""
+    while True:
+        rgb = _linear_rgb(lightness, chroma * math.cos(hue), chroma * math.sin(hue))
+        if all(-0.0005 <= value <= 1.0005 for value in rgb):
+            return "#" + "".join(f"{round(255 * _gamma(min(max(value, 0.0), 1.0))):02x}" for value in rgb)
+        chroma -= 0.004
+
+
+def _linear_rgb(lightness: float, a: float, b: float) -> tuple[float, float, float]:
+    long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
+    medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+    short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
+    return (
+        4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
+        -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
+        -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * short,
+    )
+
+
+def _gamma(value: float) -> float:
+    return 12.92 * value if value <= 0.0031308 else 1.055 * value ** (1 / 2.4) - 0.055

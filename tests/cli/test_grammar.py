@@ -1,0 +1,204 @@
+"""The options that verify, draw, simulate, explain and bench share, and --json, mean the same in each."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import CLI
+from pycollective.cli.commands import choose, with_values
+from pycollective.cli.main import app
+
+COMMANDS = ("verify", "draw", "simulate", "explain", "bench")
+FILE = """
+from pycollective.schedule import multiple_of, topology
+
+@topology("pairs", ranks=multiple_of(2))
+class Pairs:
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
+
+@topology("deaf")
+class Deaf:
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            p[0, c] = p.sum(p[q, c] for q in p.ranks)
+            for r in range(1, p.size):
+                p[r, c] += p[0, c]
+
+@topology("broken")
+class Broken:
+    def allreduce(self, p):
+        for c in p.chunks(1):
+            p[0, c] = p[1, 1]
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FILE)
+
+
+@dataclass
+class Ended:
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def pycollective(*words: str, code: int = 0) -> Ended:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        app([*words])
+    assert ended.value.code == code, err.getvalue()
+    return Ended(out.getvalue(), err.getvalue())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_shared_options_are_there(command: str) -> None:
+    wide = os.environ | {"COLUMNS": "200"}
+    shown = subprocess.run([*CLI, command, "--help"], capture_output=True, text=True, env=wide)
+    for option in ("--topology", "--collective", "--ranks", "--plot"):
+        assert option in shown.stdout, option
+    assert "TOPOLOGY" in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["draw", "simulate", "verify"])
+def test_a_topology_is_named_by_position_or_by_option(command: str) -> None:
+    words = {"draw": ["--plot", "x.svg"], "simulate": ["--sizes", "1K", "--json"], "verify": ["--json"]}[command]
+    words += ["--collective", "allreduce", "--ranks", "2"]
+    told = [
+        pycollective(command, *names, *words).stdout
+        for names in (
+            ["ring", "mine.py:pairs"],
+            ["--topology", "ring", "--topology", "mine.py:pairs"],
+            ["ring", "--topology", "mine.py:pairs"],
+        )
+    ]
+    if command != "draw":
+        rows = [json.loads(text)["rows"] for text in told]
+        assert [row["topology"] for row in rows[0]] == ["ring", "pairs"]
+        told = [json.dumps([{**row, "seconds": 0} for row in some]) for some in rows]
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize(
+    "words", [["simulate", "ring", "--ranks", "4", "--sizes", "1K"], ["verify", "ring", "--ranks", "2"], ["topologies"]]
+)
+def test_json_without_a_file_is_standard_output(words: list[str]) -> None:
+    def plain(text: str) -> Any:
+        document = json.loads(text)
+        for row in document["rows"] if isinstance(document, dict) else ():
+            row.pop("seconds", None)
+        return document
+
+    alone = pycollective(*words, "--json").stdout
+    assert plain(alone) == plain(pycollective(*words, "--json", "-").stdout)
+    beside = pycollective(*words, "--json", "x.json").stdout
+    assert plain(Path("x.json").read_text()) == plain(alone)
+    assert "ring" in beside and not beside.lstrip().startswith(("{", "["))  # the table
+
+
+def test_an_option_that_stands_alone_has_its_value_filled_in() -> None:
+    assert with_values(["--json"]) == ["--json=-"]
+    assert with_values(["--json", "--csv", "x"]) == ["--json=-", "--csv", "x"]
+    assert with_values(["--json", "x", "--json", "-"]) == ["--json", "x", "--json", "-"]
+    assert with_values(["a", "--", "--json"]) == ["a", "--", "--json"]
+
+
+def test_the_nearest_name_is_given() -> None:
+    with pytest.raises(ValueError, match=r"no thing is called 'rign'; did you mean ring\? \(there are ring, tree\)"):
+        choose("rign", ["ring", "tree"], "thing")
+
+
+def test_verify_prints_the_source_of_every_rejected_statement() -> None:
+    ended = pycollective("verify", "mine.py:deaf", "--ranks", "3", code=1)
+    lines = [line.strip() for line in ended.stderr.splitlines()]
+    assert "mine.py:16: p[r, c] += p[0, c]" in lines
+    assert any("the result has the contribution twice" in line for line in lines)
+    ended = pycollective("verify", "mine.py:broken", "--ranks", "3", "--json", code=1)
+    assert "    mine.py:22: p[0, c] = p[1, 1]" in ended.stderr.splitlines()
+    (row,) = json.loads(ended.stdout)["rows"]
+    assert row["error"].startswith("ProgramError") and row["lines"] == [f"{Path('mine.py').resolve()}:22"]
+
+
+def test_rank_counts_that_a_topology_does_not_support() -> None:
+    told = pycollective("verify", "mine.py:pairs", "--ranks", "1-5").stdout
+    assert "2..4" in told and "pairs takes a multiple of 2 ranks: 3 other rank counts are left out" in told
+    assert "2..16" in pycollective("verify", "mine.py:pairs").stdout
+    for words in (["verify"], ["draw"], ["simulate"], ["explain"], ["bench", "--peers", "none"]):
+        told = pycollective(*words, "--topology", "mine.py:pairs", "--ranks", "3", code=2).stderr
+        assert told == "✗ pairs takes a multiple of 2 ranks, not 3; the nearest supported: 2 and 4\n"
+
+
+def test_pictures() -> None:
+    pytest.importorskip("matplotlib")
+    told = pycollective("draw", "ring", "tree", "--ranks", "2,4", "--plot", "x.png", "--graph").stdout
+    assert told.split() == ["x-ring-2.png", "x-ring-4.png", "x-tree-2.png", "x-tree-4.png"]
+    assert all(Path(file).read_bytes().startswith(b"\x89PNG") for file in told.split())
+    assert pycollective("draw", "wheel(hub=1)", "--out", "y.svg").stdout == "y.svg\n"
+    pycollective("verify", "ring", "tree", "--ranks", "2-4", "--collective", "allreduce", "--plot", "z.svg")
+    assert "<svg" in Path("z.svg").read_text()
+
+
+def test_explain() -> None:
+    words = ["mine.py:pairs", "--ranks", "2", "--sizes", "4,1M"]
+    rows = json.loads(pycollective("explain", *words, "--json", "--plot", "x.svg").stdout)["rows"]
+    assert [(row["nbytes"], row["topology"], row["ranks"]) for row in rows] == [(4, "pairs", 2), (1 << 20, "pairs", 2)]
+    assert "zero-copy" in rows[1]["window"]
+    assert Path("x.svg").exists()
+    told = pycollective("explain", "--ranks", "2", "--sizes", "1M", "--collective", "alltoall").stdout
+    assert "topology direct" in told and "it is the default within a host" in told
+
+
+def test_a_network_fitted_to_a_result() -> None:
+    words = ["direct", "--ranks", "2", "--peers", "none", "--quick", "--paths", "windows", "--sizes", "1K,64K,1M"]
+    done = subprocess.run([*CLI, "bench", *words, "--json", "r.json"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = pycollective("simulate", "direct", "--ranks", "2", "--sizes", "64K", "--fit", "r.json", "--json").stdout
+    document = json.loads(told)
+    assert len(document["fit"]["rows"]) == 3
+    assert 0 <= document["fit"]["error"]["median"] <= document["fit"]["error"]["largest"]
+    assert document["rows"][0]["time_us"] == pytest.approx(
+        next(row["fitted_us"] for row in document["fit"]["rows"] if row["nbytes"] == 65536)
+    )
+    assert "error of the fit: median" in pycollective("simulate", "direct", "--ranks", "2", "--fit", "r.json").stdout
+    for more, why in (
+        (["--latency", "1us"], "leave one out"),
+        (["--node", "2"], "leave out what is said of nodes"),
+        (["--collective", "broadcast"], "no right results of pycollective for broadcast"),
+    ):
+        assert why in pycollective("simulate", "direct", "--ranks", "2", "--fit", "r.json", *more, code=2).stderr
+    Path("r.json").write_text("{}")
+    assert "r.json: not a result" in pycollective("simulate", "--fit", "r.json", code=2).stderr
+
+
+def test_the_help_imports_no_command() -> None:
+    code = (
+        "import sys, runpy; sys.argv = ['pycollective', '--help']\n"
+        "try: runpy.run_module('pycollective', run_name='__main__')\n"
+        "except SystemExit: print(sorted({'numpy', 'msgspec', 'pycollective.bench.cli', 'pycollective.cli.verify'}"
+        " & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert all(name in done.stdout for name in (*COMMANDS, "run", "doctor", "topologies", "demo"))
+
+
+def test_the_shell_completes_topologies() -> None:
+    asked = {"_PYCOLLECTIVE_COMPLETE": "complete_bash", "COMP_WORDS": "pycollective draw ri", "COMP_CWORD": "2"}
+    script = "import sys; sys.argv = ['pycollective']; from pycollective.cli.main import app; app()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | asked)
+    assert done.stdout.split() == ["ring"], done.stderr
