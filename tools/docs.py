@@ -130,9 +130,9 @@ def packages() -> str:
         modules = [file for file in sorted(place.glob("*.py")) if file != folder]
         lines += [f"- `{file.name}`: {_purpose(file)}" for file in modules] + [""] * bool(modules)
     lines += ["## csrc", "", "The folders of C++, of which each uses only those above it.", ""]
-    for folder, purpose in CPP.items():
-        names = sorted({file.stem for file in (ROOT / "csrc" / folder).glob("*.[ch]*")})
-        lines.append(f"- `{folder}`: {purpose} ({', '.join(names)})")
+    for part, purpose in CPP.items():
+        names = sorted({file.stem for file in (ROOT / "csrc" / part).glob("*.[ch]*")})
+        lines.append(f"- `{part}`: {purpose} ({', '.join(names)})")
     return "\n".join([*lines, ""])
 
 

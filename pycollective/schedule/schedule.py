@@ -147,7 +147,15 @@ class Schedule:
         return None if can_draw(self) else schedule_table(self)
 
     def line(self, rank: int, index: int) -> str:
-        """ "file:line" of the statement that a step executes; empty where there is none."""
+        """The statement that a step executes.
+
+        Args:
+            rank: whose step.
+            index: of the step among the rank's.
+
+        Returns:
+            "FILE:LINE"; empty where the compiler made the step by itself.
+        """
         return self.ranks[rank].steps[index].line
 
     @functools.cached_property
