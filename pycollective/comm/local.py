@@ -105,7 +105,7 @@ class _World(Generic[_Result]):
         """End the ranks that have not ended, and wait for a moment until they have."""
         self._lose("the run was interrupted")
         for thread in threads:
-            if thread.ident is not None:  # of those that have ended the system knows none
+            if thread.ident is not None and thread.is_alive():  # else its number may be another thread's by now
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
         deadline = time.monotonic() + _GRACE
         with contextlib.suppress(queue.Empty):
