@@ -227,13 +227,18 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
     files = ("x.png", "x.json", "none/x.svg", "-", ".", "", "x.nope", "\0.png")
     names = ("allreduce", "broadcast", "reduce", "alltoall", "nope", "", "allreduce,nope", "é")
     options = {
-        "verify": {"--ranks": numbers[:3] + numbers, "--collective": names},
-        "draw": {"--out": files, "--ranks": numbers, "--collective": names, "--root": numbers, "--small": ()},
+        "verify": {"--ranks": numbers[:3] + numbers, "--collective": names, "--topology": words, "--json": files,
+                   "--plot": files},
+        "draw": {"--out": files, "--topology": words, "--graph": (), "--ranks": numbers,
+                 "--collective": names, "--root": numbers, "--small": ()},
         "simulate": {"--collective": names, "--ranks": numbers, "--sizes": sizes, "--latency": rates,
         "--bandwidth": rates,
                      "--reduce": rates, "--node": numbers, "--root": numbers, "--tile": sizes, "--json": files,
-                     "--csv": files, "--node-latency": rates, "--plot": files, "--shared-port": ()},
-        "topologies": {"--json": ()}, "bench": {"--sizes": sizes[4:9], "--ranks": ("0", "x", "-1"),
+                     "--csv": files, "--node-latency": rates, "--plot": files, "--shared-port": (),
+                     "--topology": words, "--fit": (*words, *files)},
+        "explain": {"--ranks": ("0", "x", "-1"), "--sizes": sizes, "--collective": names, "--topology": words},
+        "topologies": {"--json": files}, "demo": {"--epochs": ("x", ""), "--example": ("none.py", ".", "\0")},
+        "bench": {"--sizes": sizes[4:8], "--ranks": ("0", "x", "-1"),
         "--dtype": ("nope", "")},
         "run": {"-np": numbers, "--grace": ("nan", "-1", "x")}, "nope": {}, "doctor": {"--odd": ()},
     }  # fmt: skip
@@ -250,7 +255,9 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
                 typed += ["--ranks", "2"]
             if command == "simulate" and "--sizes" not in typed:
                 typed += ["--sizes", "1K"]
-        if (command == "bench" and len(typed) < 3) or (command == "doctor" and len(typed) < 2):
+        if command == "explain" and "--ranks" not in typed:  # or it would start processes
+            typed += ["--ranks", "0"]
+        if (command in ("bench", "demo") and len(typed) < 3) or (command == "doctor" and len(typed) < 2):
             typed += ["--nope"]
         return [*typed, pick.one(STRINGS)] if pick.chance(0.05) else typed
 

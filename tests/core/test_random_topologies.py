@@ -74,7 +74,7 @@ def accepted(size: int, chunks: int, lines: list[Statement], placement: Placemen
 def gives_the_sum(size: int, chunks: int, lines: list[Statement], placement: Placement) -> bool:
     """Whether every element of every rank is the sum, by threads as ranks."""
 
-    @topology("core_test_random")
+    @topology("core_test_random", replace=True)
     @dataclass(frozen=True)
     class Random:
         def allreduce(self, p: Program) -> None:
