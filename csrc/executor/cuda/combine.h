@@ -116,6 +116,9 @@ PC_FN void combine_elements(const E& e, const Operands& o, int64_t begin, int64_
   }
 }
 
+// k sources and m targets in one number.
+constexpr int32_t shape_of(int32_t k, int32_t m) { return k * (kOperands + 1) + m; }
+
 // The counts that the topologies use are unrolled, ring, tree and wheel reduce two or three, direct up to eight; but not
 // where an element costs so many instructions that they, and not memory, are the limit.
 template <class E>
@@ -124,14 +127,14 @@ PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t 
     return o.k == 2 ? combine_vectors<E, 2, 0>(e, o, skip, vectors, t)
                     : combine_vectors<E, 0, 0>(e, o, skip, vectors, t);
   }
-  switch (o.k * 16 + o.m) {
-    case 2 * 16 + 1: return combine_vectors<E, 2, 1>(e, o, skip, vectors, t);
-    case 2 * 16 + 2: return combine_vectors<E, 2, 2>(e, o, skip, vectors, t);
-    case 3 * 16 + 1: return combine_vectors<E, 3, 1>(e, o, skip, vectors, t);
-    case 4 * 16 + 1: return combine_vectors<E, 4, 1>(e, o, skip, vectors, t);
-    case 4 * 16 + 4: return combine_vectors<E, 4, 4>(e, o, skip, vectors, t);
-    case 8 * 16 + 1: return combine_vectors<E, 8, 1>(e, o, skip, vectors, t);
-    case 8 * 16 + 8: return combine_vectors<E, 8, 8>(e, o, skip, vectors, t);
+  switch (shape_of(o.k, o.m)) {
+    case shape_of(2, 1): return combine_vectors<E, 2, 1>(e, o, skip, vectors, t);
+    case shape_of(2, 2): return combine_vectors<E, 2, 2>(e, o, skip, vectors, t);
+    case shape_of(3, 1): return combine_vectors<E, 3, 1>(e, o, skip, vectors, t);
+    case shape_of(4, 1): return combine_vectors<E, 4, 1>(e, o, skip, vectors, t);
+    case shape_of(4, 4): return combine_vectors<E, 4, 4>(e, o, skip, vectors, t);
+    case shape_of(8, 1): return combine_vectors<E, 8, 1>(e, o, skip, vectors, t);
+    case shape_of(8, 8): return combine_vectors<E, 8, 8>(e, o, skip, vectors, t);
     default: return combine_vectors<E, 0, 0>(e, o, skip, vectors, t);
   }
 }
