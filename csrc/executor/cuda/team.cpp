@@ -52,13 +52,6 @@ void launch(void (*kernel)(A), int32_t blocks, int32_t threads, A& arguments, cu
         "cudaLaunchCooperativeKernel");
 }
 
-// Numbers and no bits, as on the CPU.
-bool takes_scaling(Operator op, Dtype dtype) {
-  const bool arithmetic =
-      op == Operator::sum || op == Operator::avg || op == Operator::prod || op == Operator::min || op == Operator::max;
-  return arithmetic && dtype != Dtype::bool_;
-}
-
 int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
@@ -186,7 +179,7 @@ ScaleFactors Team::scaling(const Work& work) const {
 }
 
 Kernels Team::choose(const Work& work, const CustomOperator* custom) const {
-  if (scaling(work).active != 0 && !takes_scaling(work.op, work.dtype))
+  if (scaling(work).active != 0 && !(is_arithmetic(work.op) && work.dtype != Dtype::bool_))
     throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
                     " takes no prescale or postscale");
   if (custom != nullptr) return custom->kernels();
