@@ -4,7 +4,7 @@
 set(PC_CUSTOM_TYPES int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64)
 
 function(pc_embed_custom_programs target)
-  string(REGEX MATCHALL "[0-9]+" numbers "${PC_CUDA_ARCHITECTURES}")
+  string(REGEX MATCHALL "[0-9]+" numbers "${CMAKE_CUDA_ARCHITECTURES}")
   if(NOT numbers)
     set(numbers 80)  # "native", "all" and the like
   endif()
@@ -17,6 +17,10 @@ function(pc_embed_custom_programs target)
   if(CMAKE_CUDA_HOST_COMPILER)
     set(host -ccbin ${CMAKE_CUDA_HOST_COMPILER})
   endif()
+  set(warnings)
+  if(CMAKE_COMPILE_WARNING_AS_ERROR)
+    set(warnings -Werror=all-warnings)
+  endif()
   set(text "// Made by cmake/custom.cmake.\n")
   foreach(type IN LISTS PC_CUSTOM_TYPES)
     set(element ${type}_t)
@@ -28,7 +32,7 @@ function(pc_embed_custom_programs target)
     set(program ${folder}/${type}.fatbin)
     add_custom_command(
       OUTPUT ${program}
-      COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror=all-warnings
+      COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${warnings}
         -I${PROJECT_SOURCE_DIR}/csrc -DPC_ELEMENT=${element} -gencode arch=compute_${oldest},code=lto_${oldest}
         -dc -fatbin -MD -MF ${program}.d -MT ${program} -o ${program} ${source}
       DEPENDS ${source}

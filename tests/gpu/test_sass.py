@@ -30,7 +30,15 @@ def compiled(folder: Path, *switches: str) -> list[sass.Kernel]:
     source, target = folder / "one.cu", folder / "one.cubin"
     source.write_text(ONE_KERNEL)
     assert NVCC is not None
-    command = [NVCC, *flags[1].split(), f"-I{ROOT / 'csrc'}", f"-arch={ARCH}", "-cubin", *switches]
+    command = [
+        NVCC,
+        *flags[1].split(),
+        f"-I{ROOT / 'csrc'}",
+        f"-arch={ARCH}",
+        "-cubin",
+        "-Werror=all-warnings",
+        *switches,
+    ]
     done = subprocess.run([*command, "-o", target, source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return sass.kernels(target)

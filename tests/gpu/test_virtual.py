@@ -183,6 +183,39 @@ def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
     assert world.team.fault() is None
 
 
+def test_replays_are_ordered(cuda: ModuleType) -> None:
+    """Two graphs and ordinary calls on three streams, put there without waiting: they follow each other."""
+    from pycollective.comm.calls import KIND, Call
+    from pycollective.comm.cuda.request import Request, make_request
+    from pycollective.comm.cuda.virtual import VirtualWorld
+
+    ranks = range(3)
+    world, streams = VirtualWorld(3), [cuda.Stream(0) for _ in range(3)]
+    sums = [data(10 * i, LONG) + data(10 * i + 1, LONG) + data(10 * i + 2, LONG) for i in range(3)]
+    outputs = [[put(np.zeros(LONG, np.float32)) for _ in ranks] for _ in streams]
+
+    def requests(i: int) -> list[Request]:
+        calls = [Call(KIND["allreduce"], put(data(10 * i + rank, LONG)), outputs[i][rank], (LONG,)) for rank in ranks]
+        return [make_request(call, call.out, streams[i].address, {}, rank, 3) for rank, call in enumerate(calls)]
+
+    made = [requests(i) for i in range(3)]
+    graphs = []
+    for i in range(2):
+        cuda.begin_capture(streams[i].address)
+        world.run(made[i], streams[i].address)
+        graphs.append(cuda.end_capture(streams[i].address))
+    for turn in range(10):
+        graphs[turn % 2].launch(streams[0].address)
+        graphs[1 - turn % 2].launch(streams[1].address)
+        world.run(made[2], streams[2].address)
+        graphs[turn % 2].launch(streams[2].address)
+    for stream in streams:
+        cuda.synchronize(stream.address)
+    assert world.team.fault() is None
+    for expected, found in zip(sums, outputs, strict=True):
+        assert all(get(out).tobytes() == expected.tobytes() for out in found)
+
+
 def test_streams_are_ordered(cuda: ModuleType) -> None:
     """Calls on different streams follow each other; a call sees what was put into its stream before."""
 

@@ -77,7 +77,7 @@ def build(preset: str, *targets: str) -> Path:
 def plain() -> Path:
     if why_not():
         pytest.skip(why_not())
-    return build("cpu", "unit_test", "executor_test", "engine_test", "cuda_blocks_test")
+    return build("cpu", "unit_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test")
 
 
 @functools.cache
@@ -186,6 +186,12 @@ def test_a_missing_barrier_shows_with_several_lanes_only(
     assert one.returncode == 0, one.stdout[:4000]
     four = run_sanitized(tmp_path_factory, program, "unsynced-lanes", cases)
     assert four.returncode == RACE_EXIT and RACE in four.stdout, four.stdout[:4000]
+
+
+def test_gpu_steps_of_every_shape(plain: Path) -> None:
+    """Every number of sources and of targets."""
+    done = run(plain / "cuda_combine_test")
+    assert done.returncode == 0, last_lines(done.stdout)
 
 
 @pytest.mark.parametrize("size", (2, 5))

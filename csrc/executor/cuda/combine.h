@@ -26,77 +26,92 @@ PC_FN constexpr int count_of(int32_t at_run_time) {
   return Fixed == 0 ? at_run_time : Fixed;
 }
 
-template <class E>
-struct Lanes16 {
+// The elements in a Word.
+template <class E, class Word>
+struct Lanes {
   using T = typename E::Element;
   using A = typename E::A;
-  static constexpr int count = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int count = static_cast<int>(sizeof(Word) / sizeof(T));
   union Bits {
-    Vector vector;
+    Word word;
     T element[count];
     PC_FN Bits() {}
   };
 
   // acc = v or acc op v
-  PC_FN static void fold(const E& e, A (&acc)[count], const Vector& v, bool is_first, bool initial) {
+  PC_FN static void fold(const E& e, A (&acc)[count], const Word& v, bool is_first, bool initial) {
     Bits bits;
-    bits.vector = v;
+    bits.word = v;
+    A a[count];
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      const A a = e.load(bits.element[i], initial);
-      acc[i] = is_first ? e.op.first(a) : e.op.apply(acc[i], a);
-    }
+    for (int i = 0; i < count; ++i) a[i] = e.load(bits.element[i], initial);
+    if (!is_first) return apply_to_all(e.op, acc, a);
+#pragma unroll
+    for (int i = 0; i < count; ++i) acc[i] = e.op.first(a[i]);
   }
-  PC_FN static Vector pack(const E& e, const A (&acc)[count], bool complete) {
+  PC_FN static Word pack(const E& e, const A (&acc)[count], bool complete) {
     Bits bits;
 #pragma unroll
     for (int i = 0; i < count; ++i) bits.element[i] = e.store(acc[i], complete);
-    return bits.vector;
+    return bits.word;
   }
 };
 
-template <int M>
-PC_FN void store_all(const Operands& o, int64_t offset, const Vector& v) {
-#pragma unroll(M == 0 ? 4 : M)
-  for (int d = 0; d < count_of<M>(o.m); ++d) store_vector(o.target[d] + offset, v);
+template <class Word>
+PC_FN Word load_word(const char* at) {
+  if constexpr (sizeof(Word) == kVectorBytes) return load_vector(at);
+  else return *reinterpret_cast<const Word*>(at);
 }
 
-// The vectors of a block whose operands all lie at 16-byte boundaries from `skip` bytes on.  Loads of `K` sources and
-// `Ahead` vectors are under way before the first is used.
-template <class E, int K, int M>
-PC_FN void combine_vectors(const E& e, const Operands& o, int64_t skip, int64_t vectors, Threads t) {
-  using L = Lanes16<E>;
+template <class Word>
+PC_FN void store_word(char* at, const Word& word) {
+  if constexpr (sizeof(Word) == kVectorBytes) store_vector(at, word);
+  else *reinterpret_cast<Word*>(at) = word;
+}
+
+template <int M, class Word>
+PC_FN void store_all(const Operands& o, int64_t offset, const Word& v) {
+#pragma unroll(M == 0 ? 4 : M)
+  for (int d = 0; d < count_of<M>(o.m); ++d) store_word(o.target[d] + offset, v);
+}
+
+// `bytes` from `skip` on, a whole number of vectors; there all operands lie at 16-byte boundaries.  Loads of `K` sources
+// and `Ahead` words are under way before the first is used.
+template <class E, class Word, int K, int M>
+PC_FN void combine_words(const E& e, const Operands& o, int64_t skip, int64_t bytes, Threads t) {
+  using L = Lanes<E, Word>;
   constexpr int Ahead = K == 0 ? 1 : (K >= 8 ? 1 : 8 / K);
+  constexpr int64_t size = sizeof(Word);
+  const int64_t words = bytes / size;
   int64_t i = t.lane;
-  for (; i + (Ahead - 1) * t.width < vectors; i += Ahead * t.width) {
+  for (; i + (Ahead - 1) * t.width < words; i += Ahead * t.width) {
     if constexpr (K != 0) {
-      Vector v[Ahead][K];
+      Word v[Ahead][K];
 #pragma unroll
       for (int a = 0; a < Ahead; ++a)
 #pragma unroll
-        for (int s = 0; s < K; ++s) v[a][s] = load_vector(o.source[s] + skip + (i + a * t.width) * kVectorBytes);
+        for (int s = 0; s < K; ++s) v[a][s] = load_word<Word>(o.source[s] + skip + (i + a * t.width) * size);
 #pragma unroll
       for (int a = 0; a < Ahead; ++a) {
         typename L::A acc[L::count];
 #pragma unroll
         for (int s = 0; s < K; ++s) L::fold(e, acc, v[a][s], s == 0, o.initial[s]);
-        store_all<M>(o, skip + (i + a * t.width) * kVectorBytes, L::pack(e, acc, o.complete));
+        store_all<M>(o, skip + (i + a * t.width) * size, L::pack(e, acc, o.complete));
       }
     } else {
       typename L::A acc[L::count];
 #pragma unroll 4
       for (int s = 0; s < o.k; ++s)
-        L::fold(e, acc, load_vector(o.source[s] + skip + i * kVectorBytes), s == 0, o.initial[s]);
-      store_all<M>(o, skip + i * kVectorBytes, L::pack(e, acc, o.complete));
+        L::fold(e, acc, load_word<Word>(o.source[s] + skip + i * size), s == 0, o.initial[s]);
+      store_all<M>(o, skip + i * size, L::pack(e, acc, o.complete));
     }
   }
   if constexpr (Ahead > 1) {
-    for (; i < vectors; i += t.width) {
+    for (; i < words; i += t.width) {
       typename L::A acc[L::count];
 #pragma unroll
-      for (int s = 0; s < K; ++s)
-        L::fold(e, acc, load_vector(o.source[s] + skip + i * kVectorBytes), s == 0, o.initial[s]);
-      store_all<M>(o, skip + i * kVectorBytes, L::pack(e, acc, o.complete));
+      for (int s = 0; s < K; ++s) L::fold(e, acc, load_word<Word>(o.source[s] + skip + i * size), s == 0, o.initial[s]);
+      store_all<M>(o, skip + i * size, L::pack(e, acc, o.complete));
     }
   }
 }
@@ -116,23 +131,32 @@ PC_FN void combine_elements(const E& e, const Operands& o, int64_t begin, int64_
   }
 }
 
+// k sources and m targets in one number.
+constexpr int32_t shape_of(int32_t k, int32_t m) { return k * (kOperands + 1) + m; }
+
+// What a thread takes of elements that cost so many instructions that they, and not memory, are the limit: four.
+template <class T>
+using FourOf = std::conditional_t<sizeof(T) == 1, uint32_t, std::conditional_t<sizeof(T) == 2, uint64_t, Vector>>;
+
 // The counts that the topologies use are unrolled, ring, tree and wheel reduce two or three, direct up to eight; but not
-// where an element costs so many instructions that they, and not memory, are the limit.
+// for elements whose code is long.
 template <class E>
-PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t vectors, Threads t) {
-  if constexpr (!E::light) {
-    return o.k == 2 ? combine_vectors<E, 2, 0>(e, o, skip, vectors, t)
-                    : combine_vectors<E, 0, 0>(e, o, skip, vectors, t);
-  }
-  switch (o.k * 16 + o.m) {
-    case 2 * 16 + 1: return combine_vectors<E, 2, 1>(e, o, skip, vectors, t);
-    case 2 * 16 + 2: return combine_vectors<E, 2, 2>(e, o, skip, vectors, t);
-    case 3 * 16 + 1: return combine_vectors<E, 3, 1>(e, o, skip, vectors, t);
-    case 4 * 16 + 1: return combine_vectors<E, 4, 1>(e, o, skip, vectors, t);
-    case 4 * 16 + 4: return combine_vectors<E, 4, 4>(e, o, skip, vectors, t);
-    case 8 * 16 + 1: return combine_vectors<E, 8, 1>(e, o, skip, vectors, t);
-    case 8 * 16 + 8: return combine_vectors<E, 8, 8>(e, o, skip, vectors, t);
-    default: return combine_vectors<E, 0, 0>(e, o, skip, vectors, t);
+PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t bytes, Threads t) {
+  if constexpr (E::light) {
+    switch (shape_of(o.k, o.m)) {
+      case shape_of(2, 1): return combine_words<E, Vector, 2, 1>(e, o, skip, bytes, t);
+      case shape_of(2, 2): return combine_words<E, Vector, 2, 2>(e, o, skip, bytes, t);
+      case shape_of(3, 1): return combine_words<E, Vector, 3, 1>(e, o, skip, bytes, t);
+      case shape_of(4, 1): return combine_words<E, Vector, 4, 1>(e, o, skip, bytes, t);
+      case shape_of(4, 4): return combine_words<E, Vector, 4, 4>(e, o, skip, bytes, t);
+      case shape_of(8, 1): return combine_words<E, Vector, 8, 1>(e, o, skip, bytes, t);
+      case shape_of(8, 8): return combine_words<E, Vector, 8, 8>(e, o, skip, bytes, t);
+      default: return combine_words<E, Vector, 0, 0>(e, o, skip, bytes, t);
+    }
+  } else {
+    using Word = FourOf<typename E::Element>;
+    return o.k == 2 ? combine_words<E, Word, 2, 0>(e, o, skip, bytes, t)
+                    : combine_words<E, Word, 0, 0>(e, o, skip, bytes, t);
   }
 }
 
@@ -153,7 +177,7 @@ PC_FN void combine_block(const E& e, const Operands& o, int64_t count, bool alik
   const int64_t vectors = (count - head) * element / kVectorBytes;
   const int64_t tail = head + vectors * kVectorBytes / element;
   combine_elements(e, o, 0, head, t);
-  combine_aligned(e, o, head * element, vectors, t);
+  combine_aligned(e, o, head * element, vectors * kVectorBytes, t);
   combine_elements(e, o, tail, count, t);
 }
 

@@ -6,7 +6,7 @@
 #include "dtype/convert.h"
 #include "dtype/operators.h"
 #include "dtype/table.h"
-#include "executor/cuda/arguments.h"
+#include "executor/cuda/kernels.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
@@ -69,32 +69,53 @@ struct Fixed {
   template <class A> PC_FN A apply(A a, A b) const { return Functor::apply(a, b); }
 };
 
-// One that is chosen at run time: all lanes take the same branch.
-template <class T>
+// One that is chosen at run time: all lanes take the same branch.  `Arithmetic`: of those that take scaling.
+template <class T, bool Arithmetic = false>
 struct Chosen {
   static constexpr bool light = false;
   int32_t op;
   PC_FN explicit Chosen(int32_t number) : op(number) {}
   template <class A>
   PC_FN A first(A a) const {
+    if constexpr (Arithmetic) return a;
     const bool logical = op == static_cast<int32_t>(Operator::land) || op == static_cast<int32_t>(Operator::lor);
     return logical ? Logical::first(a) : a;
   }
   template <class A>
   PC_FN A apply(A a, A b) const {
-    constexpr uint8_t kind = bit_of(kind_of<T>());
-    switch (static_cast<Operator>(op)) {
-#define PC_CASE(name, functor, takes, meaning)                        \
-  case Operator::name:                                                \
-    if constexpr (((takes) & kind) != 0) return functor::apply(a, b); \
-    break;
-      PC_OPERATORS(PC_CASE)
-#undef PC_CASE
-      default: break;
-    }
-    return a;
+    A acc[] = {a}, v[] = {b};
+    apply_to_all(*this, acc, v);
+    return acc[0];
   }
 };
+
+template <class Functor, class A, int N>
+PC_FN void apply_each(const Functor& f, A (&acc)[N], const A (&v)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) acc[i] = f.apply(acc[i], v[i]);
+}
+
+// acc[i] = acc[i] op v[i]
+template <class Op, class A, int N>
+PC_FN void apply_to_all(const Op& op, A (&acc)[N], const A (&v)[N]) {
+  apply_each(op, acc, v);
+}
+
+// One branch for all of them.
+template <class T, bool Arithmetic, class A, int N>
+PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const A (&v)[N]) {
+  constexpr uint8_t kind = bit_of(kind_of<T>());
+  switch (static_cast<Operator>(chosen.op)) {
+#define PC_CASE(name, functor, takes, meaning)                                             \
+  case Operator::name:                                                                     \
+    if constexpr (((takes) & kind) != 0 && (!Arithmetic || is_arithmetic(Operator::name))) \
+      return apply_each(functor{}, acc, v);                                                \
+    break;
+    PC_OPERATORS(PC_CASE)
+#undef PC_CASE
+    default: break;
+  }
+}
 
 // Elements of type T, reduced by Op.  Integers take no part in scaling here: see ScaledIntegers.
 template <class T, class Op>
@@ -126,7 +147,7 @@ struct ScaledIntegers {
   static constexpr bool light = false;
   using Element = T;
   using A = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
-  Chosen<T> op;
+  Chosen<T, true> op;
   ScaleFactors scaling;
   PC_FN ScaledIntegers(int32_t number, const ScaleFactors& factors) : op(number), scaling(factors) {}
 

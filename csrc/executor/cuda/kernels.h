@@ -15,10 +15,16 @@ struct Kernels {
   LowLatencyKernel low_latency = nullptr;
 };
 
-// `scaled`: some factor is not 1.  Booleans come as bytes with the operator of `on_booleans`.
 Kernels kernels_of_reals(Dtype dtype, Operator op);
 Kernels kernels_of_small_reals(Dtype dtype, Operator op);
-Kernels kernels_of_integers(Dtype dtype, bool scaled);
+Kernels kernels_of_integers(Dtype dtype);
+Kernels kernels_of_scaled_integers(Dtype dtype);
+
+// Those that prescale and postscale go with: numbers and no bits, as on the CPU.
+constexpr bool is_arithmetic(Operator op) {
+  return op == Operator::sum || op == Operator::avg || op == Operator::prod || op == Operator::min ||
+         op == Operator::max;
+}
 
 inline Operator on_booleans(Operator op) {
   switch (op) {
@@ -32,16 +38,17 @@ inline Operator on_booleans(Operator op) {
   }
 }
 
+// `scaled`: some factor is not 1.  Booleans come as bytes with the operator of `on_booleans`.
 inline Kernels kernels_for(Dtype dtype, Operator op, bool scaled) {
   switch (dtype) {
-    case Dtype::bool_: return kernels_of_integers(Dtype::uint8, false);
+    case Dtype::bool_: return kernels_of_integers(Dtype::uint8);
     case Dtype::float32:
     case Dtype::float64: return kernels_of_reals(dtype, op);
     case Dtype::float16:
     case Dtype::bfloat16:
     case Dtype::float8_e4m3fn:
     case Dtype::float8_e5m2: return kernels_of_small_reals(dtype, op);
-    default: return kernels_of_integers(dtype, scaled);
+    default: return scaled ? kernels_of_scaled_integers(dtype) : kernels_of_integers(dtype);
   }
 }
 

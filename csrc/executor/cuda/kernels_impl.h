@@ -47,9 +47,4 @@ Kernels real_kernels(Operator op) {
   return sums ? kernels_with<Elements<T, Fixed<Sum>>>() : kernels_with<Elements<T, Chosen<T>>>();
 }
 
-template <class T>
-Kernels integer_kernels(bool scaled) {
-  return scaled ? kernels_with<ScaledIntegers<T>>() : kernels_with<Elements<T, Chosen<T>>>();
-}
-
 }  // namespace pc::cuda

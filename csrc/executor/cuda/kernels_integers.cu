@@ -2,16 +2,16 @@
 
 namespace pc::cuda {
 
-Kernels kernels_of_integers(Dtype dtype, bool scaled) {
+Kernels kernels_of_integers(Dtype dtype) {
   switch (dtype) {
-    case Dtype::int8: return integer_kernels<int8_t>(scaled);
-    case Dtype::int16: return integer_kernels<int16_t>(scaled);
-    case Dtype::int32: return integer_kernels<int32_t>(scaled);
-    case Dtype::int64: return integer_kernels<int64_t>(scaled);
-    case Dtype::uint8: return integer_kernels<uint8_t>(scaled);
-    case Dtype::uint16: return integer_kernels<uint16_t>(scaled);
-    case Dtype::uint32: return integer_kernels<uint32_t>(scaled);
-    case Dtype::uint64: return integer_kernels<uint64_t>(scaled);
+    case Dtype::int8: return kernels_with<Elements<int8_t, Chosen<int8_t>>>();
+    case Dtype::int16: return kernels_with<Elements<int16_t, Chosen<int16_t>>>();
+    case Dtype::int32: return kernels_with<Elements<int32_t, Chosen<int32_t>>>();
+    case Dtype::int64: return kernels_with<Elements<int64_t, Chosen<int64_t>>>();
+    case Dtype::uint8: return kernels_with<Elements<uint8_t, Chosen<uint8_t>>>();
+    case Dtype::uint16: return kernels_with<Elements<uint16_t, Chosen<uint16_t>>>();
+    case Dtype::uint32: return kernels_with<Elements<uint32_t, Chosen<uint32_t>>>();
+    case Dtype::uint64: return kernels_with<Elements<uint64_t, Chosen<uint64_t>>>();
     default: return {};
   }
 }

@@ -122,13 +122,12 @@ class LowLatencyBlock {
   }
 
   PC_FN bool reduce() const {
-    using T = typename E::Element;
-    constexpr int kCount = static_cast<int>(kPacketBytes / sizeof(T));
+    using L = Lanes<E, uint64_t>;
     const int64_t bytes = share(exchange_.recv_count[rank_]);
     for (int64_t i = thread_index(); i * kPacketBytes < bytes; i += thread_count()) {
       const int64_t count = bytes_at(i, bytes), at = begin() + i * kPacketBytes;
       const uint64_t own = load_bytes(input_ + exchange_.send_offset[rank_] * a_.element + at, count);
-      typename E::A acc[kCount] = {};
+      typename E::A acc[L::count] = {};
       for (int32_t first = 0; first < a_.size; first += kBatch) {
         Vector v[kBatch];
 #pragma unroll
@@ -139,36 +138,12 @@ class LowLatencyBlock {
           const int32_t peer = first + b;
           if (peer >= a_.size) break;
           if (peer != rank_ && !settle(v[b], region(rank_, peer), i + 1, peer)) return false;
-          fold(acc, peer == rank_ ? own : data(v[b]), peer == 0);
+          L::fold(elements_, acc, peer == rank_ ? own : data(v[b]), peer == 0, true);
         }
       }
-      store_bytes(output_ + exchange_.recv_offset[rank_] * a_.element + at, pack(acc), count);
+      store_bytes(output_ + exchange_.recv_offset[rank_] * a_.element + at, L::pack(elements_, acc, true), count);
     }
     return true;
-  }
-
-  template <class A, int N>
-  PC_FN void fold(A (&acc)[N], uint64_t bits, bool is_first) const {
-    union {
-      uint64_t bits;
-      typename E::Element element[N];
-    } word;
-    word.bits = bits;
-#pragma unroll
-    for (int e = 0; e < N; ++e) {
-      const A a = elements_.load(word.element[e], true);
-      acc[e] = is_first ? elements_.op.first(a) : elements_.op.apply(acc[e], a);
-    }
-  }
-  template <class A, int N>
-  PC_FN uint64_t pack(const A (&acc)[N]) const {
-    union {
-      uint64_t bits;
-      typename E::Element element[N];
-    } word;
-#pragma unroll
-    for (int e = 0; e < N; ++e) word.element[e] = elements_.store(acc[e], true);
-    return word.bits;
   }
 
   PC_FN bool place_all() const {

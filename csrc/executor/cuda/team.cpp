@@ -52,13 +52,6 @@ void launch(void (*kernel)(A), int32_t blocks, int32_t threads, A& arguments, cu
         "cudaLaunchCooperativeKernel");
 }
 
-// Numbers and no bits, as on the CPU.
-bool takes_scaling(Operator op, Dtype dtype) {
-  const bool arithmetic =
-      op == Operator::sum || op == Operator::avg || op == Operator::prod || op == Operator::min || op == Operator::max;
-  return arithmetic && dtype != Dtype::bool_;
-}
-
 int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
@@ -117,12 +110,14 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
   std::memset(static_cast<void*>(host_), 0, sizeof *host_);
   check(cudaHostGetDevicePointer(reinterpret_cast<void**>(&host_on_device_), host_, 0), "cudaHostGetDevicePointer");
   check(cudaEventCreateWithFlags(&latest_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check(cudaEventCreateWithFlags(&captured_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
 Team::~Team() {
   const QuietlyOn on(device_);
-  if (any_call_) wait();
+  if (last_stream_ || last_capture_) wait();
   if (latest_ != nullptr) (void)cudaEventDestroy(latest_);
+  if (captured_ != nullptr) (void)cudaEventDestroy(captured_);
   if (host_ != nullptr) (void)cudaFreeHost(host_);
 }
 
@@ -186,7 +181,7 @@ ScaleFactors Team::scaling(const Work& work) const {
 }
 
 Kernels Team::choose(const Work& work, const CustomOperator* custom) const {
-  if (scaling(work).active != 0 && !takes_scaling(work.op, work.dtype))
+  if (scaling(work).active != 0 && !(is_arithmetic(work.op) && work.dtype != Dtype::bool_))
     throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
                     " takes no prescale or postscale");
   if (custom != nullptr) return custom->kernels();
@@ -318,10 +313,38 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   return plan;
 }
 
-// Calls of one team happen one after the other, whatever the streams.  A stream's handle says little: it can be used
-// again for another stream, and the per-thread stream has one for all threads.
-void Team::follow(cudaStream_t stream, unsigned long long id) {
-  if (any_call_ && id != last_stream_) check(cudaStreamWaitEvent(stream, latest_, 0), "cudaStreamWaitEvent");
+// A stream's handle says little: it can be used again for another stream, and the per-thread stream has one for all
+// threads.
+Team::StreamIdentity Team::identity_of(cudaStream_t stream) {
+  StreamIdentity identity{false, 0};
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamGetCaptureInfo(stream, &status, &identity.number), "cudaStreamGetCaptureInfo");
+  identity.capturing = status != cudaStreamCaptureStatusNone;
+  if (!identity.capturing) check(cudaStreamGetId(stream, &identity.number), "cudaStreamGetId");
+  return identity;
+}
+
+// Calls of one team happen one after the other, whatever the streams and the graphs.  The host is not asked when a graph
+// is replayed: the graph waits for the latest call by an external node, and records itself as the latest by another.
+void Team::follow(cudaStream_t stream, const StreamIdentity& identity) const {
+  if (identity.capturing) {
+    if (last_capture_ == identity.number) check(cudaStreamWaitEvent(stream, captured_, 0), "cudaStreamWaitEvent");
+    else check(cudaStreamWaitEvent(stream, latest_, cudaEventWaitExternal), "cudaStreamWaitEvent");
+  } else if (last_capture_ || (last_stream_ && last_stream_ != identity.number)) {
+    check(cudaStreamWaitEvent(stream, latest_, 0), "cudaStreamWaitEvent");
+  }
+}
+
+void Team::record(const std::shared_ptr<Plan>& plan, cudaStream_t stream, const StreamIdentity& identity) {
+  if (!identity.capturing) {
+    check(cudaEventRecord(latest_, stream), "cudaEventRecord");
+    last_stream_ = identity.number;
+    return;
+  }
+  check(cudaEventRecord(captured_, stream), "cudaEventRecord");
+  check(cudaEventRecordWithFlags(latest_, stream, cudaEventRecordExternal), "cudaEventRecordWithFlags");
+  last_capture_ = identity.number;
+  if (std::find(replayable_.begin(), replayable_.end(), plan) == replayable_.end()) replayable_.push_back(plan);
 }
 
 void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers,
@@ -329,14 +352,8 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
   require(buffers.size() == static_cast<size_t>(ranks_here_), "one pair of buffers for each rank here");
   const std::lock_guard lock(mutex_);
   const OnDevice on(device_);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  const bool capturing = status != cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-  if (!capturing) {
-    check(cudaStreamGetId(stream, &id), "cudaStreamGetId");
-    follow(stream, id);
-  }
+  const StreamIdentity identity = identity_of(stream);
+  follow(stream, identity);
   for (const Copied& c : copies)
     check(cudaMemcpyAsync(reinterpret_cast<void*>(c.into), reinterpret_cast<const void*>(c.from), c.bytes,
                           cudaMemcpyDefault, stream),
@@ -364,13 +381,7 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
     }
     launch(plan->kernels.schedule, ranks_here_ * a.channels, threads_, a, stream);
   }
-  if (capturing) {
-    if (std::find(captured_.begin(), captured_.end(), plan) == captured_.end()) captured_.push_back(plan);
-    return;
-  }
-  check(cudaEventRecord(latest_, stream), "cudaEventRecord");
-  last_stream_ = id;
-  any_call_ = true;
+  record(plan, stream, identity);
 }
 
 std::optional<Team::Fault> Team::fault() const {

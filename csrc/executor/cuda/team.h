@@ -124,7 +124,14 @@ class Team {
   template <class A> void fill(A& a, const Work& work, const CustomOperator* custom) const;
   Kernels choose(const Work& work, const CustomOperator* custom) const;
   PlanView view_of(const Compiled& compiled, size_t element) const;
-  void follow(cudaStream_t stream, unsigned long long id);
+  // Of a stream: the number of its capture; where it is not being captured, its own.
+  struct StreamIdentity {
+    bool capturing;
+    unsigned long long number;
+  };
+  static StreamIdentity identity_of(cudaStream_t stream);
+  void follow(cudaStream_t stream, const StreamIdentity& identity) const;
+  void record(const std::shared_ptr<Plan>& plan, cudaStream_t stream, const StreamIdentity& identity);
 
   int device_;
   int32_t size_, first_rank_, ranks_here_;
@@ -133,11 +140,11 @@ class Team {
   DeviceBytes mailboxes_, states_, windows_table_, claimed_;
   HostWords* host_ = nullptr;
   HostWords* host_on_device_ = nullptr;
-  cudaEvent_t latest_ = nullptr;         // the last call is through
-  unsigned long long last_stream_ = 0;   // its id
-  bool any_call_ = false;
+  cudaEvent_t latest_ = nullptr;    // the last call has completed, whether it was launched or replayed
+  cudaEvent_t captured_ = nullptr;  // the same, for the calls within a capture
+  std::optional<unsigned long long> last_stream_, last_capture_;  // which the last call was put into
   std::map<int64_t, Window> windows_;
-  std::vector<std::shared_ptr<Plan>> captured_;  // a graph may replay them at any time
+  std::vector<std::shared_ptr<Plan>> replayable_;  // a graph may replay them at any time
   mutable std::mutex mutex_;
 };
 

@@ -74,7 +74,12 @@ struct Stream {
   std::thread worker;  // last: it uses all of the above
 };
 
-struct Graph { std::vector<std::function<void()>> nodes; };
+// A node makes its work when the graph is launched: an external event is then recorded, or waited for as it then is.
+struct Graph {
+  std::vector<std::function<std::function<void()>()>> nodes;
+  const unsigned long long id = ++ids;  // of the capture
+  static inline std::atomic<unsigned long long> ids{0};
+};
 
 // Work in streams shares it with the handle: an event may be destroyed before who waits for it has come so far.
 struct EventState {

@@ -44,32 +44,48 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new Event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const auto state = event->state;
+namespace {
+
+std::function<void()> recording(const std::shared_ptr<EventState>& state) {
   uint64_t mine = 0;
   {
     const std::lock_guard lock(state->mutex);
     mine = ++state->recorded;
   }
-  enqueue(stream, [=] {
+  return [=] {
     {
       const std::lock_guard lock(state->mutex);
       state->happened = std::max(state->happened, mine);
       state->at = std::chrono::steady_clock::now();
     }
     state->changed.notify_all();
-  });
+  };
+}
+std::function<void()> waiting(const std::shared_ptr<EventState>& state) {
+  const std::lock_guard lock(state->mutex);
+  return [state, until = state->recorded] { state->wait(until); };
+}
+
+// Now, or at each launch of the graph that is being captured.
+template <class Make>
+cudaError_t put(cudaStream_t stream, bool external, Make make) {
+  Graph* graph = real(stream)->capture;
+  if (graph != nullptr && external) graph->nodes.push_back(make);
+  else if (external) return cudaErrorInvalidValue;  // it needs a capture
+  else enqueue(stream, make());
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const auto state = event->state;
-  uint64_t until = 0;
-  {
-    const std::lock_guard lock(state->mutex);
-    until = state->recorded;
-  }
-  enqueue(stream, [=] { state->wait(until); });
-  return cudaSuccess;
+
+}  // namespace
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  return put(stream, flags == cudaEventRecordExternal, [state = event->state] { return recording(state); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  return put(stream, flags == cudaEventWaitExternal, [state = event->state] { return waiting(state); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const auto state = event->state;
@@ -99,6 +115,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   *status = real(stream)->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id) {
+  const Graph* graph = real(stream)->capture;
+  if (graph != nullptr) *id = graph->id;
+  return cudaStreamIsCapturing(stream, status);
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream == nullptr || stream->capture != nullptr) return cudaErrorInvalidValue;
   stream->capture = new Graph;
@@ -113,7 +134,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  for (const auto& node : executable->nodes) enqueue(stream, node);
+  for (const auto& node : executable->nodes) enqueue(stream, node());
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {

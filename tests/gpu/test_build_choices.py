@@ -1,0 +1,101 @@
+"""What the GPU side is built for: cmake/cuda_choices.cmake and cmake/gpus.cmake, run as scripts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpu import emulation
+
+CMAKE = emulation.ROOT / "cmake"
+KNOWN = "75;80;86;90;100"
+"""Of an nvcc."""
+
+pytestmark = pytest.mark.skipif(not shutil.which("cmake", path=emulation._path()), reason="no cmake")
+
+
+def script(tmp_path: Path, text: str, *switches: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "script.cmake").write_text(text)
+    found = shutil.which("cmake", path=emulation._path())
+    assert found is not None
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PC_CUDA")}
+    return subprocess.run(
+        [found, *switches, "-P", tmp_path / "script.cmake"],
+        env={**clean, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("choice", "present", "known", "expected"),
+    [
+        ("native", "", KNOWN, "90"),
+        ("native", "90", KNOWN, "90-real"),
+        ("native", "80;90", KNOWN, "80-real;90-real"),
+        ("native", "120", KNOWN, "100-virtual"),
+        ("native", "60", KNOWN, "90"),
+        ("wheel", "", KNOWN, "80-real;90-real;100"),
+        ("wheel", "90", "75;80;86;90", "80-real;90"),
+        ("86-real;90", "80", KNOWN, "86-real;90"),
+    ],
+)
+def test_architectures(choice: str, present: str, known: str, expected: str, tmp_path: Path) -> None:
+    text = f"""
+        include({CMAKE}/gpus.cmake)
+        pc_cuda_architectures("{choice}" "{present}" "{known}" found)
+        message("${{found}}")
+    """
+    assert said(script(tmp_path, text)) == expected
+
+
+CHOICES = f"""
+    include({CMAKE}/cuda_choices.cmake)
+    message("${{PC_CUDA}} ${{PC_CUDA_ARCHITECTURES}}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("switches", "variables", "expected"),
+    [
+        ([], {}, "AUTO native"),
+        ([], {"PC_CUDA": "off", "PC_CUDA_ARCHITECTURES": "80-real,90"}, "OFF 80-real;90"),
+        ([], {"PC_CUDA": "0", "PC_CUDA_ARCHITECTURES": ""}, "OFF native"),
+        (["-DPC_CUDA=ON", "-DPC_CUDA_ARCHITECTURES=wheel"], {"PC_CUDA": "OFF"}, "ON wheel"),
+    ],
+)
+def test_the_command_line_goes_before_the_environment(
+    switches: list[str], variables: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    assert said(script(tmp_path, CHOICES, *switches, **variables)) == expected
+
+
+def test_another_word_is_refused(tmp_path: Path) -> None:
+    done = script(tmp_path, CHOICES, PC_CUDA="perhaps")
+    assert done.returncode != 0
+    assert 'PC_CUDA is ON, OFF or AUTO, not "PERHAPS"' in done.stderr
+
+
+@pytest.mark.parametrize("answer", ["9.0\n9.0\n12.0\n", ""])
+def test_the_gpus_that_are_present(answer: str, tmp_path: Path) -> None:
+    """With a program in the place of nvidia-smi; without an answer it fails, as it does without a driver."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '{answer}'\nexit {int(not answer)}\n")
+    program.chmod(0o755)
+    text = f"""
+        set(PC_NVIDIA_SMI {program})
+        include({CMAKE}/gpus.cmake)
+        pc_gpus_present(found)
+        message("[${{found}}]")
+    """
+    assert said(script(tmp_path, text)) == ("[90;120]" if answer else "[]")
