@@ -233,9 +233,10 @@ def _timeline(hvd: Any, path: str) -> None:
 def test_a_rank_that_leaves_without_joining(how: str) -> None:
     with job(3, _does_not_join, how) as ranks:
         told = [ranks.hear(rank, 20) for rank in (0, 2)]
-        ranks.link[1].send("end")
+        if how == "shuts down":  # otherwise it has ended
+            ranks.link[1].send("end")
         ranks.outcomes()
-    assert all("rank 1 " in text for text in told), told
+    assert all("rank 1 " in str(text) for text in told), told
 
 
 def _does_not_join(hvd: Any, how: str) -> None:
