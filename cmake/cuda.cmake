@@ -30,6 +30,7 @@ add_library(pc_cuda STATIC
   csrc/executor/cuda/kernels_reals.cu
   csrc/executor/cuda/kernels_scaled_integers.cu
   csrc/executor/cuda/kernels_small_reals.cu
+  csrc/executor/cuda/loading.cpp
   csrc/executor/cuda/moves.cu
   csrc/executor/cuda/probe.cu
   csrc/executor/cuda/team.cpp

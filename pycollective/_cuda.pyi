@@ -163,12 +163,14 @@ class Team:
     def mailbox_bytes(size: typing.SupportsInt | typing.SupportsIndex, channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     @staticmethod
-    def most_channels(device: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def most_channels(device: typing.SupportsInt | typing.SupportsIndex, sharing: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        Blocks that each rank can have at the same time; 0: too many ranks for the device.
+        Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many for it.
         """
-    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, first_rank: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex, mailboxes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-        ...
+    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, first_rank: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex, mailboxes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, shared: bool) -> None:
+        """
+        `shared`: the device runs other ranks of the communicator too.
+        """
     def abort(self) -> None:
         """
         Kernels in flight give up.

@@ -66,6 +66,13 @@ auto launchable(F* kernel) {
 #endif
 }
 
+// Now, and not when it is first launched.
+template <class F>
+void load_kernel(F* kernel) {
+  cudaFuncAttributes unused;
+  check(cudaFuncGetAttributes(&unused, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes");
+}
+
 // A stream that waits for no other; what is put into it is through when the call returns.
 class OwnStream {
  public:

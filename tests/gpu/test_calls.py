@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from core.processes import run
 from gpu import emulation
 from gpu.device import LONG, data, get, put
 from pycollective import Communicator, _core
+from pycollective.comm.arrays import numpy_dtype
 from pycollective.schedule import describe
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -216,6 +218,25 @@ def in_streams(comm: Communicator, link: Connection) -> None:
 
 def test_streams_are_ordered() -> None:
     run(2, in_streams)
+
+
+def ahead_of_a_peer(comm: Communicator, link: Connection) -> None:
+    emulation.install()
+    x = data(comm.rank, LONG)
+    kinds = [("float32", "sum"), ("float64", "max"), ("int16", "sum"), ("bfloat16", "avg")]
+    arrays = [put(x.astype(numpy_dtype(dtype))) for dtype, _ in kinds]  # freed later: that waits for the calls
+    comm.allreduce(arrays[0])
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(0.5)
+    found = [comm.allreduce(array, op=op) for array, (_, op) in zip(arrays, kinds, strict=True)]
+    for (dtype, op), out in zip(kinds, found, strict=True):
+        same(out, comm.allreduce(x.astype(numpy_dtype(dtype)), op=op), dtype)
+
+
+def test_no_kernel_is_loaded_while_another_waits_for_a_peer() -> None:
+    """Kernels that were not launched before, while the first one waits: the emulated runtime would refuse to load."""
+    run(2, ahead_of_a_peer)
 
 
 def replayed(comm: Communicator, link: Connection, window: bool) -> None:

@@ -14,12 +14,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from core.processes import run
 
 from gpu import emulation
+from gpu.device import get
 from pycollective import Communicator, CommunicatorError, _core
 from pycollective.comm.cuda import graves, paths, runtime, windows
+from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.team import _agree_on_channels
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -281,6 +284,25 @@ def test_ranks_that_share_a_gpu_share_its_blocks() -> None:
     assert _agree_on_channels(["a", "b", "a", "a"], [most] * 4) == 21
     assert _agree_on_channels(["a"] * 4, [[2, 1, 0, 0]] * 4) == 1, "they take turns"
     assert _agree_on_channels(["a", "b"], [most, [0, 0]]) == 0, "no cooperative launch"
+
+
+def reduces(comm: Communicator, link: Connection, devices: int) -> None:
+    emulation.install()
+    x = np.arange(9000, dtype=np.float32)
+    a = allocate(x.shape, "float32", comm.rank % devices)
+    a.copy_from_host(x.view(np.uint8))
+    assert get(comm.allreduce(a)).tobytes() == (2 * x).tobytes()
+
+
+def is_refused(comm: Communicator, link: Connection) -> None:
+    with pytest.raises(CommunicatorError, match="cannot run the blocks of this communicator's ranks at the same time"):
+        reduces(comm, link, 1)
+
+
+@pytest.mark.emulated
+def test_ranks_that_share_no_gpu_need_no_cooperative_launch() -> None:
+    run(2, reduces, 2, env={"PC_EMULATED_DEVICES": "2", "PC_EMULATED_NO_COOPERATIVE": "1"})
+    run(2, is_refused, env={"PC_EMULATED_NO_COOPERATIVE": "1"})
 
 
 # -- no GPU ------------------------------------------------------------------------------------------------------------

@@ -77,12 +77,13 @@ void bind_cuda_team(py::module_& m) {
 
   py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
                                           "One process's end of a communicator on GPUs.")
-      .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t>(),
+      .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t, bool>(),
            py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
-           py::arg("channels"), py::arg("scratch_bytes"), free_of_gil)
+           py::arg("channels"), py::arg("scratch_bytes"), py::arg("shared"), free_of_gil,
+           "`shared`: the device runs other ranks of the communicator too.")
       .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
-      .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("ranks_here"),
-                  "Blocks that each rank can have at the same time; 0: too many ranks for the device.")
+      .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("sharing"),
+                  "Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many for it.")
       .def_property_readonly("device", &Team::device)
       .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
                              "The longest message that the low-latency path takes.")

@@ -64,6 +64,8 @@ int64_t attribute(cudaDeviceAttr which, int device) {
 
 }  // namespace
 
+void load_moves() { load_kernel(move_all); }
+
 void move_pieces(int device, const std::vector<Move>& moves, cudaStream_t stream) {
   const OnDevice on(device);
   const int64_t most_blocks = kBlocksEach * attribute(cudaDevAttrMultiProcessorCount, device);

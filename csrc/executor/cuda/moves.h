@@ -23,6 +23,9 @@ struct MoveArguments {
 };
 static_assert(sizeof(MoveArguments) <= 4096);
 
+// On the calling thread's device, before the first call of move_pieces().
+void load_moves();
+
 // Into the stream.  Pieces must not overlap.  Throws CudaError.
 void move_pieces(int device, const std::vector<Move>& moves, cudaStream_t stream);
 

@@ -24,9 +24,9 @@ void run(int device, const ProbeArguments& arguments) {
   const OwnStream stream;
   ProbeArguments a = arguments;
   void* parameters[] = {&a};
-  check(cudaLaunchCooperativeKernel(launchable(probe), dim3(1), dim3(4), parameters, 0,
-                                    static_cast<cudaStream_t>(stream)),
-        "cudaLaunchCooperativeKernel");
+  load_kernel(probe);
+  check(cudaLaunchKernel(launchable(probe), dim3(1), dim3(4), parameters, 0, static_cast<cudaStream_t>(stream)),
+        "cudaLaunchKernel");
   stream.wait();
 }
 

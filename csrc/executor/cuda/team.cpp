@@ -6,6 +6,7 @@
 #include "base/cuda_device.h"
 #include "base/environment.h"
 #include "base/status.h"
+#include "executor/cuda/loading.h"
 #include "schedule/schedule.h"
 
 namespace pc::cuda {
@@ -44,12 +45,15 @@ void require(bool condition, const char* what) {
   if (!condition) throw InvalidArgument(what);
 }
 
+// Of one rank, blocks that start later wait for nobody: a block waits for the peers' blocks of its own channel alone.
 template <class A>
-void launch(void (*kernel)(A), int32_t blocks, int32_t threads, A& arguments, cudaStream_t stream) {
+void launch(void (*kernel)(A), int32_t blocks, int32_t threads, bool cooperative, A& arguments, cudaStream_t stream) {
   void* parameters[] = {&arguments};
-  check(cudaLaunchCooperativeKernel(launchable(kernel), dim3(static_cast<unsigned>(blocks)),
-                                    dim3(static_cast<unsigned>(threads)), parameters, 0, stream),
-        "cudaLaunchCooperativeKernel");
+  const dim3 grid(static_cast<unsigned>(blocks)), block(static_cast<unsigned>(threads));
+  if (cooperative)
+    check(cudaLaunchCooperativeKernel(launchable(kernel), grid, block, parameters, 0, stream),
+          "cudaLaunchCooperativeKernel");
+  else check(cudaLaunchKernel(launchable(kernel), grid, block, parameters, 0, stream), "cudaLaunchKernel");
 }
 
 int attribute(cudaDeviceAttr which, int device) {
@@ -78,18 +82,20 @@ int64_t Team::mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_byte
 }
 
 // One block a multiprocessor is enough to fill it: its threads have eight loads under way each.
-int32_t Team::most_channels(int device, int32_t ranks_here) {
-  if (attribute(cudaDevAttrCooperativeLaunch, device) == 0) return 0;
-  return std::min(kMostChannels, attribute(cudaDevAttrMultiProcessorCount, device) / ranks_here);
+int32_t Team::most_channels(int device, int32_t sharing) {
+  if (sharing > 1 && attribute(cudaDevAttrCooperativeLaunch, device) == 0) return 0;
+  const int32_t each = std::min(load_kernels(device), 1);
+  return std::min(kMostChannels, each * attribute(cudaDevAttrMultiProcessorCount, device) / sharing);
 }
 
 Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
-           int32_t channels, int64_t scratch_bytes)
+           int32_t channels, int64_t scratch_bytes, bool shared)
     : device_(device),
       size_(size),
       first_rank_(first_rank),
       ranks_here_(ranks_here),
       threads_(std::min(kThreads, attribute(cudaDevAttrMaxThreadsPerBlock, device))),
+      shared_(shared || ranks_here > 1),
       mailbox_{size, channels, scratch_bytes} {
   require(size >= 1 && size <= kMostRanks, "a communicator has 1 to 64 ranks on the GPUs of a node");
   require(ranks_here == 1 || (ranks_here == size && size <= kMostVirtual),
@@ -98,6 +104,7 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
   require(mailboxes.size() == static_cast<size_t>(size), "one mailbox a rank");
   require(channels >= 1 && channels <= kMostChannels, "1 to 64 channels");
   const OnDevice on(device);
+  load_kernels(device);
   mailboxes_ = DeviceBytes(device, mailboxes.size() * sizeof(char*));
   OwnStream().upload(mailboxes_.data(), mailboxes.data(), mailboxes.size() * sizeof(char*));
   const std::vector<ChannelState> states(static_cast<size_t>(ranks_here) * channels, ChannelState{1, 0, 0, 0, {}});
@@ -366,7 +373,7 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
     a.timeout_ns = nanoseconds;
     for (size_t r = 0; r < buffers.size(); ++r)
       a.buffers[r] = {reinterpret_cast<const void*>(buffers[r].input), reinterpret_cast<void*>(buffers[r].output)};
-    launch(plan->kernels.low_latency, ranks_here_ * a.channels, threads_, a, stream);
+    launch(plan->kernels.low_latency, ranks_here_ * a.channels, threads_, shared_, a, stream);
   } else {
     Arguments a = plan->schedule;
     a.channels = std::min(plan->most_channels, limit);
@@ -379,7 +386,7 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
       a.buffers[r] = {reinterpret_cast<const void*>(buffers[r].input), reinterpret_cast<void*>(buffers[r].output),
                       input, output};
     }
-    launch(plan->kernels.schedule, ranks_here_ * a.channels, threads_, a, stream);
+    launch(plan->kernels.schedule, ranks_here_ * a.channels, threads_, shared_, a, stream);
   }
   record(plan, stream, identity);
 }

@@ -75,12 +75,13 @@ class Team {
  public:
   // Bytes of device memory that a rank's mailbox takes.
   static int64_t mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_bytes);
-  // Blocks that each of `ranks_here` ranks can have at the same time; 0: too many ranks for this device.
-  static int32_t most_channels(int device, int32_t ranks_here);
+  // Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many ranks for it.
+  static int32_t most_channels(int device, int32_t sharing);
 
-  // `mailboxes`: of all ranks, as mapped here, zeroed.  A process runs one rank, or all of them.
+  // `mailboxes`: of all ranks, as mapped here, zeroed.  A process runs one rank, or all of them.  `shared`: the device
+  // runs other ranks too, whose blocks must find room beside these: launches are cooperative.
   Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
-       int32_t channels, int64_t scratch_bytes);
+       int32_t channels, int64_t scratch_bytes, bool shared);
   ~Team();
   Team(const Team&) = delete;
 
@@ -136,6 +137,7 @@ class Team {
   int device_;
   int32_t size_, first_rank_, ranks_here_;
   int32_t threads_;
+  bool shared_;
   Mailbox mailbox_;
   DeviceBytes mailboxes_, states_, windows_table_, claimed_;
   HostWords* host_ = nullptr;

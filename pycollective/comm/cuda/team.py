@@ -62,13 +62,15 @@ class DeviceTeam:
             "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH")),
         }
         said = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
-        channels = _agree_on_channels([each["gpu"] for each in said], [each["channels"] for each in said])
+        gpus = [each["gpu"] for each in said]
+        channels = _agree_on_channels(gpus, [each["channels"] for each in said])
         if channels < 1:
-            raise CommunicatorError("a GPU of this communicator cannot launch cooperatively")
+            raise CommunicatorError("a GPU cannot run the blocks of this communicator's ranks at the same time")
         scratch = said[0]["scratch"]  # the first rank's setting counts: all must cut alike
         nbytes = cuda.Team.mailbox_bytes(size, channels, scratch)
         self._mailboxes = self._share(nbytes)
-        self._team = cuda.Team(device, size, rank, 1, list(self._mailboxes.bases), channels, scratch)
+        shared = gpus.count(mine["gpu"]) > 1
+        self._team = cuda.Team(device, size, rank, 1, list(self._mailboxes.bases), channels, scratch, shared)
         self._planner = DevicePlanner(self._team, size, [rank])
         self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
         self._graves = Graves(self._shared(table_bytes(size)), rank, size)
@@ -227,9 +229,10 @@ def _agree_on_channels(gpus: list[str], most: list[list[int]]) -> int:
     Args:
         gpus: of each rank. most: for each rank, the blocks it can have where 1, 2, ... ranks share its GPU.
     """
-    if not all(each[0] for each in most):
-        return 0
-    return min(max(each[gpus.count(gpu) - 1], 1) for gpu, each in zip(gpus, most, strict=True))
+    return min(
+        max(each[gpus.count(gpu) - 1], 1) if each[min(1, gpus.count(gpu) - 1)] else 0
+        for gpu, each in zip(gpus, most, strict=True)
+    )
 
 
 def _refuse_too_many(size: int, most: int) -> None:

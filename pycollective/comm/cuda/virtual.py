@@ -62,7 +62,7 @@ class VirtualWorld:
         channels = require_room(size, device)
         scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
         self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
-        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch)
+        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True)
         self.planner = DevicePlanner(self.team, size, range(size))
         self.channels = channels
 

@@ -2,8 +2,11 @@
 // implementation (machine.h, and the sources beside it) is ours.  Device memory is shared memory, a stream is a thread
 // that works off a queue, a kernel's threads are threads.  For tests on machines without a GPU; never installed.
 //
-// Knobs (environment): PC_EMULATED_DEVICES (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_IPC, PC_EMULATED_NO_VMM,
-// PC_EMULATED_BROKEN_PEER (a mapped allocation is other memory than the peer's).
+// A kernel is loaded by its first launch or by a question about it; that fails while another kernel runs, where a GPU
+// may wait for ever.
+//
+// Knobs (environment): PC_EMULATED_DEVICES (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_COOPERATIVE, PC_EMULATED_NO_IPC,
+// PC_EMULATED_NO_VMM, PC_EMULATED_BROKEN_PEER (a mapped allocation is other memory than the peer's).
 #pragma once
 
 #include <cstddef>
@@ -25,6 +28,7 @@ enum cudaError_t {
   cudaErrorNotReady = 600,
   cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorNotSupported = 801,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorUnknown = 999,
 };
 
@@ -40,6 +44,8 @@ struct Graph;
 void enqueue(Stream* stream, std::function<void()> work);
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread);
 unsigned multiprocessors();
+bool cooperative();
+bool load(const void* kernel);
 }  // namespace pc_emulated
 
 using cudaStream_t = pc_emulated::Stream*;
@@ -102,6 +108,7 @@ struct cudaPointerAttributes {
   void* devicePointer;
   void* hostPointer;
 };
+struct cudaFuncAttributes { int numRegs; };
 struct cudaIpcMemHandle_t { char reserved[64]; };
 
 cudaError_t cudaGetDeviceCount(int* count);
@@ -155,9 +162,13 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long flags, cudaDriverEntryPointQueryResult* status);
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads, size_t shared);
+
 // All our kernels take one struct by value.
 template <class P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
+  if (!pc_emulated::load(reinterpret_cast<const void*>(kernel))) return cudaErrorInvalidDeviceFunction;
   const P parameters = *static_cast<const P*>(arguments[0]);
   pc_emulated::enqueue(stream, [=] { pc_emulated::run_grid(grid.x, block.x, [&] { kernel(parameters); }); });
   return cudaSuccess;
@@ -166,6 +177,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 block, void** ar
 template <class P>
 cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(P), dim3 grid, dim3 block, void** arguments, size_t,
                                         cudaStream_t stream) {
+  if (!pc_emulated::cooperative()) return cudaErrorNotSupported;
   if (grid.x > pc_emulated::multiprocessors()) return cudaErrorCooperativeLaunchTooLarge;
   return cudaLaunchKernel(kernel, grid, block, arguments, 0, stream);
 }

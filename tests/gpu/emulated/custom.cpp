@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/cuda_device.h"
 #include "executor/cuda/kernels_impl.h"
 
 namespace pc::cuda {
@@ -78,6 +79,10 @@ std::shared_ptr<const CustomOperator> load_custom(Dtype dtype, const std::string
     PC_DTYPES(PC_CASE)
 #undef PC_CASE
     default: break;
+  }
+  if (kernels.schedule != nullptr) {
+    load_kernel(kernels.schedule);
+    load_kernel(kernels.low_latency);
   }
   return std::make_shared<CalledOperator>(kernels, address);
 }

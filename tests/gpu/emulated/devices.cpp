@@ -1,7 +1,24 @@
 // Devices, errors, and how a kernel runs.
+#include <set>
+
 #include "machine.h"
 
 namespace pc_emulated {
+
+bool cooperative() { return !flag("PC_EMULATED_NO_COOPERATIVE"); }
+
+std::mutex loaded_mutex;
+std::set<const void*> loaded;
+
+std::atomic<int> running{0};  // kernels
+
+bool load(const void* kernel) {
+  const std::lock_guard lock(loaded_mutex);
+  if (loaded.contains(kernel)) return true;
+  if (running.load() > 0) return false;
+  loaded.insert(kernel);
+  return true;
+}
 
 unsigned multiprocessors() { return static_cast<unsigned>(number("PC_EMULATED_SMS", 8)); }
 
@@ -14,10 +31,11 @@ void enqueue(Stream* stream, std::function<void()> work) {
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& thread) {
   std::vector<std::unique_ptr<Block>> all;
   for (unsigned b = 0; b < blocks; ++b) all.push_back(std::make_unique<Block>(threads));
-  std::vector<std::thread> running;
+  std::vector<std::thread> all_threads;
+  ++running;
   for (unsigned b = 0; b < blocks; ++b) {
     for (unsigned t = 0; t < threads; ++t) {
-      running.emplace_back([&, b, t] {
+      all_threads.emplace_back([&, b, t] {
         block = all[b].get();
         block_index = b;
         thread_index = t;
@@ -28,13 +46,22 @@ void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& th
       });
     }
   }
-  for (std::thread& one : running) one.join();
+  for (std::thread& one : all_threads) one.join();
+  --running;
 }
 
 }  // namespace pc_emulated
 
 using namespace pc_emulated;
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  *attributes = {};
+  return load(kernel) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
+  *blocks = 1;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = number("PC_EMULATED_DEVICES", 1);
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
@@ -66,7 +93,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMultiProcessorCount: *value = static_cast<int>(multiprocessors()); break;
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrCooperativeLaunch: *value = 1; break;
+    case cudaDevAttrCooperativeLaunch: *value = cooperative() ? 1 : 0; break;
   }
   return cudaSuccess;
 }
@@ -86,6 +113,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorMapBufferObjectFailed: return "cudaErrorMapBufferObjectFailed";
     case cudaErrorCooperativeLaunchTooLarge: return "cudaErrorCooperativeLaunchTooLarge";
+    case cudaErrorInvalidDeviceFunction: return "cudaErrorInvalidDeviceFunction (not loaded)";
     case cudaErrorNotSupported: return "cudaErrorNotSupported";
     default: return "cudaErrorUnknown";
   }

@@ -1,0 +1,51 @@
+#include "executor/cuda/loading.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "base/cuda_device.h"
+#include "executor/cuda/kernels.h"
+#include "executor/cuda/moves.h"
+
+namespace pc::cuda {
+namespace {
+
+template <class F>
+int32_t blocks_of(F* kernel, int threads) {
+  load_kernel(kernel);
+  int blocks = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reinterpret_cast<const void*>(kernel), threads, 0),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return blocks;
+}
+
+int32_t load_all(int device) {
+  const OnDevice on(device);
+  const CaptureAside aside;
+  int most_threads = 0;
+  check(cudaDeviceGetAttribute(&most_threads, cudaDevAttrMaxThreadsPerBlock, device), "cudaDeviceGetAttribute");
+  const int threads = std::min(kThreads, most_threads);
+  int32_t blocks = kMostChannels;
+  for (int dtype = 0; dtype < static_cast<int>(Dtype::count); ++dtype)
+    for (const Operator op : {Operator::sum, Operator::prod})  // the sum has kernels of its own
+      for (const bool scaled : {false, true}) {
+        const Kernels kernels = kernels_for(static_cast<Dtype>(dtype), op, scaled);
+        if (kernels.schedule == nullptr) continue;
+        blocks = std::min({blocks, blocks_of(kernels.schedule, threads), blocks_of(kernels.low_latency, threads)});
+      }
+  load_moves();
+  return blocks;
+}
+
+}  // namespace
+
+int32_t load_kernels(int device) {
+  static std::mutex mutex;
+  static std::map<int, int32_t> blocks;  // by device
+  const std::lock_guard lock(mutex);
+  const auto found = blocks.find(device);
+  return found != blocks.end() ? found->second : blocks[device] = load_all(device);
+}
+
+}  // namespace pc::cuda
