@@ -74,10 +74,11 @@ bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what 
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
-lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, clang-format, the layers and the stubs
+lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, the layers and the stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python tools/layers.py
 	$(PY) tools/make_stubs.py --check
