@@ -1,13 +1,11 @@
 # What a user's own operator is linked with at run time: custom_kernels.cu as LTO-IR, once for each element type, inside
-# the extension.  LTO-IR of the oldest architecture serves all newer ones.
+# the extension.  LTO-IR of the oldest architecture serves all newer ones, also those that the kernels were not built for.
 
 set(PC_CUSTOM_TYPES int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64)
 
 function(pc_embed_custom_programs target)
   string(REGEX MATCHALL "[0-9]+" numbers "${CMAKE_CUDA_ARCHITECTURES}")
-  if(NOT numbers)
-    set(numbers 80)  # "native", "all" and the like
-  endif()
+  list(APPEND numbers 80)
   list(SORT numbers COMPARE NATURAL)
   list(GET numbers 0 oldest)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/custom)

@@ -237,8 +237,13 @@ def test_nothing_is_left_whatever_ends_all_ranks(number: int) -> None:
         with Job(3, use_windows_for_ever, kinds) as job:
             for rank in range(3):
                 assert job.hear(rank) == "ready"
-            for rank in range(3):
-                os.kill(job.pid[rank], number)
+            for each in (
+                signal.SIGSTOP,
+                number,
+                signal.SIGCONT,
+            ):  # or one could see another go, and raise, before its turn
+                for rank in range(3):
+                    os.kill(job.pid[rank], each)
             assert {outcome.exitcode for outcome in job.outcomes().values()} == {-number}
 
 
