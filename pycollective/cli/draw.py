@@ -27,12 +27,12 @@ class Picture:
 def draw(positional: Sequence[str] | None, named: Sequence[str] | None, out: Path, picture: Picture) -> int:
     """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 for a wrong request."""
     with refusing("plot"):
-        outputs.check(out)
         instances = selection.topologies(positional, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME or FILE.py")
         counts, wanted = selection.ranks(picture.ranks), selection.collectives(picture.collective)
         selection.having(instances, wanted)
+        outputs.check(out)
         cases = list(itertools.product(instances, wanted, counts))
         labels = [
             "-".join([label(instance), *[name] * (len(wanted) > 1), *[str(count)] * (len(counts) > 1)])

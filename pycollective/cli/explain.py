@@ -50,13 +50,13 @@ def explain(
 ) -> int:
     """The command: start ranks, let them explain, and print it; 1 when they fail. Exits with 2 for a wrong request."""
     with refusing("plot" if plot else ""):
-        outputs.check(plot, json)
         wanted, counts, sizes = _read(request)
         instances = selection.topologies(positional, named)
         selection.having(instances, wanted)
         for instance in instances:
             for count in counts:
                 selection.supported(instance, [count])
+        outputs.check(plot, json)
     labels: list[Any] = [label(one) for one in instances] or [None]
     question = [[*(positional or ()), *(named or ())], labels, wanted, sizes]
     rows: list[dict[str, Any]] = []

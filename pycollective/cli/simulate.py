@@ -61,9 +61,9 @@ def run(request: Request, wanted: Outputs) -> int:
     if not console.is_terminal:  # columns are kept, not folded
         console.width = max(console.width, 140)
     with refusing("plot" if wanted.plot else ""):
-        outputs.check(wanted.plot, wanted.json, wanted.csv)
         cases = _cases(request)
         tile = _tile(request.tile)
+        outputs.check(wanted.plot, wanted.json, wanted.csv)
         fitted = _fit(request, tile)
         network = fitted.network if fitted else _network({**DEFAULTS, **_given(request.network)})
         found = _simulate(cases, request, network, tile)

@@ -78,11 +78,11 @@ def verify(
 
     console, errors = Console(quiet=json == outputs.STDOUT), Console(stderr=True)
     with refusing("plot" if plot else ""):
-        outputs.check(plot, json)
         instances = selection.topologies(positional, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME, FILE.py or all")
         rows = [row for instance in instances for row in _rows(instance, ranks, collectives)]
+        outputs.check(plot, json)
     _work(rows, {label(instance): instance for instance in instances}, errors)
     console.print(_table(rows))
     wrong = [row for row in rows if row.error is not None]
