@@ -104,11 +104,11 @@ class Handle:
         """
     def test(self) -> bool:
         """
-        Whether the call is through (also when it failed).
+        Whether the call has completed (also when it failed).
         """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         """
-        Block until the call is through, `timeout` seconds at most. Raises what the call raised, or TimeoutError.
+        Block until the call has completed, `timeout` seconds at most. Raises what the call raised, or TimeoutError.
         """
 class Ledger:
     """
@@ -237,15 +237,15 @@ class Work:
     result: typing.Any
     def done(self) -> bool:
         """
-        Whether it is through, well or badly.
+        Whether it has completed, successfully or not.
         """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
         """
-        Block until it is through, `timeout` seconds at most; returns the result, raises what the operation raised.
+        Block until it has completed, `timeout` seconds at most; returns the result, raises what the operation raised.
         """
     def when_done(self, callback: typing.Any) -> None:
         """
-        Call `callback()` once it is through: on the engine's thread, or at once.
+        Call `callback()` once it has completed: on the engine's thread, or at once.
         """
     @property
     def item(self) -> typing.Any:

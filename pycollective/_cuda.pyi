@@ -183,7 +183,7 @@ class Team:
         """
     def locate(self, rank_index: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int] | None:
         """
-        (window, offset) if the bytes lie in a window of this rank, else None.
+        (window, offset) if the bytes are in a window of this rank, else None.
         """
     def low_latency_plan(self, dtype: str, op: typing.SupportsInt | typing.SupportsIndex, custom: CustomOperator, prescale: typing.SupportsFloat | typing.SupportsIndex, divisor: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, reduces: bool, exchanges: collections.abc.Sequence[tuple[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], longest: typing.SupportsInt | typing.SupportsIndex, digest: typing.SupportsInt | typing.SupportsIndex) -> Plan:
         """
@@ -290,7 +290,7 @@ def device_count() -> int:
     ...
 def device_of(address: typing.SupportsInt | typing.SupportsIndex) -> int | None:
     """
-    The device whose memory an address lies in, or None.
+    The device to whose memory an address belongs, or None.
     """
 def driver_version() -> int:
     """

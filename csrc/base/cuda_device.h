@@ -73,7 +73,7 @@ void load_kernel(F* kernel) {
   check(cudaFuncGetAttributes(&unused, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes");
 }
 
-// A stream that waits for no other; what is put into it is through when the call returns.
+// A stream that waits for no other; what is put into it has completed when the call returns.
 class OwnStream {
  public:
   OwnStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }

@@ -121,7 +121,8 @@ class Plans {
 };
 
 double seconds(double value, const char* what) {
-  if (!(value >= 0)) throw InvalidArgument(std::string(what) + " is a number of seconds, not " + std::to_string(value));
+  if (!(value >= 0))
+    throw InvalidArgument(std::string(what) + " must be a number of seconds, 0 or more, not " + std::to_string(value));
   return value;
 }
 
@@ -248,12 +249,12 @@ void bind_engine(py::module_& m) {
       .def_readwrite("result", &Work::result)
       .def_readwrite("error", &Work::error)
       .def_readwrite("landing", &Work::landing, "Called by wait() once all is well, in the thread that waits.")
-      .def("done", &Work::done, "Whether it is through, well or badly.")
-      .def(
-          "wait", &Work::wait, py::arg("timeout") = py::none(),
-          "Block until it is through, `timeout` seconds at most; returns the result, raises what the operation raised.")
+      .def("done", &Work::done, "Whether it has completed, successfully or not.")
+      .def("wait", &Work::wait, py::arg("timeout") = py::none(),
+           "Block until it has completed, `timeout` seconds at most; returns the result, raises what the operation "
+           "raised.")
       .def("when_done", &Work::when_done, py::arg("callback"),
-           "Call `callback()` once it is through: on the engine's thread, or at once.");
+           "Call `callback()` once it has completed: on the engine's thread, or at once.");
   py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
       .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, const py::object&, int32_t, Objects,
                     py::object, double, double>(),

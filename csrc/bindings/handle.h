@@ -21,7 +21,7 @@ class Handle {
   // Waits in short turns, so that Ctrl-C gets through.
   // Throws InvalidArgument for a timeout of NaN.
   void wait(std::optional<double> timeout) const {
-    if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout is a number of seconds, not NaN");
+    if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout must be a number of seconds, not nan");
     const auto start = Clock::now();
     for (;;) {
       double turn = 0.1;
@@ -30,7 +30,7 @@ class Handle {
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
       if (timeout && turn <= 0) {
         const py::object type = py::module_::import("pycollective.errors").attr("TimeoutError");
-        PyErr_SetString(type.ptr(), "the call is not through yet; the handle can be waited for again");
+        PyErr_SetString(type.ptr(), "the call has not completed yet; the handle can be waited for again");
         throw py::error_already_set();
       }
     }

@@ -75,7 +75,10 @@ double read_timeout(const py::object& timeout) {
     PyErr_Clear();
     throw WrongType(std::string("timeout must be a number of seconds, not of type ") + Py_TYPE(timeout.ptr())->tp_name);
   }
-  if (!(seconds >= 0.0)) throw InvalidArgument("timeout is a number of seconds, not negative");
+  if (!(seconds >= 0.0)) {
+    const std::string given = py::repr(timeout);
+    throw InvalidArgument("timeout must be a number of seconds, 0 or more, not " + given);
+  }
   return std::min(seconds, kLongestTimeout);
 }
 
@@ -396,7 +399,7 @@ void TeamCall::require_open() const {
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
   if (team_->queued.load(std::memory_order_acquire) > 0) return run_queued(std::move(operation), x, out);
   if (Progress::lets_go.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
-  // A small call is often through before letting go of the interpreter would pay.
+  // A small call has often completed before letting go of the interpreter would pay.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
   const Released released;

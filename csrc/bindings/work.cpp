@@ -35,13 +35,14 @@ void Work::wait_done(std::optional<double> timeout) const {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (Clock::now() < end) continue;
     const py::object type = py::module_::import("pycollective.errors").attr("TimeoutError");
-    PyErr_SetString(type.ptr(), ("operation '" + name() + "' is not through yet; it can be waited for again").c_str());
+    PyErr_SetString(type.ptr(),
+                    ("operation '" + name() + "' has not completed yet; it can be waited for again").c_str());
     throw py::error_already_set();
   }
 }
 
 py::object Work::wait(std::optional<double> timeout) const {
-  if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout is a number of seconds, not NaN");
+  if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout must be a number of seconds, not nan");
   if (!done()) wait_done(timeout);
   engine_->take_spent();
   if (pending->fault()) throw CommunicatorFault(*pending->fault());

@@ -78,7 +78,7 @@ struct Record {
   RankSet absent;  // who had joined and takes part without having submitted it
 };
 
-// An operation.  A rank may be through with a round, and announce the next, before a slower one has fetched it: there
+// An operation.  A rank may have finished with a round, and announce the next, before a slower one has fetched it: there
 // are two records, and a round is complete only when all have fetched the one before.
 struct Slot {
   uint64_t hash[2];

@@ -1,6 +1,6 @@
 // An allreduce of many pieces of memory as if they were one buffer.
 //
-// Pieces that lie in windows are reduced where they are, neighbours together. All others pass through the fusion
+// Pieces in windows are reduced where they are, neighbours together. All others pass through the fusion
 // buffer, itself a window, tile by tile: pack, reduce, unpack, while the tile is in the cache.
 #pragma once
 

@@ -25,7 +25,7 @@ class Task {
         keep_(std::move(keep)) {}
 
   bool done() const;
-  // False if the call is not through after `seconds` (< 0: no limit).  Throws what the call threw.
+  // False if the call has not completed after `seconds` (< 0: no limit).  Throws what the call threw.
   bool wait(double seconds);
 
  private:
@@ -37,7 +37,7 @@ class Task {
   std::shared_ptr<Team> team_;
   Operation operation_;
   std::unique_lock<CallMutex> turn_;  // from the first poll to the last
-  std::shared_ptr<void> keep_;  // the arrays; dropped as soon as the call is through
+  std::shared_ptr<void> keep_;  // the arrays; dropped as soon as the call has completed
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

@@ -51,7 +51,7 @@ bool is_fused(Kind kind);
 struct Signature {
   Kind kind = Kind::barrier;
   Dtype dtype = Dtype::count;  // count: no array
-  bool device = false;         // it lies in GPU memory
+  bool device = false;         // it is in GPU memory
   Operator op = Operator::sum;
   int32_t root = -1;
   int32_t dims = 0;

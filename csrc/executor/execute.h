@@ -75,7 +75,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
         g.hold(slot, s.reader(r).peer, base + s.reader(r).count);
   }
   const uint64_t last = span.base + static_cast<uint64_t>(span.tiles - 1) * s.stride();
-  // No lane leaves before all are through.
+  // No lane leaves before all have completed.
   const bool through = await(g, span, last, s.exit_waits(), [s](int32_t i) { return s.exit_wait(i); });
   return g.all(through) ? Status::done : g.failure();
 }

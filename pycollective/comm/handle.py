@@ -11,16 +11,16 @@ class Flight(Protocol):
     """What is behind a handle: the core's Handle, or a future of the MPI rail."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the call is through."""
+        """Block until the call has completed."""
         ...
 
     def test(self) -> bool:
-        """Whether it is through."""
+        """Whether it has completed."""
         ...
 
 
 class Handle(Generic[_Result]):
-    """A nonblocking call. The arrays of the call must be left alone until it is through."""
+    """A nonblocking call. The arrays of the call must be left alone until it has completed."""
 
     __slots__ = ("_flight", "_value")
 

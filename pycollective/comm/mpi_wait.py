@@ -86,7 +86,7 @@ def finish(
         request = start()
         if not until(done, seconds):
             raise TimeoutError(
-                f"{what} is not through after {seconds:g} s: of the {comm.Get_size()} ranks on several hosts one "
+                f"{what} has not completed after {seconds:g} s: of the {comm.Get_size()} ranks on several hosts one "
                 "does not take part"
             )
     except PeerLostError:

@@ -30,11 +30,11 @@ class _Flight:
 
     def wait(self, timeout: float | None = None) -> None:
         if timeout is not None and math.isnan(timeout):
-            raise ValueError("timeout is a number of seconds, not NaN")
+            raise ValueError("timeout must be a number of seconds, not nan")
         try:
             self._future.result(timeout)
         except FutureTimeout:
-            raise TimeoutError("the call is not through yet; the handle can be waited for again") from None
+            raise TimeoutError("the call has not completed yet; the handle can be waited for again") from None
 
     def test(self) -> bool:
         return self._future.done()
@@ -193,7 +193,7 @@ def _seconds(timeout: float | None) -> float:
     if timeout is None:
         return default_timeout()
     if not timeout >= 0:
-        raise ValueError("timeout is a number of seconds, not negative")
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
     return float(timeout)
 
 

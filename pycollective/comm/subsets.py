@@ -91,7 +91,7 @@ def shrink(comm: Communicator, timeout: float) -> Communicator:
     dies before it has come there, the others see that and begin another round.
     """
     if not timeout >= 0:
-        raise ValueError(f"timeout is a number of seconds, not negative, and not {timeout}")
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout}")
     team = comm._backend
     if isinstance(team, RailCalls):
         return _shrink_rail(comm, team, timeout)

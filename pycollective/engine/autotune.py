@@ -110,7 +110,7 @@ class Tuner:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up, if it is not through."""
+        """Give up, if it has not completed."""
         self._stop.set()
         self._thread.join()
 

@@ -118,7 +118,7 @@ class Lane:
     def allreduce(self, jobs: Sequence[Job]) -> list[Any]:
         """Collective: reduce the arrays of a batch as if they were one; their results.
 
-        Those that lie in windows are reduced where they are, neighbours together; the others pass through the fusion
+        Those in windows are reduced where they are, neighbours together; the others pass through the fusion
         buffer. All ranks make the same of a batch, so it fails on all of them or on none.
         """
         results = [self._out(job) for job in jobs]

@@ -44,7 +44,7 @@ class Engine:
     """Operations that ranks submit in any order, under names; each runs once all ranks have submitted it.
 
     Ranks agree in shared memory, without a coordinator. Allreduces that are ready at the same time are fused: they
-    pass together through a window, or are reduced where they are if they lie in windows of `engine.comm`. With a
+    pass together through a window, or are reduced where they are if they are in windows of `engine.comm`. With a
     topology that reduces in rank order (`direct`, the default, `star`) fusion changes no bit.
 
     An operation about which the ranks differ (shape, dtype, op, root, group) raises MismatchError from `wait` on every

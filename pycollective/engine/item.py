@@ -59,16 +59,16 @@ class Work(Protocol):
     name: str
 
     def done(self) -> bool:
-        """Whether it is through, well or badly."""
+        """Whether it has completed, successfully or not."""
         ...
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Block until it is through; returns the result (alltoall: (result, rows received from each rank)).
+        """Block until it has completed; returns the result (alltoall: (result, rows received from each rank)).
 
-        Raises what the operation raised; TimeoutError if it is not through after `timeout` seconds.
+        Raises what the operation raised; TimeoutError if it has not completed after `timeout` seconds.
         """
         ...
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once it is through, on the engine's thread, or at once."""
+        """Call `callback` once it has completed, on the engine's thread, or at once."""
         ...

@@ -40,7 +40,7 @@ class RoundTrace:
             self._events.append((phase, "", "", begin, clocks.now()))
 
     def batch(self, batch: Sequence[Operation], works: Sequence[RoundWork | None], begin: int) -> None:
-        """A batch that is through: its operations, and this rank's part in each."""
+        """A batch that has completed: its operations, and this rank's part in each."""
         if not self.on:
             return
         end = clocks.now()

@@ -42,7 +42,7 @@ class RoundWork:
         if not self._done.is_set():
             self._require_outside()
         if not self._done.wait(timeout):
-            raise TimeoutError(f"operation {self.name!r} is not through yet; it can be waited for again")
+            raise TimeoutError(f"operation {self.name!r} has not completed yet; it can be waited for again")
         if self.error is not None:
             raise self.error
         if self.landing is not None:

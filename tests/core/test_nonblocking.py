@@ -103,7 +103,7 @@ def test_several_communicators_in_different_orders() -> None:
 
 
 def test_dropped_handles_complete() -> None:
-    """Nobody waits for them; their arrays live until they are through, and the results arrive."""
+    """Nobody waits for them; their arrays live until they have completed, and the results arrive."""
 
     def body(comm: Communicator) -> None:
         kept = [np.zeros(30_000) for _ in range(20)]

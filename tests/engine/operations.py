@@ -21,7 +21,7 @@ SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (2, 3), (64,), (5, 4, 3), (1000,), (3
 OUTPUTS = ("new", "same", "other")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SECONDS = 25.0
-"""Within which anything here is through, or it hangs."""
+"""Within which anything here has completed, or it hangs."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Names: one operation of a name at a time, and a name is free again once its operation is through."""
+"""Names: one operation of a name at a time, and a name is free again once its operation has completed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_name_in_flight_is_refused(n: int) -> None:
         if engine.rank:
             assert go.wait(SECONDS)
         else:
-            if n > 1:  # alone, an operation may be through before the next line
+            if n > 1:  # alone, an operation may have completed before the next line
                 first = engine.submit([ones("grad")])[0]
                 with pytest.raises(ValueError, match="grad"):
                     engine.submit([ones("grad")])

@@ -43,7 +43,7 @@ def test_ranks_and_tensors_are_named() -> None:
         lines = [line for line in done.stderr.splitlines() if name in line]
         assert lines, done.report()
         assert all("2" in line for line in lines), lines
-    assert " all" not in done.stderr.replace("at all", ""), "what is through is no stall"
+    assert " all" not in done.stderr.replace("at all", ""), "what has completed is no stall"
 
 
 def test_silence_where_nothing_stalls() -> None:

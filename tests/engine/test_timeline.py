@@ -85,7 +85,7 @@ def test_four_ranks(tmp_path: Path, topology: str) -> None:
 
 
 def test_clocks_agree(tmp_path: Path) -> None:
-    """Nobody is through with a round before the last has submitted it; arrows do not go back in time."""
+    """Nobody has finished with a round before the last has submitted it; arrows do not go back in time."""
     path = tmp_path / "timeline.json"
     run(3, traced, str(path), "ring")
     trace = read(path)
@@ -298,7 +298,7 @@ def test_two_hosts(tmp_path: Path) -> None:
 
 
 def _check_clocks(trace: Trace, ranks: int, slack: float) -> None:
-    """Nobody is through with an allreduce before all have begun; seconds of slack for what the clocks may differ."""
+    """Nobody has finished with an allreduce before all have begun; seconds of slack for what the clocks may differ."""
     for name in TENSORS:
         rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(ranks)]
         for together in zip(*rows, strict=True):

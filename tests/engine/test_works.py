@@ -37,7 +37,7 @@ def test_submit_never_blocks_and_wait_does() -> None:
         for work in works:
             assert work.wait(SECONDS).tolist() == [2] * 3
             assert work.done()
-            assert work.wait() is work.wait(0)  # what is through stays so
+            assert work.wait() is work.wait(0)  # what has completed stays so
 
     on_engines(2, body)
 
@@ -147,7 +147,7 @@ def test_a_callback_that_raises_harms_nobody() -> None:
             raise ValueError("a callback's own trouble")
 
         work = engine.submit([ones("a")])[0]
-        with contextlib.suppress(ValueError):  # it is through already: the caller's own thread calls
+        with contextlib.suppress(ValueError):  # it has completed already: the caller's own thread calls
             work.when_done(fail)
         assert work.wait(SECONDS).tolist() == [engine.size] * 3
         assert engine.submit([ones("b")])[0].wait(SECONDS).tolist() == [engine.size] * 3

@@ -86,7 +86,7 @@ class StandIn:
     def array(self, x: Any) -> Any:
         dtype = str(x.dtype).removeprefix("torch.")
         assert x.is_contiguous()
-        self._lent.append(x)  # torch's allocator would keep the memory until the stream is through with it
+        self._lent.append(x)  # torch's allocator would keep the memory until the stream has finished with it
         return load().DeviceArray(x, x.data_ptr(), tuple(x.shape), dtype, 0)
 
     def empty(self, count: int, dtype: Any, device: int) -> Any:

@@ -91,7 +91,7 @@ def _order(world: World) -> None:
     assert future.then(lambda f: get(f.value()[0])[0] * 2).wait() == 6
     works = [dist.all_reduce(x, async_op=i % 2 == 0) for i in range(3)]
     dist.barrier()
-    assert all(work is None or work.is_completed() for work in works) and x[0] == 24  # without get: all is through
+    assert all(work is None or work.is_completed() for work in works) and x[0] == 24  # without get: all has completed
     # Messages, of what a call under way brings, and with gaps.
     peer = 1 - world.rank
     dist.all_reduce(x)
@@ -140,7 +140,9 @@ def _overlapping_calls(world: World) -> None:
         store.wait(["first"])
     works = [dist.all_reduce(x, async_op=True)]
     store.set("first", "made")
-    works.append(dist.all_reduce(x[::2], async_op=True))  # copied into one piece, but not before the first is through
+    works.append(
+        dist.all_reduce(x[::2], async_op=True)
+    )  # packed, but not before the first has completed
     for work in works:
         work.wait()
     assert get(x)[:2].tolist() == [4, 2]

@@ -254,7 +254,7 @@ def freed(comm: Communicator, link: Connection) -> None:
     out = comm.allreduce(x)
     expected = comm.allreduce(data(comm.rank, LONG))
     comm.free()
-    assert get(out).tobytes() == expected.tobytes()  # what was under way is through
+    assert get(out).tobytes() == expected.tobytes()  # what was under way has completed
     with pytest.raises(CommunicatorError, match="freed"):
         comm.allreduce(x)
 

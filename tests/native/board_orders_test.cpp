@@ -23,7 +23,7 @@ class Player {
  public:
   Player(Board& board, uint32_t seed, Log& log) : board_(board), random_(seed), log_(log) {}
 
-  // Announces the units in an order of the rank's own and drives until all of them are through.
+  // Announces the units in an order of the rank's own and drives until all of them have completed.
   void round(const Units& units) {
     std::vector<size_t> order(units.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;

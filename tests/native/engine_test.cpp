@@ -158,7 +158,7 @@ std::shared_ptr<Pending> plain(Kind kind, const std::string& name) {
   return std::make_shared<Pending>(a, nullptr, nullptr, nullptr);
 }
 
-// body(rank) on a thread for each rank; engines are closed when all are through.
+// body(rank) on a thread for each rank; engines are closed when all have completed.
 void on_ranks(const std::function<void(Driver&)>& body) {
   use_small_tiles();
   const Shared world;
@@ -186,11 +186,11 @@ void submit_and_wait(Driver& rank, int lane, int rounds) {
     std::shuffle(sums.begin(), sums.end(), random);
     for (Sum& sum : sums) {
       if (random() % 2 == 0) rank->urge(*sum.pending);
-      PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong), sum.name, " is not through");
+      PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong), sum.name, " has not completed");
       PC_CHECK(!sum.pending->fault(), sum.pending->fault()->what());
       PC_CHECK(sum.is(static_cast<float>(3 + 3 * round)), sum.name, " in round ", round);
     }
-    PC_CHECK(rank->wait(barrier, Clock::now() + kLong), "the barrier is not through");
+    PC_CHECK(rank->wait(barrier, Clock::now() + kLong), "the barrier has not completed");
     rank->take_spent();
   }
 }

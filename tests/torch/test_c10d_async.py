@@ -30,7 +30,7 @@ def _work(world: World) -> None:
     assert (x == total).all() and work.result()[0] is x
     outs = [torch.zeros(2) for _ in range(world.size)]
     work = dist.all_gather(outs, torch.full((2,), float(world.rank)), async_op=True)
-    while not work.is_completed():  # is through also without anybody waiting
+    while not work.is_completed():  # has completed also without anybody waiting
         time.sleep(0.001)
     assert [out[0].item() for out in outs] == list(range(world.size))
     work = dist.barrier(async_op=True)

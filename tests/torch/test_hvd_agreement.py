@@ -81,7 +81,7 @@ def test_names_under_way() -> None:
 def _names_under_way(hvd: Any) -> None:
     x = torch.ones(3)
     handle = hvd.allreduce_async(x, name="twice")
-    hvd.barrier()  # it may be through by now, but is not synchronized
+    hvd.barrier()  # it may have completed by now, but is not synchronized
     hvd.synchronize(handle)
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(x, name="twice")

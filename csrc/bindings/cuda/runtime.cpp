@@ -52,7 +52,7 @@ py::dict properties(int device) {
   return made;
 }
 
-// The device whose memory an address lies in; nothing for memory of the host.
+// The device to whose memory an address belongs; nothing for memory of the host.
 std::optional<int> device_of(uintptr_t address) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, reinterpret_cast<void*>(address)) != cudaSuccess) {
@@ -177,7 +177,7 @@ void bind_cuda_runtime(py::module_& m) {
     check(cudaGetDevice(&device), "cudaGetDevice");
     return device;
   });
-  m.def("device_of", &device_of, py::arg("address"), "The device whose memory an address lies in, or None.");
+  m.def("device_of", &device_of, py::arg("address"), "The device to whose memory an address belongs, or None.");
   m.def(
       "copy",
       [](uintptr_t into, uintptr_t from, size_t bytes, uintptr_t stream, std::optional<int> device) {

@@ -93,7 +93,7 @@ void bind_cuda_team(py::module_& m) {
       .def("remove_window", &Team::remove_window, py::arg("id"), free_of_gil, "Waits for the calls in flight.")
       .def("wait", &Team::wait, free_of_gil, "For the calls in flight.")
       .def("locate", &Team::locate, py::arg("rank_index"), py::arg("address"), py::arg("nbytes"),
-           "(window, offset) if the bytes lie in a window of this rank, else None.")
+           "(window, offset) if the bytes are in a window of this rank, else None.")
       .def(
           "plan",
           [](const Team& self, const Compilation& schedule, const std::optional<Compilation>& fallback,

@@ -77,7 +77,7 @@ class Team {
   ~Team();
   Team(const Team&) = delete;
 
-  // Blocks until the call is through.  Throws CommunicatorFault.
+  // Blocks until the call has completed.  Throws CommunicatorFault.
   void run(Operation& op);
   // Runs a call if its peers are just about here; else leaves it pending, for run().  Declines at once where the
   // ranks are threads, which need the caller's interpreter lock.  Throws CommunicatorFault.
@@ -109,7 +109,7 @@ class Team {
   void add_window(int64_t id, WindowView view, int64_t bytes);
   void remove_window(int64_t id);
   bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: alike on all ranks
-  // Where an address range lies in a window of this communicator; window -1 if in none.
+  // Where an address range is in a window of this communicator; window -1 if in none.
   Location locate(const void* address, int64_t bytes) const;
 
   int32_t rank() const { return rank_; }

@@ -38,7 +38,7 @@ class CudaGroup {
   PC_FN Status failure() const { return Status::failed; }
   PC_FN void enter(uint64_t, bool) {}  // begin() has
 
-  // Enters the call and, where arrays may lie in windows, meets all peers.  False: a peer is missing or at odds.
+  // Enters the call and, where arrays may be in windows, meets all peers.  False: a peer is missing or at odds.
   PC_FN bool begin(ScheduleView& table, Span& span) {
     announce();
     const RankTables tables = a_.tables[member_];
@@ -136,7 +136,7 @@ class CudaGroup {
     }
   }
 
-  // `alike`: the peers' arrays lie as mine do; `unknown`: a peer whose array lies in a window that I have dropped.
+  // `alike`: the peers' arrays lie as mine do; `unknown`: a peer whose array is in a window that I have dropped.
   PC_FN bool meet_everybody(bool& alike, int32_t& unknown) {
     for (int32_t peer = lane(); peer < a_.size; peer += width()) {
       const auto& mine = a_.buffers[member_];

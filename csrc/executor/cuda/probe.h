@@ -13,7 +13,7 @@ struct ProbeArguments {
   uint32_t* wrong;  // host memory: words that are not as written; null: write
 };
 
-// Both return when the device is through.  Throw CudaError.
+// Both return when the device has completed.  Throw CudaError.
 void probe_write(int device, uintptr_t address, int64_t words, uint64_t seed);
 int64_t probe_read(int device, uintptr_t address, int64_t words, uint64_t seed);
 

@@ -131,7 +131,7 @@ def new_like(x: Any, shape: tuple[int, ...], stream: int) -> Any:
 
 
 def keep_for(x: Any, stream: int) -> None:
-    """x was made for another stream and is used in this one: its memory is handed out again after both are through.
+    """x was made for another stream and is used in this one: its memory is handed out again after both have completed.
 
     Only torch's allocator must be told: pools of other libraries are filled by nobody but their users.
     """
@@ -170,7 +170,7 @@ def _view_of_tensor(torch: Any, x: Any, stream: int, what: str) -> View:
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:
         raise TypeError(f"{what} has element type {dtype}, which no collective takes")
-    if stream != _current_stream(x):  # its memory must not be handed out again before this stream is through with it
+    if stream != _current_stream(x):  # its memory must not be handed out again before this stream has finished with it
         x.record_stream(_torch_stream(torch, stream, x.device))
     return View(x.data_ptr(), tuple(x.shape), dtype, x.device.index, True, x)
 

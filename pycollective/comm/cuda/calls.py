@@ -61,13 +61,13 @@ class Flight:
     def wait(self, timeout: float | None = None) -> None:
         """Block until the stream has come past the call."""
         if timeout is not None and math.isnan(timeout):
-            raise ValueError("timeout is a number of seconds, not NaN")
+            raise ValueError("timeout must be a number of seconds, not nan")
         end = None if timeout is None else time.monotonic() + timeout
         pause = 1e-5
         while not self._event.done():
             self._gpu.check()
             if end is not None and time.monotonic() > end:
-                raise TimeoutError("the call is not through yet; the handle can be waited for again")
+                raise TimeoutError("the call has not completed yet; the handle can be waited for again")
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)
         self._gpu.check()

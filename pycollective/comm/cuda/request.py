@@ -142,7 +142,7 @@ def seconds(asked: float | None) -> float:
     if asked is None:
         return _default_timeout()
     if not float(asked) >= 0:
-        raise ValueError("timeout is a number of seconds, not negative")
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, not {asked!r}")
     return float(asked)
 
 

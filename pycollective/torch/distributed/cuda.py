@@ -54,11 +54,11 @@ class Cuda:
         stream.wait_event(event)
 
     def synchronize(self, stream: Any) -> None:
-        """Block until a stream is through with all that is in it."""
+        """Block until a stream has finished with all that is in it."""
         stream.synchronize()
 
     def keep(self, x: Any, stream: Any) -> None:
-        """A tensor's memory is not handed out again before `stream` is through with what it holds now."""
+        """A tensor's memory is not handed out again before `stream` has finished with what it holds now."""
         x.record_stream(stream)
 
     def promise(self, outputs: Sequence[Any], device: int, stream: Any) -> Any:

@@ -92,7 +92,7 @@ class ProcessGroup(Reductions, Moving):
     # -- waiting for each other ----------------------------------------------------------------------------------------
 
     def barrier(self, opts: Any = None, *more: Any) -> Any:
-        """Through once every rank has called, and for CUDA tensors: once all that came before is through."""
+        """Through once every rank has called, and for CUDA tensors: once all that came before has completed."""
         opts = options(c10d.BarrierOptions, opts, *more)
         self._streams.synchronize()
         return self._call("barrier", _NOTHING, _NOTHING, opts, [])
@@ -175,7 +175,7 @@ class Received(Work):
     """A message that is waited for."""
 
     def source_rank(self) -> int:
-        """The rank in the group that sent it, once it is through."""
+        """The rank in the group that sent it, once it has completed."""
         self.wait()
         flight: Any = self.flight
         return int(flight.sender)

@@ -1,7 +1,7 @@
 """A second line of calls beside a process group's own: what takes several steps, and what futures' callbacks call.
 
 A process group's communicator runs calls in the order of the caller's program, the same on all ranks. Two kinds of
-calls would break that order if they were made there: those that need a second call when a first is through (an
+calls would break that order if they were made there: those that need a second call when a first has completed (an
 alltoall of uneven parts asks for the parts' sizes first), and those that a future's callback makes whenever it is run.
 Both become jobs of this line, which has a thread and a communicator of its own and carries jobs out one by one, in
 the order of the program that submitted them. So a chain of callbacks (PowerSGD's) calls in the same order on all ranks.
@@ -59,7 +59,7 @@ class Ticket:
         if not self._through.is_set():
             self._lane.require_outside()
         if not self._through.wait(timeout):
-            raise TimeoutError("the call is not through yet; it can be waited for again")
+            raise TimeoutError("the call has not completed yet; it can be waited for again")
         if self.error is not None:
             raise self.error
 

@@ -13,7 +13,7 @@ from pycollective.torch.distributed.calls import Calls
 
 
 class Moving(Calls):
-    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call is through."""
+    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call has completed."""
 
     def broadcast(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """Every rank's tensor becomes the root's."""

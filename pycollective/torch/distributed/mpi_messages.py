@@ -59,7 +59,7 @@ class MpiMessage:
     """A message under way; a Flight.
 
     Attributes:
-        sender: whom it came from, once it is through.
+        sender: whom it came from, once it has completed.
     """
 
     def __init__(self, box: MpiMessages, request: Any, data: Any, receives: bool = False) -> None:
@@ -92,7 +92,7 @@ class MpiMessage:
         looks, nap = 0, _NAP
         while not self.test():
             if time.monotonic() > until:
-                raise TimeoutError("the message is not through in time")
+                raise TimeoutError("the message has not arrived in time")
             looks += 1
             time.sleep(0 if looks < _EAGER_LOOKS else nap)
             nap = nap if looks < _EAGER_LOOKS else min(2 * nap, _LONGEST_NAP)

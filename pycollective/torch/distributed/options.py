@@ -15,7 +15,7 @@ class Options:
             class, an instance); the others, and None, take the default, `direct`.
         engine: send every allreduce, broadcast and barrier through the engine, which fuses small ones that are under
             way together, draws them in the timeline and watches for stalls. Without it calls go straight to the
-            communicator: a single one is through sooner.
+            communicator: a single one completes sooner.
 
     Raises:
         TopologyError: there is no such topology.

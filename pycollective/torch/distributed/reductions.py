@@ -15,7 +15,7 @@ from pycollective.torch.distributed.operators import operator
 
 
 class Reductions(Calls):
-    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call is through."""
+    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call has completed."""
 
     def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """Every rank's tensor becomes the reduction of all, in place. Sparse ones are summed or averaged."""

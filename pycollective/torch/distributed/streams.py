@@ -43,7 +43,7 @@ class Streams:
         return stream
 
     def synchronize(self) -> None:
-        """Block until the current streams of the devices that were used, and these, are through."""
+        """Block until the current streams of the devices that were used, and these, have completed."""
         for device in self._used:
             cuda().synchronize(cuda().current(device))
         for stream in self._own.values():
@@ -92,7 +92,7 @@ class StreamWork(dist.Work):
         self._through = cuda().mark(stream)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let the current stream wait for the call. The host waits only with a timeout, and then until it is through.
+        """Let the current stream wait for the call. The host waits only with a timeout, then until it has completed.
 
         Raises:
             pycollective.TimeoutError: not through in time. What has gone wrong on the communicator's device by now.
@@ -108,7 +108,7 @@ class StreamWork(dist.Work):
         while not self._through.query():
             self._check()
             if time.monotonic() > until:
-                raise TimeoutError("the call is not through yet; it can be waited for again")
+                raise TimeoutError("the call has not completed yet; it can be waited for again")
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
 

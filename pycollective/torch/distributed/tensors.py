@@ -171,7 +171,7 @@ Span = tuple[int, int]
 
 
 def span(x: Any) -> Span:
-    """The memory that a tensor lies in; for one with gaps the whole storage."""
+    """The memory that holds a tensor; for one with gaps the whole storage."""
     if x is None or x.layout != torch.strided or not x.numel():
         return 0, 0
     if x.is_contiguous():

@@ -87,7 +87,7 @@ class Work(dist.Work):
     Args:
         flight: of the call.
         outputs: the tensors that it fills.
-        finish: what is left to do when it is through (copying to tensors that are not contiguous).
+        finish: what is left to do when it has completed (copying to tensors that are not contiguous).
         lane: of the process group; None for messages, which may come in any order.
     """
 
@@ -108,7 +108,7 @@ class Work(dist.Work):
         self._error: BaseException | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the call is through and its tensors are filled.
+        """Block until the call has completed and its tensors are filled.
 
         Args:
             timeout: how long at most; None or zero waits for the call's own deadline.
@@ -126,7 +126,7 @@ class Work(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the call is through, well or badly. Does not block."""
+        """Whether the call has completed, successfully or not. Does not block."""
         if not self._through and self.flight.test():
             self._settle(None)
         return self._through
@@ -134,11 +134,11 @@ class Work(dist.Work):
     test = is_completed
 
     def is_success(self) -> bool:
-        """Whether the call is through and nothing went wrong."""
+        """Whether the call has completed and nothing went wrong."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What the call raised, if it is through and did."""
+        """What the call raised, if it has completed and did."""
         return self._error if self.is_completed() else None
 
     def result(self) -> list[Any]:
@@ -201,7 +201,7 @@ class Work(dist.Work):
 
 
 class Through(dist.Work):
-    """A call that was through when it returned."""
+    """A call that had completed when it returned."""
 
     def __init__(self, outputs: Sequence[Any], lane: Lane) -> None:
         super().__init__()
