@@ -34,9 +34,12 @@ def can_draw() -> bool:
 
 
 def svg(figure: Any) -> str:
-    """A matplotlib figure as SVG text."""
+    """A matplotlib figure as SVG text; equal figures give equal text, so that a saved notebook stays the same."""
+    from matplotlib import rc_context
+
     drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
+    with rc_context({"svg.hashsalt": "pycollective"}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
     text = drawn.getvalue()
     return text[text.index("<svg") :]  # a notebook's page is not XML: no declaration
 

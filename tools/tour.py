@@ -49,6 +49,7 @@ def execute(notebook: Any) -> Any:
             timeout=MOST_SECONDS,
             kernel_name="python3",
             record_timing=False,
+            coalesce_streams=True,
             resources={"metadata": {"path": folder}},
         )
         executed = client.execute()
