@@ -19,6 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
+NOTEBOOK := $(VENV)/notebook/bin/python
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 # Reports what a long command does, in lines with the seconds since make has begun.
@@ -31,7 +32,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-recipes quick versions asan faults dev bench lint stubs sass docs clean distclean
+.PHONY: help install demo test test-recipes quick versions notebook asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -64,6 +65,10 @@ faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks
 test-recipes: $(VENV)/.frameworks ## docs/recipes.md, with accelerate, Lightning and transformers from PyPI
 	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
 	$(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py -k recipes $(ARGS)
+
+notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then notebooks' own tests
+	$(NOTEBOOK) -I tools/tour.py
+	$(NOTEBOOK) -I -m pytest tests/examples/test_notebook.py tests/examples/test_tour.py $(ARGS)
 
 dev: $(VENV)/.needed ## an editable install: edits of Python count at once, edits of C++ are compiled when it is imported
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
@@ -144,13 +149,22 @@ $(VENV)/.torch: | $(VENV)/.needed
 	@$(if $(TORCH),$(call STEP,"installing $(TORCH)") $(PIP) install "$(TORCH)" || { echo "Without torch: 'make TORCH= ...'" >&2; exit 1; },echo "without torch")
 	@touch $@
 
-# An environment of its own that sees what is in the other one: these bring dozens of packages. torch stays as it is.
+# Environments of their own that see what is in the other one: these bring dozens of packages. torch stays as it is.
+define INNER
+	rm -rf $(VENV)/$(1)
+	$(BIN)/python -m venv --without-pip $(VENV)/$(1)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(VENV)/$(1)/bin/python -c "$(SITE)")/outer.pth"
+	$(BIN)/python tools/requirements.py $(1) >$(VENV)/$(1).txt
+endef
+
 $(VENV)/.frameworks: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
-	rm -rf $(VENV)/frameworks
-	$(BIN)/python -m venv --without-pip $(VENV)/frameworks
-	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(FRAMEWORKS) -c "$(SITE)")/outer.pth"
-	$(BIN)/python tools/requirements.py frameworks >$(VENV)/frameworks.txt
+	$(call INNER,frameworks)
 	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) -r $(VENV)/frameworks.txt
+	@touch $@
+
+$(VENV)/.notebook: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed
+	$(call INNER,notebook)
+	@$(call STEP,"installing what notebooks need") $(NOTEBOOK) -m pip install -r $(VENV)/notebook.txt
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch

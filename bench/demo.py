@@ -26,7 +26,7 @@ from .plan import NAMES, Budget, Options, Plan, short_options
 from .plot import plot_rows
 from .result import to_json
 from .session import Session
-from .table import LiveTable, pivot_table
+from .table import LiveTable, can_redraw, pivot_table
 
 __all__ = ["demo"]
 
@@ -103,7 +103,7 @@ def _train_all(console: Console, example: Path, epochs: int) -> bool:
     done: list[Training] = []
     with Live(console=console, auto_refresh=False) as live:
         for topology in TOPOLOGIES:
-            live.update(_training_table(done, topology), refresh=console.is_terminal)
+            live.update(_training_table(done, topology), refresh=can_redraw(console))
             done.append(_train(example, topology, epochs))
         live.update(_training_table(done, None), refresh=True)
     orders = _rank_ordered()

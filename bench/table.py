@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,7 @@ from .plan import NAMES, OURS
 from .result import Row
 from .stats import paired_ratio
 
-__all__ = ["LiveTable", "format_number", "format_time", "pivot_table", "row_html", "row_table"]
+__all__ = ["LiveTable", "can_redraw", "format_number", "format_time", "pivot_table", "row_html", "row_table"]
 
 _COLUMNS: tuple[str, ...] = (
     "collective",
@@ -149,6 +150,14 @@ def _against(row: Row | None, reference: Row | None, fastest: float) -> Text:
     return text
 
 
+def can_redraw(console: Console) -> bool:
+    """Whether what was written can be replaced: on a terminal.
+
+    A command in a notebook's cell (`!pycollective bench`) has a terminal too, but its cursor cannot move up.
+    """
+    return console.is_terminal and "JPY_PARENT_PID" not in os.environ
+
+
 class LiveTable:
     """Watches a session: on a terminal the newest rows and a progress bar, elsewhere nothing until the end.
 
@@ -158,6 +167,7 @@ class LiveTable:
 
     def __init__(self, console: Console, worlds: int) -> None:
         self._console, self._worlds = console, worlds
+        self._drawn = can_redraw(console)
         self._rows: list[Row] = []
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=console)
@@ -166,13 +176,13 @@ class LiveTable:
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> LiveTable:
-        if self._console.is_terminal:
+        if self._drawn:
             self._live.start()
             self._draw()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._console.is_terminal:
+        if self._drawn:
             self._live.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
@@ -194,7 +204,7 @@ class LiveTable:
                 self._draw()
 
     def _draw(self) -> None:
-        if not self._console.is_terminal:
+        if not self._drawn:
             return
         room = max(3, (self._console.height - 10) // 2)
         shown: list[RenderableType] = [row_table(self._rows[-room:], self._console.width)] if self._rows else []

@@ -13,6 +13,12 @@ class Error(RuntimeError):
 class ProgramError(Error):
     """A topology's program breaks a rule of the language; the message names the statement's file and line."""
 
+    def __init__(self, message: str) -> None:
+        from pycollective import notebook
+
+        where, colon, rest = message.partition(": ")
+        super().__init__(notebook.place(where) + colon + rest)
+
 
 class VerificationError(Error):
     """A compiled schedule is wrong: a bad result, a race, a deadlock or a false claim about order.
@@ -23,8 +29,11 @@ class VerificationError(Error):
     """
 
     def __init__(self, message: str, lines: Iterable[str] = ()) -> None:
+        from pycollective import notebook
+
         self.message, self.lines = message, tuple(dict.fromkeys(filter(None, lines)))
-        super().__init__(f"{message} [{', '.join(self.lines)}]" if self.lines else message)
+        places = ", ".join(map(notebook.statement, self.lines))
+        super().__init__(f"{message} [{places}]" if places else message)
 
 
 class TopologyError(Error, ValueError):

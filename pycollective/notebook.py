@@ -1,9 +1,11 @@
-"""Tables and pictures as notebooks show them: what `_repr_html_` and `_repr_svg_` methods are written with."""
+"""How notebooks show tables, pictures and lines of cells: what `_repr_html_` and `_repr_svg_` are written with."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import linecache
+import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -32,8 +34,30 @@ def can_draw() -> bool:
 
 
 def svg(figure: Any) -> str:
-    """A matplotlib figure as SVG text."""
+    """A matplotlib figure as SVG text; equal figures give equal text, so that a saved notebook stays the same."""
+    from matplotlib import rc_context
+
     drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
+    with rc_context({"svg.hashsalt": "pycollective"}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
     text = drawn.getvalue()
     return text[text.index("<svg") :]  # a notebook's page is not XML: no declaration
+
+
+def place(where: str) -> str:
+    """ "FILE:LINE" as IPython names it where FILE is a notebook's cell: "Cell In[3], line 7"; otherwise as it is."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    name = getattr(getattr(shell, "compile", None), "format_code_name", None)  # IPython 8 has it
+    file, _, line = where.rpartition(":")
+    cell = name(file) if name is not None and file else None
+    return f"{' '.join(cell)}, line {line}" if cell else where
+
+
+def statement(where: str) -> str:
+    """The same, with the source where it is in a cell: cells are shown without line numbers."""
+    shown = place(where)
+    if shown == where:
+        return where
+    file, _, line = where.rpartition(":")
+    return f"{shown}: {linecache.getline(file, int(line)).strip()}"

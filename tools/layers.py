@@ -19,7 +19,7 @@ SURFACE = "__init__"
 _COMM = {"errors", "checks", "notebook", "settings", "typing", "schedule", "comm", "_core"}
 _FRAMEWORK = _COMM | {SURFACE, "optim"}
 IMPORTS: dict[str, set[str]] = {
-    "errors": set(),
+    "errors": {"notebook"},  # how a cell is named
     "checks": set(),
     "settings": set(),
     "notebook": set(),

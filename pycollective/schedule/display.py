@@ -45,7 +45,9 @@ def program_table(program: Program) -> str:
     for number, one in enumerate(program.statements, 1):
         sources = " + ".join(f"p[{rank}, {one.chunk}]" for rank in one.sources)
         statement = f"p[{_ranks(one.destinations)}, {one.chunk}] = {sources}"
-        rows.append((number, statement, _ranks(one.destinations) if one.at is None else one.at, one.line))
+        rows.append(
+            (number, statement, _ranks(one.destinations) if one.at is None else one.at, notebook.place(one.line))
+        )
     caption = f"{program.collective}, {program.size} ranks, {len(rows)} statements"
     return _cut(rows, ("", "statement", "executed by", "line"), caption)
 

@@ -42,6 +42,7 @@ def test_a_schedule_is_a_picture() -> None:
     compiled: Any = schedule.compile("ring", "allreduce", 4)
     picture = xml.dom.minidom.parseString(compiled._repr_svg_())
     assert picture.documentElement.tagName == "svg" and compiled._repr_html_() is None
+    assert compiled._repr_svg_() == compiled._repr_svg_()  # a saved notebook stays the same
 
 
 def test_a_schedule_is_a_table_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,29 @@
+"""The tour: as a script, without Jupyter, and the notebook that is made of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import tour
+from launch import launch
+
+
+def test_the_tour_runs_as_a_script():
+    pytest.importorskip("matplotlib")
+    written = launch(1, tour.SCRIPT, launcher="alone", env={"MPLBACKEND": "Agg"}).check()[0]
+    assert re.search(r"^\d+ schedules are proved", written, re.M)
+    assert re.search(r"the contribution twice of rank 2, 3.*\[.*tour\.py:\d+\]$", written, re.M)
+    assert len(re.findall(r"^ +\d+ KiB( +\d+\.\d µs){3}$", written, re.M)) == 3
+
+
+def test_the_notebook_is_what_the_script_generates():
+    """Apart from its outputs. `make notebook` makes it anew."""
+    pytest.importorskip("jupytext")
+    nbformat = pytest.importorskip("nbformat")
+    committed = nbformat.read(tour.NOTEBOOK, as_version=4)
+    assert tour.sources(committed) == tour.sources(tour.generate())
+    assert tour.NOTEBOOK.stat().st_size <= tour.MOST_BYTES
+    outputs = [output for cell in committed.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert outputs and all(output.output_type != "error" for output in outputs)
