@@ -140,9 +140,7 @@ def _overlapping_calls(world: World) -> None:
         store.wait(["first"])
     works = [dist.all_reduce(x, async_op=True)]
     store.set("first", "made")
-    works.append(
-        dist.all_reduce(x[::2], async_op=True)
-    )  # packed, but not before the first has completed
+    works.append(dist.all_reduce(x[::2], async_op=True))  # packed, but not before the first has completed
     for work in works:
         work.wait()
     assert get(x)[:2].tolist() == [4, 2]
