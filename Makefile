@@ -19,6 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
+DOCS := $(VENV)/site/bin/python
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 # Reports what a long command does, in lines with the seconds since make has begun.
@@ -31,7 +32,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-recipes quick versions asan faults dev bench lint stubs sass docs clean distclean
+.PHONY: help install demo test test-recipes quick versions asan faults dev bench lint stubs sass docs site clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -93,6 +94,10 @@ docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings o
 	$(PY) tools/docs.py docs
 	$(PY) tools/figures.py docs/images
 
+site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
+	PATH="$(abspath $(VENV)/site/bin):$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(DOCS) -I -m mkdocs build --quiet
+	@echo "build/site/index.html"
+
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
@@ -144,13 +149,21 @@ $(VENV)/.torch: | $(VENV)/.needed
 	@$(if $(TORCH),$(call STEP,"installing $(TORCH)") $(PIP) install "$(TORCH)" || { echo "Without torch: 'make TORCH= ...'" >&2; exit 1; },echo "without torch")
 	@touch $@
 
-# An environment of its own that sees what is in the other one: these bring dozens of packages. torch stays as it is.
+# An environment of its own that sees what is in the other one, for what brings dozens of packages.
+INNER = rm -rf $(1) && $(BIN)/python -m venv --without-pip $(1) && \
+  echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(1)/bin/python -c "$(SITE)")/outer.pth"
+
+# torch stays as it is.
 $(VENV)/.frameworks: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
-	rm -rf $(VENV)/frameworks
-	$(BIN)/python -m venv --without-pip $(VENV)/frameworks
-	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(FRAMEWORKS) -c "$(SITE)")/outer.pth"
+	$(call INNER,$(VENV)/frameworks)
 	$(BIN)/python tools/requirements.py frameworks >$(VENV)/frameworks.txt
 	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) -r $(VENV)/frameworks.txt
+	@touch $@
+
+$(VENV)/.site: pyproject.toml tools/requirements.py | $(VENV)/.installed
+	@$(call INNER,$(VENV)/site)
+	@$(BIN)/python tools/requirements.py docs >$(VENV)/docs.txt
+	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install -r $(VENV)/docs.txt
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch
