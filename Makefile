@@ -95,8 +95,8 @@ docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings o
 	$(PY) tools/figures.py docs/images
 
 site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
-	PATH="$(abspath $(VENV)/site/bin):$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(DOCS) -I -m mkdocs build --quiet
-	@echo "build/site/index.html"
+	@# Not --quiet: strict counts the warnings that are shown.
+	@PATH="$(abspath $(VENV)/site/bin):$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(DOCS) -I -m mkdocs build
 
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis

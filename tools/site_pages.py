@@ -30,6 +30,7 @@ TITLES = {"file": "{}", "from": "{}", "output": "output"}
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _OPENING = re.compile(r"^```(\w+)[ ]?([^\n`]*)$", re.MULTILINE)
+_NESTED = re.compile(r"^((?:  )+)- ", re.MULTILINE)  # of which Python-Markdown wants four spaces a level
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -152,7 +153,8 @@ def adapted(text: str, repository: str | None) -> str:
             return f"[{label}]({repository.rstrip('/')}/blob/main/{path})"
         return f"`{path}`" if label == str(path) else f"{label} (`{path}`)"
 
-    return _OPENING.sub(_titled, _outside_fences(lambda part: _LINK.sub(link, part), text))
+    text = _outside_fences(lambda part: _NESTED.sub(r"\1\1- ", _LINK.sub(link, part)), text)
+    return _OPENING.sub(_titled, text)
 
 
 def _titled(found: re.Match[str]) -> str:

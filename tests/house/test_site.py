@@ -38,6 +38,7 @@ def test_the_readme_is_cut_in_two() -> None:
         ("[LICENSE](../LICENSE)", None, "`LICENSE`"),
         ("[the text](../LICENSE)", "https://host/x", "[the text](https://host/x/blob/main/LICENSE)"),
         ("[GPUs](gpu.md#nccl)", None, "[GPUs](gpu.md#nccl)"),
+        ("- a\n  - b\n    - c", None, "- a\n    - b\n        - c"),
         ("```python run=4 needs=torch\nx\n```", None, "```python\nx\n```"),
         ("```python file=x.py\nx\n```", None, '```python title="x.py"\nx\n```'),
         ("```text output numbers=any\n[a](../LICENSE)\n```", None, '```text title="output"\n[a](../LICENSE)\n```'),
