@@ -20,6 +20,7 @@ export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
+DOCS := $(VENV)/site/bin/python
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 # Reports what a long command does, in lines with the seconds since make has begun.
@@ -32,7 +33,8 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-recipes quick versions notebook asan faults dev bench lint stubs sass docs clean distclean
+.PHONY: help install demo test quick test-recipes versions notebook site asan faults dev bench lint stubs sass docs clean \
+  distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -98,6 +100,10 @@ docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings o
 	$(PY) tools/docs.py docs
 	$(PY) tools/figures.py docs/images
 
+site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
+	@# Not --quiet: strict counts the warnings that are shown.
+	@PATH="$(abspath $(VENV)/site/bin):$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(DOCS) -I -m mkdocs build
+
 clean: ## build products and caches
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
@@ -150,21 +156,27 @@ $(VENV)/.torch: | $(VENV)/.needed
 	@touch $@
 
 # Environments of their own that see what is in the other one: these bring dozens of packages. torch stays as it is.
+# Arguments: the name of the environment, the extra that has its packages.
 define INNER
-	rm -rf $(VENV)/$(1)
-	$(BIN)/python -m venv --without-pip $(VENV)/$(1)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(VENV)/$(1)/bin/python -c "$(SITE)")/outer.pth"
-	$(BIN)/python tools/requirements.py $(1) >$(VENV)/$(1).txt
+	@rm -rf $(VENV)/$(1)
+	@$(BIN)/python -m venv --without-pip $(VENV)/$(1)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(VENV)/$(1)/bin/python -c "$(SITE)")/outer.pth"
+	@$(BIN)/python tools/requirements.py $(2) >$(VENV)/$(1).txt
 endef
 
 $(VENV)/.frameworks: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
-	$(call INNER,frameworks)
+	$(call INNER,frameworks,frameworks)
 	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) -r $(VENV)/frameworks.txt
 	@touch $@
 
 $(VENV)/.notebook: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed
-	$(call INNER,notebook)
+	$(call INNER,notebook,notebook)
 	@$(call STEP,"installing what notebooks need") $(NOTEBOOK) -m pip install -r $(VENV)/notebook.txt
+	@touch $@
+
+$(VENV)/.site: pyproject.toml tools/requirements.py | $(VENV)/.installed
+	$(call INNER,site,docs)
+	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install -r $(VENV)/site.txt
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch

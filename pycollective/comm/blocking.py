@@ -320,7 +320,8 @@ class Blocking(Starting):
             `out`.
 
         Raises:
-            MismatchError: the message has another size or dtype. ValueError: source is not another rank.
+            MismatchError: the message has another size or dtype.
+            ValueError: source is not another rank.
         """
         own = type(out) is np.ndarray
         if not own and arrays.on_device(out):

@@ -106,7 +106,8 @@ class Communicator(Blocking, Nonblocking, Objects):
             a numpy.ndarray, or a `DeviceArray`.
 
         Raises:
-            MismatchError: shapes or dtypes differ between ranks. CommunicatorError: no memory can be shared.
+            MismatchError: shapes or dtypes differ between ranks.
+            CommunicatorError: no memory can be shared.
             TypeError, ValueError: no shape, or an element type that no collective takes.
         """
         is_number = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
@@ -141,7 +142,8 @@ class Communicator(Blocking, Nonblocking, Objects):
             a communicator, or None.
 
         Raises:
-            TypeError, ValueError: color or key is no integer of 64 bits. CommunicatorError: no memory can be shared.
+            TypeError, ValueError: color or key is no integer of 64 bits.
+            CommunicatorError: no memory can be shared.
         """
         from pycollective.comm.subsets import split
 
@@ -227,7 +229,8 @@ class Communicator(Blocking, Nonblocking, Objects):
             an Explanation; its str() is for people.
 
         Raises:
-            ValueError: no such collective, or nbytes is negative. TopologyError: no such topology.
+            ValueError: no such collective, or nbytes is negative.
+            TopologyError: no such topology.
         """
         return explain(self, collective, nbytes, topology)
 

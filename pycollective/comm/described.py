@@ -57,7 +57,7 @@ def described(cls: _Class) -> _Class:
             if taken:
                 text = Text(method.__doc__ or "")
                 text.add("Args", *_lines(taken))
-                text.add("Raises", "what every collective raises: see Communicator.")
+                text.add("Raises", "Exception: what every collective raises, see Communicator.")
                 method.__doc__ = str(text)
     return cls
 

@@ -36,7 +36,7 @@ class Handle(Generic[_Result]):
 
         Raises:
             pycollective.TimeoutError: not completed yet; the handle can be waited for again.
-            whatever the call raised.
+            Exception: what the call raised.
         """
         self._flight.wait(timeout)
 
@@ -58,7 +58,7 @@ class Handle(Generic[_Result]):
             what the blocking form of the call returns.
 
         Raises:
-            as `wait`.
+            Exception: as `wait`.
         """
         self._flight.wait(timeout)
         return self._value

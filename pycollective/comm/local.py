@@ -52,8 +52,8 @@ class LocalWorld:
 
         Raises:
             TypeError: function cannot be called.
-            the first exception that a rank raised, with a note naming the rank (and its attribute `failed_rank`); the
-            other ranks get PeerLostError from the call they are in.
+            Exception: the first one that a rank raised, with a note naming the rank (and its attribute `failed_rank`);
+                the other ranks get PeerLostError from the call they are in.
         """
         checks.function(function, "function", "a function of a communicator")
         world: _World[_Result] = _World(self.size)
@@ -157,7 +157,8 @@ def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
         a LocalWorld; its `run(function)` calls function(comm) on every rank.
 
     Raises:
-        TypeError: size is no integer. ValueError: size < 1 or > MOST_RANKS. CommunicatorError: no such GPU, or no room
-            on it; states why.
+        TypeError: size is no integer.
+        ValueError: size < 1 or > MOST_RANKS.
+        CommunicatorError: no such GPU, or no room on it; states why.
     """
     return LocalWorld(size, device)

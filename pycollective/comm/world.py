@@ -69,7 +69,8 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
         a communicator. Its world_ranks are ranks of MPI.COMM_WORLD, if all belong to that.
 
     Raises:
-        TypeError: comm is no mpi4py communicator. ValueError: it is MPI.COMM_NULL or joins two groups.
+        TypeError: comm is no mpi4py communicator.
+        ValueError: it is MPI.COMM_NULL or joins two groups.
         BootstrapError: mpi4py cannot be used, MPI is not running, or ranks have not called in time; names them.
     """
     mpi = import_mpi()
@@ -131,7 +132,8 @@ def given_or_world(comm: Communicator | None) -> Communicator:
     """The communicator given for `comm`, or that of init() for None.
 
     Raises:
-        TypeError: something without a rank and a size. CommunicatorError: init() was not called.
+        TypeError: something without a rank and a size.
+        CommunicatorError: init() was not called.
     """
     if comm is None:
         return world()

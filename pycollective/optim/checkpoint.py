@@ -32,8 +32,8 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Averaging, **extra:
         extra: what else to remember, anything that JSON can say: epoch=3.
 
     Raises:
-        OSError: the file cannot be written. TypeError: `extra` is not JSON, or a dtype that .npz cannot hold.
-        Raised on every rank.
+        OSError: the file cannot be written; raised on every rank.
+        TypeError: `extra` is not JSON, or a dtype that .npz cannot hold; raised on every rank.
     """
     file = _checked(path, optimizer)
     on_root(lambda: _write(file, optimizer, extra), 0, optimizer.comm)
@@ -52,8 +52,10 @@ def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[
         `extra` of the save, as JSON gives it back.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: it is damaged, of other names or shapes, or of
-        another optimizer. TypeError: of another dtype. Raised on every rank; nothing has changed then.
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, of other names or shapes, or of another optimizer.
+        TypeError: of another dtype.
+            Each is raised on every rank; nothing has changed then.
     """
     file = _checked(path, optimizer)
     extra: dict[str, Any] = on_root(lambda: _restore(file, optimizer), 0, optimizer.comm)

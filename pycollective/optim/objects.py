@@ -22,8 +22,8 @@ def broadcast_object(value: Any, root: int = 0, comm: Communicator | None = None
         comm: the communicator, by default that of `pycollective.init`.
 
     Raises:
-        TypeError, ValueError: root is no rank, or comm no communicator. What pickle raises for the root's value, on
-        every rank.
+        TypeError, ValueError: root is no rank, or comm no communicator.
+        Exception: what pickle raises for the root's value, on every rank.
     """
     return given_or_world(comm).broadcast_object(value, root)
 

@@ -52,7 +52,7 @@ class DistributedOptimizer(Averaging):
 
         Raises:
             ValueError, TypeError: options that do not fit the rule, overrides of no parameter.
-            Otherwise as DistributedSGD.
+            Exception: otherwise as DistributedSGD.
         """
         self.rule = rule
         self.options = complete(rule, options)

@@ -43,7 +43,8 @@ def partition(
         row numbers, 1-d int64.
 
     Raises:
-        ValueError: n, seed or epoch is negative, or n exceeds what an array can hold. TypeError: no integers.
+        ValueError: n, seed or epoch is negative, or n exceeds what an array can hold.
+        TypeError: no integers.
     """
     n = checks.integer(n, "n", 0, _MOST_ROWS)
     seed = None if seed is None else checks.integer(seed, "seed", 0)

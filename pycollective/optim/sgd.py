@@ -81,7 +81,8 @@ class DistributedSGD(Averaging):
                 written into `gradients`, which holds the averages afterwards.
 
         Raises:
-            ValueError: names or shapes that are not those of the parameters. TypeError: a dtype that is not.
+            ValueError: names or shapes that are not those of the parameters.
+            TypeError: a dtype that is not.
         """
         gradients = self._average(grads)
         lr, momentum, weight_decay = float(self.lr), float(self.momentum), float(self.weight_decay)

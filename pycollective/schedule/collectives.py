@@ -87,6 +87,7 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("alltoall", _sent_by, _meant_for, split="pairs"),
     )
 }
+"""Every collective that a topology can have, by its name."""
 
 
 def collective_named(name: str) -> Collective:

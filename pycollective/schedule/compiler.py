@@ -83,7 +83,7 @@ def trace(
         the program.
 
     Raises:
-        as `compile`.
+        Exception: as `compile`.
     """
     instance = registry.get(topology)
     row = registry.info(instance)
@@ -110,7 +110,9 @@ def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, i
     """The number of ranks and the root of a topology's program.
 
     Raises:
-        TypeError: no integers. ValueError: more than MOST_RANKS. TopologyError: no rank, a number of
+        TypeError: no integers.
+        ValueError: more than MOST_RANKS.
+        TopologyError: no rank, a number of
             ranks that the topology does not support, or the root is none of them.
     """
     name = registry.info(topology).name

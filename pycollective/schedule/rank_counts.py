@@ -79,7 +79,8 @@ def multiple_of(number: int | str) -> Multiple:
     """For `ranks=`: multiples of a number, or of the topology's parameter of that name.
 
     Raises:
-        TypeError: neither an integer nor a text. ValueError: a number below 1.
+        TypeError: neither an integer nor a text.
+        ValueError: a number below 1.
     """
     return Multiple(number if isinstance(number, str) else checks.integer(number, "multiple_of", 1))
 

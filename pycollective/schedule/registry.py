@@ -21,7 +21,9 @@ from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.rank_counts import RankCounts, declared, refusal
 
 KiB = 1024
+"""Bytes."""
 MiB = 1024 * KiB
+"""Bytes."""
 
 Order = Literal["rank", "fixed", "chunk"]
 ORDERS: tuple[Order, ...] = ("rank", "fixed", "chunk")

@@ -97,7 +97,8 @@ def verify_topology(
 
     Raises:
         VerificationError: the first schedule that is wrong.
-        ProgramError, TopologyError: as `compile`. TypeError, ValueError: an argument is not what it must be, at once.
+        ProgramError, TopologyError: as `compile`.
+        TypeError, ValueError: an argument is not what it must be, at once.
     """
     instance = registry.get(topology)
     row = registry.info(instance)
