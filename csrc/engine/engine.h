@@ -147,6 +147,7 @@ class Engine {
   struct Silence {
     uint64_t beats = 0;
     Clock::duration lasts{};
+    Clock::duration owes{};  // since it has departed without what others wait for
   };
   std::vector<Silence> silences_;  // of each rank, as far as this one has waited
   uint32_t reports_given_ = 0;

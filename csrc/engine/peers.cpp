@@ -12,6 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr milliseconds kBatchTime(500);  // after which a rank has completed a batch that the others have, nearly always
 constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a rank that runs may be silent for a part of it
 
 std::string seconds_text(double seconds) {
@@ -46,6 +47,9 @@ void Engine::check_peers(Clock::time_point now) {
     if (peer == team_->rank() || !departed(peer)) continue;
     const std::string what = missing(peer);
     if (what.empty() || board_->has_batch()) continue;
+    // A slower rank may still be busy with a batch that all have submitted; it would lose that too.
+    Clock::duration& owes = silences_[static_cast<size_t>(peer)].owes;
+    if ((owes += since) < kBatchTime) continue;
     team_->poison(Fault::aborted, peer, team_->label(peer) + " has shut its engine down" + what);
     team_->raise();
   }

@@ -51,7 +51,7 @@ def _host_goes_on(world: World) -> None:
     made.synchronize(made.current(0))  # the computation's stream goes on too, as long as nobody waits in it
     late = work.is_completed() or work.is_success() or work.exception() is not None
     if world.rank == 0:
-        with pytest.raises(RuntimeError, match="not through yet"):
+        with pytest.raises(RuntimeError, match="has not completed yet"):
             work.wait(timedelta(seconds=0.02))
     work.wait()
     side = cuda().stream(0)

@@ -60,7 +60,7 @@ def _streams(world: World) -> None:
         half = x / 2
     if world.rank == 0:
         assert not work.is_completed()
-        with pytest.raises(RuntimeError, match="not through yet"):
+        with pytest.raises(RuntimeError, match="has not completed yet"):
             work.wait(timedelta(seconds=0.01))
         store.set("others", "go")
     assert future.wait().sum().item() == 8 * x.numel()

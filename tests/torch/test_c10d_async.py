@@ -49,7 +49,7 @@ def _late(world: World) -> None:
     x = torch.ones(10)
     if world.rank == 0:
         work = dist.all_reduce(x, async_op=True)
-        with pytest.raises(RuntimeError, match="not through yet"):
+        with pytest.raises(RuntimeError, match="has not completed yet"):
             work.wait(timedelta(seconds=0.05))
         assert not work.is_completed() and work.exception() is None
         world.ours.get_group_store().set("go", "on")
