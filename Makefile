@@ -64,9 +64,9 @@ asan: $(VENV)/.installed ## native and near-native tests under the address and u
 faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
 	cd tests && $(abspath $(BIN))/python -m faults.trials $(ARGS)
 
-test-recipes: $(VENV)/.frameworks ## docs/recipes.md, with accelerate, Lightning and transformers from PyPI
+test-recipes: $(VENV)/.frameworks ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	$(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py -k recipes $(ARGS)
+	$(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then notebooks' own tests
 	$(NOTEBOOK) -I tools/tour.py

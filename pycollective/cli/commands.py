@@ -42,7 +42,7 @@ def refusing(extra: str = "") -> Iterator[None]:
             raise
         complain(f"{error}; pip install 'pycollective[{extra}]'")
         raise typer.Exit(2) from error
-    except BrokenPipeError:  # whoever reads standard output has enough
+    except BrokenPipeError:  # the reader of standard output has closed it
         raise
     except OSError as error:
         complain(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error)
