@@ -66,7 +66,8 @@ faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks
 
 test-recipes: $(VENV)/.frameworks ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	$(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
+	@# Lightning imports mpi4py if it is there, which finds a library beside its own environment alone.
+	MPI4PY_LIBMPI=$(abspath $(VENV))/lib/libmpi.so.40 $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then notebooks' own tests
 	$(NOTEBOOK) -I tools/tour.py

@@ -98,8 +98,8 @@ MODULES = {
 """By command: the module whose `app` it is, imported when it is asked for, and its line in the list of commands."""
 
 
-class Command(TyperCommand):
-    """A command; `--json` alone stands for `--json -`."""
+class _OneLineErrors:
+    """Of a command or group of typer's: what goes wrong with a request is one line, see `_one_line`."""
 
     def main(
         self,
@@ -111,7 +111,12 @@ class Command(TyperCommand):
         **extra: Any,
     ) -> Any:
         given = {"args": args, "prog_name": prog_name, "complete_var": complete_var, **extra}
-        return _one_line(super().main, standalone_mode, {**given, "windows_expand_args": windows_expand_args})
+        typers = super().main  # type: ignore[misc]
+        return _one_line(typers, standalone_mode, {**given, "windows_expand_args": windows_expand_args})
+
+
+class Command(_OneLineErrors, TyperCommand):
+    """A command; `--json` alone stands for `--json -`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         takes = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", 0)}
@@ -119,20 +124,8 @@ class Command(TyperCommand):
         return parsed
 
 
-class Group(TyperGroup):
+class Group(_OneLineErrors, TyperGroup):
     """The commands, with those of MODULES."""
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        given = {"args": args, "prog_name": prog_name, "complete_var": complete_var, **extra}
-        return _one_line(super().main, standalone_mode, {**given, "windows_expand_args": windows_expand_args})
 
     def list_commands(self, ctx: Any) -> list[str]:
         names: list[str] = super().list_commands(ctx)
