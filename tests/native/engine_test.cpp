@@ -242,12 +242,22 @@ PC_TEST(engine_mismatch_and_on) {
       Sum odd("odd", 100 + (rank.number() == round % 3 ? 1 : 0)), fine("fine", 100);
       rank->submit({odd.make(1)}, false);
       rank->submit({fine.make(1)}, false);
-      PC_CHECK_THROWS(InvalidArgument, rank->submit({Sum("fine", 100).make(1)}, false), "it is under way");
       PC_CHECK(rank->wait(fine.pending, Clock::now() + kLong) && fine.is(3), "");
       PC_CHECK(rank->wait(odd.pending, Clock::now() + kLong), "");
       const auto& fault = odd.pending->fault();
       PC_CHECK(fault && std::string(fault->what()).find("odd") != std::string::npos, "round ", round);
     }
+  });
+}
+
+PC_TEST(engine_name_under_way) {
+  on_ranks([](Driver& rank) {
+    Sum first("twice", 10), second("twice", 10), own(text("own ", rank.number()), 10), again(own.name, 10);
+    PC_CHECK_THROWS(InvalidArgument, rank->submit({first.make(1), second.make(1)}, false), "it is under way");
+    rank->submit({own.make(1)}, false);  // no other rank submits it: it is under way until the engine closes
+    PC_CHECK_THROWS(InvalidArgument, rank->submit({again.make(1)}, false), "it is under way");
+    rank.close();
+    PC_CHECK(own.pending->fault(), "it has no result");
   });
 }
 
