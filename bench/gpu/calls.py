@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pycollective.comm.calls import KIND, Call
-from pycollective.comm.cuda.request import make_request
+from pycollective.comm import request
 from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
 from pycollective.schedule.schedule import Placement, Schedule
@@ -34,13 +33,14 @@ class Ours:
     ) -> None:
         self._world, self._clock = world, clock
         self.collective, self.topology = collective, topology
-        options: Any = {"topology": topology, "timeout": TIMEOUT, "max_channels": channels or None}
+        options: Any = {
+            "topology": topology, "timeout": TIMEOUT, "max_channels": channels or None, "stream": clock.stream
+        }  # fmt: skip
         root = 0 if collective == "broadcast" else -1
         self._requests = [
             [
-                make_request(
-                    Call(KIND[collective], x if root < 0 or rank == root else None, None, (buffers.count,), root),
-                    x if rank == root else out, clock.stream, options, rank, world.size,
+                request.read(
+                    collective, x if root < 0 or rank == root else None, x if rank == root else out, None, options, root
                 )
                 for rank, (x, out) in enumerate(zip(inputs, outputs, strict=True))
             ]

@@ -8,7 +8,7 @@ namespace {
 
 PyObject *general_allreduce = nullptr, *general_call = nullptr;
 PyTypeObject* team_type = nullptr;
-PyObject *backend_name, *out_name, *op_name, *topology_name, *timeout_name, *default_op;
+PyObject *team_name, *out_name, *op_name, *topology_name, *timeout_name, *default_op;
 std::string allreduce_documentation, call_documentation;
 
 struct Arguments {
@@ -37,17 +37,17 @@ bool parse(Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* name
   return true;
 }
 
-// A communicator's backend, held for as long as the call lasts: another thread may give the communicator a new one.
-py::object backend_of(PyObject* communicator) {
-  PyObject* backend = PyObject_GetAttr(communicator, backend_name);
-  if (backend == nullptr) PyErr_Clear();
-  return py::reinterpret_steal<py::object>(backend);
+// A communicator's team, held for as long as the call lasts: another thread may free the communicator.
+py::object own_team(PyObject* communicator) {
+  PyObject* team = PyObject_GetAttr(communicator, team_name);
+  if (team == nullptr) PyErr_Clear();
+  return py::reinterpret_steal<py::object>(team);
 }
 
-// The team that a backend is; null if it is none of ours (the MPI rail).
-TeamCall* team_of(PyObject* backend) {
-  if (backend == nullptr || Py_TYPE(backend) != team_type) return nullptr;
-  const auto team = reinterpret_cast<py::detail::instance*>(backend)->get_value_and_holder();
+// The team that an object is; null if it is none (between hosts there is None).
+TeamCall* team_of(PyObject* object) {
+  if (object == nullptr || Py_TYPE(object) != team_type) return nullptr;
+  const auto team = reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder();
   return team.holder_constructed() ? static_cast<TeamCall*>(team.value_ptr()) : nullptr;
 }
 
@@ -74,9 +74,9 @@ PyObject* call_general(PyObject* method, PyObject* self, PyObject* const* args, 
 
 PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   Arguments a;
-  py::object backend;
-  if (parse(a, args, count, names)) backend = backend_of(self);
-  TeamCall* team = team_of(backend.ptr());
+  py::object held;
+  if (parse(a, args, count, names)) held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
   if (team != nullptr) {
     try {
       py::object result =
@@ -135,7 +135,7 @@ py::object describe(PyMethodDef& method, const std::string& documentation, PyObj
 }  // namespace
 
 void bind_fast_path(py::module_& m) {
-  backend_name = PyUnicode_InternFromString("_backend");
+  team_name = PyUnicode_InternFromString("_team");
   out_name = PyUnicode_InternFromString("out");
   op_name = PyUnicode_InternFromString("op");
   topology_name = PyUnicode_InternFromString("topology");

@@ -164,15 +164,6 @@ def _buffer(x: Any, what: str, strided: bool) -> Any:
         raise kind(f"{what} ({checks.shown(x)}): {error}") from error
 
 
-def message(x: Any) -> Any:
-    """What the core can read of a message: of an array in GPU memory a copy."""
-    if on_device(x):
-        from pycollective.comm.cuda.calls import host_copy
-
-        return host_copy(x)
-    return readable(x)
-
-
 def shape_of(x: Any) -> tuple[int, ...]:
     """The shape of any array or number."""
     if type(x) is np.ndarray:

@@ -5,30 +5,31 @@ from __future__ import annotations
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycollective import _core, checks
 from pycollective.comm import arrays
-from pycollective.comm.blocking import Blocking
+from pycollective.comm.backend import HostBackend
+from pycollective.comm.control import Codec
 from pycollective.comm.described import described
 from pycollective.comm.explain import Explanation, explain
-from pycollective.comm.nodes import Nodes
 from pycollective.comm.nonblocking import Nonblocking
-from pycollective.comm.objects import Objects
-from pycollective.comm.rail_calls import RailCalls
+from pycollective.comm.objects import ObjectExchange, on_root, root_number
+from pycollective.comm.options import Moving
 
 if TYPE_CHECKING:
-    from pycollective.comm.cuda.calls import GpuSide
-    from pycollective.comm.cuda.nccl_comm import NcclCalls
+    from pycollective.typing import T
 
+_INT64 = -(1 << 63), (1 << 63) - 1
+_COLORS: Codec[tuple[int | None, int]] = Codec(tuple[int | None, int])
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 @described
-class Communicator(Blocking, Nonblocking, Objects):
+class Communicator(Nonblocking):
     """An ordered set of ranks. Made by `init`, `from_mpi`, `local_world`, `split`, `dup`, `group` and `shrink`.
 
     Every collective must be called by all ranks, in the same order, with matching arguments; MismatchError tells
@@ -56,35 +57,99 @@ class Communicator(Blocking, Nonblocking, Objects):
         name: for messages.
     """
 
-    def __init__(
-        self,
-        backend: _core.Team | RailCalls,
-        *,
-        nodes: Nodes,
-        world_ranks: Sequence[int],
-        name: str,
-        threads: bool = False,
-        kin: weakref.WeakSet[Communicator] | None = None,
-    ) -> None:
-        self._backend = backend
-        self._call: Callable[..., Any] = backend.call
-        self._nodes = nodes
-        self._threads = threads
-        self._kin = weakref.WeakSet() if kin is None else kin  # this rank's, of one world of threads
-        self._kin.add(self)
-        self._numbers = itertools.count()  # of windows and of communicators made from this one, in step on all ranks
-        self._channels: dict[tuple[int, int], _core.Team] = {}
-        self._gpu: GpuSide | None = None  # made by the first call on a GPU array
-        self._nccl: NcclCalls | None = None  # made by the first call with topology="nccl"
-        self.world_ranks = tuple(world_ranks)
-        self.name = name
-        self.rank, self.size = backend.rank, backend.size
-        self.local_rank, self.local_size = nodes.local_rank, nodes.local_size
-        self.cross_rank, self.cross_size = nodes.cross_rank, nodes.cross_size
+    def __init__(self, backend: HostBackend) -> None:
+        group = backend.group
+        self.backend, self.gpu = backend, None
+        self._team = backend.team  # allreduce enters it without a Python frame
+        self._made = itertools.count()  # communicators made from this one, in step on all ranks
+        self.world_ranks, self.name = group.world_ranks, group.name
+        self.rank, self.size = group.rank, group.size
+        self.local_rank, self.local_size = group.nodes.local_rank, group.nodes.local_size
+        self.cross_rank, self.cross_size = group.nodes.cross_rank, group.nodes.cross_size
+        group.relatives.add(self)
         _live.add(self)
 
     def __repr__(self) -> str:
         return f"<Communicator {self.name!r}: rank {self.rank} of {self.size}>"
+
+    # -- objects -------------------------------------------------------------------------------------------------------
+
+    def broadcast_object(self, value: T, root: int = 0, *, timeout: float | None = None, name: str | None = None) -> T:
+        """Every rank gets the root's object.
+
+        Args:
+            value: any object that pickle takes, of less than 2 GiB; not looked at on the other ranks.
+            root: the rank whose object counts.
+            timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
+            name: named in this call's errors.
+
+        Returns:
+            on the root `value` itself, on the others a copy.
+
+        Raises:
+            TypeError: pickle refuses the object, or something else that pickling raised: on every rank.
+            ValueError: its pickle is too long, on every rank; or root is no rank.
+        """
+        return on_root(lambda: value, root, self, Moving(timeout=timeout, name=name))
+
+    def allgather_object(self, value: T, *, timeout: float | None = None, name: str | None = None) -> list[T]:
+        """Every rank gets all ranks' objects.
+
+        Args:
+            value: any object that pickle takes, of less than 2 GiB.
+            timeout, name: as for `broadcast_object`.
+
+        Returns:
+            copies of the objects, in rank order.
+
+        Raises:
+            TypeError: pickle refuses a rank's object, or something else that pickling raised: on every rank.
+            ValueError: a pickle is too long, on every rank.
+        """
+        return ObjectExchange(self, "allgather_object", Moving(timeout=timeout, name=name)).allgather(value)
+
+    def gather_object(
+        self, value: T, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> list[T] | None:
+        """The root gets all ranks' objects.
+
+        Args:
+            value: any object that pickle takes, of less than 2 GiB.
+            root: the rank that gets them.
+            timeout, name: as for `broadcast_object`.
+
+        Returns:
+            on the root copies of the objects, in rank order; None on the others.
+
+        Raises:
+            TypeError: pickle refuses a rank's object, or something else that pickling raised: on every rank.
+            ValueError: a pickle is too long, on every rank; or root is no rank.
+        """
+        root, options = root_number(root, self.size), Moving(timeout=timeout, name=name)
+        return ObjectExchange(self, f"gather_object to {root}", options).gather(value, root)
+
+    def scatter_object(
+        self, values: Sequence[T] | None, root: int = 0, *, timeout: float | None = None, name: str | None = None
+    ) -> T:
+        """Each rank gets one of the root's objects.
+
+        Args:
+            values: on the root one object for each rank, that pickle takes, each of less than 2 GiB; not looked at on
+                the others.
+            root: the rank that sends.
+            timeout, name: as for `broadcast_object`.
+
+        Returns:
+            a copy of the object for this rank.
+
+        Raises:
+            TypeError: values is no sequence, pickle refuses one of them, or something else that pickling raised: on
+                every rank.
+            ValueError: values are more or fewer than the ranks, or a pickle is too long, on every rank; or root is no
+                rank.
+        """
+        root, options = root_number(root, self.size), Moving(timeout=timeout, name=name)
+        return ObjectExchange(self, f"scatter_object from {root}", options).scatter(values, root)
 
     # -- windows and other communicators -------------------------------------------------------------------------------
 
@@ -112,23 +177,20 @@ class Communicator(Blocking, Nonblocking, Objects):
         """
         is_number = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         extents = (checks.integer(shape, "shape", 0),) if is_number else tuple(checks.integers(shape, "shape", 0))
-        if device is not None:
-            from pycollective.comm.cuda.calls import empty as empty_on_device
+        dtype = arrays.numpy_dtype(dtype)
+        if device is None:
+            return self.backend.empty(extents, dtype)
+        from pycollective.comm.cuda.runtime import device_number
 
-            return empty_on_device(self, extents, arrays.numpy_dtype(dtype), device)
-        from pycollective.comm.windows import empty
-
-        return empty(self, extents, arrays.numpy_dtype(dtype))
+        return self.gpu_side(device_number(device)).empty(extents, dtype)
 
     def check(self) -> None:
-        """Raise what went wrong in calls on GPU arrays that are under way or through, if anything did.
+        """Raise what went wrong in calls on GPU arrays that are under way or have completed, if anything did.
 
         Does not wait for them.
         """
-        if self._gpu is not None:
-            self._gpu.check()
-        if self._nccl is not None:
-            self._nccl.check()
+        if self.gpu is not None:
+            self.gpu.check()
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
         """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
@@ -145,9 +207,7 @@ class Communicator(Blocking, Nonblocking, Objects):
             TypeError, ValueError: color or key is no integer of 64 bits.
             CommunicatorError: no memory can be shared.
         """
-        from pycollective.comm.subsets import split
-
-        return split(self, color, key, name)
+        return self._split(color, key, name, "split")
 
     def dup(self) -> Communicator:
         """Collective: a communicator of the same ranks, whose calls do not mix with this one's.
@@ -158,10 +218,8 @@ class Communicator(Blocking, Nonblocking, Objects):
         Raises:
             CommunicatorError: no memory can be shared.
         """
-        from pycollective.comm.subsets import split
-
-        self._backend.require_turn()
-        made = split(self, 0, self.rank, f"{self.name}/dup{next(self._numbers)}", "dup")
+        self.backend.require_turn()
+        made = self._split(0, self.rank, f"{self.name}/dup{next(self._made)}", "dup")
         assert made is not None
         return made
 
@@ -178,13 +236,25 @@ class Communicator(Blocking, Nonblocking, Objects):
             ValueError: a rank that is out of range or named twice.
             MismatchError: the ranks give different lists.
         """
-        from pycollective.comm.subsets import split
-
         members = checks.integers(ranks, "ranks")
         if len(set(members)) != len(members) or not all(0 <= rank < self.size for rank in members):
             raise ValueError(f"ranks {members} are not different ranks of a communicator of {self.size}")
         place = members.index(self.rank) if self.rank in members else None
-        return split(self, None if place is None else 0, place or 0, None, f"group({members})")
+        return self._split(None if place is None else 0, place or 0, None, f"group({members})")
+
+    def _split(self, color: int | None, key: int, name: str | None, operation: str) -> Communicator | None:
+        """`operation`: which of the methods that split it is, with what all ranks must give alike."""
+        mine = None if color is None else checks.integer(color, "color", *_INT64)
+        key = checks.integer(key, "key", *_INT64)
+        if name is not None:
+            checks.text(name, "name")
+        self.backend.require_turn()
+        number = next(self._made)
+        told = _COLORS.decode_all(self.backend.exchange(_COLORS.encode((mine, key)), operation))
+        chosen = [(theirs, rank) for rank, (other, theirs) in enumerate(told) if mine is not None and other == mine]
+        members = [rank for _, rank in sorted(chosen)]
+        made = self.backend.split(members, mine, key, name or f"{self.name}/split{number}:{color}")
+        return None if made is None else Communicator(made)
 
     def shrink(self, timeout: float = 10.0) -> Communicator:
         """A communicator of the ranks that still live, in their old order. For use after PeerLostError or TimeoutError.
@@ -201,21 +271,19 @@ class Communicator(Blocking, Nonblocking, Objects):
         Raises:
             CommunicatorError: this rank was left out; between hosts: MPI knows of no loss, or somebody did not call.
         """
-        from pycollective.comm.subsets import shrink
-
-        timeout = checks.number(timeout, "timeout", 0, finite=False)
-        return shrink(self, timeout)
+        return Communicator(self.backend.shrink(checks.number(timeout, "timeout", 0, finite=False)))
 
     def free(self) -> None:
         """Say goodbye: this rank calls nothing on this communicator any more. May be called twice."""
         _live.discard(self)
-        for channel in self._channels.values():
-            channel.close()
-        if self._nccl is not None:
-            self._nccl.close()
-        if self._gpu is not None:
-            self._gpu.close()
-        self._backend.close()
+        if self.gpu is not None:
+            self.gpu.close()
+        self.backend.close()
+
+    def depart(self) -> None:
+        """At exit: free(), but between hosts, where that takes the others, who may be gone."""
+        if self._team is not None:
+            self.free()
 
     def explain(self, collective: str, nbytes: int, topology: Any = None) -> Explanation:
         """Which topology, which memory and which path a call would take, and why. Sends nothing.
@@ -232,7 +300,8 @@ class Communicator(Blocking, Nonblocking, Objects):
             ValueError: no such collective, or nbytes is negative.
             TopologyError: no such topology.
         """
-        return explain(self, collective, nbytes, topology)
+        gpu = "" if self.gpu is None else self.gpu.describe()
+        return explain(self.backend, gpu, collective, nbytes, topology)
 
 
 def forget_all() -> None:
@@ -243,8 +312,7 @@ def forget_all() -> None:
 def depart_all() -> None:
     """At exit: finish what is in flight, and tell the peers that this rank has ended as it should."""
     for communicator in list(_live):
-        if not isinstance(communicator._backend, RailCalls):
-            communicator.free()
+        communicator.depart()
 
 
 if not TYPE_CHECKING:

@@ -1,17 +1,17 @@
-"""Saying which way a call would go, and why."""
+"""Which path a call would take, and why."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text
-from pycollective.comm.rail_calls import RailCalls
 from pycollective.schedule.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator
+    from pycollective.comm.backend import HostBackend
+    from pycollective.comm.group import Group
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,29 @@ class Explanation:
         ) + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
 
 
-def explain(comm: Communicator, collective: str, nbytes: int, topology: object) -> Explanation:
-    """See Communicator.explain."""
+def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
+    """See Communicator.explain. `gpu`: how arrays in GPU memory travel, if that is known."""
     checks.choice(collective, "collective", (*COLLECTIVES, "barrier"))
     nbytes = checks.integer(nbytes, "nbytes", 0)
     if isinstance(topology, str) and topology == NCCL:
-        return _explain_nccl(comm, collective, nbytes)
-    if isinstance(comm._backend, RailCalls):
-        hosts = comm._nodes.count
-        path = "through MPI, and reduced in rank order where a rank's block arrives"
-        reason = f"the ranks live on {hosts} hosts"
-        return Explanation(collective, nbytes, "mpi", "any", "rank", path, path, reason, _on_gpu(comm))
+        return _explain_nccl(backend.group, collective, nbytes)
+    return replace(backend.explain(collective, nbytes, topology), gpu=gpu)
+
+
+def explain_between_hosts(group: Group, collective: str, nbytes: int) -> Explanation:
+    """Of ranks on several hosts."""
+    path = "through MPI, and reduced in rank order where a rank's block arrives"
+    reason = f"the ranks live on {group.nodes.count} hosts"
+    return Explanation(collective, nbytes, "mpi", "any", "rank", path, path, reason)
+
+
+def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -> Explanation:
+    """Of ranks that share memory."""
     from pycollective.schedule import registry
 
     instance, small = choose(collective, topology, nbytes)
     row = registry.info(instance)
-    memory = "memory of this process" if comm._threads else "shared memory of this host"
+    memory = "memory of this process" if group.threads else "shared memory of this host"
     staged = f"staged through scratch in {memory}"
     if nbytes <= _core.ALWAYS_STAGED:
         window, why = staged, f"up to {_core.ALWAYS_STAGED} bytes one copy in costs less than a second wait"
@@ -93,25 +100,16 @@ def explain(comm: Communicator, collective: str, nbytes: int, topology: object) 
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,
-        f"{why}; topology {row.name}: {chosen}{limit}", _on_gpu(comm),
+        f"{why}; topology {row.name}: {chosen}{limit}",
     )  # fmt: skip
 
 
-def _on_gpu(comm: Communicator) -> str:
-    """The way that the first call on GPU arrays has found."""
-    if comm._gpu is None:
-        return ""
-    way = {"host": "copied through host memory", "local": "in the memory of one process"}
-    path = comm._gpu.path
-    return f"{way.get(path.kind, f'through windows by {path.kind}')}, because {path.reason}"
-
-
-def _explain_nccl(comm: Communicator, collective: str, nbytes: int) -> Explanation:
+def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
     """For GPU arrays alone."""
     from pycollective.comm.cuda.nccl import describe, why_not
 
     problem = why_not()
-    if problem is None and comm._threads and comm.size > 1:
+    if problem is None and group.threads and group.size > 1:
         problem = "the ranks are threads of one process"
     path = "through NCCL's own collectives" if problem is None else f"not possible: {problem}"
     return Explanation(

@@ -8,13 +8,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pycollective import _core, checks, settings
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.group import Group
+from pycollective.comm.host import HostTeam
 from pycollective.comm.nodes import Nodes
-from pycollective.comm.planner import Planner
-from pycollective.comm.teams import scratch_bytes, set_patience
+from pycollective.comm.segments import scratch_bytes
+from pycollective.comm.teams import make_team, set_patience
+from pycollective.errors import PeerLostError
 
 _Result = TypeVar("_Result")
 MOST_RANKS = 4096  # threads of one process: more end in errors of the system
@@ -82,14 +85,12 @@ class _World(Generic[_Result]):
     def __init__(self, size: int) -> None:
         scratch, ranks = scratch_bytes(), range(size)
         segment = _core.Segment.create("local", _core.Team.segment_bytes(size, scratch))
-        self.teams = [
-            _core.Team(segment, rank, size, scratch, list(ranks), "local", True, Planner(rank, size)) for rank in ranks
-        ]
+        self.groups = [Group(Nodes(rank, (0,) * size), tuple(ranks), "local", threads=True) for rank in ranks]
         self.comms = []
-        for rank, team in enumerate(self.teams):
+        for group in self.groups:
+            team = make_team(segment, group, scratch)
             set_patience(team, size)
-            nodes = Nodes(rank, (0,) * size)
-            self.comms.append(Communicator(team, nodes=nodes, world_ranks=ranks, name="local", threads=True))
+            self.comms.append(Communicator(HostTeam(team, group)))
         self.results: dict[int, _Result] = {}
         self.failures: list[BaseException] = []
         self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # ranks, as they end
@@ -114,33 +115,32 @@ class _World(Generic[_Result]):
 
     def _lose(self, text: str) -> None:
         """Let every rank's waits fail, in all communicators of this world."""
-        for first in self.comms:
-            for comm in _all_of(first):
-                team: Any = comm._backend
-                team.report_lost(comm.rank, text)
+        for group in self.groups:
+            for comm in _all_of(group):
+                comm.backend.fail(PeerLostError(text, comm.rank))
 
     def _serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
-        kin = self.comms[rank]._kin  # what the others may wait in
+        own = self.groups[rank].relatives  # what the others may wait in
         try:
             self.results[rank] = function(self.comms[rank])
-            for comm in list(kin):
+            for comm in list(own):
                 comm.free()
         except BaseException as error:
             self.failures.append(error)  # list.append is atomic: the first failure stays first
             error.failed_rank = rank  # type: ignore[attr-defined]
             if hasattr(error, "add_note"):
                 error.add_note(f"raised on rank {rank}")
-            for comm in list(kin):
-                team: Any = comm._backend
-                team.report_lost(comm.rank, f"rank {rank} has failed: {type(error).__name__}: {error}")
+            for comm in list(own):
+                text = f"rank {rank} has failed: {type(error).__name__}: {error}"
+                comm.backend.fail(PeerLostError(text, comm.rank))
                 comm.free()
 
 
-def _all_of(first: Communicator) -> list[Communicator]:
+def _all_of(group: Group) -> list[Communicator]:
     """A rank's communicators, of which its thread may be making more."""
     while True:
         try:
-            return list(first._kin)
+            return list(group.relatives)
         except RuntimeError:  # the set has changed meanwhile
             time.sleep(0)
 

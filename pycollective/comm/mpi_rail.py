@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective.comm import mpi_wait
-from pycollective.comm.calls import split_rows
 from pycollective.comm.rank_order import Array, Operator, reduce_rows
+from pycollective.comm.request import split_rows
 from pycollective.errors import CommunicatorError, Error
 
 if TYPE_CHECKING:

@@ -1,15 +1,17 @@
-"""The nonblocking forms of a communicator's calls: the same arguments, a Handle at once."""
+"""Nonblocking forms of a communicator's calls: generated from collectives.py by tools/nonblocking.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from pycollective.comm import arrays, calls
-from pycollective.comm.blocking import Blocking
+import numpy as np
+
+from pycollective.comm import arrays, request
+from pycollective.comm.collectives import Collectives
 from pycollective.comm.described import nonblocking
 from pycollective.comm.handle import Handle
-from pycollective.comm.starting import Starting
+from pycollective.comm.options import waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,116 +21,150 @@ if TYPE_CHECKING:
     from pycollective.typing import A, ArrayLike, Out
 
 
-@nonblocking(Blocking)
-class Nonblocking(Starting):
+@nonblocking(Collectives)
+class Nonblocking(Collectives):
     """What a communicator starts and does not wait for."""
 
     @overload
     def iallreduce(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
+
     @overload
     def iallreduce(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
+
     @overload
     def iallreduce(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
+
     def iallreduce(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Nonblocking `allreduce`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.allreduce(x, out), options)
+        """Nonblocking `allreduce`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.allreduce(x, out, options))
 
     @overload
     def ireduce(self, x: A, root: int = 0, out: None = None, **options: Unpack[Options]) -> Handle[A | None]: ...
+
     @overload
     def ireduce(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Options]
     ) -> Handle[NDArray[Any] | None]: ...
+
     @overload
     def ireduce(
         self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Options]
     ) -> Handle[Out | None]: ...
+
     def ireduce(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Nonblocking `reduce`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.reduce(x, root, out, self.rank), options)
+        """Nonblocking `reduce`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.reduce(x, root, out, self.backend.group, options))
 
     @overload
     def ireduce_scatter(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
+
     @overload
     def ireduce_scatter(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
+
     @overload
     def ireduce_scatter(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
+
     def ireduce_scatter(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
-        """Nonblocking `reduce_scatter`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.reduce_scatter(x, out, self.rank, self.size), options)
+        """Nonblocking `reduce_scatter`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.reduce_scatter(x, out, self.backend.group, options))
 
     @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
+
     @overload
     def ibroadcast(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any]]: ...
+
     @overload
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Moving]) -> Handle[Out]: ...
+
     def ibroadcast(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `broadcast`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.broadcast(x, root, out), options)
+        """Nonblocking `broadcast`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.broadcast(x, root, out, options))
 
     @overload
     def iallgather(self, x: A, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
-    @overload
-    def iallgather(self, x: ArrayLike, out: None = None, **options: Unpack[Moving]) -> Handle[NDArray[Any]]: ...
-    @overload
-    def iallgather(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
-    def iallgather(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `allgather`: same arguments; a Handle at once, whose result() is what it returns."""
-        shape = arrays.shape_of(x)
-        return self._start(calls.allgather(x, out, (shape[0] if shape else 1,) * self.size), options)
 
     @overload
-    def iallgatherv(self, x: A, counts: Sequence[int], out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
+    def iallgather(self, x: ArrayLike, out: None = None, **options: Unpack[Moving]) -> Handle[NDArray[Any]]: ...
+
+    @overload
+    def iallgather(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
+
+    def iallgather(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
+        """Nonblocking `allgather`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.allgather(x, out, self.backend.group, options))
+
     @overload
     def iallgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: None = None, **options: Unpack[Moving]
+        self, x: A, counts: Sequence[int] | None = None, out: None = None, **options: Unpack[Moving]
+    ) -> Handle[A]: ...
+
+    @overload
+    def iallgatherv(
+        self, x: ArrayLike, counts: Sequence[int] | None = None, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any]]: ...
+
     @overload
-    def iallgatherv(self, x: ArrayLike, counts: Sequence[int], out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
     def iallgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: Any = None, **options: Unpack[Moving]
+        self, x: ArrayLike, counts: Sequence[int] | None = None, out: Out = ..., **options: Unpack[Moving]
+    ) -> Handle[Out]: ...
+
+    def iallgatherv(
+        self, x: ArrayLike, counts: Sequence[int] | None = None, out: Any = None, **options: Unpack[Moving]
     ) -> Handle[Any]:
-        """Nonblocking `allgatherv`: same arguments, of which counts must be known; a Handle at once."""
-        return self._start(calls.allgatherv(x, out, counts, self.rank, self.size), options)
+        """Nonblocking `allgatherv`: same arguments; a Handle after an exchange of counts, for what it returns."""
+        if counts is None:
+            shape = arrays.shape_of(x)
+            rows = np.array([shape[0] if shape else 1], np.int64)
+            counts = [int(n) for n in self.allgather(rows, **waiting(options))]
+        return self.start(request.allgatherv(x, counts, out, self.backend.group, options))
 
     @overload
     def igather(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A | None]: ...
+
     @overload
     def igather(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any] | None]: ...
+
     @overload
     def igather(self, x: ArrayLike, root: int = 0, out: Out = ..., **options: Unpack[Moving]) -> Handle[Out | None]: ...
+
     def igather(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `gather`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.gather(x, root, out, self.rank, self.size), options)
+        """Nonblocking `gather`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.gather(x, root, out, self.backend.group, options))
 
     @overload
     def iscatter(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
+
     @overload
     def iscatter(
         self, x: ArrayLike, root: int = 0, out: None = None, **options: Unpack[Moving]
     ) -> Handle[NDArray[Any]]: ...
+
     @overload
     def iscatter(
         self, x: ArrayLike | None, root: int = 0, out: Out = ..., **options: Unpack[Moving]
     ) -> Handle[Out]: ...
+
     def iscatter(self, x: ArrayLike | None, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `scatter`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.scatter(x, root, out, self.rank, self.size), options)
+        """Nonblocking `scatter`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.scatter(x, root, out, self.backend.group, options))
 
     @overload
     def ialltoall(self, x: A, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
+
     @overload
     def ialltoall(self, x: ArrayLike, out: None = None, **options: Unpack[Moving]) -> Handle[NDArray[Any]]: ...
+
     @overload
     def ialltoall(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Handle[Out]: ...
+
     def ialltoall(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
-        """Nonblocking `alltoall`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.alltoall(x, out, self.rank, self.size), options)
+        """Nonblocking `alltoall`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.alltoall(x, out, self.backend.group, options))
 
     @overload
     def ialltoallv(
@@ -139,6 +175,7 @@ class Nonblocking(Starting):
         out: None = None,
         **options: Unpack[Moving],
     ) -> Handle[A]: ...
+
     @overload
     def ialltoallv(
         self,
@@ -148,6 +185,7 @@ class Nonblocking(Starting):
         out: None = None,
         **options: Unpack[Moving],
     ) -> Handle[NDArray[Any]]: ...
+
     @overload
     def ialltoallv(
         self,
@@ -157,6 +195,7 @@ class Nonblocking(Starting):
         out: Out = ...,
         **options: Unpack[Moving],
     ) -> Handle[Out]: ...
+
     def ialltoallv(
         self,
         x: ArrayLike,
@@ -165,22 +204,18 @@ class Nonblocking(Starting):
         out: Any = None,
         **options: Unpack[Moving],
     ) -> Handle[Any]:
-        """Nonblocking `alltoallv`: same arguments; a Handle once the counts are exchanged."""
-        return self._start(self._alltoallv(x, send_counts, recv_counts, out, options), options)
+        """Nonblocking `alltoallv`: same arguments; a Handle after an exchange of counts, for what it returns."""
+        rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
+        return self.start(request.alltoall(x, out, self.backend.group, options, rows))
 
     def ibarrier(self, **options: Unpack[Moving]) -> Handle[None]:
-        """Nonblocking `barrier`: same arguments; a Handle at once, whose result() is what it returns."""
-        return self._start(calls.barrier(), options)
+        """Nonblocking `barrier`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.barrier(options, None if self.gpu is None else self.gpu.device))
 
     def isend(self, x: ArrayLike, dest: int, *, timeout: float | None = None) -> Handle[None]:
-        """Nonblocking `send`: same arguments; a Handle at once, whose result() is what it returns."""
-        return Handle(self._transfer(self.rank, dest, arrays.message(x), None, timeout, True), None)
+        """Nonblocking `send`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.send(x, dest, self.backend.group, timeout))
 
     def irecv(self, out: Out, source: int, *, timeout: float | None = None) -> Handle[Out]:
-        """Nonblocking `recv`: same arguments; a Handle at once, whose result() is what it returns."""
-        if arrays.on_device(out):
-            from pycollective.comm.cuda.calls import Landing
-
-            landing = Landing(out)
-            return Handle(landing.behind(self._transfer(source, self.rank, None, landing.copy, timeout, True)), out)
-        return Handle(self._transfer(source, self.rank, None, arrays.writable(out), timeout, True), out)
+        """Nonblocking `recv`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.recv(out, source, self.backend.group, timeout))

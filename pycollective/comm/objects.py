@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pycollective import checks
-from pycollective.comm import calls
-from pycollective.comm.described import described
+from pycollective.comm import request
 from pycollective.comm.options import Moving
-from pycollective.comm.starting import Starting
+from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error
 
 if TYPE_CHECKING:
-    from pycollective.comm.calls import Call
+    from pycollective.comm.collectives import Collectives
     from pycollective.typing import T
 
 MOST_BYTES = (1 << 31) - 1
@@ -50,150 +49,98 @@ class _Packed:
         return len(self.message) if self.failure is None else -len(self.message)
 
 
-@described
-class Objects(Starting):
-    """A communicator's collectives of objects."""
+class ObjectExchange:
+    """One collective of objects.
 
-    def broadcast_object(self, value: T, root: int = 0, *, timeout: float | None = None, name: str | None = None) -> T:
-        """Every rank gets the root's object.
+    Args:
+        comm: its communicator.
+        operation: its name, with whatever else the ranks must agree on.
+        options: of all its calls.
+    """
 
-        Args:
-            value: any object that pickle takes, of less than 2 GiB; not looked at on the other ranks.
-            root: the rank whose object counts.
-            timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
-            name: named in this call's errors.
+    def __init__(self, comm: Collectives, operation: str, options: Moving) -> None:
+        self._comm, self._operation, self._options = comm, operation, options
+        self._group = comm.backend.group
 
-        Returns:
-            on the root `value` itself, on the others a copy.
+    def broadcast(self, work: Callable[[], T], root: int) -> T:
+        """Every rank gets what `work` returns on the root, or raises what it has raised there."""
+        mine = self._group.rank == root
+        packed = _packed(work) if mine else _Packed()
+        header = request.broadcast(np.array([packed.length], np.int64), root, None, self._options)
+        length = int(self._call(header)[0])
+        self._raise_failure(length, root, packed)
+        message = self._send_bytes(packed.message, length, root)
+        result: T = packed.value if mine else loaded(message)
+        return result
 
-        Raises:
-            TypeError: pickle refuses the object, or something else that pickling raised: on every rank.
-            ValueError: its pickle is too long, on every rank; or root is no rank.
-        """
-        return on_root(lambda: value, root, self, Moving(timeout=timeout, name=name))
+    def allgather(self, value: T) -> list[T]:
+        """All ranks' objects, on every rank."""
+        message, lengths = self._tell(_packed(lambda: value))
+        joined = self._call(request.allgatherv(message, lengths, None, self._group, self._options))
+        return _loaded_all(joined, lengths)
 
-    def allgather_object(self, value: T, *, timeout: float | None = None, name: str | None = None) -> list[T]:
-        """Every rank gets all ranks' objects.
+    def gather(self, value: T, root: int) -> list[T] | None:
+        """All ranks' objects, on the root."""
+        message, lengths = self._tell(_packed(lambda: value))
+        matrix = [[length * (rank == root) for rank in range(self._group.size)] for length in lengths]
+        mine = message if matrix[self._group.rank][root] else message[:0]
+        joined = self._call(request.alltoall(mine, None, self._group, self._options, matrix))
+        return _loaded_all(joined, lengths) if self._group.rank == root else None
 
-        Args:
-            value: any object that pickle takes, of less than 2 GiB.
-            timeout, name: as for `broadcast_object`.
-
-        Returns:
-            copies of the objects, in rank order.
-
-        Raises:
-            TypeError: pickle refuses a rank's object, or something else that pickling raised: on every rank.
-            ValueError: a pickle is too long, on every rank.
-        """
-        options, note = Moving(timeout=timeout, name=name), "allgather_object"
-        message, lengths = self._tell(_packed(lambda: value), note, options)
-        return _loaded_all(self._send_objects(calls.allgather(message, None, lengths), note, options), lengths)
-
-    def gather_object(
-        self, value: T, root: int = 0, *, timeout: float | None = None, name: str | None = None
-    ) -> list[T] | None:
-        """The root gets all ranks' objects.
-
-        Args:
-            value: any object that pickle takes, of less than 2 GiB.
-            root: the rank that gets them.
-            timeout, name: as for `broadcast_object`.
-
-        Returns:
-            on the root copies of the objects, in rank order; None on the others.
-
-        Raises:
-            TypeError: pickle refuses a rank's object, or something else that pickling raised: on every rank.
-            ValueError: a pickle is too long, on every rank; or root is no rank.
-        """
-        root, options = _root(root, self.size), Moving(timeout=timeout, name=name)
-        note = f"gather_object to {root}"
-        message, lengths = self._tell(_packed(lambda: value), note, options)
-        matrix = [[length * (rank == root) for rank in range(self.size)] for length in lengths]
-        mine = message if matrix[self.rank][root] else message[:0]
-        joined = self._send_objects(calls.alltoall(mine, None, self.rank, self.size, matrix), note, options)
-        return _loaded_all(joined, lengths) if self.rank == root else None
-
-    def scatter_object(
-        self, values: Sequence[T] | None, root: int = 0, *, timeout: float | None = None, name: str | None = None
-    ) -> T:
-        """Each rank gets one of the root's objects.
-
-        Args:
-            values: on the root one object for each rank, that pickle takes, each of less than 2 GiB; not looked at on
-                the others.
-            root: the rank that sends.
-            timeout, name: as for `broadcast_object`.
-
-        Returns:
-            a copy of the object for this rank.
-
-        Raises:
-            TypeError: values is no sequence, pickle refuses one of them, or something else that pickling raised: on
-                every rank.
-            ValueError: values are more or fewer than the ranks, or a pickle is too long, on every rank; or root is no
-                rank.
-        """
-        root, size, options = _root(root, self.size), self.size, Moving(timeout=timeout, name=name)
-        note, packed = f"scatter_object from {root}", _Packed()
-        if self.rank == root:
-            packed = _packed(lambda: [dumped(value) for value in _one_each(values, size)], b"".join)
-        lengths = [packed.length] * size if packed.value is None else [len(one) for one in packed.value]
-        header = calls.broadcast(np.array(lengths, np.int64), root, None)
-        lengths = [int(length) for length in self._send_objects(header, note, options)]
-        self._raise_failure(lengths[0], root, packed, note, options)
-        matrix = [[_checked(each, root) * (rank == root) for each in lengths] for rank in range(size)]
+    def scatter(self, values: Sequence[T] | None, root: int) -> T:
+        """One of the root's objects on each rank."""
+        group, packed = self._group, _Packed()
+        if group.rank == root:
+            packed = _packed(lambda: [dumped(value) for value in _one_each(values, group.size)], b"".join)
+        lengths = [packed.length] * group.size if packed.value is None else [len(one) for one in packed.value]
+        header = self._call(request.broadcast(np.array(lengths, np.int64), root, None, self._options))
+        lengths = [int(length) for length in header]
+        self._raise_failure(lengths[0], root, packed)
+        matrix = [[_checked(each, root) * (rank == root) for each in lengths] for rank in range(group.size)]
         sent = np.frombuffer(packed.message, np.uint8)
-        mine: T = loaded(self._send_objects(calls.alltoall(sent, None, self.rank, size, matrix), note, options))
+        mine: T = loaded(self._call(request.alltoall(sent, None, group, self._options, matrix)))
         return mine
 
-    def _tell(self, packed: _Packed, note: str, options: Moving) -> tuple[np.ndarray[Any, Any], list[int]]:
+    def _tell(self, packed: _Packed) -> tuple[np.ndarray[Any, Any], list[int]]:
         """Tell all ranks the length of what this one sends: its bytes, and all ranks' lengths."""
-        header = calls.allgather(np.array([packed.length], np.int64), None, (1,) * self.size)
-        lengths = [int(length) for length in self._send_objects(header, note, options)]
+        header = request.allgather(np.array([packed.length], np.int64), None, self._group, self._options)
+        lengths = [int(length) for length in self._call(header)]
         for rank, length in enumerate(lengths):
-            self._raise_failure(length, rank, packed, note, options)
+            self._raise_failure(length, rank, packed)
             _checked(length, rank)
         return np.frombuffer(packed.message, np.uint8), lengths
 
-    def _raise_failure(self, length: int, rank: int, packed: _Packed, note: str, options: Moving) -> None:
+    def _raise_failure(self, length: int, rank: int, packed: _Packed) -> None:
         """Where `rank` has told a failure: it tells which, and every rank raises that."""
         if length >= 0:
             return
-        error = loaded(self._send_bytes(packed.message, -length, rank, note, options))
-        if self.rank == rank and packed.failure is not None:
+        error = loaded(self._send_bytes(packed.message, -length, rank))
+        if self._group.rank == rank and packed.failure is not None:
             raise packed.failure
         if hasattr(error, "add_note"):
             error.add_note(f"raised on rank {rank}")
         raise error
 
-    def _send_bytes(self, message: bytes, length: int, root: int, note: str, options: Moving) -> Any:
+    def _send_bytes(self, message: bytes, length: int, root: int) -> Any:
         """Broadcast bytes whose number all ranks know."""
-        mine = self.rank == root
+        mine = self._group.rank == root
         content = np.frombuffer(message, np.uint8) if mine else np.empty(_checked(length, root), np.uint8)
-        return self._send_objects(calls.broadcast(content, root, None if mine else content), note, options)
+        return self._call(request.broadcast(content, root, None if mine else content, self._options))
 
-    def _send_objects(self, call: Call, note: str, options: Moving) -> Any:
-        """What a call returns whose ranks must all be in the operation that the note names."""
-        return self._run(replace(call, note=f"{call.note} for {note}".strip()), options)
+    def _call(self, made: CallRequest) -> Any:
+        """What a request returns whose ranks must all be in this operation."""
+        made.note = f"{made.note} for {self._operation}".strip()
+        return self._comm.call(made)
 
 
-def on_root(work: Callable[[], T], root: int, comm: Objects, options: Moving | None = None) -> T:
+def on_root(work: Callable[[], T], root: int, comm: Collectives, options: Moving | None = None) -> T:
     """Collective: the root does the work, and every rank returns its result or raises its exception.
 
     Raises:
         TypeError: pickle refuses the result. ValueError: root is no rank.
     """
-    root, options = _root(root, comm.size), options or Moving()
-    note = f"broadcast_object from {root}"
-    packed = _packed(work) if comm.rank == root else _Packed()
-    header = calls.broadcast(np.array([packed.length], np.int64), root, None)
-    length = int(comm._send_objects(header, note, options)[0])
-    comm._raise_failure(length, root, packed, note, options)
-    message = comm._send_bytes(packed.message, length, root, note, options)
-    result: T = packed.value if comm.rank == root else loaded(message)
-    return result
+    root = root_number(root, comm.backend.group.size)
+    return ObjectExchange(comm, f"broadcast_object from {root}", options or Moving()).broadcast(work, root)
 
 
 def dumped(value: Any, pickler: Any = None) -> bytes:
@@ -250,7 +197,8 @@ def _one_each(values: Any, size: int) -> list[Any]:
     return found
 
 
-def _root(root: Any, size: int) -> int:
+def root_number(root: Any, size: int) -> int:
+    """The number of the rank that has or gets the objects."""
     return checks.integer(root, "root", 0, size - 1)
 
 

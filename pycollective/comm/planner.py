@@ -139,7 +139,13 @@ def _loaded(schedule_key: tuple[Any, ...], rank: int) -> _core.Schedule:
 
 
 class Planner:
-    """What a team asks when it meets a call signature for the first time."""
+    """What a team asks when it meets a call signature for the first time.
+
+    A message from one rank to another is a collective of these two, "send", in which the sender is rank 0. One of at
+    most EAGER_BYTES is one tile, which need not wait for the receiver.
+    """
+
+    EAGER_BYTES = 32768
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -158,8 +164,12 @@ class Planner:
         """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
         its code, operator's name)."""
         from pycollective.schedule import registry
+        from pycollective.schedule.p2p import compile_send
         from pycollective.schedule.schedule import Placement
 
+        if collective == "send":
+            table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
+            return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
         instance, small = choose(collective, topology, nbytes)
         program = "allreduce" if collective == "barrier" else collective
         rooted = root if program in ROOTED else None
@@ -170,28 +180,3 @@ class Planner:
         key = (instance, program, self.size, rooted, where, small)
         operator = resolve(op, dtype)
         return (_loaded(key, self.rank), registry.label(instance), _program_digest(key), *operator)
-
-
-class SendPlanner:
-    """The same for the channel from one rank to another: messages of one tile need not wait for the receiver."""
-
-    EAGER_BYTES = 32768
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def __call__(
-        self,
-        collective: str,
-        topology: object,
-        nbytes: int,
-        root: int,
-        placement: int,
-        op: str | Op,
-        dtype: str,
-    ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
-        """See Planner."""
-        from pycollective.schedule.p2p import compile_send
-
-        table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
-        return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")

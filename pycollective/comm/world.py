@@ -10,11 +10,11 @@ from typing import Any
 
 from pycollective import checks, settings
 from pycollective.comm import bootstrap as bootstraps
+from pycollective.comm import host
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
+from pycollective.comm.group import Group
 from pycollective.comm.mpi_bootstrap import MpiBootstrap, import_mpi, world_ranks_of
 from pycollective.comm.nodes import discover
-from pycollective.comm.rail_calls import RailCalls
-from pycollective.comm.teams import build_team
 from pycollective.errors import BootstrapError, CommunicatorError, NestedCallError
 
 _lock = threading.RLock()
@@ -103,18 +103,19 @@ def connect(found: bootstraps.Bootstrap, world_ranks: Sequence[int] | None = Non
         settings.warn_of_unknown(stacklevel=3)
     nodes = discover(found)
     ranks = range(found.size)
-    numbers = ranks if world_ranks is None else world_ranks
+    group = Group(nodes, tuple(ranks if world_ranks is None else world_ranks), name)
     if nodes.count == 1:
-        team = build_team(found.allgather, found.rank, ranks, numbers, name, threads=False)
-        assert team is not None
-        return Communicator(team, nodes=nodes, world_ranks=numbers, name=name)
+        backend = host.connect(found.allgather, found.rank, ranks, group)
+        assert backend is not None
+        return Communicator(backend)
     if not isinstance(found, MpiBootstrap):
         raise BootstrapError(
             f"ranks on {nodes.count} hosts (host name, boot or PID namespace differ) need mpirun and mpi4py"
         )
+    from pycollective.comm.hosts import HostsTeam
     from pycollective.comm.mpi_rail import MpiRail
 
-    return Communicator(RailCalls(MpiRail(found.comm.Dup())), nodes=nodes, world_ranks=numbers, name=name)
+    return Communicator(HostsTeam(MpiRail(found.comm.Dup()), group))
 
 
 def world() -> Communicator:

@@ -158,12 +158,12 @@ def set_up(engine: Engine) -> Tuner | None:
         what looks for them, if something does.
     """
     settings, comm, core = engine.settings, engine.comm, engine._core
-    hosts = comm._nodes.count
+    hosts = comm.backend.group.nodes.count
     found: Found | None = None
     topologies: list[tuple[int, str]] = []
     if settings.autotune and settings.autotune_file:
         kept = load(settings.autotune_file, comm.size, hosts) if comm.rank == 0 else None
-        found = _FOUND.decode(comm._exchange(_FOUND.encode(kept))[0], 0)
+        found = _FOUND.decode(comm.backend.exchange(_FOUND.encode(kept))[0], 0)
     if found is not None:
         topologies = found.topologies
     elif settings.autotune and hosts == 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.arrays import ITEMSIZE
-from pycollective.comm.cuda.host import to_device, to_host
+from pycollective.comm.cuda.copies import to_device, to_host
 from pycollective.comm.cuda.runtime import load
 from pycollective.engine.item import Item
 from pycollective.errors import CommunicatorError
@@ -41,9 +41,8 @@ def enter(comm: Communicator, item: Item) -> None:
     if item.out is not None:
         out = arrays.view(item.out, stream, "out")
         _check_out(item, x, out)
-        locate = getattr(getattr(comm._gpu, "_team", None), "locate", None)
-        if item.collective == "allreduce" and locate is not None and x.nbytes > 0 and out.address == x.address:
-            window, offset = locate(0, x.address, x.nbytes) or (-1, 0)
+        if item.collective == "allreduce" and comm.gpu is not None and x.nbytes > 0 and out.address == x.address:
+            window, offset = comm.gpu.locate(x.address, x.nbytes) or (-1, 0)
             item.place = -1 if window < 0 else window << 40 | offset
     item.entered = cuda.Event(x.device)
     item.entered.record(stream)

@@ -17,8 +17,6 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.control import Codec
-from pycollective.comm.rail_calls import RailCalls
-from pycollective.comm.teams import KINDS, share_segment
 from pycollective.engine import autotune, jobs
 from pycollective.engine.item import Item, Work
 from pycollective.engine.rounds import Rounds
@@ -73,7 +71,7 @@ class Engine:
         """
         self.comm = comm.dup()
         self.rank, self.size = comm.rank, comm.size
-        said = self.comm._exchange(_SETTINGS.encode(settings or Settings.read()))
+        said = self.comm.backend.exchange(_SETTINGS.encode(settings or Settings.read()))
         self.settings = _SETTINGS.decode(said[0], 0)
         if self.settings.log_level:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
@@ -91,7 +89,7 @@ class Engine:
             self.start_timeline(self.settings.timeline, self.settings.timeline_mark_cycles)
 
     def _make_core(self) -> _core.Engine | Rounds:
-        team = self.comm._backend
+        backend = self.comm.backend
         me = weakref.ref(self)  # a circle through C++ would never be collected
 
         def run(*batch: Any) -> None:
@@ -99,7 +97,7 @@ class Engine:
             if engine is not None:
                 engine._run(*batch)
 
-        if isinstance(team, RailCalls):  # no memory in common
+        if backend.team is None:  # no memory in common
             return Rounds(self.comm, run, self.settings)
         settings = self.settings
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
@@ -109,14 +107,12 @@ class Engine:
         warn_seconds = 0.0 if quiet else settings.stall_check_time
         topologies = [settings.topology or None]
         return _core.Engine(
-            team, self._share_board(slots), slots, buffer, buffers, topologies, run, warn_seconds,
+            backend.team, self._share_board(slots), slots, buffer, buffers, topologies, run, warn_seconds,
             settings.stall_shutdown_time,
         )  # fmt: skip
 
     def _share_board(self, slots: int) -> _core.Segment:
-        nbytes = _core.Engine.board_bytes(self.size, slots)
-        kinds = ("local",) if self.comm._threads else KINDS
-        board = share_segment(self.comm._exchange, self.rank, range(self.size), nbytes, kinds)
+        board = self.comm.backend.share(_core.Engine.board_bytes(self.size, slots))
         assert board is not None
         if self.rank == 0:
             _core.Engine.prepare_board(board, self.size, slots)
@@ -206,7 +202,7 @@ class Engine:
                     work.landing = functools.partial(land, work.item.x, result)
 
     def _core_poisoned(self) -> bool:
-        return self.comm._backend.poisoned
+        return self.comm.backend.poisoned
 
     # -- tuning and reports ----------------------------------------------------------------------------------------
 

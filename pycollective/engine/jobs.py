@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core
-from pycollective.comm import arrays, calls
+from pycollective.comm import arrays, request
 from pycollective.engine.adasum import adasum
 from pycollective.engine.item import Item
 from pycollective.errors import CommunicatorError
@@ -109,7 +109,8 @@ def _alltoall(comm: Communicator, job: Job) -> Any:
     item = job.item
     assert item is not None and item.splits is not None
     matrix = comm.allgather(np.array(item.splits, np.int64)).reshape(comm.size, comm.size)
-    result = comm._run(calls.alltoall(item.x, item.out, comm.rank, comm.size, matrix.tolist()), {"stream": job.stream})
+    group, rows = comm.backend.group, matrix.tolist()
+    result = comm.call(request.alltoall(item.x, item.out, group, {"stream": job.stream}, rows))
     return result, [int(rows) for rows in matrix[:, comm.rank]]
 
 

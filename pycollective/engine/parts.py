@@ -60,8 +60,8 @@ def start(comm: Communicator, path: Path) -> Place:
         for rank in range(comm.size):  # of a job that was killed
             with contextlib.suppress(OSError):
                 part_of(path, rank).unlink()
-    text, origin = json.loads(comm._exchange(json.dumps([str(path), clocks.now()]).encode())[0])
-    path, here = Path(text), comm._nodes.node == comm._nodes.of[0]
+    text, origin = json.loads(comm.backend.exchange(json.dumps([str(path), clocks.now()]).encode())[0])
+    path, here = Path(text), comm.backend.group.nodes.node == comm.backend.group.nodes.of[0]
     places = [part_of(path, comm.rank)]
     if not here:
         places.append(Path(tempfile.gettempdir()) / places[0].name)
@@ -76,13 +76,13 @@ def start(comm: Communicator, path: Path) -> Place:
         else:
             refused = ""
             break
-    said = [text.decode() for text in comm._exchange(refused.encode())]
+    said = [text.decode() for text in comm.backend.exchange(refused.encode())]
     wrong = next((rank for rank, text in enumerate(said) if text), None)
     if wrong is not None:
         with contextlib.suppress(OSError):
             place.unlink()
         raise OSError(f"rank {wrong} cannot write its part of the timeline: {said[wrong]}")
-    reading = clocks.compare(comm) if comm._nodes.count > 1 else None
+    reading = clocks.compare(comm) if comm.backend.group.nodes.count > 1 else None
     return Place(path, place, None if here else reading, origin)
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from pycollective.comm import arrays
 from pycollective.comm.control import Codec, Fault
+from pycollective.comm.hosts import default_timeout
 from pycollective.comm.mpi_talk import Talk
-from pycollective.comm.rail_calls import RailCalls, default_timeout
 from pycollective.engine import clocks
 from pycollective.engine.agreed import Operation, Said, batches, read
 from pycollective.engine.item import Item
@@ -60,11 +60,9 @@ class Rounds:
 
     def __init__(self, comm: Communicator, run: Callable[..., None], settings: Settings) -> None:
         """Collective. `run`: runs a batch that is not of allreduces in host memory, as for `_core.Engine`."""
-        assert isinstance(comm._backend, RailCalls)
         self._comm, self._run_batch = comm, run
-        self._rail = comm._backend.rail
-        self._talk = Talk(self._rail.dup().comm)
-        self._rail.watch = self._talk.check
+        self._talk = Talk(comm.backend.duplicate_mpi())
+        comm.backend.watch_calls(self._talk.check)
         quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
         warn = 0.0 if quiet else settings.stall_check_time
         self._stalls = Stalls(comm.name, comm.rank, comm.size, warn, settings.stall_shutdown_time)
@@ -262,7 +260,7 @@ class Rounds:
 
     def _break(self, error: Error) -> None:
         """Something has gone wrong that this rank cannot go on after: nor can the others."""
-        self._rail.fault = self._rail.fault or error
+        self._comm.backend.fail(error)
         self._talk.tell(error)
         self._fail(error)
 

@@ -72,7 +72,7 @@ class Timeline:
         self._mark_cycles = mark_cycles
         self._rows: dict[str, int] = {}
         self._numbers = itertools.count(FIRST_OPERATION)
-        self._across = engine.comm._nodes.count > 1
+        self._across = engine.comm.backend.group.nodes.count > 1
         self.wanted = Path(path).absolute()
         free = _unused(self.wanted, engine.comm.name)
         starts = Item("call", "pycollective.timeline.start", run=lambda comm: parts.start(comm, free))
@@ -86,7 +86,7 @@ class Timeline:
         self._write(_head(engine.rank, not self._across))
         self._trace_file: TraceFile | None = None
         if engine.rank == 0:
-            nodes = engine.comm._nodes
+            nodes = engine.comm.backend.group.nodes
             local = [part_of(self.path, rank) for rank in range(engine.size) if nodes.of[rank] == nodes.of[0]]
             self._trace_file = TraceFile(self.path, local, self._origin)
         self._stop = threading.Event()

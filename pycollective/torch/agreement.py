@@ -67,7 +67,7 @@ class Agreement:
     def kinds_differ(self, names: Mapping[torch.Tensor, str]) -> MismatchError:
         """Collective: what is wrong with parameters whose gradients were DENSE | SPARSE, for all ranks to raise."""
         mine = _KINDS.encode([self._mine[p] for p in names])
-        item = Item("call", f"{self._prefix}.kinds", run=lambda comm: comm._exchange(mine))
+        item = Item("call", f"{self._prefix}.kinds", run=lambda comm: comm.backend.exchange(mine))
         (said,) = engine_of(self._process_set).run([item])
         by_rank = _KINDS.decode_all(said)
 
@@ -81,7 +81,7 @@ class Agreement:
 
     def _explain(self) -> None:
         mine = _ROWS.encode(self._rows)
-        item = Item("call", f"{self._prefix}.differ", run=lambda comm: comm._exchange(mine))
+        item = Item("call", f"{self._prefix}.differ", run=lambda comm: comm.backend.exchange(mine))
         (said,) = engine_of(self._process_set).run([item])
         first, *others = _ROWS.decode_all(said)
         lines = [f"rank {rank} {_difference(rows, first)}" for rank, rows in enumerate(others, 1) if rows != first]

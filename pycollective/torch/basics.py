@@ -232,7 +232,7 @@ def _agree(process_set: ProcessSet) -> tuple[list[int], list[list[int]]]:
     """
     here = world()
     mine = process_set.ranks_in(here.mpi_comm, here.comm.world_ranks)
-    said: list[list[int]] = [json.loads(text) for text in here.comm._exchange(json.dumps(mine).encode())]
+    said: list[list[int]] = [json.loads(text) for text in here.comm.backend.exchange(json.dumps(mine).encode())]
     parts = sorted(map(list, {tuple(ranks) for ranks in said}))
     members = [(rank, ranks) for ranks in parts for rank in ranks]
     if len(parts) > 1 and sorted(members) != list(enumerate(said)):  # each rank in one part, its own
@@ -319,7 +319,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have equally many processes."""
-    nodes = world().comm._nodes
+    nodes = world().comm.backend.group.nodes
     return len({len(nodes.ranks(node)) for node in range(nodes.count)}) == 1
 
 

@@ -26,7 +26,7 @@ from typing import IO, Any
 TESTS = Path(__file__).resolve().parent.parent
 IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 """Environment in which a child finds the tests' helpers."""
-_LOADED = ("core.calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.subsets", "pytest")
+_LOADED = ("core.calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.shrink", "pytest")
 
 
 @dataclass

@@ -20,8 +20,8 @@ import numpy as np
 from core.random_arguments import Arguments, parameters
 from core.random_driver import Note, make_blocks
 from pycollective import _core
-from pycollective.comm.calls import KIND
-from pycollective.comm.planner import Planner, SendPlanner
+from pycollective.comm.planner import Planner
+from pycollective.comm.request import KIND
 from pycollective.engine.item import Item
 
 CALLS = 25
@@ -64,7 +64,7 @@ class World:
         shared = _core.Segment.create("memfd", 8192)
         nothing = np.empty(0, np.uint8)
         handle = self.teams[0].call(KIND["barrier"], nothing, nothing, "sum", None, -1, None, None, 0.01, True)
-        channels = [self.teams[0].channel(0, 1, SendPlanner(0))] if size > 1 else []
+        channels = [self.teams[0].channel(0, 1, Planner(0, 2))] if size > 1 else []
         self.pool: dict[str, list[Any]] = {
             "Segment": [segment, memory, board, shared], "token": [segment.token(), shared.token()],
             "Team": self.teams + channels, "Window": windows, "array": arrays, "Engine": [engine], "Work": works,

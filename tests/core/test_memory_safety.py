@@ -169,7 +169,8 @@ HUGE = [1 << 62, 1 << 62, 1 << 62, 1 << 62]
 
 def _call(comm: Communicator, name: str, x: Any, out: Any, counts: Any, root: int = 0) -> Any:
     number = _core.collectives().index(name)
-    return comm._backend.call(number, x, out, "sum", None, root, counts, None, TIMEOUT, False)
+    team: Any = comm.backend.team
+    return team.call(number, x, out, "sum", None, root, counts, None, TIMEOUT, False)
 
 
 def test_counts_whose_sum_overflows_are_refused() -> None:
@@ -211,7 +212,7 @@ def test_layouts_that_overflow_are_refused() -> None:
 
 def test_windows_that_do_not_fit_are_refused() -> None:
     def body(comm: Communicator) -> None:
-        team: Any = comm._backend
+        team: Any = comm.backend.team
         segment = _core.Segment.create("local", 4096)
         for number, stride, nbytes in ((1 << 40, 1 << 62, 8), (2, 4096, 4096), (3, -8, -8), (4, 8, 16), (-1, 8, 8)):
             with pytest.raises(ValueError):

@@ -25,7 +25,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(engine: Engine, kept: Path, note: Callable[[Engine], None] = lambda engine: None) -> None:
     """Gradients until rank 0 finds in the file what was tuned for so many ranks, checked all along."""
-    hosts = engine.comm._nodes.count
+    hosts = engine.comm.backend.group.nodes.count
     end = time.monotonic() + SECONDS
     x = [np.full(1000 * (i + 1), float(engine.rank + 1)) for i in range(5)]
     total = engine.size * (engine.size + 1) / 2
@@ -144,7 +144,7 @@ engine = Engine(comm, settings)
 job(engine, kept, note)
 engine.run([Item("barrier", "all")])
 note(engine)
-said = comm._exchange(repr((sorted(seen), engine.traffic())).encode())
+said = comm.backend.exchange(repr((sorted(seen), engine.traffic())).encode())
 assert len(set(said)) == 1, said  # all ranks have seen the same, and cut the same batches
 engine.close()
 if comm.rank == 0: log.unlink()

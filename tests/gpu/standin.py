@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from gpu import emulation
-from pycollective.comm.cuda import calls
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.side import GpuSide
+from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import cuda
 
 
@@ -34,15 +35,14 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     emulation.install()
     made = StandIn(everything, eager)
     cuda.replace(made)
-    put_into_stream = calls.launch
+    put_into_stream = GpuSide.run
 
-    def launch(*arguments: Any) -> Any:
-        found = put_into_stream(*arguments)
+    def run(side: GpuSide, request: CallRequest) -> None:
+        put_into_stream(side, request)
         if made.inside():  # a job, whose next step may compute with what this call brings
             made.synchronize(made.current(0))
-        return found
 
-    calls.launch = launch
+    GpuSide.run = run  # type: ignore[method-assign]
     return made
 
 

@@ -284,7 +284,7 @@ def test_max_channels() -> None:
 
 
 def test_packets_keep_to_max_channels(cuda: ModuleType) -> None:
-    from pycollective.comm.cuda.request import Signature
+    from pycollective.comm.cuda.signature import Signature
     from pycollective.comm.cuda.virtual import VirtualWorld
 
     world = VirtualWorld(2)

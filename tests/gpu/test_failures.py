@@ -268,7 +268,8 @@ def test_freed_while_the_watcher_looks() -> None:
 
     def work(comm: Communicator) -> None:
         comm.allreduce(put(data(0, SHORT)))
-        team: Any = comm._gpu
+        assert comm.gpu is not None
+        team: Any = comm.gpu._team
         works, found, failed = team._works, threading.Event(), []
 
         def slowly() -> bool:

@@ -125,7 +125,7 @@ def _moves() -> None:
     assert np.array_equal(get(comm.broadcast(put(long), topology="nccl")), np.arange(100_000.0))
     handle = comm.iallreduce(put(long), topology="nccl", max_channels=2)
     assert np.array_equal(get(handle.result()), sum(np.arange(100_000.0) + r for r in range(n)))
-    comm.barrier(topology="nccl") if comm._gpu is None else None
+    comm.barrier(topology="nccl") if comm.gpu is None else None
     told = comm.explain("allreduce", 4, topology="nccl")
     assert told.topology == "nccl" and "NCCL 2.30.1" in told.reason and "PYCOLLECTIVE_NCCL" in told.reason
     print("fine", flush=True)

@@ -183,7 +183,7 @@ assert why(2, 132, 23000, 0) == 66
 
 def test_what_nccl_lacks(run: Run) -> None:
     snippet = """
-from pycollective.comm.cuda.request import Signature
+from pycollective.comm.cuda.signature import Signature
 def why(collective, dtype, op="sum", scale=(1.0, 1.0), version=22304, capability=(9, 0)):
     return nccl.lacks(Signature(collective, dtype, 1, None, -1, op, "nccl", scale, 0), version, capability)
 assert why("allreduce", "float32") is None and why("allreduce", "bool", "bor") is None

@@ -60,7 +60,7 @@ mine = get(comm.alltoall(put(np.arange(8) + 10 * me)))
 assert mine.tolist() == [v + 10 * r for r in range(n) for v in (2 * me, 2 * me + 1)]
 found = comm.reduce(put(x), root=1)
 assert np.array_equal(get(found), total) if me == 1 else found is None
-assert comm._gpu.path.kind == "nccl" and "cuda-ipc within a host, and by NCCL between hosts" in comm._gpu.path.reason
+assert comm.gpu.path.kind == "nccl" and "cuda-ipc within a host, and by NCCL between hosts" in comm.gpu.path.reason
 assert comm.empty(4, "f4", device="cuda").shape == (4,)
 comm.check()
 comm.barrier()
@@ -103,7 +103,7 @@ with warnings.catch_warnings(record=True) as said:
     x = np.arange(5000.0) + me
     assert np.array_equal(get(comm.allreduce(put(x))), sum(ranks(np.arange(5000.0))))
 assert any("no NCCL can be used" in str(w.message) and "MPI" in str(w.message) for w in said), said
-assert comm._gpu.path.kind == "host"
+assert comm.gpu.path.kind == "host"
 try:
     comm.allreduce(put(x), topology="nccl")
 except pc.CommunicatorError as error:

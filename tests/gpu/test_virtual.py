@@ -159,16 +159,16 @@ def test_max_channels_changes_no_bit() -> None:
 
 def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
     """The counters live in device memory: each replay goes on from where the last call was."""
-    from pycollective.comm.calls import KIND, Call
-    from pycollective.comm.cuda.request import make_request
+    from pycollective.comm import request
     from pycollective.comm.cuda.virtual import VirtualWorld
 
     world, stream = VirtualWorld(3), cuda.Stream(0)
     for length in (64, LONG):
         inputs = [put(data(rank, length)) for rank in range(3)]
         outputs = [put(np.zeros(length, np.float32)) for _ in range(3)]
-        calls = [Call(KIND["allreduce"], x, out, x.shape) for x, out in zip(inputs, outputs, strict=True)]
-        requests = [make_request(call, call.out, stream.address, {}, rank, 3) for rank, call in enumerate(calls)]
+        requests = [
+            request.allreduce(x, out, {"stream": stream.address}) for x, out in zip(inputs, outputs, strict=True)
+        ]
         cuda.begin_capture(stream.address)
         world.run(requests, stream.address)
         graph = cuda.end_capture(stream.address)
@@ -185,8 +185,7 @@ def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
 
 def test_replays_are_ordered(cuda: ModuleType) -> None:
     """Two graphs and ordinary calls on three streams, put there without waiting: they follow each other."""
-    from pycollective.comm.calls import KIND, Call
-    from pycollective.comm.cuda.request import Request, make_request
+    from pycollective.comm import request
     from pycollective.comm.cuda.virtual import VirtualWorld
 
     ranks = range(3)
@@ -194,9 +193,9 @@ def test_replays_are_ordered(cuda: ModuleType) -> None:
     sums = [data(10 * i, LONG) + data(10 * i + 1, LONG) + data(10 * i + 2, LONG) for i in range(3)]
     outputs = [[put(np.zeros(LONG, np.float32)) for _ in ranks] for _ in streams]
 
-    def requests(i: int) -> list[Request]:
-        calls = [Call(KIND["allreduce"], put(data(10 * i + rank, LONG)), outputs[i][rank], (LONG,)) for rank in ranks]
-        return [make_request(call, call.out, streams[i].address, {}, rank, 3) for rank, call in enumerate(calls)]
+    def requests(i: int) -> list[request.CallRequest]:
+        options: Any = {"stream": streams[i].address}
+        return [request.allreduce(put(data(10 * i + rank, LONG)), outputs[i][rank], options) for rank in ranks]
 
     made = [requests(i) for i in range(3)]
     graphs = []

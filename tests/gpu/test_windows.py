@@ -47,7 +47,7 @@ def everybody_writes_everywhere(comm: Communicator, link: Connection, kind: str)
     rank, size = comm.rank, comm.size
     before = open_files()
     for _ in range(2):
-        window = windows.share(comm._exchange, rank, size, 8 * WORDS * size, 0, kind)
+        window = windows.share(comm.backend.exchange, rank, size, 8 * WORDS * size, 0, kind)
         assert (window.kind, window.device, len(set(window.bases))) == (kind, 0, size)
         part = cuda.DeviceArray(None, window.bases[rank], (8 * WORDS * size,), "uint8", 0)
         assert read(part) == bytes(8 * WORDS * size), "a part begins as zeros"
@@ -59,7 +59,7 @@ def everybody_writes_everywhere(comm: Communicator, link: Connection, kind: str)
             for writer in range(size):
                 assert cuda.probe_read(0, base + 8 * WORDS * writer, WORDS, seed(writer, owner)) == 0
                 assert cuda.probe_read(0, base + 8 * WORDS * writer, WORDS, 1) == WORDS, "the probe sees what is wrong"
-        windows.give_up(comm._exchange, rank, window)
+        windows.give_up(comm.backend.exchange, rank, window)
     assert open_files() == before or emulation.on_device()
 
 
@@ -85,11 +85,13 @@ def one_rank_fails(comm: Communicator, link: Connection, kind: str, function: st
         setattr(cuda, function, fail)
     before = open_files()
     with pytest.raises(CommunicatorError, match=f"rank 1 could not {what}: out of luck"):
-        windows.share(comm._exchange, comm.rank, comm.size, 4096, 0, kind)
+        windows.share(comm.backend.exchange, comm.rank, comm.size, 4096, 0, kind)
     gc.collect()
     assert open_files() == before or emulation.on_device(), "what was made before the failure is gone"
     setattr(cuda, function, working)
-    windows.give_up(comm._exchange, comm.rank, windows.share(comm._exchange, comm.rank, comm.size, 4096, 0, kind))
+    windows.give_up(
+        comm.backend.exchange, comm.rank, windows.share(comm.backend.exchange, comm.rank, comm.size, 4096, 0, kind)
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,17 +116,17 @@ def strangers_connect(comm: Communicator, link: Connection, foreign: bool) -> No
 
     def exchange(data: bytes) -> list[bytes]:
         nonlocal turn
-        said = comm._exchange(data)
+        said = comm.backend.exchange(data)
         turn += 1
         if turn == 1 and comm.rank == 0:
             (disturb_as_another_user if foreign else disturb)(said[1][1:])
-        return comm._exchange(b"") and said if turn == 1 else said
+        return comm.backend.exchange(b"") and said if turn == 1 else said
 
     window = windows.share(exchange, comm.rank, comm.size, 4096, 0, windows.VMM)
     cuda.probe_write(0, window.bases[1 - comm.rank], 8, 7 + comm.rank)
     comm.barrier()
     assert cuda.probe_read(0, window.bases[comm.rank], 8, 7 + (1 - comm.rank)) == 0
-    windows.give_up(comm._exchange, comm.rank, window)
+    windows.give_up(comm.backend.exchange, comm.rank, window)
 
 
 def disturb(name: bytes) -> None:
@@ -168,7 +170,7 @@ def find_a_path(comm: Communicator, link: Connection, knobs: dict[int, list[str]
         os.environ[knob] = "1"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        path = paths.agree(comm._exchange, comm.rank, comm.size, 0)
+        path = paths.agree(comm.backend.exchange, comm.rank, comm.size, 0)
     return path.kind, path.reason, [str(warning.message) for warning in caught]
 
 
@@ -208,7 +210,7 @@ def no_driver_for_one(comm: Communicator, link: Connection) -> None:
     if comm.rank == 1:
         cuda.probe_read = lambda *_: 1 / 0  # of no kind that anybody expects
     with warnings.catch_warnings(record=True):
-        path = paths.agree(comm._exchange, comm.rank, comm.size, 0)
+        path = paths.agree(comm.backend.exchange, comm.rank, comm.size, 0)
     assert path.kind == paths.HOST and "division by zero" in path.reason
 
 

@@ -198,8 +198,8 @@ def _topology(world: World, topology: str) -> None:
 
     group = dist.new_group(backend="pycollective", pg_options=Options(topology=topology))
     seen: list[Any] = []
-    call = group.comm._call
-    group.comm._call = lambda *arguments: [seen.append(arguments[4]), call(*arguments)][1]
+    run = group.comm.backend.run
+    group.comm.backend.run = lambda request: [seen.append(request.topology), run(request)][1]
     x = torch.full((1000,), world.rank + 1.0)
     dist.all_reduce(x, group=group)
     assert (x == 6).all()

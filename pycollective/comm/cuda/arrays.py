@@ -226,3 +226,8 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
             return False
         expected *= extent
     return True
+
+
+def current_device() -> int:
+    """The number of the current device."""
+    return int(load().current_device())

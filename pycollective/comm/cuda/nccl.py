@@ -20,8 +20,9 @@ from typing import Any
 from pycollective import settings
 from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import ITEMSIZE
-from pycollective.comm.cuda.request import REDUCING, Signature
+from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.planner import NCCL as NCCL
+from pycollective.comm.request import REDUCING
 from pycollective.errors import CommunicatorError
 
 SHARES_GPUS = 23000

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pycollective import _core
+from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.nccl import NCCL, Library, arithmetic, blocks_for, lacks, library
 from pycollective.comm.cuda.planner import Planned
-from pycollective.comm.cuda.request import Request, Signature, seconds
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.watch import SECONDS, watch
-from pycollective.comm.factors import Factors
+from pycollective.comm.cuda.signature import UNSCALED, Signature, seconds, sign
+from pycollective.comm.cuda.watch import watch
 from pycollective.comm.nodes import node_key
-from pycollective.comm.teams import Exchange
-from pycollective.errors import CommunicatorError, Error, TimeoutError
-
-if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest
+from pycollective.comm.segments import Exchange
+from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
 
 _CLOSING_SECONDS = 5.0
 _NEWS_SECONDS = 0.5
@@ -101,7 +96,7 @@ class NcclRail:
             CommunicatorError: NCCL lacks it, or reports an error. TimeoutError: a peer has not come.
         """
         if s.collective == "barrier":
-            s, x = Signature("allreduce", "uint8", 1, None, -1, "sum", NCCL, Factors((1.0, 1.0)), 0), self._one()
+            s, x = Signature("allreduce", "uint8", 1, None, -1, "sum", NCCL, UNSCALED, 0), self._one()
             out = x
         reason = self.lacks(s)
         if reason is not None:
@@ -179,51 +174,44 @@ def _first_problem(said: Sequence[dict[str, Any]]) -> str:
     return ""
 
 
-class NcclCalls:
-    """A communicator's calls with `topology="nccl"`. Made by the first of them, which is collective.
+class NcclTeam:
+    """A communicator's calls with `topology="nccl"`. A Backend. Made by the first of them, which is collective.
 
     Args:
-        comm: its ranks are processes.
+        host: the communicator's backend, whose ranks are processes.
         device: of this rank's arrays.
+        note: compares a call with the peers', where they share memory.
     """
 
-    def __init__(self, comm: Communicator, device: int) -> None:
-        if comm._threads and comm.size > 1:
+    def __init__(self, host: HostBackend, device: int, note: Callable[[Planned], None] | None = None) -> None:
+        if host.group.threads and host.group.size > 1:
             raise CommunicatorError("topology 'nccl' is for ranks that are processes; these are threads of one")
-        self._comm = weakref.ref(comm)
-        self.device = device
+        self._host, self.device, self._note = host, device, note
         self._rails: dict[int, NcclRail] = {}
         self._adopted: list[tuple[NcclRail, Any]] = []
-        self._failure: Error | None = None
-        if isinstance(comm._backend, _core.Team):
-            watch(comm, self)
-        else:
-            name = "pycollective-nccl-watch"
-            threading.Thread(target=_serve, args=(weakref.ref(self),), name=name, daemon=True).start()
+        self._closed = False
+        watch(host, self)
 
-    def run(self, request: Request) -> None:
+    def run(self, request: CallRequest) -> None:
         """Put a call into its stream.
 
         Raises:
             MismatchError: a peer's call differs. TimeoutError, PeerLostError, CommunicatorError: poison the
             communicator, except for calls that NCCL lacks: those are refused before anything is sent.
         """
-        comm = self._comm()
-        assert comm is not None
         self.check()
-        s = request.signature
+        s = sign(request)
         if s.max_channels not in self._rails and load().is_capturing(request.stream):
             raise CommunicatorError("make one call with topology='nccl' before the stream is captured")
-        rail = self.meet(comm, s.max_channels)
+        rail = self.meet(s.max_channels)
         reason = rail.lacks(s)
         if reason is not None:
             raise CommunicatorError(f"{reason}: leave topology='nccl' out")
-        note = getattr(comm._gpu, "note", None)
-        if note is not None:
-            note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
+        if self._note is not None:
+            self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
         x = request.x.address if request.x is not None else 0
         out = request.out.address if request.out is not None else 0
-        self.guard(lambda: rail.run(s, x, out, request.stream, request.timeout))
+        self.guard(lambda: rail.run(s, x, out, request.stream, seconds(request.timeout)))
 
     def guard(self, action: Callable[[], None]) -> None:
         """Do something that concerns all ranks: if it fails, the communicator is poisoned."""
@@ -234,10 +222,11 @@ class NcclCalls:
             self.check()
             raise
 
-    def meet(self, comm: Communicator, most_blocks: int) -> NcclRail:
+    def meet(self, most_blocks: int) -> NcclRail:
         """Collective: NCCL's communicator for calls that may take so many blocks; made once."""
         if most_blocks not in self._rails:
-            self._rails[most_blocks] = NcclRail(comm._exchange, comm.rank, comm.size, self.device, most_blocks)
+            group = self._host.group
+            self._rails[most_blocks] = NcclRail(self._host.exchange, group.rank, group.size, self.device, most_blocks)
         return self._rails[most_blocks]
 
     def adopt(self, rail: NcclRail, within: Any) -> None:
@@ -245,19 +234,17 @@ class NcclCalls:
         self._adopted.append((rail, within))
 
     def check(self) -> None:
-        """Raise what went wrong in calls that are under way or through, if anything did."""
-        comm = self._comm()
-        assert comm is not None
+        """Raise what went wrong in calls that are under way or have completed, if anything did."""
+        if self._closed:
+            raise CommunicatorError("the communicator was freed")
         self.look()
-        if isinstance(comm._backend, _core.Team) and comm._backend.poisoned:
+        if self._host.poisoned:
             self.abort()  # or freeing this call's arrays would wait for it
-            comm._backend.require_sound()
-        if self._failure is not None:
-            raise copy.copy(self._failure)
+            self._host.check()
 
     def look(self) -> None:
         """Called by the watcher: find out what NCCL or the clock says, and tell the other ranks of the host."""
-        if self._failure is not None:
+        if self._closed or self._host.poisoned:
             return
         found = next(filter(None, (rail.failure() for rail in self._all())), None)
         for _, within in self._adopted:
@@ -280,65 +267,33 @@ class NcclCalls:
 
     def close(self) -> None:
         """The communicator was freed."""
+        self._closed = True
         for rail in self._all():
             rail.close()
         self._rails, self._adopted = {}, []
-        if self._failure is None:
-            self._failure = CommunicatorError("the communicator was freed")
-
-    @property
-    def failed(self) -> bool:
-        """Whether calls raise from now on."""
-        return self._failure is not None
 
     def _fail(self, error: Error) -> None:
-        comm = self._comm()
-        if self._failure is not None or comm is None:
-            return
-        backend = comm._backend
-        if isinstance(backend, _core.Team):
-            if isinstance(error, TimeoutError):
-                if not backend.poisoned:
-                    backend.report_timeout(comm.rank, str(error))
-            elif not _somebody_died(comm, backend):
-                backend.give_up(str(error))
-        else:
-            self._failure = error
+        host = self._host
+        if not host.poisoned and (isinstance(error, TimeoutError) or not _died(host)):
+            host.fail(error, host.group.rank)
             # Before kernels give up: what they then hand to the host's other ranks must not pass for a result there.
             for _, within in self._adopted:
                 within.give_up(error)
         self.abort()
 
 
-def _somebody_died(comm: Communicator, backend: _core.Team) -> bool:
+def _died(host: HostBackend) -> bool:
     """Whether a peer's end explains an error of NCCL's; then it is reported as such.
 
-    NCCL sees a broken connection, and often before the core sees which process it was.
+    NCCL sees a broken connection, and often before the core sees which process it was. Between hosts there is nothing
+    to see.
     """
-    end = time.monotonic() + _NEWS_SECONDS
-    while not backend.poisoned:
-        for rank in range(comm.size):
-            if rank != comm.rank and backend.gone(rank) and not backend.departed(rank):
-                backend.report_lost(rank, f"the process of rank {rank} is gone")
+    end = time.monotonic() + (_NEWS_SECONDS if host.group.nodes.count == 1 else 0)
+    while not host.poisoned:
+        lost = host.lost_peer()
+        if lost is not None:
+            host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))
         if time.monotonic() > end:
             return False
         time.sleep(0.01)
     return True
-
-
-def _serve(calls_of: weakref.ref[NcclCalls]) -> None:
-    """The watcher where ranks live on several hosts: NCCL's own report is all there is."""
-    while True:
-        time.sleep(SECONDS)
-        calls = calls_of()
-        if calls is None or calls.failed:
-            return
-        calls.look()
-        del calls
-
-
-def nccl_calls(comm: Communicator, device: int) -> NcclCalls:
-    """A communicator's calls over NCCL."""
-    if comm._nccl is None:
-        comm._nccl = NcclCalls(comm, device)
-    return comm._nccl

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from pycollective import _core
 from pycollective.comm.cuda.arrays import ITEMSIZE
-from pycollective.comm.cuda.request import IN_BLOCKS, REDUCING, ROOTED, Signature
+from pycollective.comm.cuda.signature import IN_BLOCKS, Signature
 from pycollective.comm.operators import NAMES as OPERATORS
 from pycollective.comm.operators import Op
-from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
-from pycollective.comm.teams import setting
+from pycollective.comm.planner import PLACEMENTS, ROOTED, choose, schedule_for
+from pycollective.comm.request import REDUCING
+from pycollective.comm.segments import setting
 from pycollective.settings import TABLE
 
 INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4

@@ -9,22 +9,20 @@ and what NCCL lacks goes through host memory and MPI.
 from __future__ import annotations
 
 import warnings
-import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pycollective.comm.calls import KIND, split_rows
+from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
-from pycollective.comm.cuda.host import run_through_host
-from pycollective.comm.cuda.nccl_comm import NcclRail, nccl_calls
+from pycollective.comm.cuda.host_copies import HostCopies
+from pycollective.comm.cuda.nccl_comm import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
-from pycollective.comm.cuda.request import Request, Signature
+from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.factors import Factors
+from pycollective.comm.cuda.signature import UNSCALED, Signature, seconds, sign
+from pycollective.comm.cuda.team import DeviceTeam
+from pycollective.comm.request import CallRequest, split_rows
 from pycollective.errors import CommunicatorError
-
-if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator
 
 TILE_BYTES = 16 << 20
 """Of the whole buffer, that are in one stage at a time."""
@@ -38,75 +36,83 @@ class RailTeam:
     """One rank's GPU side of a communicator that spans hosts. Collective.
 
     Args:
-        comm: the communicator.
+        host: the communicator's backend.
         device: of this rank's arrays.
+        nccl: its calls over NCCL.
 
     Attributes:
         path: "nccl", with which copy and whether large allreduces go in stages, or "host" and why there is no NCCL that
             all ranks can use.
     """
 
-    def __init__(self, comm: Communicator, device: int) -> None:
+    def __init__(self, host: HostBackend, device: int, nccl: NcclTeam) -> None:
         self.device = device
-        self._comm = weakref.ref(comm)
+        self._host, self._whole, self._copies = host, nccl, HostCopies(host)
         self._lanes: _Lanes | None = None
         try:
-            whole = nccl_calls(comm, device)
-            library = whole.meet(comm, 0).library
+            library = nccl.meet(0).library
         except CommunicatorError as error:
             self.path = Path(HOST, str(error))
             warnings.warn(
-                f"GPU arrays of {comm.name!r}, which spans hosts, go through host memory and MPI: {error}",
+                f"GPU arrays of {host.group.name!r}, which spans hosts, go through host memory and MPI: {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )
             return
-        self._whole = whole
-        self.path = Path("nccl", f"{library}; {self._build_lanes(comm)}")
+        self.path = Path("nccl", f"{library}; {self._build_lanes()}")
 
-    def _build_lanes(self, comm: Communicator) -> str:
+    def _build_lanes(self) -> str:
         """The host's communicator, and NCCL's among the ranks with this local rank; says what large allreduces do."""
-        sizes = {len(comm._nodes.ranks(n)) for n in range(comm._nodes.count)}
+        host, nodes = self._host, self._host.group.nodes
+        sizes = {len(nodes.ranks(n)) for n in range(nodes.count)}
         if sizes == {1}:
             return "every host has one rank"
         if len(sizes) > 1:
             return "NCCL does it all, for the hosts have different numbers of ranks"
-        node = comm.split(comm._nodes.node, name=f"{comm.name}/host")
+        node = host.split(nodes.ranks(), nodes.node, host.group.rank, f"{host.group.name}/host")
         assert node is not None
         within, problem = None, ""
         try:
-            within = _side_of(node, self.device)
+            within = DeviceTeam(node, self.device)
             problem = within.path.reason if within.path.kind == HOST else ""
         except CommunicatorError as error:
             problem = str(error)
-        problems = [text.decode() for text in comm._exchange(problem.encode()) if text]
+        problems = [text.decode() for text in host.exchange(problem.encode()) if text]
         if problems:
-            node.free()
+            if within is not None:
+                within.close()
+            node.close()
             return f"NCCL does it all, for within a host arrays would go through host memory: {problems[0]}"
-        column = comm._nodes.cross_ranks()
+        assert within is not None
+        column = nodes.cross_ranks()
 
         def among_equals(data: bytes) -> list[bytes]:
-            said = comm._exchange(data)  # all columns meet at the same time
+            said = host.exchange(data)  # all columns meet at the same time
             return [said[rank] for rank in column]
 
-        across = NcclRail(among_equals, comm.cross_rank, comm.cross_size, self.device)
+        across = NcclRail(among_equals, nodes.cross_rank, nodes.cross_size, self.device)
         self._whole.adopt(across, within)
         self._lanes = _Lanes(node, within, across, self.device)
-        assert within is not None
         return f"large allreduces go through {within.path.kind} within a host, and by NCCL between hosts"
 
-    def run(self, request: Request) -> None:
+    def run(self, request: CallRequest) -> None:
         """Put a call into its stream; one that NCCL lacks is made through host memory, and is over on return."""
-        comm, s, lanes = self._comm(), request.signature, self._lanes
-        assert comm is not None
+        s, lanes = sign(request), self._lanes
         if lanes is not None and s.nbytes > SMALL_BYTES and _can_stage(s):
             self._whole.check()
             lanes.prepare(request)
             self._whole.guard(lambda: lanes.allreduce(request))
-        elif self._whole.meet(comm, 0).lacks(s) is None:
+        elif self._whole.meet(0).lacks(s) is None:
             self._whole.run(request)
         else:
-            run_through_host(comm, request, KIND[s.collective])
+            self._copies.run(request)
+
+    def note(self, planned: Planned) -> None:
+        """Calls between hosts are not compared."""
+
+    def locate(self, address: int, nbytes: int) -> None:
+        """No window spans hosts."""
+        return None
 
     def check(self) -> None:
         """Raise what went wrong in calls that are under way or through, if anything did."""
@@ -125,12 +131,6 @@ class RailTeam:
         return allocate(shape, dtype, self.device)
 
 
-def _side_of(node: Communicator, device: int) -> Any:
-    from pycollective.comm.cuda.calls import gpu_side
-
-    return gpu_side(node, device)
-
-
 def _can_stage(s: Signature) -> bool:
     """Whether both parts of an allreduce have its operator, and the parts make up the whole."""
     if s.collective != "allreduce" or not isinstance(s.op, str) or s.op not in _IN_STAGES:
@@ -145,15 +145,15 @@ def _can_stage(s: Signature) -> bool:
 class _Lanes:
     """The three stages of an allreduce, and the scratch between them."""
 
-    def __init__(self, node: Communicator, within: Any, across: NcclRail, device: int) -> None:
+    def __init__(self, node: HostBackend, within: DeviceTeam, across: NcclRail, device: int) -> None:
         self._node, self._within, self._across, self._device = node, within, across, device
         self._side = load().Stream(device)
         self._scratch: tuple[Any, ...] = ()
         self._scratch_bytes = 0
 
-    def allreduce(self, request: Request) -> None:
+    def allreduce(self, request: CallRequest) -> None:
         """Put it into the stream: tile by tile, NCCL in a stream beside it."""
-        each, whole = self._tile(request), request.signature.count
+        each, whole = self._tile(request), sign(request).count
         tiles = [(begin, min(each, whole - begin)) for begin in range(0, whole, each)]
         arrived: list[Any] = []
         for number, (begin, count) in enumerate(tiles):
@@ -163,13 +163,13 @@ class _Lanes:
                 self._gather(request, *tiles[number - 1], number - 1, arrived[number - 1])
         self._gather(request, *tiles[-1], len(tiles) - 1, arrived[-1])
 
-    def _tile(self, request: Request) -> int:
+    def _tile(self, request: CallRequest) -> int:
         """Elements of a tile."""
-        return min(max(TILE_BYTES // ITEMSIZE[request.signature.dtype], self._node.size), request.signature.count)
+        return min(max(TILE_BYTES // ITEMSIZE[sign(request).dtype], self._node.group.size), sign(request).count)
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: CallRequest) -> None:
         """Make room for two shares: one is with NCCL while the other is filled or handed round."""
-        nbytes = -(-self._tile(request) // self._node.size) * ITEMSIZE[request.signature.dtype]
+        nbytes = -(-self._tile(request) // self._node.group.size) * ITEMSIZE[sign(request).dtype]
         if nbytes <= self._scratch_bytes:
             return
         if load().is_capturing(request.stream):
@@ -178,11 +178,11 @@ class _Lanes:
         self._scratch_bytes = nbytes
 
     def _counts(self, count: int) -> tuple[int, ...]:
-        return split_rows(count, self._node.size)
+        return split_rows(count, self._node.group.size)
 
     def _share(self, dtype: str, count: int, number: int) -> View:
         """This rank's share of a tile."""
-        mine = self._counts(count)[self._node.rank]
+        mine = self._counts(count)[self._node.group.rank]
         memory = self._scratch[number % 2]
         return View(memory.address, (mine,), dtype, self._device, True, memory)
 
@@ -190,39 +190,42 @@ class _Lanes:
         assert array is not None
         return replace(array, address=array.address + begin * ITEMSIZE[array.dtype], shape=(count,))
 
-    def _scatter(self, request: Request, begin: int, count: int, number: int) -> None:
-        s = replace(request.signature, collective="reduce_scatter", count=count, counts=self._counts(count))
-        share = self._share(s.dtype, count, number)
+    def _scatter(self, request: CallRequest, begin: int, count: int, number: int) -> None:
+        share = self._share(sign(request).dtype, count, number)
         part = self._part(request.x, begin, count)
-        self._within.run(Request(s, part, share, self._device, request.stream, request.timeout))
+        self._within.run(
+            replace(request, collective="reduce_scatter", x=part, out=share, counts=self._counts(count), signature=None)
+        )
 
-    def _cross(self, request: Request, count: int, number: int) -> Any:
+    def _cross(self, request: CallRequest, count: int, number: int) -> Any:
         """NCCL's part, in the stream beside; returns the event behind it."""
-        cuda, s = load(), request.signature
+        cuda, s = load(), sign(request)
         share = self._share(s.dtype, count, number)
         ready = cuda.Event(self._device)
         ready.record(request.stream)
         ready.hold_back(self._side.address)
         if share.count:
-            part = replace(s, count=share.count, scale=Factors((1.0, 1.0)), max_channels=0)
-            self._across.run(part, share.address, share.address, self._side.address, request.timeout)
+            part = replace(s, count=share.count, scale=UNSCALED, max_channels=0)
+            self._across.run(part, share.address, share.address, self._side.address, seconds(request.timeout))
         done = cuda.Event(self._device)
         done.record(self._side.address)
         return done
 
-    def _gather(self, request: Request, begin: int, count: int, number: int, arrived: Any) -> None:
+    def _gather(self, request: CallRequest, begin: int, count: int, number: int, arrived: Any) -> None:
         arrived.hold_back(request.stream)
-        s = replace(
-            request.signature, collective="allgather", count=count, counts=self._counts(count), op="sum",
-            scale=Factors((1.0, 1.0)),
-        )  # fmt: skip
-        share = self._share(s.dtype, count, number)
+        share = self._share(sign(request).dtype, count, number)
         part = self._part(request.out, begin, count)
-        self._within.run(Request(s, share, part, self._device, request.stream, request.timeout))
+        self._within.run(
+            replace(
+                request, collective="allgather", x=share, out=part, counts=self._counts(count), scale=None,
+                signature=None,
+            )
+        )  # fmt: skip
 
     def close(self) -> None:
         """Finish, and let go of everything."""
         self._across.close()
-        self._node.free()
+        self._within.close()
+        self._node.close()
         load().synchronize(self._side.address)
         self._scratch = ()

@@ -9,24 +9,22 @@ from __future__ import annotations
 import json
 import math
 import threading
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycollective import _core
+from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.faults import raise_mismatch, report_fault
 from pycollective.comm.cuda.graves import MAILBOXES, Graves, bury, table_bytes
 from pycollective.comm.cuda.paths import HOST, Path, agree
 from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
-from pycollective.comm.cuda.request import Request
 from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.signature import seconds, sign
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
-from pycollective.comm.teams import KINDS, setting, share_segment
-from pycollective.errors import CommunicatorError, TimeoutError
-
-if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest
+from pycollective.comm.segments import setting
+from pycollective.errors import CommunicatorError, Error
 
 NEVER_SHARED = frozenset(("gather", "scatter", "barrier"))
 """Collectives in which some ranks have no array: always staged."""
@@ -36,19 +34,18 @@ class DeviceTeam:
     """One rank's GPU side.
 
     Args:
-        comm: its communicator, whose ranks are processes of one host. Collective.
+        host: the communicator's backend, whose ranks are processes of one host. Collective.
         device: of this rank's arrays.
 
     Attributes:
         path: which way arrays travel, and why.
     """
 
-    def __init__(self, comm: Communicator, device: int) -> None:
+    def __init__(self, host: HostBackend, device: int) -> None:
         cuda = load()
-        self._comm = weakref.ref(comm)
-        self.device = device
-        self._rank = comm.rank
-        exchange, rank, size = comm._exchange, comm.rank, comm.size
+        self._host, self.device = host, device
+        exchange, rank, size = host.exchange, host.group.rank, host.group.size
+        self._rank = rank
         _refuse_too_many(size, cuda.MOST_RANKS)
         self.path = agree(exchange, rank, size, device) if size > 1 else Path("local", "there is one rank")
         self._windows = 0
@@ -75,48 +72,43 @@ class DeviceTeam:
         self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
         self._graves = Graves(self._shared(table_bytes(size)), rank, size)
         exchange(b"")  # every rank's mailbox is there and empty
-        watch(comm, self)
+        watch(host, self)
 
     def _shared(self, nbytes: int) -> _core.Segment:
-        comm = self._comm()
-        assert comm is not None
-        segment = share_segment(comm._exchange, comm.rank, range(comm.size), nbytes, KINDS)
-        assert segment is not None
+        segment = self._host.share(nbytes)
+        assert segment is not None  # the ranks are on one host
         return segment
 
     def _share(self, nbytes: int) -> DeviceWindow:
-        comm = self._comm()
-        assert comm is not None
-        if comm.size == 1:
+        group = self._host.group
+        if group.size == 1:
             return share_locally(1, nbytes, self.device)
-        return share(comm._exchange, comm.rank, comm.size, nbytes, self.device, self.path.kind)
+        return share(self._host.exchange, group.rank, group.size, nbytes, self.device, self.path.kind)
 
-    def run(self, request: Request) -> None:
+    def run(self, request: CallRequest) -> None:
         """Put a call into its stream.
 
         Raises:
             MismatchError: a peer's call does not match. CommunicatorError and its kin: an earlier call went wrong.
         """
-        comm = self._comm()
-        assert comm is not None
         self.check()
         if self._freed:
             raise CommunicatorError("the communicator was freed")
-        negotiates = self._windows > 0 and request.signature.collective not in NEVER_SHARED
-        packets = self._planner.takes_packets(request.signature)
+        s = sign(request)
+        negotiates = self._windows > 0 and s.collective not in NEVER_SHARED
+        packets = self._planner.takes_packets(s)
         placement = self._place(request) if negotiates and not packets else 0
-        planned = self._planner.plan(request.signature, placement, negotiates and not packets)
+        planned = self._planner.plan(s, placement, negotiates and not packets)
         self.note(planned)
         x, out = request.x, request.out
         addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
         copies = []
-        if placement and request.signature.collective == "broadcast":
-            if comm.rank == request.signature.root and x is not None and out is not None and x.address != out.address:
+        if placement and s.collective == "broadcast":
+            if self._rank == s.root and x is not None and out is not None and x.address != out.address:
                 copies.append((out.address, x.address, out.nbytes))
             addresses = (addresses[1], addresses[1])
-        self._team.run(
-            planned.plan, [addresses], request.stream, request.signature.max_channels, request.timeout, copies
-        )
+        timeout = seconds(request.timeout)
+        self._team.run(planned.plan, [addresses], request.stream, s.max_channels, timeout, copies)
 
     def note(self, planned: Planned) -> None:
         """Write down this rank's next call, and compare it with the peers' that have come as far.
@@ -124,22 +116,16 @@ class DeviceTeam:
         Raises:
             MismatchError: with both calls.
         """
-        comm = self._comm()
-        assert comm is not None
         if self._works():
             other = self._ledger.note(planned.digest, planned.text)
             if other >= 0:
-                raise_mismatch(comm, self._team, self._ledger, planned, other)
+                raise_mismatch(self._host, self._team, self._ledger, planned, other)
 
     def check(self) -> None:
-        """Raise what went wrong in calls that are under way or through, if anything did."""
-        comm = self._comm()
-        assert comm is not None
-        backend = comm._backend
-        assert isinstance(backend, _core.Team)
-        if self._works() and not backend.poisoned:
-            report_fault(comm, self._team, self._ledger)
-        backend.require_sound()
+        """Raise what went wrong in calls that are under way or have completed, if anything did."""
+        if self._works() and not self._host.poisoned:
+            report_fault(self._host, self._team, self._ledger)
+        self._host.check()
 
     def close(self) -> None:
         """The communicator was freed: finish what is under way and let go of the memory."""
@@ -158,29 +144,27 @@ class DeviceTeam:
             if self._works():
                 self._team.abort()
 
-    def give_up(self, error: Exception) -> None:
+    def give_up(self, error: Error) -> None:
         """Tell the other ranks that this one goes no further, and why."""
-        comm = self._comm()
-        if comm is None or not isinstance(comm._backend, _core.Team) or comm._backend.poisoned:
-            return
-        if isinstance(error, TimeoutError):
-            comm._backend.report_timeout(comm.rank, str(error))
-        else:
-            comm._backend.give_up(str(error))
+        self._host.fail(error, self._rank)
 
     def look(self) -> None:
         """Called by the watcher: tell all ranks what a kernel found."""
-        comm = self._comm()
         with self._freeing:
-            if comm is not None and self._works():
-                report_fault(comm, self._team, self._ledger)
+            if self._works():
+                report_fault(self._host, self._team, self._ledger)
+
+    def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
+        """The window that memory is in, and the offset there; None: in none."""
+        found: tuple[int, int] | None = self._team.locate(0, address, nbytes) if self._works() else None
+        return found
 
     def _works(self) -> bool:
         return self.path.kind != HOST and not self._freed
 
-    def _place(self, request: Request) -> int:
+    def _place(self, request: CallRequest) -> int:
         """Placement bits of the call's arrays; a broadcast has one array, its output."""
-        s, x, out = request.signature, request.x, request.out
+        s, x, out = sign(request), request.x, request.out
 
         def shared(array: View | None) -> bool:
             return array is not None and self._team.locate(0, array.address, array.nbytes) is not None

@@ -9,20 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pycollective import _core
+from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.paths import Path
 from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
-from pycollective.comm.cuda.request import Request
 from pycollective.comm.cuda.runtime import device_number, load
+from pycollective.comm.cuda.signature import seconds, sign
 from pycollective.comm.cuda.windows import share_locally
-from pycollective.comm.teams import setting
-from pycollective.errors import CommunicatorError, MismatchError
-
-if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest
+from pycollective.comm.segments import setting
+from pycollective.errors import CommunicatorError, MismatchError, TimeoutError
 
 _STAGED = frozenset(("gather", "scatter", "barrier", "reduce"))
 
@@ -66,16 +64,17 @@ class VirtualWorld:
         self.planner = DevicePlanner(self.team, size, range(size))
         self.channels = channels
 
-    def plan(self, requests: Sequence[Request]) -> Planned:
+    def plan(self, requests: Sequence[CallRequest]) -> Planned:
         """The plan of one call of all ranks, in rank order.
 
         Raises:
             MismatchError: the ranks' calls do not match.
         """
-        first = requests[0].signature
-        for rank, request in enumerate(requests):
-            if not request.signature.matches(first):
-                mine, theirs = first.text(str(first.topology)), request.signature.text(str(request.signature.topology))
+        signatures = [sign(request) for request in requests]
+        first = signatures[0]
+        for rank, other in enumerate(signatures):
+            if not other.matches(first):
+                mine, theirs = first.text(str(first.topology)), other.text(str(other.topology))
                 raise MismatchError(f"rank 0 calls {mine}, rank {rank} calls {theirs}")
         if self.planner.takes_packets(first):
             return self.planner.plan(first, 0, False)
@@ -83,10 +82,10 @@ class VirtualWorld:
         placement = bits.pop() if len(bits) == 1 else 0  # some in place and some not: staged, all of them
         return self.planner.plan(first, placement, placement != 0)
 
-    def run(self, requests: Sequence[Request], stream: int) -> None:
+    def run(self, requests: Sequence[CallRequest], stream: int) -> None:
         """Put one call of all ranks, in rank order, into a stream."""
         planned = self.plan(requests)
-        signature = requests[0].signature
+        signature = sign(requests[0])
         addresses, copies = [], []
         for rank, request in enumerate(requests):
             if request.device != self.device:
@@ -98,13 +97,13 @@ class VirtualWorld:
                     copies.append((out, x, request.out.nbytes))
                 x = out
             addresses.append((x, out))
-        timeout = min(request.timeout for request in requests)
+        timeout = min(seconds(request.timeout) for request in requests)
         self.team.run(planned.plan, addresses, stream, signature.max_channels, timeout, copies)
 
 
-def _placement(request: Request) -> int:
+def _placement(request: CallRequest) -> int:
     """Placement bits of one rank's arrays."""
-    s, x, out = request.signature, request.x, request.out
+    s, x, out = sign(request), request.x, request.out
     if s.collective in _STAGED:
         return 0 if s.collective != "reduce" else INPUT_SHARED
     if s.collective == "broadcast":
@@ -129,7 +128,7 @@ class _Meeting:
         self.size = size
         self.changed = threading.Condition()
         self.round = 0
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, CallRequest] = {}
         self.outcome: Exception | None = None
         self.world: VirtualWorld | None = None
 
@@ -141,39 +140,38 @@ class VirtualTeam:
     """One rank of a world whose ranks are threads.
 
     Args:
-        comm: its communicator. Collective.
+        host: the communicator's backend. Collective.
         device: the one GPU of all of them.
     """
 
-    def __init__(self, comm: Communicator, device: int) -> None:
-        assert isinstance(comm._backend, _core.Team)
+    def __init__(self, host: HostBackend, device: int) -> None:
         self.device = device
         self.path = Path("local", "the ranks are threads of one process")
-        self._rank, self._size, self._backend = comm.rank, comm.size, comm._backend
+        self._rank, self._size, self._host = host.group.rank, host.group.size, host
         key = b""
-        if comm.rank == 0:
-            made = _Meeting(comm.size)
+        if self._rank == 0:
+            made = _Meeting(self._size)
             key = str(id(made)).encode()
             _meetings[key] = made
-        key = comm._exchange(key)[0]
+        key = host.exchange(key)[0]
         self._meeting = _meetings[key]
-        devices = comm._exchange(str(device).encode())
+        devices = host.exchange(str(device).encode())
         problem = ""
-        if comm.rank == 0:
+        if self._rank == 0:
             del _meetings[key]
             try:
                 if len(set(devices)) != 1:
                     raise CommunicatorError(
                         "the arrays of ranks that are threads lie on different GPUs: give each rank a process"
                     )
-                self._meeting.world = VirtualWorld(comm.size, device)
+                self._meeting.world = VirtualWorld(self._size, device)
             except CommunicatorError as error:
                 problem = str(error)
-        problem = comm._exchange(problem.encode())[0].decode()
+        problem = host.exchange(problem.encode())[0].decode()
         if problem:
             raise CommunicatorError(problem)
 
-    def run(self, request: Request) -> None:
+    def run(self, request: CallRequest) -> None:
         """Wait for the other ranks' calls; the last one's thread puts all of them into its stream.
 
         Raises:
@@ -181,7 +179,7 @@ class VirtualTeam:
             whatever else the call raises, on every rank.
         """
         self.check()
-        if self._backend.closed:
+        if self._host.closed:
             raise CommunicatorError("the communicator was freed")
         meeting = self._meeting
         with meeting.changed:
@@ -190,7 +188,7 @@ class VirtualTeam:
             if len(meeting.requests) == self._size:
                 self._launch(request.stream)
             else:
-                self._wait(now, request.timeout)
+                self._wait(now, seconds(request.timeout))
             if meeting.outcome is not None:
                 raise type(meeting.outcome)(str(meeting.outcome))
 
@@ -207,7 +205,7 @@ class VirtualTeam:
             for other in others:
                 _order(cuda, self.device, stream, other)
         except MismatchError as error:
-            self._backend.report_mismatch(self._rank, str(error))
+            self._host.fail(error, self._rank)
             meeting.outcome = error
         except Exception as error:
             meeting.outcome = error
@@ -221,22 +219,29 @@ class VirtualTeam:
             meeting.changed.wait(0.05)
             if meeting.round != now:
                 return
-            self._backend.require_sound()
+            self._host.check()
             if time.monotonic() > end:
                 missing = [rank for rank in range(self._size) if rank not in meeting.requests]
                 names = ", ".join(map(str, missing))
                 text = f"rank {names} has not made the call within {timeout:g} s"
-                self._backend.report_timeout(missing[0], text)
-                self._backend.require_sound()
+                self._host.fail(TimeoutError(text), missing[0])
+                self._host.check()
 
     def check(self) -> None:
         """Raise what went wrong in calls that are under way or through, if anything did."""
         assert self._meeting.world is not None
         found = self._meeting.world.team.fault()
-        if found is not None and not self._backend.poisoned:
+        if found is not None and not self._host.poisoned:
             kind, rank, peer, *_ = found
-            self._backend.report_timeout(peer, f"{kind} on the GPU: rank {rank} waited for rank {peer}")
-        self._backend.require_sound()
+            self._host.fail(TimeoutError(f"{kind} on the GPU: rank {rank} waited for rank {peer}"), peer)
+        self._host.check()
+
+    def note(self, planned: Planned) -> None:
+        """NCCL is not for ranks that are threads."""
+
+    def locate(self, address: int, nbytes: int) -> None:
+        """Any memory is as good as a window, and no two ranks' arrays have the same place in one."""
+        return None
 
     def abort(self) -> None:
         """Let the kernels in flight give up."""

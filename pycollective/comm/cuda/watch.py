@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from pycollective import _core
-
-if TYPE_CHECKING:
-    from pycollective.comm.communicator import Communicator
+from pycollective.comm.backend import HostBackend
+from pycollective.errors import PeerLostError
 
 SECONDS = 0.05
 
@@ -27,24 +25,23 @@ class Watched(Protocol):
         ...
 
 
-def watch(comm: Communicator, team: Watched) -> None:
+def watch(host: HostBackend, watched: Watched) -> None:
     """Look after a communicator's kernels until it is freed or poisoned."""
-    names = (weakref.ref(comm), weakref.ref(team))
+    names = (weakref.ref(host), weakref.ref(watched))
     threading.Thread(target=_serve, args=names, name="pycollective-gpu-watch", daemon=True).start()
 
 
-def _serve(comm_of: weakref.ref[Communicator], team_of: weakref.ref[Watched]) -> None:
+def _serve(host_of: weakref.ref[HostBackend], watched_of: weakref.ref[Watched]) -> None:
     while True:
         time.sleep(SECONDS)
-        comm, team = comm_of(), team_of()
-        if comm is None or team is None or not isinstance(comm._backend, _core.Team) or comm._backend.closed:
+        host, watched = host_of(), watched_of()
+        if host is None or watched is None or host.closed:
             return
-        backend = comm._backend
-        team.look()
-        for rank in range(comm.size):
-            if rank != comm.rank and backend.gone(rank) and not backend.departed(rank):
-                backend.report_lost(rank, f"the process of rank {rank} is gone")
-        if backend.poisoned:
-            team.abort()
+        watched.look()
+        lost = host.lost_peer()
+        if lost is not None:
+            host.fail(PeerLostError(f"the process of rank {lost} is gone", lost))
+        if host.poisoned:
+            watched.abort()
             return
-        del comm, team, backend
+        del host, watched

@@ -16,7 +16,7 @@ from typing import Any
 
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.rendezvous import peer_uid
-from pycollective.comm.teams import Exchange
+from pycollective.comm.segments import Exchange
 from pycollective.errors import CommunicatorError
 
 IPC, VMM = "cuda-ipc", "cuda-vmm"

@@ -12,8 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pycollective.comm.communicator import forget_all
-from pycollective.comm.rail_calls import RailCalls
-from pycollective.comm.teams import Exchange
+from pycollective.comm.segments import Exchange
 from pycollective.torch.distributed import accelerate, kept, rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.health import Health
@@ -74,8 +73,9 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     comm, box = meet(store, rank, ranks, f"process group {name}", timeout, "group", mailbox)
 
     messages: Messages | MpiMessages
-    if isinstance(comm._backend, RailCalls):
-        messages = MpiMessages(comm._backend.rail.dup().comm, timeout)
+    mpi = comm.backend.duplicate_mpi()
+    if mpi is not None:
+        messages = MpiMessages(mpi, timeout)
     else:
         assert box is not None
         messages = Messages(comm, box, timeout)
@@ -88,8 +88,8 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
 def _leave() -> None:
     """At exit, for scripts that do not destroy their process groups."""
     for group in list(_live):
-        if isinstance(group.comm._backend, RailCalls):
-            continue  # freeing it is collective, and the others may be gone
+        if group.comm.backend.team is None:
+            continue  # between hosts freeing is collective, and the others may be gone
         with contextlib.suppress(RuntimeError):
             group.shutdown()
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pycollective.comm.calls import KIND
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import profiling, streams, tensors
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.fusion import Fusion
@@ -173,10 +173,13 @@ class Calls(dist.ProcessGroup):
         comm = self._lane.comm if within else self.comm
         topology = self.options.topology_for(kind)
         x, out = tensors.buffers(data, into)
-        flight = comm._call(KIND[kind], x, out, op, topology, root, counts, scale, self._seconds(opts), later)
+        request = CallRequest(
+            kind, x, out, root=root, counts=counts, op=op, scale=scale, topology=topology, timeout=self._seconds(opts)
+        )
         if later:
-            work = Work(flight, outputs, finish, self._lane)
+            work = Work(comm.backend.start(request), outputs, finish, self._lane)
             return work if within else self._order.note(work, touched, DIRECT)
+        comm.backend.run(request)
         if finish is not None:
             finish()
         return Through(outputs, self._lane)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from pycollective.errors import CommunicatorError
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.arguments import Together, one, options
 from pycollective.torch.distributed.cuda import cuda
@@ -163,10 +164,7 @@ class ProcessGroup(Reductions, Moving):
     def abort(self) -> None:
         """End the group now, also for ranks that are in a call: theirs raises."""
         text = f"rank {self.comm.rank} has aborted the process group"
-        backends: list[Any] = [self.comm._backend, *self.comm._channels.values()]
-        for backend in backends:
-            if hasattr(backend, "give_up"):
-                backend.give_up(text)
+        self.comm.backend.fail_all(CommunicatorError(text))
         self._lane.abort(text)
         self.shutdown()
 

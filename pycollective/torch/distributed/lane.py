@@ -119,7 +119,7 @@ class Lane:
         try:
             return job(self)
         except Error as error:
-            if self._comm is not None and self._comm._backend.poisoned:
+            if self._comm is not None and self._comm.backend.poisoned:
                 self._health.give_up(error)
             raise
 
@@ -170,9 +170,8 @@ class Lane:
 
     def abort(self, text: str) -> None:
         """End the job under way, here and on the other ranks."""
-        backend: Any = None if self._comm is None else self._comm._backend
-        if hasattr(backend, "give_up"):
-            backend.give_up(text)
+        if self._comm is not None:
+            self._comm.backend.fail(CommunicatorError(text))
 
     def close(self, patience: float = 10.0) -> None:
         """No more jobs; those that were submitted have `patience` seconds to end."""

@@ -16,12 +16,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from pycollective.comm import host as one_host
 from pycollective.comm.bootstrap import launcher
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.group import Group
 from pycollective.comm.mpi_bootstrap import gather_among, import_mpi
-from pycollective.comm.nodes import Nodes, node_key, place
+from pycollective.comm.nodes import node_key, place
 from pycollective.comm.rendezvous import SocketBootstrap, name_ranks
-from pycollective.comm.teams import Exchange, build_team
+from pycollective.comm.segments import Exchange
 from pycollective.errors import BootstrapError
 
 T = TypeVar("T")
@@ -119,17 +121,18 @@ def meet(
     said = exchange(f"{host} {secrets.token_hex(16)}".encode(), _SAID)
     key = _key(store, [name, part, str(exchange.turn), *map(str, world_ranks)], said)
     nodes = place([text.split()[0] for text in said], rank)
+    group = Group(nodes, tuple(world_ranks), name)
     if nodes.count > 1:
-        return _across_hosts(exchange, key, nodes, world_ranks, name, timeout), None
+        return _across_hosts(exchange, key, group, timeout), None
     hint = f"by torch's store all ranks of {name} have come"
     meeting = SocketBootstrap(f"torch/{key}", rank, len(world_ranks), kind="torch", timeout=timeout, hint=hint)
     try:
-        team = build_team(meeting.allgather, rank, range(len(world_ranks)), world_ranks, name, threads=False)
+        backend = one_host.connect(meeting.allgather, rank, range(group.size), group)
         made = also(meeting.allgather) if also is not None else None
     finally:
         meeting.close()
-    assert team is not None  # every rank is a member
-    return Communicator(team, nodes=nodes, world_ranks=world_ranks, name=name), made
+    assert backend is not None  # every rank is a member
+    return Communicator(backend), made
 
 
 def _key(store: Any, known: Sequence[str], said: Sequence[bytes]) -> str:
@@ -141,23 +144,22 @@ def _key(store: Any, known: Sequence[str], said: Sequence[bytes]) -> str:
     return hashlib.sha256(text).hexdigest()[:32]
 
 
-def _across_hosts(
-    exchange: StoreExchange, key: str, nodes: Nodes, world_ranks: Sequence[int], name: str, timeout: float
-) -> Communicator:
+def _across_hosts(exchange: StoreExchange, key: str, group: Group, timeout: float) -> Communicator:
     """The ranks in MPI come from the store: they are used once all ranks have confirmed them over MPI."""
+    from pycollective.comm.hosts import HostsTeam
     from pycollective.comm.mpi_rail import MpiRail
-    from pycollective.comm.rail_calls import RailCalls
 
+    name = group.name
     world = import_mpi().COMM_WORLD if launcher(os.environ) == "mpi" else None
     said = exchange(b"none" if world is None else str(world.Get_rank()).encode(), _MPI_RANK)
     if world is None or b"none" in said:
-        raise BootstrapError(f"the ranks of {name} are on {nodes.count} hosts: start them with mpirun")
+        raise BootstrapError(f"the ranks of {name} are on {group.nodes.count} hosts: start them with mpirun")
     numbers = [int(text) for text in said]
     if len(set(numbers)) < len(numbers) or max(numbers) >= world.Get_size():
         raise BootstrapError(f"torch's store has other ranks of {name} than MPI: {name_ranks(numbers)}")
     mine = f"{key} {numbers}".encode()
     tag = 1 + int(key[:4], 16) % (1 << 14)  # of this meeting, as another thread may be at another one
-    if set(gather_among(world, numbers, nodes.rank, mine, timeout, tag, f"joined {name}")) != {mine}:
+    if set(gather_among(world, numbers, group.rank, mine, timeout, tag, f"joined {name}")) != {mine}:
         raise BootstrapError(f"torch's store has told the ranks of {name} different things")
-    group = world.Create_group(world.Get_group().Incl(numbers), tag)
-    return Communicator(RailCalls(MpiRail(group)), nodes=nodes, world_ranks=world_ranks, name=name)
+    made = world.Create_group(world.Get_group().Incl(numbers), tag)
+    return Communicator(HostsTeam(MpiRail(made), group))

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pycollective.comm.calls import rank_number
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import rank_number
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
@@ -239,16 +239,16 @@ class Messages:
             raise CommunicatorError("the process group was destroyed")
 
     def _require_sender(self, one: Send | Receive) -> None:
-        team: Any = self.comm._backend
-        team.require_sound()
+        backend = self.comm.backend
+        backend.check()
         if self.started(one):
             return
         peer = one.dest if isinstance(one, Send) else one.source
         peers = [peer] if peer is not None else [rank for rank in range(self.comm.size) if rank != self.comm.rank]
-        lost = peers and all(team.gone(each) or team.departed(each) for each in peers)
+        lost = peers and all(backend.is_gone(each) or backend.has_departed(each) for each in peers)
         if lost and not self.started(one):  # its last words may have come before it went
             error = PeerLostError(f"rank {peers[0]} is gone; {self._described(one)}", peers[0])
-            if not team.departed(peers[0]):  # no group goes on after that
+            if not backend.has_departed(peers[0]):  # no group goes on after that
                 Health(self.comm).give_up(error)
             raise error
 

@@ -56,7 +56,7 @@ def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer
     comm = world.init()
     seen = _as_others_see_rank_0(comm)
     store = _serve(seen, comm.size, timeout) if comm.rank == 0 else None
-    told = comm._exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
+    told = comm.backend.exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
     if store is None:
         host, port = told.decode().split()
         store = dist.TCPStore(host, int(port), comm.size, False, timeout)
@@ -84,9 +84,9 @@ def _as_others_see_rank_0(comm: Communicator) -> list[str]:
     """Collective: addresses of rank 0's host, as other hosts resolve its name; on one host the loopback alone."""
     if comm.local_size == comm.size:
         return ["127.0.0.1"]
-    name = comm._exchange(socket.gethostname().encode())[0].decode()
-    elsewhere = comm._nodes.node != comm._nodes.of[0] and comm.local_rank == 0
-    said = comm._exchange((_resolve(name) if elsewhere else "").encode())
+    name = comm.backend.exchange(socket.gethostname().encode())[0].decode()
+    elsewhere = comm.backend.group.nodes.node != comm.backend.group.nodes.of[0] and comm.local_rank == 0
+    said = comm.backend.exchange((_resolve(name) if elsewhere else "").encode())
     return [*dict.fromkeys(text.decode() for text in said if text), _default_address()]
 
 

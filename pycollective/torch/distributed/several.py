@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from pycollective.comm.calls import KIND
 from pycollective.comm.communicator import Communicator
+from pycollective.comm.request import CallRequest
 from pycollective.errors import MismatchError
 from pycollective.torch.distributed import streams, tensors
 from pycollective.torch.distributed.cuda import cuda
@@ -130,6 +130,6 @@ def _move(comm: Communicator, kind: str, data: Any, into: Any, counts: tuple[int
     device = cuda().device(into)
     if device < 0:
         x, out = tensors.buffers(data, into)
-        comm._call(KIND[kind], x, out, "sum", None, -1, counts, None, timeout, False)
+        comm.backend.run(CallRequest(kind, x, out, counts=counts, timeout=timeout))
     else:
         streams.launch(comm, kind, data, into, cuda().current(device), timeout, counts=counts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pycollective.comm.calls import KIND, Call
+from pycollective.comm import request
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.options import Options
 from pycollective.errors import TimeoutError
@@ -65,14 +65,14 @@ def launch(
     scale: tuple[float, float] | None = None,
 ) -> None:
     """Put a collective into a stream. `data` and `into`: tensors on one device, or None where a rank has none."""
-    from pycollective.comm.cuda import calls
-
-    options: Options = {"op": op, "topology": topology, "timeout": timeout, "stream": stream}
+    options: Options = {"topology": topology, "timeout": timeout, "stream": stream}
+    if kind in request.REDUCING:
+        options["op"] = op
     if scale is not None:
         options["prescale"], options["postscale"] = scale
     x = None if data is None else cuda().array(data)
     out = x if into is data else None if into is None else cuda().array(into)
-    calls.launch(comm, Call(KIND[kind], x, out, None, root, counts), options, False)
+    comm.call(request.read(kind, x, out, None, options, root, counts))
 
 
 class StreamWork(dist.Work):

@@ -1,4 +1,4 @@
-"""A communicator's collectives and messages, in their blocking form."""
+"""A communicator's collectives and messages, in their blocking form; nonblocking.py is generated from this file."""
 
 from __future__ import annotations
 
@@ -7,27 +7,102 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from pycollective.comm import arrays, calls
-from pycollective.comm.calls import KIND
+from pycollective import checks
+from pycollective.comm import arrays, request
+from pycollective.comm.backend import Backend, HostBackend
 from pycollective.comm.described import described
+from pycollective.comm.handle import Handle
 from pycollective.comm.options import waiting
-from pycollective.comm.starting import Starting
+from pycollective.comm.request import CallRequest
+from pycollective.errors import MismatchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from pycollective.comm.cuda.side import GpuSide
     from pycollective.comm.options import Moving, Options
     from pycollective.typing import A, ArrayLike, Out
 
-_ALLREDUCE, _BROADCAST = KIND["allreduce"], KIND["broadcast"]
-_PLAIN = frozenset(["op", "topology", "timeout"])
-"""Options with which the core can be called as it is."""
-
 
 @described
-class Blocking(Starting):
+class Collectives:
     """What a communicator does and returns from when this rank's part is done."""
+
+    backend: HostBackend
+    gpu: GpuSide | None
+
+    def call(self, made: CallRequest) -> Any:
+        """Carry out a request, as the collectives do with theirs.
+
+        Args:
+            made: by a function of pycollective.comm.request.
+
+        Returns:
+            its `result`.
+
+        Raises:
+            TypeError: no request.
+            Exception: what every collective raises, see Communicator.
+        """
+        if type(made) is not CallRequest:
+            checks.refuse_type("made", "a CallRequest", made)
+        try:
+            self._backend(made).run(made)
+        except Exception as error:
+            _name_call(error, made.name)
+            raise
+        if made.landing is not None:
+            made.landing.finish()
+        return made.result
+
+    def start(self, made: CallRequest) -> Handle[Any]:
+        """Begin to carry out a request, as the nonblocking forms do.
+
+        Args:
+            made: as for `call`.
+
+        Returns:
+            a Handle of its `result`.
+
+        Raises:
+            TypeError: no request.
+            Exception: what every collective raises, see Communicator.
+        """
+        if type(made) is not CallRequest:
+            checks.refuse_type("made", "a CallRequest", made)
+        try:
+            work = self._backend(made).start(made)
+        except Exception as error:
+            _name_call(error, made.name)
+            raise
+        return Handle(work if made.landing is None else made.landing.behind(work), made.result)
+
+    def _backend(self, made: CallRequest) -> Backend:
+        if made.device is None:
+            return self.backend
+        from pycollective.comm.cuda.signature import check
+
+        check(made, self.backend.group.rank, self.backend.group.size)
+        return self.gpu_side(made.device)
+
+    def gpu_side(self, device: int) -> GpuSide:
+        """What carries out calls on GPU arrays; made by the first of them, which is collective.
+
+        Args:
+            device: number of this rank's GPU.
+
+        Returns:
+            the GPU side.
+
+        Raises:
+            CommunicatorError: there is no GPU path here; states why.
+        """
+        if self.gpu is None:
+            from pycollective.comm.cuda.side import GpuSide
+
+            self.gpu = GpuSide(self.backend, device)
+        return self.gpu
 
     # -- reductions ------------------------------------------------------------------------------------------------
 
@@ -47,12 +122,7 @@ class Blocking(Starting):
         Returns:
             `out`, or a new array of x's library, shape and dtype.
         """
-        if options.keys() <= _PLAIN:
-            op, topology, timeout = options.get("op", "sum"), options.get("topology"), options.get("timeout")
-            result = self._call(_ALLREDUCE, x, out, op, topology, -1, None, None, timeout, False)
-            if result is not NotImplemented:
-                return result
-        return self._run(calls.allreduce(x, out), options)
+        return self.call(request.allreduce(x, out, options))
 
     @overload
     def reduce(self, x: A, root: int = 0, out: None = None, **options: Unpack[Options]) -> A | None: ...
@@ -73,7 +143,7 @@ class Blocking(Starting):
         Returns:
             on the root `out`, or a new array of x's library, shape and dtype; None on the others.
         """
-        return self._run(calls.reduce(x, root, out, self.rank), options)
+        return self.call(request.reduce(x, root, out, self.backend.group, options))
 
     @overload
     def reduce_scatter(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
@@ -91,7 +161,7 @@ class Blocking(Starting):
         Returns:
             `out`, or a new array of x's library with this rank's rows.
         """
-        return self._run(calls.reduce_scatter(x, out, self.rank, self.size), options)
+        return self.call(request.reduce_scatter(x, out, self.backend.group, options))
 
     # -- moving data -----------------------------------------------------------------------------------------------
 
@@ -112,15 +182,7 @@ class Blocking(Starting):
         Returns:
             `out`, or a new array of x's library and shape.
         """
-        if not options:
-            try:
-                result = self._call(_BROADCAST, x, out, "sum", None, root, None, None, None, False)
-            except TypeError:
-                calls.rank_number(root, "root")
-                raise
-            if result is not NotImplemented:
-                return result
-        return self._run(calls.broadcast(x, root, out), options)
+        return self.call(request.broadcast(x, root, out, options))
 
     @overload
     def allgather(self, x: A, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -138,8 +200,7 @@ class Blocking(Starting):
         Returns:
             `out`, or a new array of x's library.
         """
-        shape = arrays.shape_of(x)
-        return self._run(calls.allgather(x, out, (shape[0] if shape else 1,) * self.size), options)
+        return self.call(request.allgather(x, out, self.backend.group, options))
 
     @overload
     def allgatherv(
@@ -173,7 +234,7 @@ class Blocking(Starting):
             shape = arrays.shape_of(x)
             rows = np.array([shape[0] if shape else 1], np.int64)
             counts = [int(n) for n in self.allgather(rows, **waiting(options))]
-        return self._run(calls.allgatherv(x, out, counts, self.rank, self.size), options)
+        return self.call(request.allgatherv(x, counts, out, self.backend.group, options))
 
     @overload
     def gather(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> A | None: ...
@@ -194,7 +255,7 @@ class Blocking(Starting):
         Returns:
             on the root `out`, or a new array of x's library; None on the others.
         """
-        return self._run(calls.gather(x, root, out, self.rank, self.size), options)
+        return self.call(request.gather(x, root, out, self.backend.group, options))
 
     @overload
     def scatter(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -214,7 +275,7 @@ class Blocking(Starting):
         Returns:
             `out`, or a new array of x's library with this rank's rows.
         """
-        return self._run(calls.scatter(x, root, out, self.rank, self.size), options)
+        return self.call(request.scatter(x, root, out, self.backend.group, options))
 
     @overload
     def alltoall(self, x: A, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -232,7 +293,7 @@ class Blocking(Starting):
         Returns:
             `out`, or a new array of x's library.
         """
-        return self._run(calls.alltoall(x, out, self.rank, self.size), options)
+        return self.call(request.alltoall(x, out, self.backend.group, options))
 
     @overload
     def alltoallv(
@@ -283,14 +344,37 @@ class Blocking(Starting):
         Raises:
             MismatchError: on every rank, if somewhere recv_counts are not what the others send.
         """
-        return self._run(self._alltoallv(x, send_counts, recv_counts, out, options), options)
+        rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
+        return self.call(request.alltoall(x, out, self.backend.group, options, rows))
+
+    def _rows_between(
+        self, shape: tuple[int, ...], send: Sequence[int], receive: Sequence[int] | None, options: Moving
+    ) -> list[list[int]]:
+        """Collective: [sender][receiver] -> rows, of an alltoallv."""
+        size = self.backend.group.size
+        sent = request.numbers(send, "send_counts", size)
+        if sum(sent) != (shape[0] if shape else 1):
+            raise ValueError(f"send_counts {sent} do not cut an array of shape {shape} for {size} ranks")
+        expected = [-1] * size if receive is None else request.numbers(receive, "recv_counts", size)
+        if max(expected) >= 1 << 63:
+            raise ValueError(f"recv_counts {expected} are more rows than any array has")
+        told = self.allgather(np.array([*sent, *expected], np.int64), **waiting(options)).reshape(size, 2, size)
+        for receiver, wanted in enumerate(told[:, 1]):
+            for sender in range(size):
+                if wanted[sender] not in (-1, told[sender, 0, receiver]):
+                    raise MismatchError(
+                        f"alltoallv: rank {sender} sends {told[sender, 0, receiver]} rows to rank {receiver}, "
+                        f"which expects {wanted[sender]}"
+                    )
+        rows: list[list[int]] = told[:, 0].tolist()
+        return rows
 
     def barrier(self, **options: Unpack[Moving]) -> None:
         """Return once every rank has called.
 
         With `stream=` return at once: that stream is held back until every rank's has come so far.
         """
-        self._run(calls.barrier(), options)
+        self.call(request.barrier(options, None if self.gpu is None else self.gpu.device))
 
     def send(self, x: ArrayLike, dest: int, *, timeout: float | None = None) -> None:
         """Send x to one rank, which must `recv` it. Messages between two ranks arrive in order.
@@ -306,7 +390,7 @@ class Blocking(Starting):
         Raises:
             ValueError: dest is not another rank.
         """
-        self._transfer(self.rank, dest, x if type(x) is np.ndarray else arrays.message(x), None, timeout, False)
+        self.call(request.send(x, dest, self.backend.group, timeout))
 
     def recv(self, out: Out, source: int, *, timeout: float | None = None) -> Out:
         """Receive into `out` what `source` sends.
@@ -323,9 +407,9 @@ class Blocking(Starting):
             MismatchError: the message has another size or dtype.
             ValueError: source is not another rank.
         """
-        own = type(out) is np.ndarray
-        if not own and arrays.on_device(out):
-            self.irecv(out, source, timeout=timeout).wait()
-            return out
-        self._transfer(source, self.rank, None, out if own else arrays.writable(out), timeout, False)
-        return out
+        return self.call(request.recv(out, source, self.backend.group, timeout))  # type: ignore[no-any-return]
+
+
+def _name_call(error: Exception, name: str | None) -> None:
+    if name is not None and hasattr(error, "add_note"):
+        error.add_note(f"in the call named {checks.brief(name)}")

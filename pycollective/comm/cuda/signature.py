@@ -1,4 +1,4 @@
-"""A collective call on device arrays, checked and described: what is the same whichever way it goes."""
+"""What of a call on device arrays is the same on all ranks, and the checks of what one rank can know of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pycollective.comm.calls import KIND, Call
-from pycollective.comm.cuda.arrays import ITEMSIZE, View, view
+from pycollective.comm.cuda.arrays import ITEMSIZE, View
 from pycollective.comm.factors import Factors
 from pycollective.comm.operators import Op
-from pycollective.comm.options import Options
-from pycollective.comm.planner import NCCL, default_text
-from pycollective.comm.teams import setting
+from pycollective.comm.planner import NCCL, ROOTED, default_text
+from pycollective.comm.request import REDUCING, CallRequest
+from pycollective.comm.segments import setting
 
-NAMES = {number: name for name, number in KIND.items()}
 IN_BLOCKS = frozenset(("reduce_scatter", "allgather", "gather", "scatter", "alltoall"))
-REDUCING = frozenset(("allreduce", "reduce", "reduce_scatter"))
-ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+UNSCALED = Factors((1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,59 +70,30 @@ class Signature:
         return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "little")
 
 
-@dataclass(slots=True)
-class Request:
-    """A call as one rank makes it.
-
-    Attributes:
-        x, out: the arrays, or None where this rank has none.
-        device, stream: the number of the GPU, and the handle of the stream that the call goes into.
-        timeout: seconds that a kernel waits for its peers.
-    """
-
-    signature: Signature
-    x: View | None
-    out: View | None
-    device: int
-    stream: int
-    timeout: float
+def sign(request: CallRequest) -> Signature:
+    """The signature of a request on device arrays, which keeps it."""
+    if request.signature is None:
+        request.signature = _sign(request)
+    made: Signature = request.signature
+    return made
 
 
-def make_request(call: Call, out: Any, stream: int, options: Options, rank: int, size: int) -> Request:
-    """Read the arrays of a call and check everything that one rank can know.
-
-    Args:
-        out: the output, made by now.
-        stream: handle of the stream that the call goes into.
-
-    Raises:
-        TypeError, ValueError: what cannot work, before anything is sent.
-    """
-    x = None if call.x is None else view(call.x, stream, "x")
-    target = None if out is None else view(out, stream, "out")
-    either = x or target
-    assert either is not None
-    name = NAMES[call.kind]
-    count = sum(call.counts or ()) if name in IN_BLOCKS else either.count
-    before, after = options.get("prescale"), options.get("postscale")
-    scale = Factors((1.0 if before is None else float(before), 1.0 if after is None else float(after)))
-    topology = options.get("topology")
-    if topology is None and name == "allreduce" and default_text() == NCCL:
-        topology = NCCL
-    signature = Signature(
-        name, either.dtype, count, call.counts, int(call.root), options.get("op", "sum") if name in REDUCING else "sum",
-        topology, scale, int(options.get("max_channels") or 0), call.note,
-    )  # fmt: skip
-    request = Request(signature, x, target, either.device, stream, seconds(options.get("timeout")))
-    _check(request, rank, size)
-    return request
+def _sign(r: CallRequest) -> Signature:
+    if r.collective == "barrier":
+        return Signature("barrier", "uint8", 0, None, -1, "sum", r.topology, UNSCALED, r.max_channels)
+    either = r.x or r.out
+    count = sum(r.counts or ()) if r.collective in IN_BLOCKS else either.count
+    scale = UNSCALED if r.scale is None else Factors(r.scale)
+    topology = NCCL if uses_nccl(r) else r.topology
+    op = r.op if r.collective in REDUCING else "sum"
+    return Signature(r.collective, either.dtype, count, r.counts, r.root, op, topology, scale, r.max_channels, r.note)
 
 
-def make_barrier(options: Options, device: int, stream: int) -> Request:
-    """A barrier in a stream: it holds the stream back until every rank's has come so far."""
-    limit = int(options.get("max_channels") or 0)
-    signature = Signature("barrier", "uint8", 0, None, -1, "sum", options.get("topology"), Factors((1.0, 1.0)), limit)
-    return Request(signature, None, None, device, stream, seconds(options.get("timeout")))
+def uses_nccl(request: CallRequest) -> bool:
+    """Whether NCCL carries the call out: it is asked for, or is the default of allreduce."""
+    if request.topology is None:
+        return request.collective == "allreduce" and default_text() == NCCL
+    return bool(request.topology == NCCL)
 
 
 @functools.cache
@@ -146,12 +114,20 @@ def seconds(asked: float | None) -> float:
     return float(asked)
 
 
-def _check(request: Request, rank: int, size: int) -> None:
-    s, x, out = request.signature, request.x, request.out
-    if s.collective in ROOTED and not 0 <= s.root < size:
-        raise ValueError(f"root {s.root} is not a rank of this communicator of {size}")
+def check(request: CallRequest, rank: int, size: int) -> None:
+    """Everything that one rank can know of a request on device arrays.
+
+    Raises:
+        TypeError, ValueError: what cannot work, before anything is sent.
+    """
+    s, x, out = sign(request), request.x, request.out
+    seconds(request.timeout)
     if s.max_channels < 0:
         raise ValueError(f"max_channels is a number of thread blocks, not {s.max_channels}")
+    if s.collective == "barrier":
+        return
+    if s.collective in ROOTED and not 0 <= s.root < size:
+        raise ValueError(f"root {s.root} is not a rank of this communicator of {size}")
     at_root = rank == s.root
     if x is None and (s.collective not in ("broadcast", "scatter") or at_root):
         raise TypeError("x is missing")

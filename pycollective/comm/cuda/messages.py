@@ -1,0 +1,63 @@
+"""Messages of arrays in GPU memory: they go through host memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycollective.comm import arrays as host_arrays
+from pycollective.comm.cuda import arrays
+from pycollective.comm.cuda.copies import to_device, to_host
+
+
+def host_copy(x: Any) -> np.ndarray[Any, Any]:
+    """What a device array holds, for a message: those go through host memory."""
+    stream = arrays.stream_of(None, x)
+    return to_host(arrays.view(x, stream, "x"), stream)
+
+
+class Landing:
+    """The host memory into which a message for a device array comes.
+
+    Args:
+        out: the device array.
+
+    Attributes:
+        copy: the memory.
+
+    Raises:
+        ValueError: out is read-only or not contiguous.
+    """
+
+    def __init__(self, out: Any) -> None:
+        self._stream = arrays.stream_of(None, out)
+        self._into = arrays.view(out, self._stream, "out")
+        if not self._into.writable:
+            raise ValueError("out is read-only")
+        self.copy = np.empty(self._into.count, host_arrays.numpy_dtype(self._into.dtype))
+        self._flight: Any = None
+        self._landed = False
+
+    def behind(self, flight: Any) -> Landing:
+        """Itself, as the flight of a nonblocking message."""
+        self._flight = flight
+        return self
+
+    def finish(self) -> None:
+        """Copy the message into the device array."""
+        if not self._landed:
+            to_device(self.copy, self._into, self._stream)
+            self._landed = True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the message is in the device array."""
+        self._flight.wait(timeout)
+        self.finish()
+
+    def test(self) -> bool:
+        """Whether the message is in the device array."""
+        if not self._flight.test():
+            return False
+        self.wait()
+        return True

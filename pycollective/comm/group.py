@@ -1,0 +1,46 @@
+"""The ranks of a communicator, as one of them sees them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycollective.comm.nodes import Nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An ordered set of ranks, and what is known of them.
+
+    Attributes:
+        nodes: the host of every rank.
+        world_ranks: the ranks' numbers in the world, for messages.
+        name: of the communicator, for messages.
+        threads: whether the ranks are threads of one process.
+        relatives: this rank's communicators of the same world of threads.
+    """
+
+    nodes: Nodes
+    world_ranks: tuple[int, ...]
+    name: str
+    threads: bool = False
+    relatives: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, compare=False, repr=False)
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        return self.nodes.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes.of)
+
+    def part(self, members: Sequence[int], name: str) -> Group:
+        """The group of some of the ranks, this one among them, in the order given."""
+        hosts = [self.nodes.of[rank] for rank in members]
+        index = {host: i for i, host in enumerate(dict.fromkeys(hosts))}
+        nodes = Nodes(members.index(self.rank), tuple(index[host] for host in hosts))
+        return Group(nodes, tuple(self.world_ranks[rank] for rank in members), name, self.threads, self.relatives)

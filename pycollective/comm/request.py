@@ -1,0 +1,320 @@
+"""One rank's call of a collective, read and checked: its arrays, what it asks for, and its options.
+
+Arrays are cut and joined along their first axis ("rows"); a row is all that lies under one index of it. Where rows do
+not divide evenly, the first ranks get one more, as numpy.array_split and Horovod have it.
+
+Ranks must agree on the shape of a row wherever rows are cut or joined: the note of the request has it. Calls that work
+element by element (allreduce, reduce, broadcast) compare the number of elements only, as MPI does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pycollective import _core, checks
+from pycollective.comm import arrays
+from pycollective.comm.operators import Op
+from pycollective.comm.options import ALLOWED, Moving, Options
+
+if TYPE_CHECKING:
+    from pycollective.comm.group import Group
+
+KIND = {name: number for number, name in enumerate(_core.collectives())}
+"""The core's numbers of the collectives."""
+
+REDUCING = frozenset(("allreduce", "reduce", "reduce_scatter"))
+_ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
+_MOST = (1 << 31) - 1  # of what the core takes for a rank
+
+Shape = tuple[int, ...]
+_NOTHING = np.empty(0, np.uint8)
+
+
+@dataclass(slots=True)
+class CallRequest:
+    """One collective call as one rank makes it.
+
+    Attributes:
+        collective: its name.
+        x, out: the arrays as backends take them (of the CPU an ndarray or `_core.HostBuffer`, of a GPU a `View`), or
+            None where this rank has none.
+        result: what the call returns.
+        root: -1 where there is none.
+        counts: elements of each block: one a rank, or for alltoall size*size, by sender and then receiver.
+        note: what else the ranks must agree on, in words for an error.
+        op, topology, timeout, name, max_channels: see Options.
+        scale: factors on each contribution and on the result; None for neither.
+        device, stream: of arrays in GPU memory: the number of the GPU, and the handle of the stream that the call goes
+            into; None and 0 for the CPU.
+        signature: what of the call decides its plan on a GPU, once that is known (see cuda/signature.py).
+        landing: of a message for an array in GPU memory: where it comes, and what copies it there.
+    """
+
+    collective: str
+    x: Any
+    out: Any
+    result: Any = None
+    root: int = -1
+    counts: tuple[int, ...] | None = None
+    note: str = ""
+    op: str | Op = "sum"
+    scale: tuple[float, float] | None = None
+    topology: Any = None
+    timeout: float | None = None
+    name: str | None = None
+    device: int | None = None
+    stream: int = 0
+    max_channels: int = 0
+    signature: Any = None
+    landing: Any = None
+
+
+def allreduce(x: Any, out: Any, options: Options) -> CallRequest:
+    return read("allreduce", x, out, arrays.shape_of(x), options)
+
+
+def barrier(options: Moving, device: int | None = None) -> CallRequest:
+    """`device`: of the communicator's GPU arrays, if that is known."""
+    if options.get("stream") is None:
+        return read("barrier", _NOTHING, _NOTHING, None, options)
+    _check_options("barrier", options)
+    from pycollective.comm.cuda.arrays import current_device, stream_of
+
+    request = CallRequest("barrier", None, None, stream=stream_of(options["stream"], None))
+    request.device = current_device() if device is None else device
+    _set_options(request, options)
+    return request
+
+
+def broadcast(x: Any, root: int, out: Any, options: Moving) -> CallRequest:
+    root = rank_number(root, "root")
+    return read("broadcast", x, out, arrays.shape_of(x if x is not None else out), options, root)
+
+
+def reduce(x: Any, root: int, out: Any, group: Group, options: Options) -> CallRequest:
+    root = rank_number(root, "root")
+    shape = arrays.shape_of(x)
+    if group.rank != root:
+        return read("reduce", x, None, None, options, root)
+    return read("reduce", x, out, shape, options, root)
+
+
+def reduce_scatter(x: Any, out: Any, group: Group, options: Options) -> CallRequest:
+    rows, row, length = _rows(arrays.shape_of(x))
+    parts = split_rows(rows, group.size)
+    counts = tuple(part * length for part in parts)
+    return read("reduce_scatter", x, out, (parts[group.rank], *row), options, -1, counts, _note(row))
+
+
+def allgather(x: Any, out: Any, group: Group, options: Moving) -> CallRequest:
+    rows, row, length = _rows(arrays.shape_of(x))
+    shape = (rows * group.size, *row)
+    return read("allgather", x, out, shape, options, -1, (rows * length,) * group.size, _note(row))
+
+
+def allgatherv(x: Any, counts: Sequence[int], out: Any, group: Group, options: Moving) -> CallRequest:
+    """`counts`: rows of each rank, of which this one knows its own."""
+    rows, row, length = _rows(arrays.shape_of(x))
+    rows_of = numbers(counts, "counts", group.size)
+    if rows_of[group.rank] != rows:
+        raise ValueError(f"counts {rows_of} do not fit: rank {group.rank} of {group.size} has {rows} rows")
+    elements = tuple(each * length for each in rows_of)
+    return read("allgather", x, out, (sum(rows_of), *row), options, -1, elements, _note(row))
+
+
+def gather(x: Any, root: int, out: Any, group: Group, options: Moving) -> CallRequest:
+    root = rank_number(root, "root")
+    rows, row, length = _rows(arrays.shape_of(x))
+    counts = (rows * length,) * group.size
+    if group.rank != root:
+        return read("gather", x, None, None, options, root, counts, _note(row))
+    return read("gather", x, out, (rows * group.size, *row), options, root, counts, _note(row))
+
+
+def scatter(x: Any, root: int, out: Any, group: Group, options: Moving) -> CallRequest:
+    """Off the root `x` is only a template; without it `out` is, and every rank gets as many rows as it has."""
+    root = rank_number(root, "root")
+    if x is None:
+        if group.rank == root or out is None:
+            raise TypeError("scatter needs x at the root, and elsewhere x (of the root's shape) or out")
+        shape = arrays.shape_of(out)
+        counts = (math.prod(shape),) * group.size
+        return read("scatter", None, out, shape, options, root, counts, _note(shape[1:]))
+    rows, row, length = _rows(arrays.shape_of(x))
+    parts = split_rows(rows, group.size)
+    counts = tuple(part * length for part in parts)
+    return read("scatter", x, out, (parts[group.rank], *row), options, root, counts, _note(row))
+
+
+def alltoall(
+    x: Any, out: Any, group: Group, options: Moving, matrix: Sequence[Sequence[int]] | None = None
+) -> CallRequest:
+    """`matrix[s][d]`: rows from s to d; default: every rank cuts its rows evenly."""
+    rows, row, length = _rows(arrays.shape_of(x))
+    if matrix is None:
+        matrix = [split_rows(rows, group.size)] * group.size
+    counts = tuple(int(part) * length for sender in matrix for part in sender)
+    mine = sum(int(sender[group.rank]) for sender in matrix)
+    return read("alltoall", x, out, (mine, *row), options, -1, counts, _note(row))
+
+
+def send(x: Any, dest: int, group: Group, timeout: float | None) -> CallRequest:
+    """A message to rank `dest`, the request's root."""
+    if arrays.on_device(x):
+        from pycollective.comm.cuda.messages import host_copy
+
+        x = host_copy(x)
+    elif type(x) is not np.ndarray or not x.flags.c_contiguous:
+        x = arrays.readable(x)
+    return CallRequest("send", x, None, root=_peer(dest, "dest", group), timeout=timeout)
+
+
+def recv(out: Any, source: int, group: Group, timeout: float | None) -> CallRequest:
+    """A message from rank `source`, the request's root."""
+    peer = _peer(source, "source", group)
+    if not arrays.on_device(out):
+        return CallRequest("recv", None, arrays.writable(out), out, peer, timeout=timeout)
+    from pycollective.comm.cuda.messages import Landing
+
+    landing = Landing(out)
+    return CallRequest("recv", None, landing.copy, out, peer, timeout=timeout, landing=landing)
+
+
+def split_rows(rows: int, size: int) -> tuple[int, ...]:
+    """Rows of each rank: as even as can be, the first ranks one more."""
+    each, extra = divmod(rows, size)
+    return (each + 1,) * extra + (each,) * (size - extra)
+
+
+def rank_number(rank: Any, name: str) -> int:
+    """The number of a rank; whether there is such a rank is checked with the call."""
+    return rank if type(rank) is int and -_MOST <= rank <= _MOST else checks.integer(rank, name, -_MOST, _MOST)
+
+
+def _peer(rank: Any, name: str, group: Group) -> int:
+    """The number of another rank."""
+    number = rank_number(rank, name)
+    if not 0 <= number < group.size or number == group.rank:
+        raise ValueError(f"{name} {number} is not another rank of this communicator of {group.size}")
+    return number
+
+
+def numbers(counts: Any, name: str, size: int) -> list[int]:
+    """One number for each rank, none below 0."""
+    try:
+        found = [index(count) for count in counts]
+        if len(found) == size and min(found) >= 0:
+            return found
+    except Exception:  # what it was is told below
+        pass
+    return checks.integers(counts, name, 0, count=size)
+
+
+def _rows(shape: Shape) -> tuple[int, Shape, int]:
+    """(rows, shape of a row, elements of a row); a 0-d array is one row of one element."""
+    if not shape:
+        return 1, (), 1
+    return shape[0], shape[1:], math.prod(shape[1:])
+
+
+@functools.lru_cache(maxsize=1024)
+def _note(row: Shape) -> str:
+    """Ranks that cut or join rows of different shapes would get each other's elements in the wrong places."""
+    return f"rows of shape {row}" if row else ""
+
+
+def read(
+    collective: str,
+    x: Any,
+    out: Any,
+    shape: Shape | None,
+    options: Options | Moving,
+    root: int = -1,
+    counts: tuple[int, ...] | None = None,
+    note: str = "",
+) -> CallRequest:
+    """Read the arrays and options of a call, and make the output where there is none.
+
+    Args:
+        shape: of the result, where `out` is to be made; None where this rank gets nothing.
+
+    Raises:
+        TypeError, ValueError: what cannot work, before anything is sent.
+    """
+    if options:
+        _check_options(collective, options)
+    request = CallRequest(collective, x, out, None, root, counts, note)
+    if arrays.on_device(x) or arrays.on_device(out):
+        _set_options(request, options)
+        _read_on_device(request, shape, options.get("stream"))
+        return request
+    if options:
+        _set_options(request, options)
+        for name in ("stream", "max_channels"):
+            if options.get(name) is not None:
+                raise ValueError(f"{name} is for GPU arrays; these are in CPU memory")
+    if out is None and shape is not None:
+        if x is None:
+            raise TypeError("x is missing")
+        out = arrays.new_like(x, shape)
+    if x is not None:
+        request.x = arrays.strided(x)  # packed when the call's turn has come
+    if out is not None:
+        request.out = arrays.writable(out)
+    if shape is not None:
+        request.result = out
+    return request
+
+
+def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> None:
+    from pycollective.comm.cuda import arrays as device_arrays
+
+    x, out = request.x, request.out
+    for what, array in (("x", x), ("out", out)):
+        if array is not None and not arrays.on_device(array):
+            raise TypeError(f"{what} is in CPU memory, and the other array on a GPU: move one of them")
+    request.stream = device_arrays.stream_of(stream, out if x is None else x)
+    if out is None and shape is not None:
+        out = device_arrays.new_like(x, shape, request.stream)
+    if x is not None:
+        request.x = device_arrays.view(x, request.stream, "x")
+    if out is not None:
+        request.out = device_arrays.view(out, request.stream, "out")
+    if shape is not None:
+        request.result = out
+    request.device = (request.out if x is None else request.x).device
+
+
+def _check_options(collective: str, options: Options | Moving) -> None:
+    if not options.keys() <= ALLOWED:
+        raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
+    if collective not in REDUCING and options.keys() & _ONLY_REDUCING:
+        raise TypeError("op, prescale and postscale are for collectives that reduce")
+
+
+def _set_options(request: CallRequest, options: Options | Moving) -> None:
+    get = options.get
+    request.op, request.topology, request.timeout = get("op", "sum"), get("topology"), get("timeout")  # type: ignore[assignment]
+    before, after = get("prescale"), get("postscale")
+    if before is not None or after is not None:
+        request.scale = (_factor(before, "prescale"), _factor(after, "postscale"))
+    name = get("name")
+    if name is not None:
+        request.name = checks.text(name, "name")
+    limit = get("max_channels")
+    if limit is not None:
+        request.max_channels = checks.integer(limit, "max_channels")
+
+
+def _factor(given: Any, name: str) -> float:
+    """A factor that was left out is 1; infinite ones and NaN follow IEEE arithmetic."""
+    if given is None:
+        return 1.0
+    return given if type(given) is float else checks.number(given, name, finite=False, nan=True)

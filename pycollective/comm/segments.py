@@ -1,0 +1,71 @@
+"""Shared memory between the ranks of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pycollective import _core
+from pycollective.errors import CommunicatorError
+
+Exchange = Callable[[bytes], list[bytes]]
+"""A collective allgather of bytes among all who take part, in rank order."""
+
+KINDS = ("memfd", "posix_shm")
+"""Shared memory between processes, in the order in which it is tried."""
+
+
+def setting(name: str) -> float:
+    """The value of an environment variable of the core."""
+    return {variable: value for variable, _, value, _ in _core.settings()}[name]
+
+
+def scratch_bytes() -> int:
+    """Bytes of shared scratch of each rank (PYCOLLECTIVE_SCRATCH)."""
+    return max(int(setting("PYCOLLECTIVE_SCRATCH")), 65536)
+
+
+def share_segment(
+    exchange: Exchange, position: int, members: Sequence[int], nbytes: int, kinds: Sequence[str]
+) -> _core.Segment | None:
+    """Collective: one segment for the ranks at `members` (positions in the exchange); the first of them makes it.
+
+    Everybody in the exchange takes part, with its own group of members or with none. A kind of memory that one rank
+    cannot make or map is given up by all together.
+
+    Args:
+        exchange: allgather of bytes.
+        position: this rank's position in it.
+        members: the positions that share with this one; empty for a bystander.
+        nbytes: size of the segment.
+        kinds: kinds of shared memory to try, in this order.
+
+    Returns:
+        the segment, mapped; None for a bystander.
+
+    Raises:
+        CommunicatorError: no kind of shared memory works; says why for each.
+    """
+    reasons: list[str] = []
+    for kind in kinds:
+        segment, token, problem = None, "", ""
+        try:
+            if members and position == members[0]:
+                segment = _core.Segment.create(kind, nbytes)
+                if kind == "posix_shm":  # limited by the size of /dev/shm: find out now
+                    segment.reserve(0, nbytes)
+                token = segment.token()
+        except OSError as error:
+            problem = str(error)
+        tokens = exchange(token.encode())
+        try:
+            if members and position != members[0] and tokens[members[0]]:
+                segment = _core.Segment.attach(tokens[members[0]].decode(), nbytes)
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        problems = [text.decode() for text in exchange(problem.encode()) if text]
+        if segment is not None:
+            segment.seal()
+        if not problems:
+            return segment
+        reasons.append(f"{kind}: {problems[0]}")
+    raise CommunicatorError("no shared memory between the ranks; " + "; ".join(reasons))

@@ -1,0 +1,118 @@
+"""Generates pycollective/comm/nonblocking.py, the nonblocking form of each collective, from the blocking forms.
+
+Editors, type checkers and readers see real signatures. `--check`: fail if the file is not what would be generated.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+COMM = Path(__file__).resolve().parent.parent / "pycollective" / "comm"
+SOURCE, TARGET = COMM / "collectives.py", COMM / "nonblocking.py"
+HEADER = '''"""Nonblocking forms of a communicator's calls: generated from collectives.py by tools/nonblocking.py."""
+
+from __future__ import annotations
+
+'''
+CLASS = '''
+@nonblocking(Collectives)
+class Nonblocking(Collectives):
+    """What a communicator starts and does not wait for."""
+'''
+
+
+class _Starts(ast.NodeTransformer):
+    """`return self.call(...)`, or `self.call(...)` at the end, as `return self.start(...)`."""
+
+    def __init__(self) -> None:
+        self.found = 0
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.func) == "self.call":
+            self.found += 1
+            node.func = ast.Attribute(ast.Name("self", ast.Load()), "start", ast.Load())
+        return node
+
+
+def generated() -> str:
+    """The text of nonblocking.py."""
+    source = SOURCE.read_text()
+    module = ast.parse(source)
+    blocking = next(n for n in module.body if isinstance(n, ast.ClassDef) and n.name == "Collectives")
+    methods = [n for n in blocking.body if isinstance(n, ast.FunctionDef) and _is_collective(n)]
+    names = {method.name for method in methods}
+    forms = [_form(n) for n in blocking.body if isinstance(n, ast.FunctionDef) and n.name in names]
+    body = CLASS + "\n" + "\n\n".join(_indented(form) for form in forms) + "\n"
+    return _formatted(HEADER + _imports(module) + "\n" + body)
+
+
+def _is_collective(method: ast.FunctionDef) -> bool:
+    """Whether its last statement carries out a request."""
+    last = method.body[-1]
+    value = last.value if isinstance(last, (ast.Return, ast.Expr)) else None
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "self.call"
+
+
+def _form(method: ast.FunctionDef) -> ast.FunctionDef:
+    """The nonblocking form of a method, or of one of its overloads."""
+    name = method.name
+    method.name = f"i{name}"
+    assert method.returns is not None
+    method.returns = ast.Subscript(ast.Name("Handle", ast.Load()), method.returns, ast.Load())
+    if ast.get_docstring(method) is None:  # an overload
+        return method
+    starts = _Starts()
+    method.body = [starts.visit(node) for node in method.body]
+    last = method.body[-1]
+    assert starts.found == 1 and isinstance(last, (ast.Return, ast.Expr))
+    method.body[-1] = ast.Return(last.value)
+    when = "after an exchange of counts" if len(method.body) > 2 else "at once"
+    text = f"Nonblocking `{name}`: same arguments; a Handle {when}, for what it returns."
+    method.body[0] = ast.Expr(ast.Constant(text))
+    return method
+
+
+def _indented(node: ast.AST) -> str:
+    return "\n".join("    " + line if line else "" for line in ast.unparse(ast.fix_missing_locations(node)).split("\n"))
+
+
+def _imports(module: ast.Module) -> str:
+    """Those of the blocking forms; ruff takes out what is not needed."""
+    lines = []
+    for node in module.body:
+        if isinstance(node, ast.If):
+            lines.append("from pycollective.comm.collectives import Collectives")
+        if isinstance(node, ast.ClassDef):
+            break
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.If)) and ast.unparse(node) != HEADER.splitlines()[2]:
+            lines.append(ast.unparse(node))
+    lines = [line.replace("import described", "import nonblocking") for line in lines]
+    return "\n".join(lines)
+
+
+def _formatted(text: str) -> str:
+    for command in (["check", "--fix", "--quiet", "--select", "F,I"], ["format", "--quiet"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET), "-"],
+            input=text, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise SystemExit(done.stdout + done.stderr)
+        text = done.stdout
+    return text
+
+
+def main() -> None:
+    text = generated()
+    if "--check" not in sys.argv[1:]:
+        TARGET.write_text(text)
+    elif TARGET.read_text() != text:
+        sys.exit(f"{TARGET.name} is not what tools/nonblocking.py makes of {SOURCE.name}: run it")
+
+
+if __name__ == "__main__":
+    main()
