@@ -84,13 +84,14 @@ bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what 
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
-lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, the layers and the stubs
+lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imports and includes, and the stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python tools/layers.py
+	$(BIN)/python tools/imports.py
+	$(BIN)/python tools/includes.py
 	$(PY) tools/make_stubs.py --check
 
 stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
