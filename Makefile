@@ -44,7 +44,7 @@ help: ## this list
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all that tests need, in .venv
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
-	$(PY) -m pycollective.bench.demo $(ARGS)
+	$(PY) -m pycollective demo $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
