@@ -21,6 +21,8 @@ export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
 DOCS := $(VENV)/site/bin/python
+# What the package and its extras need, without the package itself, which is compiled meanwhile.
+NEEDS = $(PIP) install --no-build-isolation --only-deps
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 # Reports what a long command does, in lines with the seconds since make has begun.
@@ -42,7 +44,7 @@ help: ## this list
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all that tests need, in .venv
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
-	$(PY) -m pycollective.bench.demo $(ARGS)
+	$(PY) -m pycollective demo $(ARGS)
 
 test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
@@ -82,13 +84,14 @@ bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what 
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
-lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, the layers and the stubs
+lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imports and includes, and the stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python tools/layers.py
+	$(BIN)/python tools/imports.py
+	$(BIN)/python tools/includes.py
 	$(PY) tools/make_stubs.py --check
 
 stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
@@ -119,8 +122,10 @@ $(VENV)/.made:
 	@touch $@
 
 # What the build needs is in the environment itself: without pip's build isolation CMake keeps its cache.
+# pip 26.2 is the first with --only-deps.
 $(VENV)/.tools: $(VENV)/.made
-	@$(call STEP,"installing the build tools") $(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" cmake ninja
+	@$(call STEP,"installing the build tools") $(PIP) install "pip>=26.2" "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" \
+	  cmake ninja
 	@touch $@
 
 # The package without its GPU side: all that the demo needs.
@@ -130,9 +135,8 @@ $(VENV)/.core: $(VENV)/.tools $(SOURCES)
 	@$(call STEP,"installing the core") $(PIP) install --no-deps --force-reinstall $(VENV)/core/*.whl
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.tools pyproject.toml tools/requirements.py
-	@$(BIN)/python tools/requirements.py examples >$(VENV)/demo.txt
-	@$(call STEP,"installing the demo's packages") $(PIP) install -r $(VENV)/demo.txt
+$(VENV)/.demo: $(VENV)/.tools pyproject.toml
+	@$(call STEP,"installing the demo's packages") $(NEEDS) ".[examples]"
 	@touch $@
 
 # In the folder that the core was compiled in: what is added is the GPU side.
@@ -141,10 +145,9 @@ $(VENV)/.wheel: $(VENV)/.core
 	@$(call STEP,"compiling the GPU side") $(WHEEL)/wheel -C cmake.define.PC_CUDA=$(PC_CUDA) .
 	@touch $@
 
-# Of the extra `test`, without the package itself, which is not built yet.
-$(VENV)/.needed: $(VENV)/.tools pyproject.toml tools/requirements.py
-	@$(BIN)/python tools/requirements.py test >$(VENV)/needed.txt
-	@$(call STEP,"installing the tests' packages") $(PIP) install -r $(VENV)/needed.txt
+$(VENV)/.needed: $(VENV)/.tools pyproject.toml
+	@$(call STEP,"installing what the package needs") $(NEEDS) ".[bench,cuda,examples,numba]"
+	@$(call STEP,"installing the tests' packages") $(PIP) install --group test
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.needed
@@ -157,30 +160,28 @@ $(VENV)/.torch: | $(VENV)/.needed
 	@touch $@
 
 # Environments of their own that see what is in the other one: these bring dozens of packages. torch stays as it is.
-# Arguments: the name of the environment, the extra that has its packages.
+# Argument: the name of the environment.
 define INNER
 	@rm -rf $(VENV)/$(1)
 	@$(BIN)/python -m venv --without-pip $(VENV)/$(1)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(VENV)/$(1)/bin/python -c "$(SITE)")/outer.pth"
-	@$(BIN)/python tools/requirements.py $(2) >$(VENV)/$(1).txt
 endef
 
-$(VENV)/.frameworks: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
-	$(call INNER,frameworks,frameworks)
-	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) -r $(VENV)/frameworks.txt
+$(VENV)/.frameworks: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
+	$(call INNER,frameworks)
+	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) --group frameworks
 	@touch $@
 
-$(VENV)/.notebook: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)/.installed
-	$(call INNER,notebook,notebook)
-	@$(call STEP,"installing what notebooks need") $(NOTEBOOK) -m pip install -r $(VENV)/notebook.txt
+$(VENV)/.notebook: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed
+	$(call INNER,notebook)
+	@$(call STEP,"installing what notebooks need") $(NOTEBOOK) -m pip install --group notebook
 	@touch $@
 
-$(VENV)/.site: pyproject.toml tools/requirements.py | $(VENV)/.installed
-	$(call INNER,site,docs)
-	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install -r $(VENV)/site.txt
+$(VENV)/.site: pyproject.toml | $(VENV)/.installed
+	$(call INNER,site)
+	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install --group docs
 	@touch $@
 
-$(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch
-	@$(BIN)/python tools/requirements.py lint >$(VENV)/lint.txt
-	@$(call STEP,"installing the linters") $(PIP) install -r $(VENV)/lint.txt
+$(VENV)/.lint: pyproject.toml | $(VENV)/.installed $(VENV)/.torch
+	@$(call STEP,"installing the linters") $(PIP) install --group lint
 	@touch $@

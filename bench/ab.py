@@ -9,9 +9,10 @@ the same turns: a difference within that spread is none.
 
 from __future__ import annotations
 
-import json
+import json as json_text
 import os
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,10 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
+
+from pycollective.cli import outputs
+from pycollective.cli.commands import Command, refusing
+from pycollective.cli.options import Json
 
 from .stats import Ratio, paired_ratio
 
@@ -104,7 +109,7 @@ class Job:
                 process.kill()
 
     def _ask(self, message: Any) -> Any:
-        line = json.dumps(message) + "\n"
+        line = json_text.dumps(message) + "\n"
         for process in self._ranks:
             assert process.stdin is not None
             process.stdin.write(line)
@@ -112,7 +117,7 @@ class Job:
         answers = [process.stdout.readline() for process in self._ranks if process.stdout is not None]
         if not all(answers):
             raise RuntimeError("a rank has ended; its error is above")
-        return json.loads(answers[0])
+        return json_text.loads(answers[0])
 
 
 @contextmanager
@@ -176,7 +181,17 @@ def _table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-@app.command()
+def _cases(collectives: str, kinds: str, sizes: str) -> list[Case]:
+    """ValueError where a collective is unknown or a size is no number."""
+    named, numbers = collectives.split(","), [int(size) for size in sizes.split(",")]
+    if unknown := sorted(set(named) - set(COLLECTIVES)):
+        raise ValueError(f"{', '.join(unknown)}: there are {', '.join(COLLECTIVES)}")
+    first = (kinds.split(",")[0], numbers[0])
+    cases = [Case(collective, kind, nbytes) for collective in named for kind in kinds.split(",") for nbytes in numbers]
+    return [case for case in cases if case.collective != "barrier" or (case.kind, case.bytes) == first]
+
+
+@app.command(cls=Command)
 def main(
     before: Annotated[str, typer.Argument(help="Python interpreter of the version to compare with")],
     after: Annotated[str, typer.Argument(help="Python interpreter of the new version")],
@@ -187,22 +202,19 @@ def main(
     generations: Annotated[int, typer.Option(help="how many times the jobs are started")] = 5,
     rounds: Annotated[int, typer.Option(help="turns A B B A of a case in each")] = 4,
     budget: Annotated[float, typer.Option(help="seconds of a turn, about")] = 0.02,
-    out: Annotated[Path | None, typer.Option("--json", help="write the figures there")] = None,
+    json: Json = None,
 ) -> None:
     """Compare two installed versions; exit code 1 where the second is slower."""
-    cases = [
-        Case(collective, kind, nbytes)
-        for collective in collectives.split(",")
-        for kind in kinds.split(",")
-        for nbytes in map(int, sizes.split(","))
-        if collective != "barrier" or (kind, nbytes) == (kinds.split(",")[0], int(sizes.split(",")[0]))
-    ]
-    if unknown := sorted({case.collective for case in cases} - set(COLLECTIVES)):
-        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(COLLECTIVES)}")
+    with refusing():
+        cases = _cases(collectives, kinds, sizes)
+        for python in (before, after):
+            if shutil.which(python) is None:
+                raise FileNotFoundError(f"{python} is not a program; name the Python interpreter of an installation")
+        outputs.check(None, json)
     rows = compare(before, after, cases, ranks, generations, rounds, budget)
-    typer.echo(_table(rows))
-    if out is not None:
-        out.write_text(json.dumps({"schema": SCHEMA, "ranks": ranks, "rows": [asdict(row) for row in rows]}, indent=1))
+    if json != outputs.STDOUT:
+        typer.echo(_table(rows))
+    outputs.write_json(json, SCHEMA, {"ranks": ranks, "rows": [asdict(row) for row in rows]})
     raise typer.Exit(any(row.slower for row in rows))
 
 

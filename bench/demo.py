@@ -1,4 +1,7 @@
-"""``pycollective demo``: training on four ranks, then our topologies against the others."""
+"""``pycollective demo``: training on four ranks, then our topologies against the others.
+
+It needs nothing but the package; what is missing of scikit-learn, matplotlib and MPI is reported and gone without.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +68,13 @@ def demo(
         program = example or _find_example()
         if not program.is_file():
             raise FileNotFoundError(f"there is no file {program}{near_files(program)}")
-        _check_packages()
+    missing = _find_missing()
+    for line in missing.values():
+        console.print(line, style="yellow", markup=False, highlight=False)
+    synthetic = example is None and "sklearn" in missing
     try:
-        sound = _train_all(console, program, epochs)
-        sound = _sweep(console, out) and sound
+        sound = _train_all(console, program, epochs, synthetic)
+        sound = _sweep(console, out, plot="matplotlib" not in missing) and sound
     except LaunchError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
@@ -85,35 +91,36 @@ def _find_example() -> Path:
     raise FileNotFoundError("examples/digits.py is not here: run this in the repository, or name it by --example")
 
 
-def _check_packages() -> None:
-    """ValueError naming what the demo needs and is not installed."""
-    needed = {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl", "matplotlib": "matplotlib"}
-    missing = [package for module, package in needed.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise ValueError(f"the demo needs {' and '.join(missing)}: pip install 'pycollective[examples]'")
+def _find_missing() -> dict[str, str]:
+    """By module that is not installed: what the demo does without it, and the command that installs it."""
+    lines = {"mpi": find_launcher().note} if find_launcher().note else {}
+    without = {
+        "sklearn": "scikit-learn is not installed: noisy patterns instead of digits; `pip install scikit-learn`",
+        "matplotlib": "matplotlib is not installed: no plot; `pip install 'pycollective[plot]'`",
+    }
+    return lines | {module: line for module, line in without.items() if importlib.util.find_spec(module) is None}
 
 
-def _train_all(console: Console, example: Path, epochs: int) -> bool:
+def _train_all(console: Console, example: Path, epochs: int, synthetic: bool) -> bool:
     """Train with every topology; whether all are accurate and those that keep rank order agree bit for bit."""
-    launcher = find_launcher()
-    by = "mpirun" if launcher.program else "pycollective run"
-    console.print(f"\n[bold]Data-parallel SGD on handwritten digits, {by} -np {RANKS}[/]")
-    if launcher.note:
-        console.print(launcher.note, style="yellow", markup=False, highlight=False)
+    by = "mpirun" if find_launcher().program else "pycollective run"
+    data = "noisy patterns" if synthetic else "handwritten digits"
+    console.print(f"\n[bold]Data-parallel SGD on {data}, {by} -np {RANKS}[/]")
     done: list[Training] = []
     with Live(console=console, auto_refresh=False) as live:
         for topology in TOPOLOGIES:
             live.update(_training_table(done, topology), refresh=can_redraw(console))
-            done.append(_train(example, topology, epochs))
+            done.append(_train(example, topology, epochs, synthetic))
         live.update(_training_table(done, None), refresh=True)
     orders = _rank_ordered()
     same = all(one.digest == done[0].digest for one in done if one.topology in orders)
     return same and all(one.accuracy >= LEAST_ACCURACY for one in done)
 
 
-def _train(example: Path, topology: str, epochs: int) -> Training:
+def _train(example: Path, topology: str, epochs: int, synthetic: bool) -> Training:
     launcher = find_launcher()
     words = [sys.executable, str(example), "--topology", topology, "--epochs", str(epochs), "--quiet"]
+    words += ["--synthetic"] * synthetic
     start = perf_counter()
     done = subprocess.run(
         launcher.command(RANKS, words),
@@ -154,8 +161,8 @@ def _training_table(done: list[Training], running: str | None) -> Table:
     return table
 
 
-def _sweep(console: Console, out: Path) -> bool:
-    """A small sweep, its table and its plot; whether every result was right."""
+def _sweep(console: Console, out: Path, plot: bool) -> bool:
+    """A small sweep, its table and, if asked for, its plot; whether every result was right."""
     console.print()
     console.print(f"[bold]allreduce of float32, {RANKS} ranks[/], ours on windows")
     options = Options(
@@ -167,13 +174,16 @@ def _sweep(console: Console, out: Path) -> bool:
     )
     with LiveTable(console, 1) as live:
         session = Session(live)
+        session.notes += [find_launcher().note] if find_launcher().note else []  # shown already
         session.run(Plan(sweep=options, budget=options.budget), RANKS)
-    theirs = next((row.library for row in session.rows if row.library in ("openmpi", "mpich")), "gloo")
+    libraries = {row.library for row in session.rows}
+    theirs = next((library for library in ("openmpi", "mpich", "gloo") if library in libraries), "")
     console.print(pivot_table(session.rows, theirs, console.width))
-    console.print(f"time, and how many times faster than {NAMES[theirs]}", style="dim")
+    if theirs:
+        console.print(f"time, and how many times faster than {NAMES[theirs]}", style="dim")
     out.mkdir(parents=True, exist_ok=True)
     (out / "sweep.json").write_text(to_json(session.result(short_options(options))))
-    for path in plot_rows(session.rows, out, "png"):
+    for path in plot_rows(session.rows, out, "png") if plot else ():
         console.print(f"plot: {path}", highlight=False)
     return bool(session.rows) and not any(row.wrong for row in session.rows)
 

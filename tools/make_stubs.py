@@ -38,7 +38,7 @@ def built() -> Iterator[str]:
 def main() -> int:
     """Exit status 1 if --check finds a difference."""
     if importlib.util.find_spec("pybind11_stubgen") is None:
-        raise SystemExit("pybind11-stubgen is missing: pip install 'pycollective[dev]'")
+        raise SystemExit("pybind11-stubgen is missing: `make lint` installs it")
     status = 0
     for module in built():
         stub, text = FOLDER / f"{module}.pyi", generate(module)

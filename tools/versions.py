@@ -1,4 +1,4 @@
-"""Try the wheel with the lowest and with the newest versions of its dependencies that pyproject.toml allows.
+"""Try the wheel with the lowest and with the newest versions of its dependencies that it allows.
 
 python tools/versions.py WHEEL FOLDER    # makes FOLDER/lowest and FOLDER/newest, two virtual environments
 
@@ -12,9 +12,9 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
+from importlib.metadata import PathDistribution
 from pathlib import Path
-
-from requirements import described, requirements
 
 LIMIT = 120  # seconds that one command may take
 
@@ -75,6 +75,12 @@ CASES: list[Case] = [
 ]
 
 
+def requirements(wheel: Path) -> list[str]:
+    """What the wheel depends on, without its extras."""
+    [folder] = [each for each in zipfile.Path(wheel).iterdir() if each.name.endswith(".dist-info")]
+    return [line for line in PathDistribution(folder).requires or () if "extra ==" not in line]
+
+
 def lowest(lines: list[str]) -> list[str]:
     """Every requirement at its lower bound: `numpy==1.24` for `numpy>=1.24,<3`."""
     found = []
@@ -100,7 +106,7 @@ def try_all(python: Path, folder: Path) -> None:
 
 def main(wheel: Path, folder: Path) -> None:
     """Make both environments and try them."""
-    own = requirements(described(), "")
+    own = requirements(wheel)
     for name, needs in (("lowest", lowest(own)), ("newest", ["--upgrade", *own])):
         home = folder / name
         venv.create(home, clear=True, with_pip=True)

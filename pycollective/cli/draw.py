@@ -1,4 +1,4 @@
-"""`pycollective draw`: compiled schedules as pictures (see schedule/drawing.py and schedule/graph.py)."""
+"""`pycollective draw`: compiled schedules as pictures (schedule/drawing.py, schedule/graph.py), or what these show."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
 from pycollective.errors import Error, TopologyError
 from pycollective.schedule import Placement, Schedule, compile, label
+from pycollective.schedule.drawing import step_times
+from pycollective.schedule.graph import traffic
+from pycollective.schedule.schedule import IN, OUT, Source, Target
+
+DEFAULT = Path("topology.png")
 
 
 @dataclass(frozen=True)
@@ -24,24 +30,81 @@ class Picture:
     graph: bool
 
 
-def draw(positional: Sequence[str] | None, named: Sequence[str] | None, out: Path, picture: Picture) -> int:
-    """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 for a wrong request."""
-    with refusing("plot"):
+def draw(
+    positional: Sequence[str] | None,
+    named: Sequence[str] | None,
+    picture: Picture,
+    json: Path | None,
+    plot: Path | None,
+) -> int:
+    """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 for a wrong request.
+
+    Args:
+        positional, named: the topologies.
+        picture: what is drawn besides.
+        json: where the data goes.
+        plot: the picture; None: DEFAULT, or no picture where there is `json`.
+    """
+    plot = plot or (None if json else DEFAULT)
+    with refusing("plot" if plot else ""):
         instances = selection.topologies(positional, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME or FILE.py")
         counts, wanted = selection.ranks(picture.ranks), selection.collectives(picture.collective)
         selection.having(instances, wanted)
-        outputs.check(out)
+        outputs.check(plot, json)
         cases = list(itertools.product(instances, wanted, counts))
         labels = [
             "-".join([label(instance), *[name] * (len(wanted) > 1), *[str(count)] * (len(counts) > 1)])
             for instance, name, count in cases
         ]
-        for (instance, name, count), path in zip(cases, outputs.pictures(out, labels), strict=True):
-            write(_compiled(instance, name, count, picture.root, picture.small), path, picture.graph)
-            print(path)
+        files = outputs.pictures(plot, labels) if plot else [None] * len(labels)
+        rows = []
+        for (instance, name, count), file in zip(cases, files, strict=True):
+            schedule = _compiled(instance, name, count, picture.root, picture.small)
+            rows += [describe(schedule)] if json else []
+            if file is not None:
+                write(schedule, file, picture.graph)
+                if json != outputs.STDOUT:
+                    print(file)
+        outputs.write_json(json, "pycollective-drawing/1", {"rows": rows})
     return 0
+
+
+def describe(schedule: Schedule) -> dict[str, Any]:
+    """What the pictures of a schedule show, as plain data: every step with its time, and the traffic between ranks."""
+    times = step_times(schedule)
+    steps = [
+        {
+            "rank": rank,
+            "step": number,
+            "time": times[rank][number],
+            "chunk": step.chunk,
+            "sources": [_place(source) for source in step.sources],
+            "targets": [_place(target) for target in step.targets],
+            "waits": [{"rank": wait.peer, "steps": wait.count} for wait in step.waits],
+            "line": step.line,
+        }
+        for rank, mine in enumerate(schedule.ranks)
+        for number, step in enumerate(mine.steps)
+    ]
+    return {
+        "topology": schedule.topology,
+        "collective": schedule.collective,
+        "ranks": schedule.size,
+        "root": schedule.root,
+        "small": schedule.small,
+        "chunks": schedule.chunks,
+        "steps": steps,
+        "traffic": [
+            {"from": giver, "to": taker, "chunks": count} for (giver, taker), count in sorted(traffic(schedule).items())
+        ],
+    }
+
+
+def _place(end: Source | Target) -> dict[str, Any]:
+    """Places are the rank's buffers, "in" and "out", or the numbers of cells of its scratch."""
+    return {"rank": end.rank, "place": {IN: "in", OUT: "out"}.get(end.place, end.place)}
 
 
 def _compiled(instance: object, collective: str, ranks: int, root: int, small: bool) -> Schedule:

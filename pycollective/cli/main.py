@@ -109,20 +109,31 @@ def verify(
 def draw(
     topology: Positional = None,
     named: Topology = None,
-    plot: Annotated[
-        Path, typer.Option("--plot", "--out", metavar="FILE", help="a .png, .svg or .pdf; of several, the stem")
-    ] = Path("topology.png"),
     ranks: Ranks = "8",
     collective: Collective = "allreduce",
     root: Root = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="who talks to whom only, without time")] = False,
+    json: Json = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            "--out",
+            metavar="FILE",
+            help="a .png, .svg or .pdf; of several, the stem",
+            show_default="topology.png; none with --json",
+        ),
+    ] = None,
 ) -> None:
-    """Draw who sends what to whom, step by step."""
+    """Draw who sends what to whom, step by step.
+
+    --json: every step with its time, chunk, sources, targets and waits, and how many chunks go from rank to rank.
+    """
     from pycollective.cli.draw import Picture as Drawn
     from pycollective.cli.draw import draw as draw_
 
-    raise typer.Exit(draw_(topology, named, plot, Drawn(ranks, collective, root, small, graph)))
+    raise typer.Exit(draw_(topology, named, Drawn(ranks, collective, root, small, graph), json, plot))
 
 
 @app.command(cls=Command)

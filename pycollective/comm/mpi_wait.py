@@ -70,7 +70,7 @@ def finish(
         watch: called now and then meanwhile; what it raises ends the waiting.
 
     Raises:
-        TimeoutError: not through in time. PeerLostError: MPI says who is gone. CommunicatorError: other errors of MPI.
+        TimeoutError: not completed in time. PeerLostError: MPI names who is gone. CommunicatorError: other errors.
     """
     request: Any = None
 

@@ -146,7 +146,7 @@ class SteppingTogether(Stepping):
         """There is nothing to wait for before the step."""
 
     def skip_synchronize(self) -> Any:
-        """Not to be had.
+        """Unavailable with op=Adasum.
 
         Raises:
             AssertionError: always.

@@ -33,3 +33,19 @@ def test_every_collective_runs_in_both_jobs() -> None:
     rows = ab.compare(sys.executable, sys.executable, cases, ranks=2, generations=1, rounds=1, budget=0.0)
     assert [r.case for r in rows] == cases
     assert all(r.ratio.rounds == 2 and r.before > 0 for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere/python", sys.executable], "nowhere/python is not a program"),
+        ([sys.executable, sys.executable, "--sizes", "8,x"], "'x'"),
+        ([sys.executable, sys.executable, "--collectives", "allreduse"], "allreduse: there are allreduce, "),
+    ],
+)
+def test_a_wrong_request_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ab.app(words)
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out, shown.err.count("\n")) == (2, "", 1)
+    assert told in shown.err

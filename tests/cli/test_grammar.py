@@ -94,6 +94,34 @@ def test_a_topology_is_named_by_position_or_by_option(command: str) -> None:
     assert told[0] == told[1] == told[2]
 
 
+def test_json_of_draw_is_what_the_pictures_show() -> None:
+    document = json.loads(pycollective("draw", "ring", "--ranks", "2,3", "--json").stdout)
+    assert document["schema"] == "pycollective-drawing/1"
+    assert list(Path().iterdir()) == [Path("mine.py")]  # no picture
+    two, three = document["rows"]
+    assert (two["ranks"], two["chunks"], three["ranks"], three["chunks"]) == (2, 2, 3, 3)
+    assert two["topology"] == "ring" and two["collective"] == "allreduce" and two["root"] is None
+    assert {(step["rank"], step["chunk"]) for step in three["steps"]} == {(r, c) for r in range(3) for c in range(3)}
+    first = next(step for step in three["steps"] if step["rank"] == 0)
+    assert first["step"] == first["time"] == 0
+    assert {"rank": 2, "place": "in"} in first["sources"] and first["targets"] == [{"rank": 0, "place": "out"}]
+    assert "topologies/ring.py:" in first["line"]
+    (row,) = json.loads(pycollective("draw", "tree", "--ranks", "7", "--json").stdout)["rows"]
+    for step in row["steps"]:  # a step runs after those that it waits for
+        for wait in step["waits"]:
+            awaited = [each for each in row["steps"] if each["rank"] == wait["rank"] and each["step"] < wait["steps"]]
+            assert len(awaited) == wait["steps"] and all(each["time"] < step["time"] for each in awaited)
+    assert three["traffic"] == [{"from": rank, "to": (rank + 1) % 3, "chunks": 4} for rank in range(3)]
+
+
+def test_draw_writes_data_and_picture() -> None:
+    words = ("draw", "ring", "--ranks", "2", "--plot", "x.svg")
+    alone = pycollective(*words, "--json").stdout
+    assert json.loads(alone)["rows"] and Path("x.svg").exists()
+    assert pycollective(*words, "--json", "x.json").stdout == "x.svg\n"
+    assert Path("x.json").read_text() == alone
+
+
 @pytest.mark.parametrize(
     "words", [["simulate", "ring", "--ranks", "4", "--sizes", "1K"], ["verify", "ring", "--ranks", "2"], ["topologies"]]
 )

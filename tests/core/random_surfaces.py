@@ -229,7 +229,7 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
     options = {
         "verify": {"--ranks": numbers[:3] + numbers, "--collective": names, "--topology": words, "--json": files,
                    "--plot": files},
-        "draw": {"--out": files, "--topology": words, "--graph": (), "--ranks": numbers,
+        "draw": {"--out": files, "--json": files, "--topology": words, "--graph": (), "--ranks": numbers,
                  "--collective": names, "--root": numbers, "--small": ()},
         "simulate": {"--collective": names, "--ranks": numbers, "--sizes": sizes, "--latency": rates,
         "--bandwidth": rates,

@@ -1,6 +1,6 @@
 """Whatever a public function is called with, it answers, or raises an error that states what was given and is expected.
 
-PYCOLLECTIVE_TEST_PUBLIC_CALLS sets how many random calls are made, PYCOLLECTIVE_TEST_SEED which.
+PC_TEST_PUBLIC_CALLS sets how many random calls are made, PC_TEST_SEED which.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from core.random_public_calls import CALLS
 from pycollective import CommunicatorError, local_world, optim, schedule
 from pycollective.optim import schedules
 
-TOTAL = int(os.environ.get("PYCOLLECTIVE_TEST_PUBLIC_CALLS", "1500"))
-SEED = os.environ.get("PYCOLLECTIVE_TEST_SEED", "1")
+TOTAL = int(os.environ.get("PC_TEST_PUBLIC_CALLS", "1500"))
+SEED = os.environ.get("PC_TEST_SEED", "1")
 SHARES = {"communicators": 0.35, "schedules": 0.15, "optimizers": 0.2, "cli": 0.05, "hvd": 0.15, "c10d": 0.1}
 """Of the calls, by surface."""
 NEEDS_TORCH = ("hvd", "c10d", "communicators", "optimizers")

@@ -1,6 +1,6 @@
 """Whatever `pycollective._core` is called with, it answers or raises: no signal, no hang.
 
-PYCOLLECTIVE_TEST_PRIVATE_CALLS sets how many calls are made, PYCOLLECTIVE_TEST_SEED which.
+PC_TEST_PRIVATE_CALLS sets how many calls are made, PC_TEST_SEED which.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from core.random_driver import run_blocks
 from core.random_private_calls import CALLS, UNCHECKED, targets
 from pycollective import _core
 
-TOTAL = int(os.environ.get("PYCOLLECTIVE_TEST_PRIVATE_CALLS", "2000"))
-SEED = os.environ.get("PYCOLLECTIVE_TEST_SEED", "1")
+TOTAL = int(os.environ.get("PC_TEST_PRIVATE_CALLS", "2000"))
+SEED = os.environ.get("PC_TEST_SEED", "1")
 PROCESSES = 2
 
 

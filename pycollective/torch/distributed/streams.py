@@ -95,7 +95,7 @@ class StreamWork(dist.Work):
         """Let the current stream wait for the call. The host waits only with a timeout, then until it has completed.
 
         Raises:
-            pycollective.TimeoutError: not through in time. What has gone wrong on the communicator's device by now.
+            pycollective.TimeoutError: not completed in time. What has gone wrong on the communicator's device by now.
         """
         if isinstance(timeout, timedelta) and timeout:
             self._block(timeout.total_seconds())

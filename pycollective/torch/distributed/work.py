@@ -114,7 +114,7 @@ class Work(dist.Work):
             timeout: how long at most; None or zero waits for the call's own deadline.
 
         Raises:
-            pycollective.TimeoutError: not through in time. Whatever the call raised.
+            pycollective.TimeoutError: not completed in time. Whatever the call raised.
         """
         self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
         if self._error is not None:

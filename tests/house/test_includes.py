@@ -1,0 +1,55 @@
+"""Includes run downward; and the check of that notices when they do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import includes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write(root: Path, name: str, text: str) -> None:
+    file = root / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def problems_of(root: Path, name: str, text: str) -> list[str]:
+    for folder in ("base", "window"):
+        (root / "csrc" / folder).mkdir(parents=True, exist_ok=True)
+    write(root, name, text)
+    return includes.check(root)
+
+
+def test_this_repository_keeps_its_layers() -> None:
+    assert includes.check(ROOT) == []
+
+
+def test_the_check_sees_this_repository() -> None:
+    """An empty report must not mean that nothing was read."""
+    assert len(list((ROOT / "csrc").rglob("*.h"))) > 5
+
+
+def test_the_script_runs_as_the_hook_runs_it() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "tools/includes.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_downward_includes_are_let_be(tmp_path: Path) -> None:
+    text = '#include "base/status.h"\n#include <vector>\n#include "here.h"'
+    assert problems_of(tmp_path, "csrc/window/a.h", text) == []
+
+
+def test_upward_includes_and_circles_are_refused(tmp_path: Path) -> None:
+    assert problems_of(tmp_path, "csrc/base/a.h", '// one\n#  include "window/b.h"') == [
+        "csrc/base/a.h:2: base must not include window"
+    ]
+    write(tmp_path, "csrc/base/a.h", "")
+    write(tmp_path, "csrc/window/b.h", '#include "executor/c.h"')
+    write(tmp_path, "csrc/executor/cpu/c.h", '#include "window/b.h"')
+    assert includes.check(tmp_path) == ["csrc/executor/cpu/c.h:1: executor and window include each other"]
+    write(tmp_path, "csrc/attic/a.cpp", "")
+    assert any("'attic' has no level" in problem for problem in includes.check(tmp_path))

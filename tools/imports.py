@@ -1,0 +1,152 @@
+"""Refuses upward imports and import circles between the Python files: names each and exits with 1.
+
+python tools/imports.py             # checks pycollective/ and bench/, which is pycollective.bench when installed
+python tools/imports.py --update    # writes tools/import_circles.txt anew, if no circle has grown
+python tools/imports.py FOLDER      # the sources of another folder
+
+Layers are import-linter's contracts in pyproject.toml. What these cannot express is checked here: circles between
+single files, and who may import the package's front door and its compiled modules. Imports inside functions count;
+for circles, imports that only a type checker sees do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import grimp
+from importlinter.cli import lint_imports
+
+HOME = Path(__file__).resolve().parent.parent
+ROOT = "pycollective"
+COMPILED = {"_core", "_cuda"}
+"""Modules that are not files of Python, so that an import of one looks like one of the package itself."""
+MAY_IMPORT_ROOT = {"bench", "cli", "optim", "torch"}
+MAY_IMPORT_COMPILED = MAY_IMPORT_ROOT | {"comm", "engine"}
+
+Circle = tuple[str, ...]
+"""The modules of a strongly connected component, sorted."""
+
+
+def lay_out(home: Path, folder: Path) -> None:
+    """Fill `folder` with links to the sources under `home` as the installed package has them."""
+    package = folder / ROOT
+    package.mkdir()
+    for entry in [*(home / ROOT).iterdir(), home / "bench"]:
+        if entry.exists() and not (package / entry.name).exists():
+            (package / entry.name).symlink_to(entry)
+
+
+def read_graph() -> grimp.ImportGraph:
+    """Which file imports which, at run time."""
+    graph = grimp.build_graph(ROOT, cache_dir=None, exclude_type_checking_imports=True)
+    annotated = grimp.build_graph(ROOT, cache_dir=None)
+    # The front door's __getattr__ loads by name what type checkers see imported there.
+    for imported in annotated.find_modules_directly_imported_by(ROOT):
+        graph.add_import(importer=ROOT, imported=imported)
+    for importer in graph.find_modules_that_directly_import(ROOT):
+        if not names_of_root(graph, importer) - COMPILED:
+            graph.remove_import(importer=importer, imported=ROOT)
+    return graph
+
+
+def names_of_root(graph: grimp.ImportGraph, importer: str) -> set[str]:
+    """What a module imports from the package itself: names that are no files; "" for the package as a whole."""
+    path = Path(*importer.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    lines = {details["line_number"] for details in graph.get_import_details(importer=importer, imported=ROOT)}
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.lineno in lines:
+            names |= {alias.name for alias in node.names if f"{ROOT}.{alias.name}" not in graph.modules}
+        elif isinstance(node, ast.Import) and node.lineno in lines:
+            names |= {alias.name.partition(".")[2] for alias in node.names if alias.name.split(".")[0] == ROOT}
+    return names
+
+
+def check_root() -> Iterator[str]:
+    """Every import of the front door or of a compiled module by a part that must not have it."""
+    graph = grimp.build_graph(ROOT, cache_dir=None)
+    for importer in sorted(graph.find_modules_that_directly_import(ROOT)):
+        part = importer.split(".")[1]
+        names = names_of_root(graph, importer)
+        if names & COMPILED and part not in MAY_IMPORT_COMPILED:
+            yield f"{importer}: {part} must not import {min(names & COMPILED)}"
+        if names - COMPILED and part not in MAY_IMPORT_ROOT:
+            yield f"{importer}: {part} must not import {ROOT} itself"
+
+
+def find_circles(graph: grimp.ImportGraph) -> list[Circle]:
+    """The strongly connected components with more than one file."""
+    found = set()
+    for module in graph.modules:
+        others = graph.find_upstream_modules(module) & graph.find_downstream_modules(module)
+        if others:
+            found.add(tuple(sorted({module, *others})))
+    return sorted(found)
+
+
+def read_circles(file: Path) -> list[Circle]:
+    """The circles that are known: paragraphs with a module a line."""
+    text = file.read_text() if file.exists() else ""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return [tuple(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n") if paragraph.strip()]
+
+
+def write_circles(file: Path, circles: Iterable[Circle]) -> None:
+    """What `read_circles` reads; no file if there are none."""
+    paragraphs = [
+        "# Import circles that are still there; the list may only shrink: `python tools/imports.py --update`."
+    ]
+    paragraphs += ["\n".join(circle) for circle in circles]
+    if len(paragraphs) > 1:
+        file.write_text("\n\n".join(paragraphs) + "\n")
+    else:
+        file.unlink(missing_ok=True)
+
+
+def check_circles(graph: grimp.ImportGraph, known: list[Circle], update: bool) -> Iterator[str]:
+    """Every circle that is not within a known one, and, unless `update`, every known one that has become smaller."""
+    found = find_circles(graph)
+    for circle in found:
+        if not any(set(circle) <= set(each) for each in known):
+            yield f"import circle of {len(circle)} files:"
+            yield from (f"  {line}" for line in sorted(imports_within(graph, circle)))
+    for circle in known:
+        if not update and circle not in found:
+            yield f"the import circle of {circle[0]} is smaller than listed: run `python tools/imports.py --update`"
+
+
+def imports_within(graph: grimp.ImportGraph, circle: Circle) -> Iterator[str]:
+    """Each import between the files of a circle, with its line."""
+    for importer in circle:
+        for imported in graph.find_modules_directly_imported_by(importer) & set(circle):
+            for details in graph.get_import_details(importer=importer, imported=imported) or ({"line_number": 0},):
+                yield f"{importer}:{details['line_number']} imports {imported}"
+
+
+def main(home: Path, update: bool) -> int:
+    """The exit status for the sources under `home`."""
+    file = home / "tools" / "import_circles.txt"
+    known = read_circles(file)
+    with tempfile.TemporaryDirectory() as folder:
+        lay_out(home, Path(folder))
+        os.chdir(folder)  # where import-linter looks first
+        status = lint_imports(str(HOME / "pyproject.toml"), no_cache=True, no_logo=True)
+        graph = read_graph()
+        problems = [*check_root(), *check_circles(graph, known, update)]
+        os.chdir(home)
+    if update and not problems:
+        known = find_circles(graph)
+        write_circles(file, known)
+    print("\n".join(problems) or f"no import circle beside the {len(known)} in {file.relative_to(home)}")
+    return int(status or bool(problems))
+
+
+if __name__ == "__main__":
+    folders = [word for word in sys.argv[1:] if word != "--update"]
+    sys.exit(main(Path(*folders).resolve() if folders else HOME, "--update" in sys.argv))
