@@ -14,7 +14,7 @@ from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
 from pycollective.comm.planner import Planner
 from pycollective.comm.request import KIND, CallRequest
-from pycollective.comm.segments import KINDS, Exchange, scratch_bytes, setting, share_segment
+from pycollective.comm.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.shrink import shrink
 from pycollective.comm.teams import make_team, set_patience
 from pycollective.errors import CommunicatorError, Error, MismatchError, PeerLostError, TimeoutError
@@ -99,8 +99,7 @@ class HostTeam:
         Raises:
             CommunicatorError: no kind of shared memory works; says why for each.
         """
-        kinds = ("local",) if self.group.threads else KINDS
-        segment = share_segment(self.exchange, self.group.rank, range(self.group.size), nbytes, kinds)
+        segment = share_segment(self.exchange, self.group.rank, range(self.group.size), nbytes, self.group.threads)
         assert segment is not None  # every rank is a member
         return segment
 
@@ -192,7 +191,7 @@ def connect(
     said = exchange(mine.encode())
     scratch, tile, staged_tile = (float(text) for text in said[members[0] if members else position].split())
     nbytes = _core.Team.segment_bytes(len(members), int(scratch)) if members else 0
-    segment = share_segment(exchange, position, members, nbytes, ("local",) if threads else KINDS)
+    segment = share_segment(exchange, position, members, nbytes, threads)
     team = None
     if segment is not None:
         assert group is not None

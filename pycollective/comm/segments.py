@@ -14,6 +14,11 @@ KINDS = ("memfd", "posix_shm")
 """Shared memory between processes, in the order in which it is tried."""
 
 
+def kinds(threads: bool) -> Sequence[str]:
+    """The kinds of shared memory to try, in this order."""
+    return ("local",) if threads else KINDS
+
+
 def setting(name: str) -> float:
     """The value of an environment variable of the core."""
     return {variable: value for variable, _, value, _ in _core.settings()}[name]
@@ -25,7 +30,7 @@ def scratch_bytes() -> int:
 
 
 def share_segment(
-    exchange: Exchange, position: int, members: Sequence[int], nbytes: int, kinds: Sequence[str]
+    exchange: Exchange, position: int, members: Sequence[int], nbytes: int, threads: bool = False
 ) -> _core.Segment | None:
     """Collective: one segment for the ranks at `members` (positions in the exchange); the first of them makes it.
 
@@ -37,7 +42,7 @@ def share_segment(
         position: this rank's position in it.
         members: the positions that share with this one; empty for a bystander.
         nbytes: size of the segment.
-        kinds: kinds of shared memory to try, in this order.
+        threads: whether the ranks are threads of this process.
 
     Returns:
         the segment, mapped; None for a bystander.
@@ -46,7 +51,7 @@ def share_segment(
         CommunicatorError: no kind of shared memory works; says why for each.
     """
     reasons: list[str] = []
-    for kind in kinds:
+    for kind in kinds(threads):
         segment, token, problem = None, "", ""
         try:
             if members and position == members[0]:

@@ -11,7 +11,7 @@ import time
 
 from pycollective import _core
 from pycollective.comm.group import Group
-from pycollective.comm.segments import KINDS
+from pycollective.comm.segments import kinds
 from pycollective.comm.teams import make_team, set_patience
 from pycollective.errors import CommunicatorError
 
@@ -64,8 +64,9 @@ def _find(
         ready = [rank for rank in living if flags[rank] >= ROUND * number + READY]
         late = time.monotonic() > deadline
         if ready[:1] == [group.rank] and (ready == living or late):
-            kind = "local" if group.threads else KINDS[0]
-            segment = _core.Segment.create(kind, _core.Team.segment_bytes(len(ready), team.scratch_bytes))
+            segment = _core.Segment.create(
+                kinds(group.threads)[0], _core.Team.segment_bytes(len(ready), team.scratch_bytes)
+            )
             team.set_mail(f"{number} {segment.token()} {','.join(map(str, ready))}")
             team.set_survivor(ROUND * number + CALLED)
             return segment, ready

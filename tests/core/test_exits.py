@@ -261,10 +261,9 @@ def use_windows_for_ever(comm: Communicator, link: Connection, kind: str) -> Non
 
 def use_only(kind: str) -> None:
     """One kind of shared memory, as on a machine that lacks the others."""
-    from pycollective.comm import subsets, teams, windows
+    from pycollective.comm import segments
 
-    for module in (subsets, teams, windows):
-        module.KINDS = (kind,)  # type: ignore[attr-defined]
+    segments.KINDS = (kind,)
 
 
 def fill_shared_memory(comm: Communicator, link: Connection) -> float:

@@ -138,7 +138,7 @@ try:
 except PermissionError:
     pass
 import torch, torch.distributed as dist, pycollective.torch
-from pycollective.comm import subsets, teams, windows
+from pycollective.comm import segments
 dist.init_process_group("pycollective")
 me = dist.get_rank()
 x = torch.tensor([me + 1.0])
@@ -147,8 +147,7 @@ work = dist.isend(x * (me + 1), 1 - me)
 dist.recv(x, 1 - me)
 work.wait()
 print(x.item())
-for module in (subsets, teams, windows):
-    module.KINDS = ("memfd",)  # nor /dev/shm
+segments.KINDS = ("memfd",)  # nor /dev/shm
 try:
     dist.new_group()
 except RuntimeError as error:

@@ -151,11 +151,11 @@ def test_two_that_die_at_once() -> None:
 
 
 def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
-    from pycollective.comm import subsets
+    from pycollective.comm import shrink
     from pycollective.torch import basics
 
     training = Training(hvd, {1: 5}, "step")
-    home = basics if moment == "init" else subsets
+    home = basics if moment == "init" else shrink
     part = getattr(home, moment)
 
     def fatal(*arguments: Any) -> Any:

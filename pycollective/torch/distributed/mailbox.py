@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycollective.comm.segments import KINDS, Exchange, share_segment
+from pycollective.comm.segments import Exchange, share_segment
 
 SLOTS = 128
 """Messages from one rank to another that can be announced and not yet taken."""
@@ -26,7 +26,7 @@ class Mailbox:
 
     def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
         nbytes = 8 * size * size * (2 * SLOTS + 1)
-        memory = share_segment(exchange, rank, range(size), nbytes, KINDS)
+        memory = share_segment(exchange, rank, range(size), nbytes)
         words = np.frombuffer(memory, np.uint64).reshape(size, size, 2 * SLOTS + 1)  # type: ignore[call-overload]
         self._outgoing = words[rank]  # [receiver]
         self._incoming = words[:, rank]  # [sender]
