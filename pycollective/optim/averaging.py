@@ -57,12 +57,12 @@ class Averaging:
         """Collective: all of the optimizer's state but the parameters becomes the root's on every rank."""
         raise NotImplementedError
 
-    def _taken_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """The state as (what JSON can say, what is kept -> parameter's name -> array)."""
         raise NotImplementedError
 
-    def _put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Take over what `_taken_apart` returned; as `load_state_dict`."""
+    def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+        """Take over what `take_apart` returned; as `load_state_dict`."""
         raise NotImplementedError
 
     def _average(self, grads: Arrays | None) -> dict[str, Any]:

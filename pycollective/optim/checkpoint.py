@@ -73,7 +73,7 @@ def _checked(path: str | os.PathLike[str], optimizer: Averaging) -> Path:
 
 
 def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
-    state, kept = optimizer._taken_apart()
+    state, kept = optimizer.take_apart()
     content = {
         **{f"parameters/{name}": _to_numpy(name, array) for name, array in named(optimizer.params).items()},
         **{f"{slot}/{name}": _to_numpy(name, array) for slot in kept for name, array in kept[slot].items()},
@@ -124,9 +124,9 @@ def _restore(path: Path, optimizer: Averaging) -> Any:
     }
     if stored:
         raise ValueError(f"{path} has more than these parameters: {', '.join(sorted(stored))}")
-    if about["state"].keys() != optimizer._taken_apart()[0].keys():
+    if about["state"].keys() != optimizer.take_apart()[0].keys():
         raise ValueError(f"{path} is of another kind of optimizer")
-    optimizer._put_together(about["state"], kept)
+    optimizer.put_together(about["state"], kept)
     copy_into(params, found)
     return about["extra"]
 

@@ -90,14 +90,14 @@ class DistributedOptimizer(Averaging):
 
     def broadcast_optimizer_state(self, root: int = 0) -> None:
         """Collective: options, overrides and the state of all parameters become the root's on every rank."""
-        plain, arrays = self._taken_apart()
+        plain, arrays = self.take_apart()
         kinds = [(slot, name, _kind(x)) for slot, values in arrays.items() for name, x in values.items()]
         plain, kinds = broadcast_object((plain, kinds), root, self.comm)
         received: dict[str, dict[str, Any]] = {}
         for slot, name, kind in kinds:
             mine = arrays[slot][name] if self.comm.rank == root else self._room(name, kind)
             received.setdefault(slot, {})[name] = self.comm.broadcast(mine, root)
-        self._put_together(plain, received)
+        self.put_together(plain, received)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the parameters; steps write into none of it.
@@ -136,7 +136,8 @@ class DistributedOptimizer(Averaging):
                     raise ValueError(f"{slot} of {name!r} has shape {tuple(value.shape)}")
         self.options, self.overrides, self._state = options, overrides, kept
 
-    def _taken_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """See Averaging."""
         plain = self.state_dict()
         arrays: dict[str, dict[str, Any]] = {}
         for name, own in plain["state"].items():
@@ -145,7 +146,8 @@ class DistributedOptimizer(Averaging):
                 arrays.setdefault(slot, {})[name] = xp.asarray(own.pop(slot))
         return plain, arrays
 
-    def _put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+    def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+        """See Averaging."""
         kept = {name: dict(own) for name, own in plain["state"].items()}
         for slot, values in arrays.items():
             for name, array in values.items():

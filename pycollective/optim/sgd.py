@@ -138,12 +138,14 @@ class DistributedSGD(Averaging):
         self._set(**numbers)
         self._velocity = velocity
 
-    def _taken_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """See Averaging."""
         state = self.state_dict()
         velocity = state.pop("velocity")
         return state, {} if velocity is None else {"velocity": named(velocity)}
 
-    def _put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+    def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
+        """See Averaging."""
         velocity = contained(arrays["velocity"], self.params) if arrays else None
         self.load_state_dict({**plain, "velocity": velocity})
 

@@ -73,13 +73,13 @@ def DistributedOptimizer(
         raise ValueError(f"op is Average, Sum, Adasum, Min, Max or Product, not {op!r}")
     named = _named(optimizer, named_parameters)
     group_of = _group_parameters([p for _, p in named if p.requires_grad], groups)
-    base = optimizer._base if isinstance(optimizer, Stepping) else type(optimizer)
+    base = optimizer.wrapped_class if isinstance(optimizer, Stepping) else type(optimizer)
     mixed_in = SteppingTogether if op == Adasum else Stepping
-    made_of: Any = type(base.__name__, (mixed_in, base), {"_base": base, "__module__": base.__module__})
+    made_of: Any = type(base.__name__, (mixed_in, base), {"wrapped_class": base, "__module__": base.__module__})
     made: Any = made_of.__new__(made_of)
     made.__dict__.update(optimizer.__dict__)
     made.__dict__.pop("step", None)  # of a scheduler that has wrapped the optimizer's
-    made._start(optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
+    made.start_reducing(optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
                 sparse_as_dense, process_set)  # fmt: skip
     return made
 

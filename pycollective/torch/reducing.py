@@ -46,7 +46,7 @@ class Reducing:
 
     param_groups: list[dict[str, Any]]
 
-    def _start(
+    def start_reducing(
         self,
         optimizer: torch.optim.Optimizer,
         named: list[tuple[str, torch.Tensor]],
@@ -75,9 +75,9 @@ class Reducing:
         self._hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle] = {}
         self._agreement: Agreement | None = None
         self._windows: GradientWindows | None = None
-        self._made_of: list[Any] = [optimizer]
+        self.made_of: list[Any] = [optimizer]
         if isinstance(optimizer, Reducing):
-            self._made_of += optimizer._made_of
+            self.made_of += optimizer.made_of
         for name, p in named:
             self._know(name, p)
         self._watch()
@@ -103,7 +103,7 @@ class Reducing:
         for p, gradient in self._gradients.items():
             if gradient.finish is not None:  # of a step that was broken off; what is under way may still change it
                 p.grad = None
-        self._reset()
+        self.reset_reduction()
         _unhook(self._hooks)
         self._replaced = True
 
@@ -126,7 +126,7 @@ class Reducing:
 
     # -- reducing --------------------------------------------------------------------------------------------------
 
-    def _accumulated(self, p: torch.Tensor) -> None:
+    def note_accumulated(self, p: torch.Tensor) -> None:
         """A backward pass has added to a gradient."""
         gradient = self._gradients[p]
         if gradient.passes <= 0 or gradient.finish is not None:
@@ -191,7 +191,7 @@ class Reducing:
                     self._reduce_rest()
                     self._finish()
             finally:
-                self._reset()
+                self.reset_reduction()
         self._synchronized = True
 
     def _agree(self) -> Agreement:
@@ -256,7 +256,7 @@ class Reducing:
     def _under_way(self) -> bool:
         return any(gradient.finish is not None for gradient in self._gradients.values())
 
-    def _reset(self) -> None:
+    def reset_reduction(self) -> None:
         for gradient in self._gradients.values():
             gradient.finish, gradient.passes, gradient.spoilt = None, self.backward_passes_per_step, False
 
@@ -267,7 +267,7 @@ def _hook(me: weakref.ref[Reducing]) -> Callable[[torch.Tensor], None]:
     def accumulated(p: torch.Tensor) -> None:
         optimizer = me()
         if optimizer is not None:
-            optimizer._accumulated(p)
+            optimizer.note_accumulated(p)
 
     return accumulated
 

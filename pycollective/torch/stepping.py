@@ -17,10 +17,10 @@ from pycollective.torch.reducing import Reducing
 
 
 class Stepping(Reducing):
-    """Mixed into an optimizer's own class, `_base`: its methods on the gradients of all ranks."""
+    """Mixed into an optimizer's own class, `wrapped_class`: its methods on the gradients of all ranks."""
 
     state: dict[Any, Any]
-    _base: Any
+    wrapped_class: Any
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -58,11 +58,13 @@ class Stepping(Reducing):
                 )
             self.synchronize()
         self._synchronized = self._scaling = False
-        for optimizer in self._made_of:
+        for optimizer in self.made_of:
             optimizer._opt_called = True  # asked for by their learning rate schedulers
-        return self._base.step(self) if closure is None else self._base.step(self, self._reducing(closure))
+        if closure is None:
+            return self.wrapped_class.step(self)
+        return self.wrapped_class.step(self, self._reducing(closure))
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch would call the hooks of a step here and in _base's again
+    step.hooked = True  # type: ignore[attr-defined]  # torch would call the hooks of a step here and in wrapped_class's again
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -113,7 +115,7 @@ class Stepping(Reducing):
             gradient.passes = self.backward_passes_per_step
         keep = not set_to_none and self._windows is not None and self._communicates
         if not keep or not self._windows.zero(self._own()):  # type: ignore[union-attr]
-            self._base.zero_grad(self, set_to_none)
+            self.wrapped_class.zero_grad(self, set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over so many backward passes from the next step on."""
@@ -123,15 +125,15 @@ class Stepping(Reducing):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As of the optimizer itself; reductions that are under way are forgotten."""
-        self._reset()
+        self.reset_reduction()
         self._synchronized, self._should_synchronize = False, True
-        self._base.load_state_dict(self, *args, **kwargs)
-        for optimizer in self._made_of:  # a learning rate scheduler may have been made of them
+        self.wrapped_class.load_state_dict(self, *args, **kwargs)
+        for optimizer in self.made_of:  # a learning rate scheduler may have been made of them
             optimizer.state, optimizer.param_groups = self.state, self.param_groups
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled and copied as an optimizer of the base class."""
-        return _bare, (self._base,), self._base.__getstate__(self)
+        return _bare, (self.wrapped_class,), self.wrapped_class.__getstate__(self)
 
 
 class SteppingTogether(Stepping):
@@ -161,8 +163,8 @@ class SteppingTogether(Stepping):
         """
         self._refuse_if_replaced()
         before = {p: p.detach().clone() for p in self._gradients}
-        loss = self._base.step(self) if closure is None else self._base.step(self, closure)
-        for optimizer in self._made_of:
+        loss = self.wrapped_class.step(self) if closure is None else self.wrapped_class.step(self, closure)
+        for optimizer in self.made_of:
             optimizer._opt_called = True
         if not self._communicates:
             return loss

@@ -37,7 +37,7 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    rendezvous._TORCHS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # if autoload was there
+    rendezvous.TORCH_RENDEZVOUS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # if autoload was there
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.register()
     kept.register()

@@ -26,21 +26,21 @@ class MpiMessages:
     def __init__(self, comm: Any, timeout: float) -> None:
         from mpi4py import MPI
 
-        self._mpi: Any = MPI
+        self.mpi: Any = MPI
         self._comm, self.timeout = comm, timeout
         self._most = int(comm.Get_attr(MPI.TAG_UB))
 
     def send(self, data: Any, dest: int, tag: int) -> MpiMessage:
         """Start sending a one-dimensional uint8 tensor."""
         self._check(dest, tag)
-        return MpiMessage(self, self._comm.Isend([_bytes(data), self._mpi.BYTE], dest, tag), data)
+        return MpiMessage(self, self._comm.Isend([_bytes(data), self.mpi.BYTE], dest, tag), data)
 
     def receive(self, data: Any, source: int | None, tag: int) -> MpiMessage:
         """Start receiving into a one-dimensional uint8 tensor, from `source` or (None) from whoever sends first."""
         if source is not None:
             self._check(source, tag)
-        peer = self._mpi.ANY_SOURCE if source is None else source
-        return MpiMessage(self, self._comm.Irecv([_bytes(data), self._mpi.BYTE], peer, tag), data, receives=True)
+        peer = self.mpi.ANY_SOURCE if source is None else source
+        return MpiMessage(self, self._comm.Irecv([_bytes(data), self.mpi.BYTE], peer, tag), data, receives=True)
 
     def _check(self, peer: int, tag: int) -> None:
         if not 0 <= peer < self._comm.Get_size():
@@ -50,7 +50,7 @@ class MpiMessages:
 
     def close(self) -> None:
         """Collective."""
-        if self._comm is not None and not self._mpi.Is_finalized():
+        if self._comm is not None and not self.mpi.Is_finalized():
             self._comm.Free()
         self._comm = None
 
@@ -76,7 +76,7 @@ class MpiMessage:
         return self._done
 
     def _look(self) -> None:
-        mpi = self._box._mpi
+        mpi = self._box.mpi
         status = mpi.Status()
         if not self._request.Test(status):
             return

@@ -20,8 +20,8 @@ from pycollective.comm.communicator import Communicator
 from pycollective.errors import BootstrapError
 
 SCHEME = "pycollective"
-_TORCHS = importlib.import_module("torch.distributed.rendezvous")  # `dist.rendezvous` is a function
-_DEFAULT_TIMEOUT: timedelta = _TORCHS.default_pg_timeout
+TORCH_RENDEZVOUS = importlib.import_module("torch.distributed.rendezvous")  # `dist.rendezvous` is a function
+_DEFAULT_TIMEOUT: timedelta = TORCH_RENDEZVOUS.default_pg_timeout
 
 Answer = Iterator[tuple[Any, int, int]]
 
@@ -32,8 +32,8 @@ def register() -> None:
     torch's default, "env://", wants RANK in the environment, which mpirun does not set. `pycollective run` does; its
     ranks still meet at our store, which listens on the loopback only.
     """
-    _TORCHS.register_rendezvous_handler(SCHEME, meet)
-    from_environment = _TORCHS._rendezvous_handlers["env"]
+    TORCH_RENDEZVOUS.register_rendezvous_handler(SCHEME, meet)
+    from_environment = TORCH_RENDEZVOUS._rendezvous_handlers["env"]
 
     def handler(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
         may = "rank=" not in url and ("RANK" not in os.environ or "PYCOLLECTIVE_RANK" in os.environ)
@@ -41,7 +41,7 @@ def register() -> None:
         answer: Answer = meet(url, timeout) if ours else from_environment(url, timeout=timeout, **more)
         return answer
 
-    _TORCHS._rendezvous_handlers["env"] = handler
+    TORCH_RENDEZVOUS._rendezvous_handlers["env"] = handler
 
 
 _KINDS = ("mpi", "pycollective", "horovod", "slurm")

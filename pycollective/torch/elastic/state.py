@@ -144,11 +144,11 @@ class StateHandler:
 
     def save(self) -> None:
         """Keep a copy."""
-        self._saved = copy.deepcopy(self.value.state_dict())
+        self.saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
         """Go back to the copy."""
-        self.value.load_state_dict(copy.deepcopy(self._saved))  # an optimizer goes on to change what it was given
+        self.value.load_state_dict(copy.deepcopy(self.saved))  # an optimizer goes on to change what it was given
 
     def sync(self) -> None:
         """Collective: as on rank 0."""
@@ -173,7 +173,7 @@ class OptimizerStateHandler(StateHandler):
 
     def reset(self) -> None:
         if isinstance(self.value, Reducing):
-            self.value._reset()  # what was being reduced never will be
+            self.value.reset_reduction()  # what was being reduced never will be
 
 
 class SamplerStateHandler(StateHandler):
@@ -240,12 +240,12 @@ class TorchState(ObjectState):
         super().restore()
 
     def kept(self) -> Any:
-        return {**super().kept(), "parts": {name: handler._saved for name, handler in self._handlers.items()}}
+        return {**super().kept(), "parts": {name: handler.saved for name, handler in self._handlers.items()}}
 
     def take_kept(self, content: Any) -> None:
         _same_names("parts", self._handlers, content)
         for name, handler in self._handlers.items():
-            handler._saved = content["parts"][name]
+            handler.saved = content["parts"][name]
         super().take_kept(content)
 
     def sync(self) -> None:
