@@ -11,9 +11,8 @@ from typing import Any
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
 from pycollective.errors import Error, TopologyError
-from pycollective.schedule import Placement, Schedule, compile, label
-from pycollective.schedule.drawing import step_times
-from pycollective.schedule.graph import traffic
+from pycollective.schedule import Placement, Schedule, compile, drawing, label
+from pycollective.schedule import graph as graphs
 from pycollective.schedule.schedule import IN, OUT, Source, Target
 
 DEFAULT = Path("topology.png")
@@ -73,7 +72,7 @@ def draw(
 
 def describe(schedule: Schedule) -> dict[str, Any]:
     """What the pictures of a schedule show, as plain data: every step with its time, and the traffic between ranks."""
-    times = step_times(schedule)
+    times = drawing.step_times(schedule)
     steps = [
         {
             "rank": rank,
@@ -97,7 +96,8 @@ def describe(schedule: Schedule) -> dict[str, Any]:
         "chunks": schedule.chunks,
         "steps": steps,
         "traffic": [
-            {"from": giver, "to": taker, "chunks": count} for (giver, taker), count in sorted(traffic(schedule).items())
+            {"from": giver, "to": taker, "chunks": count}
+            for (giver, taker), count in sorted(graphs.traffic(schedule).items())
         ],
     }
 
@@ -119,7 +119,4 @@ def _compiled(instance: object, collective: str, ranks: int, root: int, small: b
 
 def write(schedule: Schedule, path: Path, graph: bool = False) -> None:
     """The picture of a schedule, into a file: over time, or who talks to whom."""
-    from pycollective.schedule import drawing
-    from pycollective.schedule import graph as graphs
-
     (graphs.draw if graph else drawing.draw)(schedule, path)
