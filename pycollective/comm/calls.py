@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from pycollective import _core, checks
+from pycollective import checks
 from pycollective.comm.arrays import shape_of
+from pycollective.schedule.collectives import NUMBERS
 
-KIND = {name: number for number, name in enumerate(_core.collectives())}
+KIND = NUMBERS
 """The core's numbers of the collectives."""
 
 _MOST = (1 << 31) - 1  # of what the core takes for a rank

@@ -13,13 +13,13 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.arrays import numpy_dtype
-from pycollective.comm.calls import KIND
 from pycollective.comm.mpi_rail import MpiRail
 from pycollective.comm.operators import NAMES, Op
 from pycollective.comm.teams import setting
 from pycollective.errors import CommunicatorError, NestedCallError, TimeoutError
+from pycollective.schedule.collectives import CALLS, Collective
 
-_NAMES = {number: name for name, number in KIND.items()}
+_ROWS = tuple(CALLS.values())
 
 
 class _Flight:
@@ -81,30 +81,30 @@ class RailCalls:
         if self._closed:
             raise CommunicatorError("the communicator was freed")
         self.require_turn()
-        name, limit = _NAMES[kind], _seconds(timeout)
+        row, limit = _ROWS[kind], _seconds(timeout)
         source, target = _as_numpy(x), _as_numpy(out)
-        if out is None and name in ("allreduce", "broadcast") and source is not None:
+        like_input = not row.in_blocks and row.has_output(self.rank, root) and row.has_result(self.rank)
+        if out is None and like_input and source is not None:
             out = target = np.empty(source.shape, source.dtype)
-        self._check(name, source, target, op, root)
-        arguments = self._arguments(name, source, target, op, root, counts, scale)
-        arguments[3]["seconds"] = limit
+        self._check(row, source, target, op, root)
+        more = self._arguments(row, op, root, counts, scale) | {"seconds": limit}
         if nonblocking or self._thread is not None:
-            future = self._worker().submit(self._run, *arguments)
+            future = self._worker().submit(self._run, row, source, target, more)
             if nonblocking:
                 return _Flight(future)
             future.result()
         else:
-            self._run(*arguments)
+            self._run(row, source, target, more)
         return out
 
-    def _check(self, name: str, x: Any, out: Any, op: str | Op, root: int) -> None:
-        if name in ("broadcast", "reduce", "gather", "scatter") and not 0 <= root < self.size:
+    def _check(self, row: Collective, x: Any, out: Any, op: str | Op, root: int) -> None:
+        if row.rooted and not 0 <= root < self.size:
             raise ValueError(f"root {root} is not a rank of this communicator of {self.size}")
         if out is not None and not out.flags.writeable:
             raise ValueError("out is read-only")
         if x is not None and out is not None and x.dtype != out.dtype:
             raise TypeError(f"x is {x.dtype} but out is {out.dtype}")
-        if name not in ("allreduce", "reduce", "reduce_scatter"):
+        if not row.reduces:
             return
         dtype = _core.dtype_name(x.dtype)
         if isinstance(op, str) and op not in NAMES:
@@ -113,37 +113,23 @@ class RailCalls:
             raise TypeError(f"operator {op} does not take {x.dtype}")
 
     def _arguments(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        op: str | Op,
-        root: int,
-        counts: Any,
-        scale: tuple[float, float] | None,
-    ) -> tuple[str, Any, Any, dict[str, Any]]:
+        self, row: Collective, op: str | Op, root: int, counts: Any, scale: tuple[float, float] | None
+    ) -> dict[str, Any]:
         more: dict[str, Any] = {"op": op.function if isinstance(op, Op) else op, "root": root}
         if scale is not None:
             more["prescale"], more["postscale"] = scale
-        if name == "alltoall" and counts is not None:
-            mine = slice(self.rank * self.size, (self.rank + 1) * self.size)
-            return (
-                "alltoallv",
-                x,
-                out,
-                more | {"counts": counts[mine], "recv_counts": counts[self.rank :: self.size]},
-            )
-        if name == "allgather":
-            name = "allgatherv"
-        if counts is not None:
+        if counts is not None and row.split == "pairs":
+            more["counts"] = counts[self.rank * self.size : (self.rank + 1) * self.size]
+            more["recv_counts"] = counts[self.rank :: self.size]
+        elif counts is not None:
             more["counts"] = counts
-        return name, x, out, more
+        return more
 
-    def _run(self, name: str, x: Any, out: Any, more: dict[str, Any]) -> None:
-        if name == "broadcast" and self.rank == more["root"] and x is not out:
+    def _run(self, row: Collective, x: Any, out: Any, more: dict[str, Any]) -> None:
+        if row.single_buffer and self.rank == more["root"] and x is not out:
             out.reshape(-1)[...] = x.reshape(-1)
         flat = [None if a is None else a.reshape(-1) for a in (x, out)]  # packs an x that is not contiguous
-        self.rail.run(name, flat[1] if name == "broadcast" else flat[0], flat[1], **more)
+        self.rail.run(row.name, flat[1] if row.single_buffer else flat[0], flat[1], **more)
 
     def send(self, x: Any, dest: int, timeout: float | None = None) -> None:
         """Blocking send."""

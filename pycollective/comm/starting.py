@@ -19,6 +19,7 @@ from pycollective.comm.options import ALLOWED, Moving, Options, waiting
 from pycollective.comm.planner import SendPlanner
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.errors import MismatchError
+from pycollective.schedule.collectives import CALLS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 _BARRIER, _SEND = KIND["barrier"], KIND["send"]
-_REDUCING = frozenset(KIND[name] for name in ("allreduce", "reduce", "reduce_scatter"))
+_REDUCING = frozenset(KIND[row.name] for row in CALLS.values() if row.reduces)
 
 
 class Starting(ABC):

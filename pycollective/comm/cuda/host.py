@@ -11,7 +11,7 @@ import numpy as np
 
 from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import View
-from pycollective.comm.cuda.request import REDUCING, Request
+from pycollective.comm.cuda.request import Request
 from pycollective.comm.cuda.runtime import load
 from pycollective.errors import CommunicatorError
 
@@ -37,7 +37,7 @@ def run_through_host(comm: Communicator, request: Request, kind: int) -> None:
     if request.out is not None:
         out = x if same and s.counts is None else np.empty(request.out.count, numpy_dtype(s.dtype))
     scale = None if s.scale == (1.0, 1.0) else s.scale
-    op: Any = s.op if s.collective in REDUCING else "sum"
+    op: Any = s.op if s.row.reduces else "sum"
     comm._call(kind, x, out, op, s.topology, s.root, s.counts, scale, request.timeout, False, s.note)
     if request.out is not None and out is not None:
         to_device(out, request.out, request.stream)

@@ -28,9 +28,6 @@ from pycollective.errors import CommunicatorError, TimeoutError
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
-NEVER_SHARED = frozenset(("gather", "scatter", "barrier"))
-"""Collectives in which some ranks have no array: always staged."""
-
 
 class DeviceTeam:
     """One rank's GPU side.
@@ -102,7 +99,7 @@ class DeviceTeam:
         self.check()
         if self._freed:
             raise CommunicatorError("the communicator was freed")
-        negotiates = self._windows > 0 and request.signature.collective not in NEVER_SHARED
+        negotiates = self._windows > 0 and request.signature.row.windows
         packets = self._planner.takes_packets(request.signature)
         placement = self._place(request) if negotiates and not packets else 0
         planned = self._planner.plan(request.signature, placement, negotiates and not packets)
@@ -110,7 +107,7 @@ class DeviceTeam:
         x, out = request.x, request.out
         addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
         copies = []
-        if placement and request.signature.collective == "broadcast":
+        if placement and request.signature.row.single_buffer:
             if comm.rank == request.signature.root and x is not None and out is not None and x.address != out.address:
                 copies.append((out.address, x.address, out.nbytes))
             addresses = (addresses[1], addresses[1])
@@ -179,21 +176,21 @@ class DeviceTeam:
         return self.path.kind != HOST and not self._freed
 
     def _place(self, request: Request) -> int:
-        """Placement bits of the call's arrays; a broadcast has one array, its output."""
-        s, x, out = request.signature, request.x, request.out
+        """Placement bits of the call's arrays."""
+        row, x, out = request.signature.row, request.x, request.out
 
         def shared(array: View | None) -> bool:
             return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
 
-        if s.collective == "broadcast":
+        if row.single_buffer:
             return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE if shared(out) else 0
         assert x is not None
-        if out is not None and out.address == x.address and s.collective == "allreduce":
+        if out is not None and out.address == x.address and row.in_place == "windows":
             return (INPUT_SHARED | OUTPUT_SHARED | IN_PLACE) if shared(x) else 0
         if out is not None and x.overlaps(out):
             return 0
         bits = INPUT_SHARED if shared(x) else 0
-        return bits | OUTPUT_SHARED if s.collective != "reduce" and shared(out) else bits
+        return bits | OUTPUT_SHARED if row.output != "root" and shared(out) else bits
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """Collective: a DeviceArray in a window; in plain device memory where arrays travel through the host."""
