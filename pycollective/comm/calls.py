@@ -88,8 +88,13 @@ def _note(row: Shape) -> str:
     return f"rows of shape {row}" if row else ""
 
 
+def elementwise(name: str, x: Any, out: Any) -> Call:
+    """A collective whose result has the shape of x on every rank."""
+    return Call(KIND[name], x, out, shape_of(x))
+
+
 def allreduce(x: Any, out: Any) -> Call:
-    return Call(KIND["allreduce"], x, out, shape_of(x))
+    return elementwise("allreduce", x, out)
 
 
 def barrier() -> Call:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 _BARRIER, _SEND = KIND["barrier"], KIND["send"]
-_REDUCING = frozenset(KIND[row.name] for row in CALLS.values() if row.reduces)
+_ROWS = tuple(CALLS.values())
 
 
 class Starting(ABC):
@@ -81,6 +81,8 @@ class Starting(ABC):
             if call.x is None:
                 raise TypeError("x is missing")
             out = arrays.new_like(call.x, call.shape)
+            if not _ROWS[call.kind].has_result(self.rank):
+                out[...] = 0
         source = None if call.x is None else arrays.strided(call.x)  # packed when the call's turn has come
         target = None if out is None else arrays.writable(out)
         before, after = options.get("prescale"), options.get("postscale")
@@ -176,8 +178,12 @@ class Starting(ABC):
 def _check_options(call: Call, options: Options) -> None:
     if not options.keys() <= ALLOWED:
         raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
-    if call.kind not in _REDUCING and options.keys() & {"op", "prescale", "postscale"}:
+    row = _ROWS[call.kind]
+    if not row.reduces and options.keys() & {"op", "prescale", "postscale"}:
         raise TypeError("op, prescale and postscale are for collectives that reduce")
+    op = options.get("op")
+    if isinstance(op, str) and op == "avg" and not row.averages:
+        raise ValueError(f"{row.name} does not take operator avg: the ranks' results have different numbers of inputs")
 
 
 def _check_host_options(options: Options) -> None:

@@ -100,6 +100,11 @@ class Collective:
         """Whether the call writes the rank's output, where it has one: there are contributions to its result."""
         return self.prefix != "exclusive" or rank > 0
 
+    @property
+    def averages(self) -> bool:
+        """It takes the operator avg: all results have as many contributions."""
+        return self.reduces and self.prefix == "none"
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     @property

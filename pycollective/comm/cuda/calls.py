@@ -21,9 +21,13 @@ from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.options import Options
 from pycollective.comm.windows import next_number, part_bytes
 from pycollective.errors import TimeoutError
+from pycollective.schedule.collectives import CALLS
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+
+
+_ROWS = tuple(CALLS.values())
 
 
 class GpuSide(Protocol):
@@ -98,6 +102,8 @@ def launch(comm: Communicator, call: Call, options: Options, nonblocking: bool) 
         stream = arrays.stream_of(options.get("stream"), out if call.x is None else call.x)
         if out is None and call.shape is not None:
             out = arrays.new_like(call.x, call.shape, stream)
+            if not _ROWS[call.kind].has_result(comm.rank):
+                _fill_with_zeros(out, stream)
         request = make_request(call, out, stream, options, comm.rank, comm.size)
     if nonblocking and cuda.is_capturing(request.stream):
         raise ValueError(
@@ -114,6 +120,13 @@ def launch(comm: Communicator, call: Call, options: Options, nonblocking: bool) 
         gpu.run(request)
     flight = Flight(watched, request) if nonblocking else None
     return (None if call.shape is None else out), flight
+
+
+def _fill_with_zeros(out: Any, stream: int) -> None:
+    """In the stream."""
+    into = arrays.view(out, stream, "out")
+    if into.count:
+        load().move(into.device, [(into.address, 0, into.nbytes)], stream)
 
 
 def gpu_side(comm: Communicator, device: int) -> GpuSide:

@@ -149,6 +149,8 @@ def lacks(s: Signature, version: int, capability: tuple[int, int]) -> str | None
         version: of the library, as its code.
         capability: compute capability of the GPU.
     """
+    if s.row.prefix != "none":
+        return f"NCCL has no {s.collective}"
     if not s.row.reduces:
         return None
     if not isinstance(s.op, str):

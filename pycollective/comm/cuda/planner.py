@@ -68,7 +68,12 @@ class DevicePlanner:
         return found
 
     def takes_packets(self, signature: Signature) -> bool:
-        """Whether a call goes the low-latency way: the default topology's bits in one exchange."""
+        """Whether a call takes the low-latency path: the default topology's bits in one exchange.
+
+        There a rank reduces what all ranks have sent.
+        """
+        if signature.row.prefix != "none":
+            return False
         found = self._packets_take.get(signature)
         if found is None:
             if len(self._packets_take) >= MOST_PLANS:
