@@ -20,18 +20,6 @@ namespace {
 
 constexpr size_t kMostPlans = 4096;     // a program with ever new sizes starts over rather than grow
 
-bool reduces(Collective c) {
-  return c == Collective::allreduce || c == Collective::reduce || c == Collective::reduce_scatter ||
-         c == Collective::barrier;
-}
-bool is_rooted(Collective c) {
-  return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter;
-}
-bool in_blocks(Collective c) {
-  return c == Collective::reduce_scatter || c == Collective::allgather || c == Collective::gather ||
-         c == Collective::scatter || c == Collective::alltoall;
-}
-
 std::vector<int64_t> read_counts(const py::object& counts) {
   std::vector<int64_t> values;
   if (counts.is_none()) return values;
@@ -169,9 +157,10 @@ void TeamCall::read_input(const py::object& x, Arrays& a) const {
 TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, const py::object& out, int32_t root,
                                 const std::vector<int64_t>& counts) const {
   const auto n = static_cast<size_t>(team_->size());
-  const bool matrix = collective == Collective::alltoall;
-  if (in_blocks(collective) && (counts.size() != (matrix ? n * n : n) ||
-                                std::any_of(counts.begin(), counts.end(), [](int64_t count) { return count < 0; })))
+  const Traits& t = traits(collective);
+  const bool matrix = t.split == Split::pairs;
+  if (t.in_blocks() && (counts.size() != (matrix ? n * n : n) ||
+                        std::any_of(counts.begin(), counts.end(), [](int64_t count) { return count < 0; })))
     throw py::value_error("counts: one for each of " + std::to_string(n) + " ranks, none negative");
   Arrays a;
   a.has_input = !x.is_none();
@@ -181,81 +170,71 @@ TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, cons
   if (!a.has_input && !a.has_output) throw py::type_error("neither x nor out is given");
   a.dtype = a.has_input ? a.input.dtype : a.output.dtype;
   a.count = a.has_input ? a.input.count : a.output.count;
-  if (in_blocks(collective)) {
+  if (t.in_blocks()) {
     a.count = sum_of(counts);
     checked_mul(a.count, static_cast<int64_t>(size_of(a.dtype)), "bytes of a call");
   }
   check(collective, a, root, counts);
-  if (collective == Collective::scatter && root != team_->rank()) {  // a template, of any length
+  if (t.in_blocks() && !t.has_input(team_->rank(), root)) {  // a template, of any length
     a.has_input = false;
     a.input.data = nullptr;
   }
-  if (matrix && a.count > 0 && a.input.data == a.output.data && a.input.count > 0)
-    throw py::value_error("alltoall cannot work in place: out is x");
+  if (t.in_place == InPlace::never && a.count > 0 && a.input.data == a.output.data && a.input.count > 0)
+    throw py::value_error(std::string(t.name) + " cannot work in place: out is x");
   return a;
 }
 
 void TeamCall::check(Collective collective, const Arrays& a, int32_t root, const std::vector<int64_t>& counts) const {
   const int32_t n = team_->size(), me = team_->rank();
-  if (is_rooted(collective) && (root < 0 || root >= n))
+  const Traits& t = traits(collective);
+  if (t.rooted && (root < 0 || root >= n))
     throw py::value_error("root " + std::to_string(root) + " is not a rank of this communicator of " +
                           std::to_string(n));
-  const bool at_root = me == root;
-  const bool needs_input = collective == Collective::broadcast || collective == Collective::scatter ? at_root
-                           : collective == Collective::send                                         ? false
-                                                                                                    : true;
-  const bool needs_output = collective == Collective::reduce || collective == Collective::gather ? at_root
-                            : collective == Collective::send                                     ? false
-                                                                                                 : true;
-  if (needs_input && !a.has_input) throw py::type_error("x is missing");
-  if (needs_output && !a.has_output) throw py::type_error("out is missing");
+  if (t.has_input(me, root) && !a.has_input) throw py::type_error("x is missing");
+  if (t.has_output(me, root) && t.has_result(me) && !a.has_output) throw py::type_error("out is missing");
   if (a.has_output && !a.output.writable) throw py::value_error("out is read-only");
   if (a.has_input && a.has_output && a.input.dtype != a.output.dtype)
     throw py::type_error(std::string("x is ") + name_of(a.input.dtype) + " but out is " + name_of(a.output.dtype));
   int64_t input = a.count, output = a.count;
-  if (in_blocks(collective)) {
+  if (t.split == Split::pairs) {
     const auto of = [&](int64_t from, int64_t step) {
       int64_t sum = 0;
       for (int32_t i = 0; i < n; ++i) sum += counts[static_cast<size_t>(from + i * step)];
       return sum;
     };
-    if (collective == Collective::alltoall) {
-      input = of(int64_t{me} * n, 1);
-      output = of(me, n);
-    } else if (collective == Collective::allgather || collective == Collective::gather) {
-      input = counts[me];
-    } else {
-      output = counts[me];
-    }
+    input = of(int64_t{me} * n, 1);
+    output = of(me, n);
   }
+  if (t.packed_input()) input = counts[me];
+  if (t.packed_output()) output = counts[me];
   const auto expect = [](const char* what, const ArrayView& view, int64_t count) {
     if (view.count != count)
       throw py::value_error(std::string(what) + " has " + std::to_string(view.count) + " elements; this call needs " +
                             std::to_string(count));
   };
-  const bool input_counts = collective != Collective::scatter || me == root;
+  const bool input_counts = !t.in_blocks() || t.has_input(me, root);  // elsewhere x is a template
   if (a.has_input && input_counts) expect("x", a.input, input);
   if (a.has_output) expect("out", a.output, output);
 }
 
 // The same on all ranks, whatever their arrays.
 bool TeamCall::may_use_windows(Collective collective, const Arrays& a) {
-  return a.count * static_cast<int64_t>(size_of(a.dtype)) > kAlwaysStaged && collective != Collective::gather &&
-         collective != Collective::scatter && collective != Collective::send && collective != Collective::barrier;
+  return a.count * static_cast<int64_t>(size_of(a.dtype)) > kAlwaysStaged && traits(collective).windows;
 }
 
 uint8_t TeamCall::place(Collective collective, Arrays& a) const {
   const auto element = static_cast<int64_t>(size_of(a.dtype));
+  const Traits& t = traits(collective);
   if (!team_->has_windows() || !may_use_windows(collective, a)) return 0;
-  if (collective == Collective::broadcast) {  // one buffer: out; the call copies the root's x into it
+  if (t.single_buffer) {  // out; the call copies the root's x into it
     a.output_at = team_->locate(a.output.data, a.output.count * element);
     if (a.output_at.window < 0) return 0;
     a.input_at = a.output_at;
     return input_shared | output_shared | in_place;
   }
   a.input_at = team_->locate(a.input.data, a.input.count * element);
-  if (collective != Collective::reduce) a.output_at = team_->locate(a.output.data, a.output.count * element);
-  const bool same = a.has_output && a.input.data == a.output.data && collective == Collective::allreduce;
+  if (t.output != Places::root) a.output_at = team_->locate(a.output.data, a.output.count * element);
+  const bool same = a.has_output && a.input.data == a.output.data && t.in_place == InPlace::windows;
   if (same) return a.input_at.window >= 0 ? input_shared | output_shared | in_place : 0;
   const bool overlap = a.has_output && a.input.data < a.output.data + a.output.count * element &&
                        a.output.data < a.input.data + a.input.count * element;
@@ -271,9 +250,8 @@ void TeamCall::check_overlap(const Arrays& a, const Plan& plan) const {
   if (a.input.data >= a.output.data + a.output.count * element ||
       a.output.data >= a.input.data + a.input.count * element)
     return;
-  const Collective c = plan.fingerprint.collective;
   int64_t input_offset = 0, output_offset = 0;
-  if (in_blocks(c) && c != Collective::alltoall) {
+  if (traits(plan.fingerprint.collective).split == Split::ranks) {
     input_offset = plan.layout.input_offset[team_->rank()] * element;
     output_offset = plan.layout.output_offset[team_->rank()] * element;
   }
@@ -283,17 +261,16 @@ void TeamCall::check_overlap(const Arrays& a, const Plan& plan) const {
 
 Layout TeamCall::layout_for(const PlanKey& key, const Schedule& schedule) const {
   const int32_t chunks = schedule.view().chunks();
-  if (!in_blocks(key.collective)) {
+  const Traits& t = traits(key.collective);
+  if (!t.in_blocks()) {
     const auto element = static_cast<int64_t>(size_of(key.dtype));
     return Layout::split(key.count, chunks, std::max<int64_t>(1, 64 / element));
   }
   const int32_t n = team_->size();
-  const bool matrix = key.collective == Collective::alltoall;
+  const bool matrix = t.split == Split::pairs;
   if (chunks != (matrix ? n * n : n) || key.counts.size() != static_cast<size_t>(chunks))
     throw InvalidArgument("the schedule's chunks are not the blocks of the call");
-  const bool packed_input = key.collective == Collective::allgather || key.collective == Collective::gather;
-  const bool packed_output = key.collective == Collective::reduce_scatter || key.collective == Collective::scatter;
-  return matrix ? Layout::matrix(key.counts, n) : Layout::blocks(key.counts, packed_input, packed_output);
+  return matrix ? Layout::matrix(key.counts, n) : Layout::blocks(key.counts, t.packed_input(), t.packed_output());
 }
 
 std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
@@ -311,7 +288,7 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   Fingerprint& print = plan->fingerprint;
   print.collective = key.collective;
   print.count = key.count;
-  print.root = is_rooted(key.collective) ? key.root : -1;
+  print.root = traits(key.collective).rooted ? key.root : -1;
   print.op = static_cast<Operator>(made[3].cast<int>());
   print.dtype = key.dtype;
   print.placement = key.placement;
@@ -327,7 +304,8 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   print.postscale = key.scaling.postscale;
   plan->scaling = key.scaling;
   plan->element = size_of(key.dtype);
-  if (reduces(key.collective)) {
+  const bool reduces = runs_reduction(key.collective);
+  if (reduces) {
     plan->custom = reinterpret_cast<CustomFunction>(made[4].cast<uintptr_t>());
     if (plan->custom == nullptr) plan->kernel = kernel_for(key.dtype, print.op);
     if (print.op == Operator::avg) plan->scaling.divisor = team_->size();
@@ -337,10 +315,10 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
       throw WrongType(std::string("operator ") + print.operation + " on " + name_of(key.dtype) +
                       " takes no prescale or postscale");
   }
-  if (!reduces(key.collective) && plan->scaling.active())
+  if (!reduces && plan->scaling.active())
     throw InvalidArgument(std::string(name_of(key.collective)) + " takes no prescale or postscale: it does not reduce");
   plan->layout = layout_for(key, *plan->schedule);
-  plan->check(reduces(key.collective));
+  plan->check(reduces);
   plan->finish(team_->capacity(), team_->tile_bytes);
   return plan;
 }
@@ -383,7 +361,7 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
   operation.output = a.output.data;
   operation.input_at = a.input_at;
   operation.output_at = a.output_at;
-  if (collective == Collective::broadcast && placement != 0 && team_->rank() == root && a.input.data != a.output.data)
+  if (traits(collective).single_buffer && placement != 0 && team_->rank() == root && a.input.data != a.output.data)
     operation.fill = std::make_unique<PlainCopy>(a.output.data, a.input.data,
                                                  static_cast<size_t>(a.count) * operation.plan->element);
   operation.gather = std::move(a.gather);
@@ -437,8 +415,8 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
     throw py::value_error("no collective has the number " + std::to_string(collective_number));
   const auto collective = static_cast<Collective>(collective_number);
   if (!is_known(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  const bool like_input = collective == Collective::allreduce || collective == Collective::broadcast ||
-                          (collective == Collective::reduce && team_->rank() == root);
+  const Traits& t = traits(collective);
+  const bool like_input = !t.in_blocks() && t.has_output(team_->rank(), root) && t.has_result(team_->rank());
   if (like_input && out.is_none()) {
     if (!is_numpy(x)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
     out = new_like(x);

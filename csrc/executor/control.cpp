@@ -8,10 +8,6 @@
 namespace pc {
 namespace {
 
-constexpr const char* kNames[] = {"allreduce", "broadcast", "reduce",   "reduce_scatter", "allgather",
-                                  "gather",    "scatter",   "alltoall", "barrier",        "send"};
-static_assert(sizeof kNames / sizeof *kNames == static_cast<size_t>(Collective::count));
-
 const char* describe_placement(uint8_t placement) {
   switch (placement) {
     case 0: return "plain arrays";
@@ -23,8 +19,6 @@ const char* describe_placement(uint8_t placement) {
 }
 
 }  // namespace
-
-const char* name_of(Collective collective) { return kNames[static_cast<size_t>(collective)]; }
 
 uint64_t Fingerprint::digest() const {
   const uint64_t small = static_cast<uint64_t>(collective) | static_cast<uint64_t>(op) << 8 |
@@ -42,12 +36,10 @@ uint64_t Fingerprint::digest() const {
 }
 
 std::string Fingerprint::describe(bool receives) const {
-  const bool message = collective == Collective::send;
-  std::string text = message && receives ? "recv" : name_of(collective);
+  const Traits& t = traits(collective);
+  std::string text = receives ? t.received_as : t.name;
   text += "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
-  const bool reduces = collective == Collective::allreduce || collective == Collective::reduce ||
-                       collective == Collective::reduce_scatter;
-  if (reduces) text += std::string(", op=") + operation;
+  if (t.reduces) text += std::string(", op=") + operation;
   const auto factor = [&text](const char* name, double value) {
     char number[48];
     std::snprintf(number, sizeof number, ", %s=%g", name, value);
@@ -56,7 +48,7 @@ std::string Fingerprint::describe(bool receives) const {
   factor("prescale", prescale);
   factor("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);
-  if (!message) text += std::string(", topology=") + topology + ", " + describe_placement(placement);
+  if (!t.is_message()) text += std::string(", topology=") + topology + ", " + describe_placement(placement);
   if (*note != '\0') text += std::string(", ") + note;
   return text + ")";
 }

@@ -9,23 +9,9 @@
 
 #include "base/status.h"
 #include "dtype/table.h"
+#include "schedule/collectives.h"
 
 namespace pc {
-
-enum class Collective : uint8_t {
-  allreduce,
-  broadcast,
-  reduce,
-  reduce_scatter,
-  allgather,
-  gather,
-  scatter,
-  alltoall,
-  barrier,
-  send,
-  count
-};
-const char* name_of(Collective collective);
 
 constexpr uint32_t kRing = 16;  // calls whose fingerprints are kept
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text
-from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.collectives import CALLS
 
 if TYPE_CHECKING:
     from pycollective.comm.backend import HostBackend
@@ -62,7 +62,7 @@ class Explanation:
 
 def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
     """See Communicator.explain. `gpu`: how arrays in GPU memory travel, if that is known."""
-    checks.choice(collective, "collective", (*COLLECTIVES, "barrier"))
+    checks.choice(collective, "collective", [row.name for row in CALLS.values() if not row.is_message])
     nbytes = checks.integer(nbytes, "nbytes", 0)
     if isinstance(topology, str) and topology == NCCL:
         return _explain_nccl(backend.group, collective, nbytes)
@@ -86,7 +86,7 @@ def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -
     staged = f"staged through scratch in {memory}"
     if nbytes <= _core.ALWAYS_STAGED:
         window, why = staged, f"up to {_core.ALWAYS_STAGED} bytes one copy in costs less than a second wait"
-    elif collective in ("gather", "scatter", "barrier"):
+    elif not CALLS[collective].windows:
         window, why = staged, f"{collective} is always staged"
     else:
         window, why = (

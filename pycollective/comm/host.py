@@ -13,13 +13,14 @@ from pycollective import _core, settings
 from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
 from pycollective.comm.planner import Planner
-from pycollective.comm.request import KIND, CallRequest
+from pycollective.comm.request import CallRequest
 from pycollective.comm.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.shrink import shrink
 from pycollective.comm.teams import make_team, set_patience
 from pycollective.errors import CommunicatorError, Error, MismatchError, PeerLostError, TimeoutError
+from pycollective.schedule.collectives import NUMBERS
 
-_ALLGATHER, _SEND = KIND["allgather"], KIND["send"]
+_ALLGATHER, _SEND = NUMBERS["allgather"], NUMBERS["send"]
 _HUGE_PAGE, _PAGE = 2 << 20, 4096
 MOST_WINDOW_BYTES = 1 << 62
 """Far from where a number of bytes would not fit its type; less than this can be mapped."""
@@ -47,7 +48,7 @@ class HostTeam:
         return self._call(request, True)
 
     def _call(self, r: CallRequest, nonblocking: bool) -> Any:
-        kind = KIND.get(r.collective)
+        kind = NUMBERS.get(r.collective)
         if kind is None or kind == _SEND:
             return self._channel(r).call(_SEND, r.x, r.out, "sum", None, 0, None, None, r.timeout, nonblocking)
         return self.team.call(

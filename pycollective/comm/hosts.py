@@ -19,11 +19,10 @@ from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.mpi_rail import MpiRail
 from pycollective.comm.operators import NAMES, Op
-from pycollective.comm.request import REDUCING, CallRequest
+from pycollective.comm.request import CallRequest
 from pycollective.comm.segments import setting
 from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError, TimeoutError
-
-_ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+from pycollective.schedule.collectives import CALLS
 
 
 class _FutureWork:
@@ -86,13 +85,16 @@ class HostsTeam:
         return request, x, out, seconds
 
     def _check(self, request: CallRequest, x: Any, out: Any) -> None:
-        if request.collective in _ROOTED and not 0 <= request.root < self.group.size:
+        row = CALLS.get(request.collective)
+        if row is None:  # recv
+            return
+        if row.rooted and not 0 <= request.root < self.group.size:
             raise ValueError(f"root {request.root} is not a rank of this communicator of {self.group.size}")
         if out is not None and not out.flags.writeable:
             raise ValueError("out is read-only")
         if x is not None and out is not None and x.dtype != out.dtype:
             raise TypeError(f"x is {x.dtype} but out is {out.dtype}")
-        if request.collective not in REDUCING:
+        if not row.reduces:
             return
         dtype, op = _core.dtype_name(x.dtype), request.op
         if isinstance(op, str) and op not in NAMES:
@@ -103,7 +105,7 @@ class HostsTeam:
     def _run(self, request: CallRequest, x: Any, out: Any, seconds: float) -> None:
         flat = [None if a is None else a.reshape(-1) for a in (x, out)]  # packs an x that is not contiguous
         counts, received = request.counts, None
-        if request.collective == "alltoall" and counts is not None:
+        if counts is not None and request.row.split == "pairs":
             rank, size = self.group.rank, self.group.size
             counts, received = counts[rank * size : (rank + 1) * size], counts[rank::size]
         scale = request.scale or (None, None)

@@ -21,6 +21,7 @@ from pycollective.comm import mpi_wait
 from pycollective.comm.rank_order import Array, Operator, reduce_rows
 from pycollective.comm.request import split_rows
 from pycollective.errors import CommunicatorError, Error
+from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -120,7 +121,12 @@ class MpiRail:
         if self.fault is not None:
             raise self.fault
         scale = (1.0 if prescale is None else prescale, 1.0 if postscale is None else postscale)
-        getattr(self, f"_{collective}")(_Call(x, out, op, root, counts, recv_counts, scale, collective, seconds))
+        call = _Call(x, out, op, root, counts, recv_counts, scale, collective, seconds)
+        row = CALLS.get(collective)
+        if row is not None and row.prefix != "none":
+            self._prefix(call, row)
+        else:
+            getattr(self, f"_{collective}")(call)
         return out
 
     def _do(self, call: _Call, start: Callable[..., Any], *arguments: Any, **named: Any) -> None:
@@ -236,6 +242,19 @@ class MpiRail:
         x = _flat(call.x)
         _flat(call.out)[:] = self._part(call, x, self._shares(call.counts, x))
 
+    def _prefix(self, call: _Call, row: Collective) -> None:
+        """Each rank computes every rank's result of its block, as the large variant of `direct` does."""
+        x = _flat(call.x)
+        counts = list(split_rows(x.size, self.size))  # of a tuple mpi4py would take displacements
+        rows = self._blocks(call, x, counts)
+        results = np.zeros_like(rows)
+        for rank in range(self.size):
+            first = sum(row.contributes(source, rank) for source in range(self.size))  # so many ranks, from 0 on
+            if first:
+                reduce_rows(rows[:first], results[rank], call.op, call.scale)
+        into = _flat(call.out) if row.has_result(self.rank) else np.empty_like(x)
+        self._do(call, self._comm.Ialltoallv, [_raw(results), [counts[self.rank]] * self.size], [_raw(into), counts])
+
     def _everybodys(self, call: _Call, x: Array) -> Array:
         """A row of each rank's elements."""
         rows = np.empty((self.size, x.size), x.dtype)
@@ -244,11 +263,16 @@ class MpiRail:
 
     def _part(self, call: _Call, x: Array, counts: list[int]) -> Array:
         """This rank's block of the reduction, blocks being of `counts` elements."""
-        mine = counts[self.rank]
-        rows, part = np.empty((self.size, mine), x.dtype), np.empty(mine, x.dtype)
-        self._do(call, self._comm.Ialltoallv, [_raw(x), counts], [_raw(rows), [mine] * self.size])
-        reduce_rows(rows, part, call.op, call.scale)
+        part = np.empty(counts[self.rank], x.dtype)
+        reduce_rows(self._blocks(call, x, counts), part, call.op, call.scale)
         return part
+
+    def _blocks(self, call: _Call, x: Array, counts: list[int]) -> Array:
+        """A row of each rank's elements of this rank's block, blocks being of `counts` elements."""
+        mine = counts[self.rank]
+        rows = np.empty((self.size, mine), x.dtype)
+        self._do(call, self._comm.Ialltoallv, [_raw(x), counts], [_raw(rows), [mine] * self.size])
+        return rows
 
 
 def _flat(array: Array | None) -> Array:

@@ -11,6 +11,7 @@ from pycollective import _core, settings
 from pycollective.comm.function_digest import digest
 from pycollective.comm.operators import Op, resolve
 from pycollective.errors import TopologyError
+from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 if TYPE_CHECKING:  # the compiler is loaded by the first call, not by init()
     from pycollective.schedule.schedule import Placement, Schedule
@@ -23,8 +24,6 @@ NCCL = "nccl"
 
 PLACEMENTS = {0: "STAGED", 1: "WINDOW_IN", 2: "WINDOW_OUT", 3: "WINDOW", 7: "INPLACE"}
 """By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
-
-ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 
 
 def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
@@ -39,11 +38,10 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         TopologyError: no such topology, or it lacks the collective.
     """
     from pycollective.schedule import registry
-    from pycollective.schedule.collectives import COLLECTIVES
 
     if isinstance(topology, str) and topology == NCCL:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
-    program = "allreduce" if collective == "barrier" else collective
+    program = program_of(collective)
     if topology is None:
         instance = _default(collective)
     else:
@@ -77,7 +75,7 @@ def _default(collective: str) -> Any:
     from pycollective.schedule import registry
 
     text = default_text()
-    if text in ("", NCCL) or collective == "barrier":
+    if text in ("", NCCL) or collective not in COLLECTIVES:
         return registry.get(DEFAULT_TOPOLOGY)
     try:
         instance = registry.find(text)
@@ -171,8 +169,8 @@ class Planner:
             table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
         instance, small = choose(collective, topology, nbytes)
-        program = "allreduce" if collective == "barrier" else collective
-        rooted = root if program in ROOTED else None
+        program = program_of(collective)
+        rooted = root if CALLS[program].rooted else None
         where = Placement[PLACEMENTS[placement]]
         if small and where.inplace and registry.info(instance).order == "rank":  # both variants: the same bits
             # Where everybody overwrites what everybody reads, one-shot takes a detour through scratch; two-shot not.

@@ -18,18 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective import _core, checks
+from pycollective import checks
 from pycollective.comm import arrays
 from pycollective.comm.operators import Op
 from pycollective.comm.options import ALLOWED, Moving, Options
+from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:
     from pycollective.comm.group import Group
 
-KIND = {name: number for number, name in enumerate(_core.collectives())}
-"""The core's numbers of the collectives."""
-
-REDUCING = frozenset(("allreduce", "reduce", "reduce_scatter"))
 _ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
 _MOST = (1 << 31) - 1  # of what the core takes for a rank
 
@@ -75,6 +72,11 @@ class CallRequest:
     signature: Any = None
     landing: Any = None
 
+    @property
+    def row(self) -> Collective:
+        """What the collective is."""
+        return CALLS[self.collective]
+
 
 def allreduce(x: Any, out: Any, options: Options) -> CallRequest:
     return read("allreduce", x, out, arrays.shape_of(x), options)
@@ -84,7 +86,7 @@ def barrier(options: Moving, device: int | None = None) -> CallRequest:
     """`device`: of the communicator's GPU arrays, if that is known."""
     if options.get("stream") is None:
         return read("barrier", _NOTHING, _NOTHING, None, options)
-    _check_options("barrier", options)
+    _check_options(CALLS["barrier"], options)
     from pycollective.comm.cuda.arrays import current_device, stream_of
 
     request = CallRequest("barrier", None, None, stream=stream_of(options["stream"], None))
@@ -249,7 +251,7 @@ def read(
         TypeError, ValueError: what cannot work, before anything is sent.
     """
     if options:
-        _check_options(collective, options)
+        _check_options(CALLS[collective], options)
     request = CallRequest(collective, x, out, None, root, counts, note)
     if arrays.on_device(x) or arrays.on_device(out):
         _set_options(request, options)
@@ -292,11 +294,14 @@ def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> N
     request.device = (request.out if x is None else request.x).device
 
 
-def _check_options(collective: str, options: Options | Moving) -> None:
+def _check_options(row: Collective, options: Options | Moving) -> None:
     if not options.keys() <= ALLOWED:
         raise TypeError(f"unknown keyword arguments: {', '.join(sorted(options.keys() - ALLOWED))}")
-    if collective not in REDUCING and options.keys() & _ONLY_REDUCING:
+    if not row.reduces and options.keys() & _ONLY_REDUCING:
         raise TypeError("op, prescale and postscale are for collectives that reduce")
+    op = options.get("op")
+    if isinstance(op, str) and op == "avg" and not row.averages:
+        raise ValueError(f"{row.name} does not take operator avg: the ranks' results have different numbers of inputs")
 
 
 def _set_options(request: CallRequest, options: Options | Moving) -> None:

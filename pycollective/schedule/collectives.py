@@ -1,21 +1,33 @@
-"""What each collective starts from and must end with: one table, read by the language, compiler and verifier.
+"""What each collective is: the one table that everything else reads.
 
-A *place* is a pair (rank, chunk). For each collective the table says which places hold a contribution at the
-start and which must hold a result at the end. The result is the same rule everywhere: every place that ends
-with something ends with all the contributions to its chunk, each exactly once (for a broadcast there is only one).
+The language, the compiler and the verifier read it, the communicator and its backends, the C++ core, the engine, the
+command line, the benchmarks and the tests. A collective is added by a row here, programs in topologies and a public
+method.
+
+A *place* is a pair (rank, chunk). A row tells which places hold a contribution when the call begins and which hold a
+result when it ends, and of which ranks' contributions that result is made, each exactly once.
+
+Standard library only, and no import of the package when this file is loaded: the build runs it alone, `python
+pycollective/schedule/collectives.py HEADER`, to write the same table for C++ (see csrc/schedule/collectives.h).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from pycollective import checks
-from pycollective.errors import ProgramError
-
-PlaceRule = Callable[[int, int, int, int], bool]
-"""(rank, chunk, size, root) -> whether the place holds something."""
+Places = Literal["all", "root", "others", "own", "sent", "received"]
+"""Of which chunks a rank's array consists: of all; of all on the root alone, or on all but the root; of the chunk with
+the rank's number; of the chunks that the rank sends to each rank, or receives from each."""
+Split = Literal["free", "ranks", "pairs"]
+"""How the buffer is cut: as the program likes, in one block a rank, or in one block a pair of ranks."""
+Prefix = Literal["none", "inclusive", "exclusive"]
+"""Whose contributions a result on rank r consists of: all; those of ranks 0..r; those of ranks 0..r-1."""
+InPlace = Literal["never", "staged", "windows"]
+"""Whether `out` may be `x`: never; through scratch; also in windows, where peers read it while it is overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +35,129 @@ class Collective:
     """One collective.
 
     Attributes:
-        name: its name in a topology and in the communicator.
-        starts: which places hold a contribution when the call begins (the input buffers).
-        ends: which places hold a result when the call ends (the output buffers).
+        name: its name in a topology, in the communicator, in errors and in the C++ core.
+        input: which places hold a contribution when the call begins (the input buffers).
+        output: which places can hold a result when the call ends (the output buffers).
+        split: how the buffer is cut: as the program likes, one chunk a rank, or one chunk a pair of ranks.
         reduces: contributions are combined by an operator; prescale, postscale and averaging apply.
         rooted: it takes a root.
-        split: how the buffer is cut: as the program likes, one chunk a rank, or one chunk a pair of ranks.
+        prefix: of which ranks' contributions a result is made.
+        in_place: whether input and output may be one array.
+        windows: arrays that peers can address are used where they are; otherwise the call is always staged.
+        single_buffer: in windows the call works in the output alone, into which the root's input is copied first.
+        program: the collective whose programs it runs; its own by default.
+        received_as: how the rank that receives calls it, where that has another name.
     """
 
     name: str
-    starts: PlaceRule
-    ends: PlaceRule
+    input: Places = "all"
+    output: Places = "all"
+    split: Split = "free"
     reduces: bool = False
     rooted: bool = False
-    split: Literal["free", "ranks", "pairs"] = "free"
+    prefix: Prefix = "none"
+    in_place: InPlace = "staged"
+    windows: bool = True
+    single_buffer: bool = False
+    program: str = ""
+    received_as: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "program", self.program or self.name)
+        object.__setattr__(self, "received_as", self.received_as or self.name)
+
+    # -- who has what --------------------------------------------------------------------------------------------------
+
+    def starts(self, rank: int, chunk: int, size: int, root: int) -> bool:
+        """Whether a place holds a contribution when the call begins."""
+        return _holds(self.input, rank, chunk, size, root)
+
+    def ends(self, rank: int, chunk: int, size: int, root: int) -> bool:
+        """Whether a place must hold a result when the call ends."""
+        return _holds(self.output, rank, chunk, size, root) and self.has_result(rank)
+
+    def contributes(self, source: int, rank: int) -> bool:
+        """Whether a result on `rank` contains the contribution of `source`, if that has one."""
+        if self.prefix == "none":
+            return True
+        return source < rank or (source == rank and self.prefix == "inclusive")
+
+    def contributors(self, rank: int, holders: int) -> int:
+        """Of the ranks that hold contributions to a chunk those in a result on `rank`; both as bits."""
+        if self.prefix == "none":
+            return holders
+        return holders & ((1 << (rank + (self.prefix == "inclusive"))) - 1)
+
+    def has_input(self, rank: int, root: int) -> bool:
+        """Whether a rank passes data to the call."""
+        return _has(self.input, rank, root)
+
+    def has_output(self, rank: int, root: int) -> bool:
+        """Whether a rank has an output buffer."""
+        return _has(self.output, rank, root)
+
+    def has_result(self, rank: int) -> bool:
+        """Whether the call writes the rank's output, where it has one: there are contributions to its result."""
+        return self.prefix != "exclusive" or rank > 0
+
+    @property
+    def averages(self) -> bool:
+        """It takes the operator avg: all results have as many contributions."""
+        return self.reduces and self.prefix == "none"
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_blocks(self) -> bool:
+        """The buffer is cut by counts: one a rank, or one a pair of ranks by sender and then receiver."""
+        return self.split != "free"
+
+    @property
+    def is_message(self) -> bool:
+        """It goes from one rank of a channel to the other."""
+        return self.output == "others"
+
+    @property
+    def packed_input(self) -> bool:
+        """The input is the rank's own block alone, and not all blocks in rank order."""
+        return self.input == "own"
+
+    @property
+    def packed_output(self) -> bool:
+        """The output is the rank's own block alone, and not all blocks in rank order."""
+        return self.output == "own"
+
+    def lengths(self, count: int, counts: Sequence[int] | None, rank: int, size: int) -> tuple[int, int]:
+        """Elements of a rank's input and of its output.
+
+        Args:
+            count: elements of the whole buffer.
+            counts: elements of each block, where it is cut in blocks.
+            rank, size: of the call.
+        """
+        return _length(self.input, count, counts, rank, size), _length(self.output, count, counts, rank, size)
+
+    def block(self, sender: int, receiver: int, size: int, root: int) -> int | None:
+        """The chunk that `sender` contributes to the result of `receiver`, if there is one; 0 where the split is free.
+
+        Args:
+            sender, receiver: ranks; may be the same.
+            size, root: of the call.
+        """
+        if self.split == "free":
+            chunk = 0
+        elif self.split == "pairs":
+            chunk = sender * size + receiver
+        else:
+            chunk = sender if self.packed_input else receiver
+        if not (self.starts(sender, chunk, size, root) and self.ends(receiver, chunk, size, root)):
+            return None
+        return chunk if self.contributes(sender, receiver) else None
 
     def required_chunks(self, size: int) -> int | None:
         """The number of chunks that a program must use on `size` ranks; None where it is free."""
+        from pycollective import checks
+
         size = checks.integer(size, "size", 0)
         return {"free": None, "ranks": size, "pairs": size * size}[self.split]
 
@@ -48,53 +166,162 @@ class Collective:
 
         With it rates at different rank counts compare: it is what the slowest link of the best algorithm would carry.
         """
+        from pycollective import checks
+
         size = checks.integer(size, "size", 1)
-        if self.split == "free":
-            return 2 * (size - 1) / size if self.name == "allreduce" else 1.0
-        return (size - 1) / size
+        if self.in_blocks:
+            return (size - 1) / size
+        everybody = self.input == self.output == "all" and self.prefix == "none"
+        return 2 * (size - 1) / size if everybody else 1.0
 
 
-def _everywhere(rank: int, chunk: int, size: int, root: int) -> bool:
-    return True
+def _holds(places: Places, rank: int, chunk: int, size: int, root: int) -> bool:
+    if places == "all":
+        return True
+    if places == "own":
+        return rank == chunk
+    if places == "sent":
+        return rank == chunk // size
+    if places == "received":
+        return rank == chunk % size
+    return (rank == root) == (places == "root")
 
 
-def _at_root(rank: int, chunk: int, size: int, root: int) -> bool:
-    return rank == root
+def _has(places: Places, rank: int, root: int) -> bool:
+    return places not in ("root", "others") or (rank == root) == (places == "root")
 
 
-def _own(rank: int, chunk: int, size: int, root: int) -> bool:
-    return rank == chunk
+def _length(places: Places, count: int, counts: Sequence[int] | None, rank: int, size: int) -> int:
+    if counts is None or places not in ("own", "sent", "received"):
+        return count
+    if places == "own":
+        return counts[rank]
+    return sum(counts[rank * size : (rank + 1) * size] if places == "sent" else counts[rank::size])
 
 
-def _sent_by(rank: int, chunk: int, size: int, root: int) -> bool:
-    return rank == chunk // size
+# fmt: off
+CALLS: dict[str, Collective] = {row.name: row for row in (
+    Collective("allreduce", reduces=True, in_place="windows"),
+    Collective("broadcast", input="root", rooted=True, single_buffer=True),
+    Collective("reduce", output="root", reduces=True, rooted=True),
+    Collective("reduce_scatter", output="own", split="ranks", reduces=True),
+    Collective("allgather", input="own", split="ranks"),
+    Collective("gather", input="own", output="root", split="ranks", rooted=True, windows=False),
+    Collective("scatter", input="root", output="own", split="ranks", rooted=True, windows=False),
+    Collective("alltoall", input="sent", output="received", split="pairs", in_place="never"),
+    # An allreduce of nothing: its operator and its topology do not matter.
+    Collective("barrier", windows=False, program="allreduce"),
+    # A message between the two ranks of a channel, of which rank 0 sends: a broadcast to one.
+    Collective("send", input="root", output="others", windows=False, program="broadcast", received_as="recv"),
+)}
+# fmt: on
+"""Every call of the core, by name; their order gives their numbers there."""
+
+COLLECTIVES: dict[str, Collective] = {row.name: row for row in CALLS.values() if row.program == row.name}
+"""Every collective that a topology can have, by its name."""
+
+NUMBERS: dict[str, int] = {name: number for number, name in enumerate(CALLS)}
+"""The C++ core's number of each call."""
 
 
-def _meant_for(rank: int, chunk: int, size: int, root: int) -> bool:
-    return rank == chunk % size
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What can be submitted to the engine, under Horovod's names.
+
+    Attributes:
+        name: its name.
+        collective: what it does to the ranks' arrays; empty where that is no collective.
+        fused: several of them may be carried out as one.
+        rows_differ: the first extents of the ranks' arrays may differ.
+        after_join: it goes on without the ranks that have joined.
+        has_array: it has an input; without one it is agreement alone.
+    """
+
+    name: str
+    collective: str = ""
+    fused: bool = False
+    rows_differ: bool = False
+    after_join: bool = False
+    has_array: bool = True
+
+    @property
+    def reduces(self) -> bool:
+        """The ranks must agree on an operator and on factors."""
+        return bool(self.collective) and CALLS[self.collective].reduces
+
+    @property
+    def rooted(self) -> bool:
+        """The ranks must agree on a root."""
+        return bool(self.collective) and CALLS[self.collective].rooted
 
 
-COLLECTIVES: dict[str, Collective] = {
-    collective.name: collective
-    for collective in (
-        Collective("allreduce", _everywhere, _everywhere, reduces=True),
-        Collective("broadcast", _at_root, _everywhere, rooted=True),
-        Collective("reduce", _everywhere, _at_root, reduces=True, rooted=True),
-        Collective("reduce_scatter", _everywhere, _own, reduces=True, split="ranks"),
-        Collective("allgather", _own, _everywhere, split="ranks"),
-        Collective("gather", _own, _at_root, rooted=True, split="ranks"),
-        Collective("scatter", _at_root, _own, rooted=True, split="ranks"),
-        Collective("alltoall", _sent_by, _meant_for, split="pairs"),
+OPERATIONS: dict[str, Operation] = {
+    row.name: row
+    for row in (
+        Operation("allreduce", "allreduce", fused=True, after_join=True),
+        Operation("adasum"),
+        Operation("broadcast", "broadcast"),
+        Operation("allgather", "allgather", rows_differ=True, after_join=True),
+        Operation("alltoall", "alltoall", rows_differ=True),
+        Operation("reducescatter", "reduce_scatter"),
+        Operation("barrier", "barrier", after_join=True, has_array=False),
+        Operation("join", has_array=False),
+        Operation("call", has_array=False),
     )
 }
-"""Every collective that a topology can have, by its name."""
+"""Every operation of the engine, by name; their order gives their numbers in the core."""
+
+
+def program_of(name: str) -> str:
+    """The collective whose programs a call runs; the name itself where there is no such call."""
+    return CALLS[name].program if name in CALLS else name
 
 
 def collective_named(name: str) -> Collective:
     """The collective of that name; ProgramError where there is none."""
+    from pycollective import checks
+    from pycollective.errors import ProgramError
+
     try:
         return COLLECTIVES[name]
     except (KeyError, TypeError):
         raise ProgramError(
             f"no collective is called {checks.shown(name)}; there are {', '.join(COLLECTIVES)}"
         ) from None
+
+
+# -- for C++ -----------------------------------------------------------------------------------------------------------
+
+
+def header() -> str:
+    """The tables as the X macros that csrc/schedule/collectives.h and csrc/engine/signature.h use."""
+    return "\n".join([_HEAD, *_macros()])
+
+
+_HEAD = """// Generated from pycollective/schedule/collectives.py; do not edit.
+#pragma once
+
+// The columns are the attributes of Collective and of Operation, in the order of csrc/schedule/collectives.h and
+// csrc/engine/signature.h.
+"""
+
+
+def _macros() -> Iterator[str]:
+    yield "#define PC_COLLECTIVES(X) \\"
+    for row in CALLS.values():
+        flags = map(_cpp, (row.reduces, row.rooted, row.windows, row.single_buffer))
+        words = (row.name, row.input, row.output, row.split, row.prefix, row.in_place, *flags, row.program)
+        yield f'  X({", ".join(words)}, "{row.received_as}") \\'
+    yield "\n#define PC_ENGINE_OPERATIONS(X) \\"
+    for one in OPERATIONS.values():
+        yield f"  X({', '.join((one.name, *map(_cpp, (one.fused, one.reduces, one.rooted, one.rows_differ))))}) \\"
+    yield "\n"
+
+
+def _cpp(flag: bool) -> str:
+    return "true" if flag else "false"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).parent.mkdir(parents=True, exist_ok=True)
+    Path(sys.argv[1]).write_text(header())

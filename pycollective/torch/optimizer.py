@@ -79,8 +79,10 @@ def DistributedOptimizer(
     made: Any = made_of.__new__(made_of)
     made.__dict__.update(optimizer.__dict__)
     made.__dict__.pop("step", None)  # of a scheduler that has wrapped the optimizer's
-    made.start_reducing(optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
-                sparse_as_dense, process_set)  # fmt: skip
+    made.start_reducing(
+        optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
+        sparse_as_dense, process_set,
+    )  # fmt: skip
     return made
 
 

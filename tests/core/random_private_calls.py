@@ -21,8 +21,8 @@ from core.random_arguments import Arguments, parameters
 from core.random_driver import Note, make_blocks
 from pycollective import _core
 from pycollective.comm.planner import Planner
-from pycollective.comm.request import KIND
 from pycollective.engine.item import Item
+from pycollective.schedule.collectives import NUMBERS
 
 CALLS = 25
 """Of a block."""
@@ -63,7 +63,7 @@ class World:
         ledger = _core.Ledger(_core.Segment.create("local", _core.Ledger.segment_bytes(size)), 0, size)
         shared = _core.Segment.create("memfd", 8192)
         nothing = np.empty(0, np.uint8)
-        handle = self.teams[0].call(KIND["barrier"], nothing, nothing, "sum", None, -1, None, None, 0.01, True)
+        handle = self.teams[0].call(NUMBERS["barrier"], nothing, nothing, "sum", None, -1, None, None, 0.01, True)
         channels = [self.teams[0].channel(0, 1, Planner(0, 2))] if size > 1 else []
         self.pool: dict[str, list[Any]] = {
             "Segment": [segment, memory, board, shared], "token": [segment.token(), shared.token()],

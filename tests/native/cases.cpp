@@ -22,39 +22,6 @@ std::string without_placement(const Case& c) {
 
 }  // namespace
 
-bool Case::reduces() const {
-  return collective == Collective::allreduce || collective == Collective::reduce ||
-         collective == Collective::reduce_scatter;
-}
-
-bool Case::in_blocks() const {
-  return !(collective == Collective::allreduce || collective == Collective::reduce ||
-           collective == Collective::broadcast || collective == Collective::send);
-}
-
-bool Case::starts(int32_t rank, int32_t chunk) const {
-  switch (collective) {
-    case Collective::broadcast:
-    case Collective::send:
-    case Collective::scatter: return rank == root;
-    case Collective::allgather:
-    case Collective::gather: return rank == chunk;
-    case Collective::alltoall: return rank == chunk / size;
-    default: return true;
-  }
-}
-
-bool Case::ends(int32_t rank, int32_t chunk) const {
-  switch (collective) {
-    case Collective::reduce:
-    case Collective::gather: return rank == root;
-    case Collective::reduce_scatter:
-    case Collective::scatter: return rank == chunk;
-    case Collective::alltoall: return rank == chunk % size;
-    default: return true;
-  }
-}
-
 // A line "case NAME COLLECTIVE SIZE ROOT PLACEMENT", then for each rank a line with the number of words and the words.
 std::vector<Case> read_cases(const std::string& path, const std::string& only) {
   std::ifstream file(path);
@@ -93,9 +60,8 @@ Layout layout_for(const Case& c, int64_t longest) {
   if (!c.in_blocks()) return Layout::split(std::max<int64_t>(0, chunks * longest - 5), chunks, 16);
   std::vector<int64_t> counts;
   for (int32_t i = 0; i < chunks; ++i) counts.push_back(i % 4 == 1 ? 0 : std::max<int64_t>(0, longest - 3 * i));
-  if (c.collective == Collective::alltoall) return Layout::matrix(counts, n);
-  const bool packed_input = c.collective == Collective::allgather || c.collective == Collective::gather;
-  return Layout::blocks(counts, packed_input, !packed_input);
+  if (c.row().split == Split::pairs) return Layout::matrix(counts, n);
+  return Layout::blocks(counts, c.row().packed_input(), c.row().packed_output());
 }
 
 }  // namespace pc::test

@@ -22,10 +22,11 @@ struct Case {
 
   int32_t chunks() const { return ranks[0]->view().chunks(); }
   bool is(uint8_t bit) const { return (placement & bit) != 0; }
-  bool reduces() const;
-  bool in_blocks() const;  // one chunk a rank, or one a pair of ranks
-  bool starts(int32_t rank, int32_t chunk) const;  // the rank contributes to the chunk
-  bool ends(int32_t rank, int32_t chunk) const;    // the rank holds the chunk's result
+  const Traits& row() const { return traits(collective); }
+  bool reduces() const { return row().reduces; }
+  bool in_blocks() const { return row().in_blocks(); }
+  bool starts(int32_t rank, int32_t chunk) const { return row().starts(rank, chunk, size, root); }
+  bool ends(int32_t rank, int32_t chunk) const { return row().ends(rank, chunk, size, root); }
 };
 
 // Those whose name contains `only`.  Throws std::runtime_error if the file cannot be read or nothing is left.

@@ -39,11 +39,11 @@ double scale_of(const CallPlan& call) {
   return call.arithmetic == Arithmetic::scaled_floats && call.c->reduces() ? 2.0 * 0.25 : 1.0;
 }
 
-// The result at element `e` of a chunk that begins at `begin` of the logical buffer.
-int32_t expected(const CallPlan& call, int32_t chunk, int64_t i) {
+// The result on `rank` at element `i` of the logical buffer, which is in `chunk`.
+int32_t expected(const CallPlan& call, int32_t rank, int32_t chunk, int64_t i) {
   double sum = 0;
   for (int32_t r = 0; r < call.c->size; ++r)
-    if (call.c->starts(r, chunk)) sum += contribution(call, r, i);
+    if (call.c->starts(r, chunk) && call.c->row().contributes(r, rank)) sum += contribution(call, r, i);
   return stored(call.arithmetic, sum * scale_of(call));
 }
 
@@ -69,7 +69,7 @@ std::vector<CallPlan> calls_of(const Case& c, uint32_t first) {
   std::vector<CallPlan> calls{
       {&c, Arithmetic::integers, several, false, false, 0},
       {&c, Arithmetic::custom, 1, false, false, 0},
-      {&c, Arithmetic::scaled_floats, several / 2, staged && c.collective != Collective::alltoall, false, 0},
+      {&c, Arithmetic::scaled_floats, several / 2, staged && c.row().in_place != InPlace::never, false, 0},
       {&c, Arithmetic::integers, 0, false, false, 0},
       {&c, Arithmetic::custom, several, false, false, 0}};
   if (!staged && !c.staged.empty()) calls.push_back({&c, Arithmetic::integers, several, false, true, 0});
@@ -134,8 +134,7 @@ Rank::Buffers Rank::place(const CallPlan& call, const Layout& layout) const {
             (at & output_shared) != 0 ? window(slot, true) : private_array(slot, true)};
   char* base = at != 0 ? window(slot, true) : private_array(slot, true);
   int64_t shift = 0;
-  if (c.in_blocks() && c.collective != Collective::alltoall)
-    shift = (layout.output_offset[team.rank()] - layout.input_offset[team.rank()]) * 4;
+  if (c.row().split == Split::ranks) shift = (layout.output_offset[team.rank()] - layout.input_offset[team.rank()]) * 4;
   return {base + std::max<int64_t>(shift, 0), base + std::max<int64_t>(-shift, 0)};
 }
 
@@ -205,7 +204,7 @@ std::string Rank::check(const CallPlan& call) const {
   for (int32_t k = 0; k < c.chunks(); ++k) {
     for (int64_t e = 0; e < layout.length[k]; ++e) {
       if (c.ends(team.rank(), k)) {
-        const int32_t got = output[layout.output_offset[k] + e], wanted = expected(call, k, begin[k] + e);
+        const int32_t got = output[layout.output_offset[k] + e], wanted = expected(call, team.rank(), k, begin[k] + e);
         if (got != wanted) return text(where(k, e), "is ", got, ", not ", wanted);
       }
       if (!one_array(call) && c.starts(team.rank(), k)) {

@@ -225,13 +225,13 @@ bool Team::greet(Operation& op) {
   if (!op.cursor.entered) group.enter(op.span.base, true);
   op.cursor.entered = true;
   const uint8_t placement = op.plan->fingerprint.placement;
-  const bool broadcasts = op.plan->fingerprint.collective == Collective::broadcast;  // no other call fills
+  const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
   bool alike = true, fills = false;
   for (int32_t peer = 0; peer < size_; ++peer) {
     if (!group.await(peer, op.span.base)) return false;
     const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
     alike = alike && entry.fingerprint.placement == placement;
-    fills = fills || (broadcasts && entry.fills);
+    fills = fills || (may_fill && entry.fills);
   }
   if (!alike && op.fallback) {
     op.plan = op.fallback;

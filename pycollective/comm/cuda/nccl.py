@@ -22,7 +22,6 @@ from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.planner import NCCL as NCCL
-from pycollective.comm.request import REDUCING
 from pycollective.errors import CommunicatorError
 
 SHARES_GPUS = 23000
@@ -150,7 +149,9 @@ def lacks(s: Signature, version: int, capability: tuple[int, int]) -> str | None
         version: of the library, as its code.
         capability: compute capability of the GPU.
     """
-    if s.collective not in REDUCING:
+    if s.row.prefix != "none":
+        return f"NCCL has no {s.collective}"
+    if not s.row.reduces:
         return None
     if not isinstance(s.op, str):
         return "NCCL takes no operators of one's own"
@@ -192,7 +193,7 @@ def arithmetic(s: Signature, size: int) -> Arithmetic:
     Both factors of a call, and the division of a scaled average, become one factor on the contributions: the only
     place where NCCL multiplies.
     """
-    if s.collective not in REDUCING:
+    if not s.row.reduces:
         return Arithmetic(_BYTES, ITEMSIZE[s.dtype], 1, 0, b"")
     assert isinstance(s.op, str)
     op = (_ON_BOOL if s.dtype == "bool" else _OPERATORS)[s.op]

@@ -95,8 +95,8 @@ class NcclRail:
         Raises:
             CommunicatorError: NCCL lacks it, or reports an error. TimeoutError: a peer has not come.
         """
-        if s.collective == "barrier":
-            s, x = Signature("allreduce", "uint8", 1, None, -1, "sum", NCCL, UNSCALED, 0), self._one()
+        if s.row.program != s.collective:  # a barrier
+            s, x = Signature(s.row.program, "uint8", 1, None, -1, "sum", NCCL, UNSCALED, 0), self._one()
             out = x
         reason = self.lacks(s)
         if reason is not None:

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from pycollective import _core
 from pycollective.comm.cuda.arrays import ITEMSIZE
-from pycollective.comm.cuda.signature import IN_BLOCKS, Signature
+from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.operators import NAMES as OPERATORS
 from pycollective.comm.operators import Op
-from pycollective.comm.planner import PLACEMENTS, ROOTED, choose, schedule_for
-from pycollective.comm.request import REDUCING
+from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
 from pycollective.comm.segments import setting
 from pycollective.settings import TABLE
 
@@ -69,7 +68,12 @@ class DevicePlanner:
         return found
 
     def takes_packets(self, signature: Signature) -> bool:
-        """Whether a call goes the low-latency way: the default topology's bits in one exchange."""
+        """Whether a call takes the low-latency path: the default topology's bits in one exchange.
+
+        There a rank reduces what all ranks have sent.
+        """
+        if signature.row.prefix != "none":
+            return False
         found = self._packets_take.get(signature)
         if found is None:
             if len(self._packets_take) >= MOST_PLANS:
@@ -127,7 +131,7 @@ class DevicePlanner:
         divisor = float(self._size) if s.op == "avg" else 1.0
         return {
             "op": number, "custom": custom, "prescale": s.scale[0], "divisor": divisor, "postscale": s.scale[1],
-            "reduces": s.collective in REDUCING,
+            "reduces": s.row.reduces,
         }  # fmt: skip
 
     def _schedule(self, s: Signature, placement: int) -> Any:
@@ -135,27 +139,27 @@ class DevicePlanner:
         from pycollective.schedule.schedule import Placement
 
         instance, small = choose(s.collective, s.topology, s.nbytes)
-        program = "allreduce" if s.collective == "barrier" else s.collective
-        rooted = s.root if s.collective in ROOTED else None
+        rooted = s.root if s.row.rooted else None
         where = Placement[PLACEMENTS[placement]]
         if where.inplace and small and registry.info(instance).order == "rank":
             small = False  # both variants have the same bits, and two-shot needs no scratch in place
-        return schedule_for(instance, program, self._size, rooted, where, small)
+        return schedule_for(instance, s.row.program, self._size, rooted, where, small)
 
     def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
         schedule = self._schedule(s, placement)
-        layout = self._layout(s, schedule.chunks)
+        layout = layout_of(s, self._size, schedule.chunks)
         tables = [schedule.table(rank) for rank in self._ranks]
         return tables, layout.length, layout.input_offset, layout.output_offset
 
-    def _layout(self, s: Signature, chunks: int) -> _core.Layout:
-        if s.collective not in IN_BLOCKS:
-            return _core.Layout.split(s.count, chunks, max(1, _ALIGN_BYTES // ITEMSIZE[s.dtype]))
-        assert s.counts is not None
-        if s.collective == "alltoall":
-            return _core.Layout.matrix(list(s.counts), self._size)
-        packed_input = s.collective in ("allgather", "gather")
-        return _core.Layout.blocks(list(s.counts), packed_input, s.collective in ("reduce_scatter", "scatter"))
+
+def layout_of(s: Signature, size: int, chunks: int) -> _core.Layout:
+    """Where the chunks of a call are in its arrays; `chunks`: how many, where the program chooses."""
+    if not s.row.in_blocks:
+        return _core.Layout.split(s.count, chunks, max(1, _ALIGN_BYTES // ITEMSIZE[s.dtype]))
+    assert s.counts is not None
+    if s.row.split == "pairs":
+        return _core.Layout.matrix(list(s.counts), size)
+    return _core.Layout.blocks(list(s.counts), s.row.packed_input, s.row.packed_output)
 
 
 Numbers = list[int]
@@ -165,24 +169,12 @@ def exchange(s: Signature, rank: int, size: int) -> tuple[Numbers, Numbers, Numb
     """What a rank sends to and receives from every rank: offsets and counts of both, in elements."""
     send_offset, send_count = [0] * size, [0] * size
     recv_offset, recv_count = [0] * size, [0] * size
-    begins = [sum(s.counts[:r]) for r in range(size)] if s.counts is not None and len(s.counts) == size else []
+    layout = layout_of(s, size, 1)
+    length, input_offset, output_offset = layout.length, layout.input_offset, layout.output_offset
     for peer in range(size):
-        if s.counts is None:
-            whole = {"allreduce": (True, True), "reduce": (peer == s.root, rank == s.root)}
-            sends, receives = whole.get(s.collective, (rank == s.root, peer == s.root))
-            send_count[peer], recv_count[peer] = s.count * sends, s.count * receives
-        elif s.collective == "reduce_scatter":
-            send_offset[peer], send_count[peer] = begins[peer], s.counts[peer]
-            recv_count[peer] = s.counts[rank]
-        elif s.collective in ("allgather", "gather"):
-            everywhere = s.collective == "allgather"
-            send_count[peer] = s.counts[rank] * (everywhere or peer == s.root)
-            recv_offset[peer], recv_count[peer] = begins[peer], s.counts[peer] * (everywhere or rank == s.root)
-        elif s.collective == "scatter":
-            send_offset[peer], send_count[peer] = begins[peer], s.counts[peer] * (rank == s.root)
-            recv_count[peer] = s.counts[rank] * (peer == s.root)
-        else:
-            row, column = s.counts[rank * size : (rank + 1) * size], s.counts[rank::size]
-            send_offset[peer], send_count[peer] = sum(row[:peer]), row[peer]
-            recv_offset[peer], recv_count[peer] = sum(column[:peer]), column[peer]
+        sent, received = s.row.block(rank, peer, size, s.root), s.row.block(peer, rank, size, s.root)
+        if sent is not None:
+            send_offset[peer], send_count[peer] = input_offset[sent], length[sent]
+        if received is not None:
+            recv_offset[peer], recv_count[peer] = output_offset[received], length[received]
     return send_offset, send_count, recv_offset, recv_count

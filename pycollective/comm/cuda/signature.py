@@ -10,11 +10,11 @@ from typing import Any
 from pycollective.comm.cuda.arrays import ITEMSIZE, View
 from pycollective.comm.factors import Factors
 from pycollective.comm.operators import Op
-from pycollective.comm.planner import NCCL, ROOTED, default_text
-from pycollective.comm.request import REDUCING, CallRequest
+from pycollective.comm.planner import NCCL, default_text
+from pycollective.comm.request import CallRequest
 from pycollective.comm.segments import setting
+from pycollective.schedule.collectives import CALLS, Collective
 
-IN_BLOCKS = frozenset(("reduce_scatter", "allgather", "gather", "scatter", "alltoall"))
 UNSCALED = Factors((1.0, 1.0))
 
 
@@ -44,6 +44,11 @@ class Signature:
     def nbytes(self) -> int:
         return self.count * ITEMSIZE[self.dtype]
 
+    @property
+    def row(self) -> Collective:
+        """What the collective is."""
+        return CALLS[self.collective]
+
     def matches(self, other: Signature) -> bool:
         """Whether two ranks mean the same call: each may have made its own `Op` of the same function."""
         if isinstance(self.op, Op) and isinstance(other.op, Op) and self._operator == other._operator:
@@ -56,8 +61,8 @@ class Signature:
 
     def text(self, label: str) -> str:
         """In words, for errors; `label`: of the topology."""
-        op = f", op {self.op if isinstance(self.op, str) else self.op.name}" if self.collective in REDUCING else ""
-        root = f", root {self.root}" if self.collective in ROOTED else ""
+        op = f", op {self.op if isinstance(self.op, str) else self.op.name}" if self.row.reduces else ""
+        root = f", root {self.root}" if self.row.rooted else ""
         scale = f", scaled by {self.scale[0]:g} and {self.scale[1]:g}" if self.scale != (1.0, 1.0) else ""
         limit = f", max_channels {self.max_channels}" if self.max_channels else ""
         note = f", {self.note}" if self.note else ""
@@ -82,10 +87,10 @@ def _sign(r: CallRequest) -> Signature:
     if r.collective == "barrier":
         return Signature("barrier", "uint8", 0, None, -1, "sum", r.topology, UNSCALED, r.max_channels)
     either = r.x or r.out
-    count = sum(r.counts or ()) if r.collective in IN_BLOCKS else either.count
+    count = sum(r.counts or ()) if r.row.in_blocks else either.count
     scale = UNSCALED if r.scale is None else Factors(r.scale)
     topology = NCCL if uses_nccl(r) else r.topology
-    op = r.op if r.collective in REDUCING else "sum"
+    op = r.op if r.row.reduces else "sum"
     return Signature(r.collective, either.dtype, count, r.counts, r.root, op, topology, scale, r.max_channels, r.note)
 
 
@@ -120,18 +125,17 @@ def check(request: CallRequest, rank: int, size: int) -> None:
     Raises:
         TypeError, ValueError: what cannot work, before anything is sent.
     """
-    s, x, out = sign(request), request.x, request.out
+    s, x, out, row = sign(request), request.x, request.out, request.row
     seconds(request.timeout)
     if s.max_channels < 0:
         raise ValueError(f"max_channels is a number of thread blocks, not {s.max_channels}")
     if s.collective == "barrier":
         return
-    if s.collective in ROOTED and not 0 <= s.root < size:
+    if row.rooted and not 0 <= s.root < size:
         raise ValueError(f"root {s.root} is not a rank of this communicator of {size}")
-    at_root = rank == s.root
-    if x is None and (s.collective not in ("broadcast", "scatter") or at_root):
+    if x is None and row.has_input(rank, s.root):
         raise TypeError("x is missing")
-    if out is None and (s.collective not in ("reduce", "gather") or at_root):
+    if out is None and row.has_output(rank, s.root) and row.has_result(rank):
         raise TypeError("out is missing")
     if out is not None and not out.writable:
         raise ValueError("out is read-only")
@@ -140,36 +144,20 @@ def check(request: CallRequest, rank: int, size: int) -> None:
             raise TypeError(f"x is {x.dtype} but out is {out.dtype}")
         if x.device != out.device:
             raise ValueError(f"x is on device {x.device} but out is on device {out.device}")
-        _check_overlap(s, x, out, rank, size)
-    needs_input, needs_output = _lengths(s, rank, size)
-    for what, array, needed in (("x", x, needs_input), ("out", out, needs_output)):
-        if (
-            array is not None
-            and array.count != needed
-            and not (what == "x" and s.collective == "scatter" and not at_root)
-        ):
+        _check_overlap(s, x, out, rank)
+    needs_input, needs_output = row.lengths(s.count, s.counts, rank, size)
+    template = row.in_blocks and not row.has_input(rank, s.root)  # x is one, of any length
+    for what, array, needed in (("x", None if template else x, needs_input), ("out", out, needs_output)):
+        if array is not None and array.count != needed:
             raise ValueError(f"{what} has {array.count} elements; this call needs {needed}")
 
 
-def _lengths(s: Signature, rank: int, size: int) -> tuple[int, int]:
-    """Elements of this rank's input and output."""
-    if s.counts is None:
-        return s.count, s.count
-    if s.collective == "alltoall":
-        return sum(s.counts[rank * size : (rank + 1) * size]), sum(s.counts[rank::size])
-    if s.collective in ("allgather", "gather"):
-        return s.counts[rank], s.count
-    return s.count, s.counts[rank]
-
-
-def _check_overlap(s: Signature, x: View, out: View, rank: int, size: int) -> None:
+def _check_overlap(s: Signature, x: View, out: View, rank: int) -> None:
     """x and out may be the same memory only element for element; anything else would read what it has written."""
     if not x.count or not out.count or not x.overlaps(out):
         return
-    if s.collective == "alltoall":
-        raise ValueError("alltoall cannot work in place: out is x")
+    if s.row.in_place == "never":
+        raise ValueError(f"{s.collective} cannot work in place: out is x")
     skip = 0 if s.counts is None else sum(s.counts[:rank]) * ITEMSIZE[s.dtype]
-    packed_input = s.collective in ("allgather", "gather")
-    packed_output = s.collective in ("reduce_scatter", "scatter")
-    if x.address + skip * packed_output != out.address + skip * packed_input:
+    if x.address + skip * s.row.packed_output != out.address + skip * s.row.packed_input:
         raise ValueError("x and out overlap without being in place")

@@ -26,9 +26,6 @@ from pycollective.comm.request import CallRequest
 from pycollective.comm.segments import setting
 from pycollective.errors import CommunicatorError, Error
 
-NEVER_SHARED = frozenset(("gather", "scatter", "barrier"))
-"""Collectives in which some ranks have no array: always staged."""
-
 
 class DeviceTeam:
     """One rank's GPU side.
@@ -95,7 +92,7 @@ class DeviceTeam:
         if self._freed:
             raise CommunicatorError("the communicator was freed")
         s = sign(request)
-        negotiates = self._windows > 0 and s.collective not in NEVER_SHARED
+        negotiates = self._windows > 0 and s.row.windows
         packets = self._planner.takes_packets(s)
         placement = self._place(request) if negotiates and not packets else 0
         planned = self._planner.plan(s, placement, negotiates and not packets)
@@ -103,7 +100,7 @@ class DeviceTeam:
         x, out = request.x, request.out
         addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
         copies = []
-        if placement and s.collective == "broadcast":
+        if placement and s.row.single_buffer:
             if self._rank == s.root and x is not None and out is not None and x.address != out.address:
                 copies.append((out.address, x.address, out.nbytes))
             addresses = (addresses[1], addresses[1])
@@ -163,21 +160,21 @@ class DeviceTeam:
         return self.path.kind != HOST and not self._freed
 
     def _place(self, request: CallRequest) -> int:
-        """Placement bits of the call's arrays; a broadcast has one array, its output."""
-        s, x, out = sign(request), request.x, request.out
+        """Placement bits of the call's arrays."""
+        row, x, out = request.row, request.x, request.out
 
         def shared(array: View | None) -> bool:
             return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
 
-        if s.collective == "broadcast":
+        if row.single_buffer:
             return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE if shared(out) else 0
         assert x is not None
-        if out is not None and out.address == x.address and s.collective == "allreduce":
+        if out is not None and out.address == x.address and row.in_place == "windows":
             return (INPUT_SHARED | OUTPUT_SHARED | IN_PLACE) if shared(x) else 0
         if out is not None and x.overlaps(out):
             return 0
         bits = INPUT_SHARED if shared(x) else 0
-        return bits | OUTPUT_SHARED if s.collective != "reduce" and shared(out) else bits
+        return bits | OUTPUT_SHARED if row.output != "root" and shared(out) else bits
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """Collective: a DeviceArray in a window; in plain device memory where arrays travel through the host."""

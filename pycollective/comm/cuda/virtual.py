@@ -22,8 +22,6 @@ from pycollective.comm.request import CallRequest
 from pycollective.comm.segments import setting
 from pycollective.errors import CommunicatorError, MismatchError, TimeoutError
 
-_STAGED = frozenset(("gather", "scatter", "barrier", "reduce"))
-
 
 def require_room(size: int, device: str | int) -> int:
     """Thread blocks that each of so many ranks can have on a GPU at the same time.
@@ -92,7 +90,7 @@ class VirtualWorld:
                 raise ValueError(f"rank {rank}'s arrays live on device {request.device}, not {self.device}")
             x = request.x.address if request.x is not None else 0
             out = request.out.address if request.out is not None else 0
-            if signature.collective == "broadcast" and planned.plan.placement:
+            if signature.row.single_buffer and planned.plan.placement:
                 if rank == signature.root and x != out and request.out is not None:
                     copies.append((out, x, request.out.nbytes))
                 x = out
@@ -103,13 +101,15 @@ class VirtualWorld:
 
 def _placement(request: CallRequest) -> int:
     """Placement bits of one rank's arrays."""
-    s, x, out = sign(request), request.x, request.out
-    if s.collective in _STAGED:
-        return 0 if s.collective != "reduce" else INPUT_SHARED
-    if s.collective == "broadcast":
+    row, x, out = request.row, request.x, request.out
+    if not row.windows:
+        return 0
+    if row.output == "root":
+        return INPUT_SHARED
+    if row.single_buffer:
         return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
     assert x is not None and out is not None
-    if x.address == out.address and s.collective == "allreduce":
+    if x.address == out.address and row.in_place == "windows":
         return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
     if x.overlaps(out):
         return 0

@@ -13,6 +13,7 @@ from pycollective.comm import request
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.options import Options
 from pycollective.errors import TimeoutError
+from pycollective.schedule.collectives import CALLS
 from pycollective.torch.distributed.cuda import cuda
 
 _NAP, _LONGEST_NAP = 1e-5, 1e-3
@@ -66,7 +67,7 @@ def launch(
 ) -> None:
     """Put a collective into a stream. `data` and `into`: tensors on one device, or None where a rank has none."""
     options: Options = {"topology": topology, "timeout": timeout, "stream": stream}
-    if kind in request.REDUCING:
+    if CALLS[kind].reduces:
         options["op"] = op
     if scale is not None:
         options["prescale"], options["postscale"] = scale
