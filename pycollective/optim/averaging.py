@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
@@ -62,7 +64,11 @@ class Averaging:
         raise NotImplementedError
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Take over what `take_apart` returned; as `load_state_dict`."""
+        """Take over what `take_apart` returned; as `load_state_dict`.
+
+        Raises:
+            TypeError: something else.
+        """
         raise NotImplementedError
 
     def _average(self, grads: Arrays | None) -> dict[str, Any]:
@@ -71,6 +77,15 @@ class Averaging:
             copy_into(self._fused.views, named(grads, "grads"))
         self._fused.average(self._topology)
         return self._fused.views
+
+
+@contextmanager
+def only_parts() -> Iterator[None]:
+    """Raises TypeError for what `take_apart` has not returned."""
+    try:
+        yield
+    except Exception as error:
+        raise TypeError(f"plain and arrays must be what take_apart() returns: {error}") from error
 
 
 def _check_writable(name: str, p: Any) -> None:

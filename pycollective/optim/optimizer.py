@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
-from pycollective.optim.averaging import Averaging
+from pycollective.optim.averaging import Averaging, only_parts
 from pycollective.optim.containers import Arrays, namespace
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.rules import Rule, apply, complete
@@ -148,11 +148,13 @@ class DistributedOptimizer(Averaging):
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
         """See Averaging."""
-        kept = {name: dict(own) for name, own in plain["state"].items()}
-        for slot, values in arrays.items():
-            for name, array in values.items():
-                kept[name][slot] = array
-        self.load_state_dict({**plain, "state": kept})
+        with only_parts():
+            kept = {name: dict(own) for name, own in plain["state"].items()}
+            for slot, values in arrays.items():
+                for name, array in values.items():
+                    kept[name][slot] = array
+            state = {**plain, "state": kept}
+        self.load_state_dict(state)
 
     def _room(self, name: str, kind: tuple[tuple[int, ...], str]) -> Any:
         """An array of this kind, shaped like the parameter or without dimensions, where the parameter is."""

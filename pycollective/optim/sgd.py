@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
-from pycollective.optim.averaging import Averaging
+from pycollective.optim.averaging import Averaging, only_parts
 from pycollective.optim.containers import Arrays, contained, copy_into, named, zeros
 from pycollective.optim.objects import broadcast_object
 
@@ -146,8 +146,10 @@ class DistributedSGD(Averaging):
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
         """See Averaging."""
-        velocity = contained(arrays["velocity"], self.params) if arrays else None
-        self.load_state_dict({**plain, "velocity": velocity})
+        with only_parts():
+            velocity = contained(arrays["velocity"], self.params) if arrays else None
+            state = {**plain, "velocity": velocity}
+        self.load_state_dict(state)
 
     def _numbers(self) -> dict[str, Any]:
         return {
