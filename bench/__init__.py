@@ -16,7 +16,7 @@ events.py       how the ranks' rows reach whoever watches
 worker.py       what each rank runs
 launch.py       the mpirun that belongs to mpi4py, and its environment
 session.py      worlds one after another, gathered into one result
-table.py        the live table;  plot.py the plots;  cli.py the command
+table.py        the tables;  live.py the one that grows;  plot.py the plots;  cli.py the command
 goals.py        the rows of the speed table;  overheads.py what needs no peer;  speed.py measures both
 demo.py         ``pycollective demo``
 test_*.py       pytest-benchmark cases for the compiler, the verifier and the overhead of a call

@@ -212,9 +212,10 @@ def _run(options: Options, outputs: _Outputs) -> None:
     from rich.console import Console
 
     from .launch import LaunchError
+    from .live import LiveTable
     from .plan import Plan, short_options
     from .session import Session, run_plans
-    from .table import LiveTable, row_table
+    from .table import row_table
     from .world import first_rank, ranks_started
 
     started = ranks_started()

@@ -25,11 +25,12 @@ from pycollective.cli.commands import Command, refusing
 from pycollective.schedule.user_files import near_files
 
 from .launch import LaunchError, find_launcher
+from .live import LiveTable, can_redraw
 from .plan import NAMES, Budget, Options, Plan, short_options
 from .plot import plot_rows
 from .result import to_json
 from .session import Session
-from .table import LiveTable, can_redraw, pivot_table
+from .table import pivot_table
 
 __all__ = ["demo"]
 

@@ -1,27 +1,25 @@
-"""The table that people see: live with a progress bar while it grows, whole at the end."""
+"""The tables that people see."""
 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pycollective.cli.units import format_size, format_time
 
 from .plan import NAMES, OURS
-from .result import Row
 from .stats import paired_ratio
 
-__all__ = ["LiveTable", "can_redraw", "format_number", "format_time", "pivot_table", "row_html", "row_table"]
+if TYPE_CHECKING:
+    from .result import Row
+
+__all__ = ["format_number", "format_time", "pivot_table", "row_html", "row_table"]
 
 _COLUMNS: tuple[str, ...] = (
     "collective",
@@ -148,73 +146,3 @@ def _against(row: Row | None, reference: Row | None, fastest: float) -> Text:
         shown = f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 0.1 else f"{ratio:.2f}x"
         text.append(f" {shown:>5}", style="green" if ratio >= 1 else "dim")
     return text
-
-
-def can_redraw(console: Console) -> bool:
-    """Whether what was written can be replaced: on a terminal.
-
-    A command in a notebook's cell (`!pycollective bench`) has a terminal too, but its cursor cannot move up.
-    """
-    return console.is_terminal and "JPY_PARENT_PID" not in os.environ
-
-
-class LiveTable:
-    """Watches a session: on a terminal the newest rows and a progress bar, elsewhere nothing until the end.
-
-    The picture is redrawn only when something has arrived, which is between measurements: the ranks need
-    the cores.
-    """
-
-    def __init__(self, console: Console, worlds: int) -> None:
-        self._console, self._worlds = console, worlds
-        self._drawn = can_redraw(console)
-        self._rows: list[Row] = []
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console)
-        self._task = self._progress.add_task("starting ranks", total=None)
-        self._world = 0
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> LiveTable:
-        if self._drawn:
-            self._live.start()
-            self._draw()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._drawn:
-            self._live.stop()
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        match event["kind"]:
-            case "begin":
-                self._world += 1
-                self._progress.reset(self._task, total=event["groups"])
-                count = f" ({self._world} of {self._worlds})" if self._worlds > 1 else ""
-                self._progress.update(self._task, description=f"{event['ranks']} ranks{count}")
-            case "row":
-                self._rows.append(Row(**event["row"]))
-            case "note":
-                self._console.print(Text(event["text"], style="yellow"), soft_wrap=True)
-            case "group":
-                self._progress.advance(self._task)
-                self._draw()
-            case "end" if self._world < self._worlds:
-                self._progress.update(self._task, description="starting ranks")
-                self._draw()
-
-    def _draw(self) -> None:
-        if not self._drawn:
-            return
-        room = max(3, (self._console.height - 10) // 2)
-        shown: list[RenderableType] = [row_table(self._rows[-room:], self._console.width)] if self._rows else []
-        self._live.update(Group(*shown, self._progress), refresh=True)
-
-    def summary(self) -> str:
-        """One line: how much was measured and whether all of it was right."""
-        checked = [row.wrong for row in self._rows if row.wrong is not None]
-        sizes = [row.size for row in self._rows]
-        span = f", {format_size(min(sizes))} to {format_size(max(sizes))}" if sizes else ""
-        return f"{len(self._rows)} rows{span}; {sum(checked) or 'no'} wrong elements" + (
-            "" if len(checked) == len(self._rows) else ", not all were checked"
-        )

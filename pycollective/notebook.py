@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import linecache
@@ -9,6 +10,18 @@ import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
+
+
+@functools.singledispatch
+def html(value: object) -> str | None:
+    """What `_repr_html_` of a value returns. Modules that know how to show a type register with this function."""
+    return None
+
+
+@functools.singledispatch
+def picture(value: object) -> str | None:
+    """What `_repr_svg_` of a value returns; the same."""
+    return None
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), caption: str = "") -> str:

@@ -1,5 +1,6 @@
 """Programs, the compiler that makes schedules of them, the verifier that proves schedules right, and the simulator."""
 
+from pycollective.schedule import display as display  # it registers how notebooks show what is below
 from pycollective.schedule.collectives import COLLECTIVES, Collective
 from pycollective.schedule.compiler import compile, compile_program, trace
 from pycollective.schedule.network import Network

@@ -24,13 +24,17 @@ def can_draw(schedule: Schedule) -> bool:
     return schedule.size <= MOST_RANKS and steps <= MOST_STEPS and notebook.can_draw()
 
 
+@notebook.picture.register
 def schedule_picture(schedule: Schedule) -> str | None:
     """The diagram as SVG; None where it cannot be drawn."""
     return notebook.svg(drawing.figure(schedule)) if can_draw(schedule) else None
 
 
-def schedule_table(schedule: Schedule) -> str:
-    """All steps, rank by rank, with what each waits for."""
+@notebook.html.register
+def schedule_table(schedule: Schedule) -> str | None:
+    """All steps, rank by rank, with what each waits for. None where there is a picture: notebooks prefer HTML to it."""
+    if can_draw(schedule):
+        return None
     rows: list[tuple[object, ...]] = [
         (rank, number, describe_step(step), ", ".join(f"{wait.count} of rank {wait.peer}" for wait in step.waits))
         for rank, mine in enumerate(schedule.ranks)
@@ -39,6 +43,7 @@ def schedule_table(schedule: Schedule) -> str:
     return _cut(rows, ("rank", "step", "does", "after steps"), schedule.title)
 
 
+@notebook.html.register
 def program_table(program: Program) -> str:
     """All statements, with who executes each, and where it is written."""
     rows: list[tuple[object, ...]] = []
@@ -52,8 +57,10 @@ def program_table(program: Program) -> str:
     return _cut(rows, ("", "statement", "executed by", "line"), caption)
 
 
-def topology_view(topology: object) -> str:
+@notebook.html.register
+def topology_view(shown: registry.Shown) -> str:
     """What is known of a topology, and the picture of its first collective that can be drawn."""
+    topology = shown.topology
     row = registry.info(topology)
     name = row.name if isinstance(topology, str) else registry.label(topology)
     facts = [("collectives", ", ".join(row.collectives)), ("order of reduction", row.order)]
@@ -69,6 +76,7 @@ def topology_view(topology: object) -> str:
     return text
 
 
+@notebook.html.register
 def simulation_table(simulation: Simulation) -> str:
     """Times and traffic."""
     slowest = max(range(simulation.ranks), key=simulation.finish.__getitem__)

@@ -22,7 +22,7 @@ from operator import index
 from types import FrameType
 from typing import NoReturn, SupportsIndex, TypeVar
 
-from pycollective import checks
+from pycollective import checks, notebook
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import collective_named
 
@@ -108,10 +108,8 @@ class Program:
         self._chunks: int | None = None
         self._written = 0
 
-    def _repr_html_(self) -> str:
-        from pycollective.schedule.display import program_table
-
-        return program_table(self)
+    def _repr_html_(self) -> str | None:
+        return notebook.html(self)
 
     @property
     def chunk_count(self) -> int:

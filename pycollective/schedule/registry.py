@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pycollective import checks
+from pycollective import checks, notebook
 from pycollective.errors import TopologyError
 from pycollective.schedule import user_files
 from pycollective.schedule.collectives import COLLECTIVES
@@ -54,7 +54,7 @@ class TopologyInfo:
     doc: str
     ranks: RankCounts | None = None
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return _shown_in_notebooks(self.cls)
 
 
@@ -135,10 +135,15 @@ def _as_dataclass(cls: type[_T]) -> type[_T]:
     return cls
 
 
-def _shown_in_notebooks(topology: object) -> str:
-    from pycollective.schedule.display import topology_view
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A topology that a notebook shows: its class, or an instance."""
 
-    return topology_view(topology)
+    topology: object
+
+
+def _shown_in_notebooks(topology: object) -> str | None:
+    return notebook.html(Shown(topology))
 
 
 def _home(cls: type) -> str:

@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pycollective import checks
+from pycollective import checks, notebook
 
 IN = -1
 """Place of a step's source: the rank's input buffer."""
@@ -136,15 +136,10 @@ class Schedule:
         return f"{name}, {ranks}{root}, {self.placement.name}"
 
     def _repr_svg_(self) -> str | None:
-        from pycollective.schedule.display import schedule_picture
-
-        return schedule_picture(self)
+        return notebook.picture(self)
 
     def _repr_html_(self) -> str | None:
-        """None where there is a picture: notebooks prefer HTML to it."""
-        from pycollective.schedule.display import can_draw, schedule_table
-
-        return None if can_draw(self) else schedule_table(self)
+        return notebook.html(self)
 
     def line(self, rank: int, index: int) -> str:
         """The statement that a step executes.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from pycollective import checks
+from pycollective import checks, notebook
 from pycollective.schedule import registry
 from pycollective.schedule.collectives import COLLECTIVES, collective_named
 from pycollective.schedule.compiler import checked_ranks, trace
@@ -70,10 +70,8 @@ class Simulation:
         """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
         return self.algbw * COLLECTIVES[self.collective].busbw_factor(self.ranks)
 
-    def _repr_html_(self) -> str:
-        from pycollective.schedule.display import simulation_table
-
-        return simulation_table(self)
+    def _repr_html_(self) -> str | None:
+        return notebook.html(self)
 
 
 def simulate(

@@ -103,7 +103,7 @@ def _begin(comm: Any) -> None:
     here.dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in ("", "0")
     here.engines[0] = Engine(here.comm)
     here.sets[0] = [global_process_set]
-    global_process_set.attach(0, range(here.comm.size))
+    global_process_set.attach(0, range(here.comm.size), here.comm.rank)
     global_process_set.mpi_comm = here.mpi_comm
     _world = here
 
@@ -217,7 +217,7 @@ def _register(process_sets: Sequence[ProcessSet]) -> list[str]:
             process_set.detach()
             duplicates.append(f"{process_set} (number {number})")
         else:
-            process_set.attach(number, mine)
+            process_set.attach(number, mine, here.comm.rank)
             here.sets[number].append(process_set)
             seen.add(number)
     return duplicates
@@ -252,7 +252,7 @@ def _make(process_set: ProcessSet, ranks: list[int]) -> None:
     here.sets[number] = [process_set]
     if part is not None:
         here.engines[number] = Engine(part)
-    process_set.attach(number, ranks)
+    process_set.attach(number, ranks, here.comm.rank)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -23,6 +23,7 @@ class ProcessSet:
     process_set_id: int | None = None
     ranks: list[int] | None = None
     mpi_comm: Any = None
+    _me = -1
 
     def __init__(self, ranks_or_comm: Sequence[int] | Any) -> None:
         """Args: ranks_or_comm: the ranks, or an mpi4py communicator of them.
@@ -62,9 +63,9 @@ class ProcessSet:
             raise ValueError("a process set's communicator has ranks that init()'s has not")
         return sorted(ranks)
 
-    def attach(self, number: int, ranks: Iterable[int]) -> None:
-        """Called by init() and add_process_set."""
-        self.process_set_id, self.ranks = number, list(ranks)
+    def attach(self, number: int, ranks: Iterable[int], me: int) -> None:
+        """Called by init() and add_process_set. `me`: this process's rank."""
+        self.process_set_id, self.ranks, self._me = number, list(ranks), me
 
     def detach(self) -> None:
         """Called by shutdown() and remove_process_set."""
@@ -80,22 +81,17 @@ class ProcessSet:
         Raises:
             ValueError: this process is not in it.
         """
-        from pycollective.torch.basics import world
-
         if self.process_set_id is None or self.ranks is None:
             return None
-        me = world().comm.rank
-        if me not in self.ranks:
-            raise ValueError(f"rank {me} is not part of {self}")
-        return self.ranks.index(me)
+        if self._me not in self.ranks:
+            raise ValueError(f"rank {self._me} is not part of {self}")
+        return self.ranks.index(self._me)
 
     def included(self) -> bool | None:
         """Whether this process is in it; None while it is not registered."""
-        from pycollective.torch.basics import world
-
         if self.process_set_id is None or self.ranks is None:
             return None
-        return world().comm.rank in self.ranks
+        return self._me in self.ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
