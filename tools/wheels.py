@@ -199,7 +199,7 @@ class Builder:
         folder, raw = self.work / "build" / name, self.work / "raw" / name
         options = {
             **compiler(self.work, self.machine),
-            "CMAKE_MODULE_LINKER_FLAGS": "-s -Wl,--exclude-libs,ALL",
+            "CMAKE_MODULE_LINKER_FLAGS": "-s",
             "PC_CUDA": "ON" if self.flavour == "cuda" else "OFF",
             "PC_CUDA_ARCHITECTURES": "wheel",
         }
