@@ -17,23 +17,27 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
+from wheel_building import (
+    MOST_BYTES,
+    ROOT,
+    Builder,
+    Failure,
+    Minor,
+    build_requirements,
+    make_sdist,
+    new_environment,
+    repair,
+    run,
+    say,
+)
+from wheels_aarch64 import cross
 
-ROOT = Path(__file__).resolve().parents[1]
 OLDEST = (3, 10)
-GLIBC = "2.28"
-"""Of the C library that wheels are linked against: that of manylinux_2_28."""
-LIMIT = 900  # seconds that one command may take
-MOST_BYTES = {"cpu": 2_000_000, "cuda": 8_000_000}
 
 LEVELS = {
     "avx2": "pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c bmi1 avx2 bmi2 lahf_lm abm",
@@ -41,7 +45,9 @@ LEVELS = {
 }
 """What -march=x86-64-v3 and x86-64-v4 let a compiler use, as /proc/cpuinfo names it."""
 
-COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|c89|c99|cpp|gcc|g\+\+|clang|clang\+\+|ld|gold|lld|as|nvcc|zig)(-[\d.]+|\.\w+)?")
+COMPILERS = re.compile(
+    r"(.*-)?(cc|c\+\+|c89|c99|cpp|gcc|g\+\+|clang|clang\+\+|ld|gold|lld|as|nvcc|zig)(-[\d.]+|\.\w+)?"
+)
 
 _ABOUT = """
 import importlib.util, os, platform, sys, sysconfig
@@ -49,43 +55,6 @@ header = os.path.join(sysconfig.get_path("include"), "Python.h")
 usable = platform.python_implementation() == "CPython" and os.path.exists(header) and "t" not in sys.abiflags
 print(*sys.version_info[:2], int(usable and importlib.util.find_spec("ensurepip") is not None))
 """
-
-Minor = tuple[int, int]
-
-
-class Failure(SystemExit):
-    """Ends the program with one line."""
-
-
-def say(text: str) -> None:
-    """A line with the seconds since make has begun."""
-    print(f"{time.time() - float(os.environ.get('STEP_START') or START):4.0f} s  {text}", flush=True)
-
-
-START = time.time()
-
-
-def run(command: Sequence[str | Path], log: Path | None = None, **options: object) -> str:
-    """Run to the end; its output. Raises Failure, with the last lines, when it fails or takes longer than LIMIT."""
-    settings: dict[str, object] = {"text": True, "timeout": LIMIT, "stdin": subprocess.DEVNULL, "check": False, **options}
-    try:
-        done = subprocess.run(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            **settings,  # type: ignore[call-overload]
-        )
-    except subprocess.TimeoutExpired:
-        raise Failure(f"{' '.join(map(str, command))}: not done after {LIMIT} s") from None
-    output = str(done.stdout)
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(output)
-    if done.returncode != 0:
-        last = "\n".join(output.splitlines()[-40:])
-        raise Failure(f"{last}\n{' '.join(map(str, command))}: exit code {done.returncode}")
-    return output
-
 
 # Interpreters
 
@@ -110,7 +79,9 @@ def interpreters(path: str, versions: Path) -> dict[Minor, Path]:
         if minor < OLDEST or minor in found:
             continue
         try:  # a shim of pyenv's for a version that is not selected fails
-            done = subprocess.run([program, "-I", "-c", _ABOUT], capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(
+                [program, "-I", "-c", _ABOUT], capture_output=True, text=True, timeout=30, check=False
+            )
         except (OSError, subprocess.TimeoutExpired):
             continue
         if done.returncode == 0 and done.stdout.split() == [*map(str, minor), "1"]:
@@ -140,111 +111,6 @@ def best_level(cpuinfo: str) -> str:
     return best
 
 
-# Building
-
-
-def compiler(work: Path, machine: str) -> dict[str, Path]:
-    """Programs that stand for zig's compiler and archiver, by the CMake variable that names them."""
-    import ziglang  # type: ignore[import-not-found,unused-ignore]
-
-    zig = Path(ziglang.__file__).with_name("zig")
-    folder = work / "compiler" / machine
-    folder.mkdir(parents=True, exist_ok=True)
-    words = {
-        "CMAKE_CXX_COMPILER": ("c++", f"c++ -target {machine}-linux-gnu.{GLIBC}"),
-        "CMAKE_AR": ("ar", "ar"),
-        "CMAKE_RANLIB": ("ranlib", "ranlib"),
-    }
-    for name, arguments in words.values():
-        program = folder / name
-        cache = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{work / 'zig'}'"
-        program.write_text(f"#!/bin/sh\n{cache} exec '{zig}' {arguments} \"$@\"\n")
-        program.chmod(0o755)
-    return {variable: folder / name for variable, (name, _) in words.items()}
-
-
-def build_requirements() -> list[str]:
-    """What pyproject.toml asks for to build."""
-    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    return found
-
-
-def make_sdist(out: Path, work: Path) -> Path:
-    """The sdist in `out`, and its contents in work/source; returns that folder."""
-    run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT], work / "log/sdist.txt")
-    (sdist,) = out.glob("*.tar.gz")
-    source = work / "source"
-    shutil.rmtree(source, ignore_errors=True)
-    shutil.unpack_archive(sdist, work / "unpacked")
-    (unpacked,) = (work / "unpacked").iterdir()
-    unpacked.rename(source)
-    say(f"{sdist.relative_to(ROOT)}: {sdist.stat().st_size / 1e6:.2f} MB")
-    return source
-
-
-@dataclass
-class Builder:
-    """Builds wheels of one flavour for one kind of machine."""
-
-    source: Path
-    work: Path
-    flavour: str  # cpu or cuda
-    machine: str = "x86_64"
-    python_options: tuple[str, ...] = ()  # CMake's, of a Python that cannot be asked
-    _built: Path | None = None  # the folder of the first build, whose libraries the others take
-
-    def build(self, python: Path, tag: str) -> Path:
-        """A wheel for the interpreter of an environment that has the build requirements; not repaired yet."""
-        name = f"{self.machine}-{self.flavour}-{tag}"
-        folder, raw = self.work / "build" / name, self.work / "raw" / name
-        options = {
-            **compiler(self.work, self.machine),
-            "CMAKE_MODULE_LINKER_FLAGS": "-s",
-            "PC_CUDA": "ON" if self.flavour == "cuda" else "OFF",
-            "PC_CUDA_ARCHITECTURES": "wheel",
-        }
-        if self.machine != "x86_64":
-            options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.machine}
-        if self._built is not None:
-            options["PC_CORE_LIBRARY"] = self._built / "libpc_core.a"
-            if self.flavour == "cuda":
-                options["PC_CUDA_LIBRARY"] = self._built / "libpc_cuda.a"
-        words = [f"cmake.define.{key}={value}" for key, value in options.items()] + list(self.python_options)
-        words += [f"build-dir={folder}", "install.strip=false"]
-        for old in (folder, raw):
-            shutil.rmtree(old, ignore_errors=True)
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "-v", "wheel", "--no-build-isolation", "--no-deps"]
-        start = time.monotonic()
-        run(
-            [*pip, "--wheel-dir", raw, *(word for option in words for word in ("-C", option)), self.source],
-            self.work / f"log/{name}.txt",
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-        )
-        self._built = self._built or folder
-        (wheel,) = raw.glob("*.whl")
-        say(f"{name}: compiled in {time.monotonic() - start:.0f} s")
-        return wheel
-
-
-def repair(wheel: Path, out: Path, work: Path) -> Path:
-    """The wheel with the tag that its symbols allow, in `out`. Raises Failure if that needs a newer C library."""
-    repaired = work / "repaired"
-    shutil.rmtree(repaired, ignore_errors=True)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    audit = [sys.executable, "-m", "auditwheel"]
-    run([*audit, "repair", "--wheel-dir", repaired, wheel], env=environment)
-    (done,) = repaired.glob("*.whl")
-    tags = {(int(a), int(b)) for a, b in re.findall(r"manylinux_(\d+)_(\d+)_", done.name)}
-    newest = tuple(map(int, GLIBC.split(".")))
-    if not tags or max(tags) > newest:
-        raise Failure(f"{done.name} is not for manylinux_{GLIBC.replace('.', '_')}")
-    shown = re.sub(r"\s+", " ", run([*audit, "show", done], env=environment))
-    if not re.search(rf'constrained to|consistent with the following platform tag: "manylinux_{max(tags)[0]}', shown):
-        raise Failure(f"auditwheel does not agree with the name of {done.name}: {shown}")
-    out.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copy(done, out))
-
-
 # Trying
 
 
@@ -271,7 +137,7 @@ class Trial:
     @functools.cached_property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "PYTHON", "VIRTUAL_ENV"))}
-        absent = {name: "/nonexistent" for name in ("CC", "CXX", "CUDACXX", "CUDA_HOME")}
+        absent = dict.fromkeys(("CC", "CXX", "CUDACXX", "CUDA_HOME"), "/nonexistent")
         return {**kept, **absent, "PATH": f"{self.home / 'bin'}{os.pathsep}{self.path}", "OMP_NUM_THREADS": "1"}
 
     def install(self, *requirements: str | Path) -> None:
@@ -291,7 +157,9 @@ class Trial:
         for number, name in enumerate(names, 1):
             got = self.try_("python", "-I", "-c", code, PYCOLLECTIVE_ISA=str(number)).strip()
             if got != names[min(number - 1, names.index(best))]:
-                raise Failure(f"{self.home}: with PYCOLLECTIVE_ISA={number} the kernels are {got}; up to {name} is meant")
+                raise Failure(
+                    f"{self.home}: with PYCOLLECTIVE_ISA={number} the kernels are {got}; up to {name} is meant"
+                )
         return best
 
     def commands(self, flavour: str) -> None:
@@ -309,19 +177,9 @@ class Trial:
         """The last line of pytest, of these files of the repository."""
         self.install("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "cloudpickle>=2",
                      "array-api-strict>=2", "jsonschema>=4")  # fmt: skip
-        words = [self.home / "bin/python", "-I", "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p",
-                 "no:cacheprovider", *files]  # fmt: skip
+        pytest = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
+        words = [self.home / "bin/python", "-I", *pytest, *files]
         return run(words, env=self.environment, cwd=ROOT).strip().splitlines()[-1]
-
-
-def new_environment(python: Path, home: Path, *requirements: str | Path) -> Path:
-    """An empty virtual environment with these packages; its interpreter."""
-    shutil.rmtree(home, ignore_errors=True)
-    run([python, "-I", "-m", "venv", home])
-    inner = home / "bin/python"
-    if requirements:
-        run([inner, "-m", "pip", "--disable-pip-version-check", "install", *requirements])
-    return inner
 
 
 def try_wheel(wheel: Path, python: Path, flavour: str, options: argparse.Namespace, work: Path) -> None:
@@ -380,9 +238,7 @@ def main(options: argparse.Namespace) -> None:
             wheel = repair(builder.build(inner, tag), out / "cuda" if flavour == "cuda" else out, work)
             try_wheel(wheel, python, flavour, options, work)
     if options.aarch64:
-        from wheels_aarch64 import cross  # beside this file
-
-        cross(source, out / "aarch64", work)
+        cross(pythons, source, out / "aarch64", work)
 
 
 def parsed() -> argparse.Namespace:
