@@ -6,7 +6,7 @@ VENV   ?= .venv
 # The peer for the Gloo column. `make TORCH= test` goes without.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
-# The CPythons that `make wheels` is for, as "3.10 3.13"; empty: all of this machine.
+# The CPythons that `make wheels` is for, as "3.10 newest"; empty: all of this machine.
 WHEELS ?=
 # ON, OFF, or AUTO: the GPU side where nvcc is found.
 PC_CUDA ?= AUTO

@@ -90,13 +90,16 @@ def interpreters(path: str, versions: Path) -> dict[Minor, Path]:
 
 
 def chosen(found: Mapping[Minor, Path], wanted: str) -> dict[Minor, Path]:
-    """Those that `wanted` names, as "3.10 3.13"; all for "". Raises Failure for one that is missing."""
-    minors = {name: (int(name.split(".")[0]), int(name.split(".")[1])) for name in re.findall(r"\d+\.\d+", wanted)}
-    for name, minor in minors.items():
-        if minor not in found:
+    """Those that `wanted` names, as "3.10 newest"; all for "". Raises Failure for one that is missing."""
+    named = {f"{a}.{b}": (a, b) for a, b in found}
+    if found:
+        named |= {"oldest": min(found), "newest": max(found)}
+    words = wanted.replace(",", " ").split()
+    for word in words:
+        if word not in named:
             have = ", ".join(f"{a}.{b}" for a, b in found) or "none"
-            raise Failure(f"there is no CPython {name} with headers and ensurepip on this machine (found: {have})")
-    return {minor: found[minor] for minor in found if not minors or minor in minors.values()}
+            raise Failure(f"there is no CPython {word} with headers and ensurepip on this machine (found: {have})")
+    return {minor: found[minor] for minor in found if not words or minor in [named[word] for word in words]}
 
 
 def best_level(cpuinfo: str) -> str:
@@ -245,7 +248,7 @@ def parsed() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder; what is in it is removed")
-    parser.add_argument("--for", dest="pythons", default="", help='as "3.10 3.13"; default: every CPython here')
+    parser.add_argument("--for", dest="pythons", default="", help='as "3.10 newest"; default: every CPython here')
     parser.add_argument("--tests", nargs="*", default=[], help="files that pytest runs with each wheel")
     parser.add_argument("--no-gpu", dest="gpu", action="store_false", help="no wheels with the GPU side")
     parser.add_argument("--no-aarch64", dest="aarch64", action="store_false", help="nothing for aarch64")

@@ -48,6 +48,8 @@ def test_a_version_that_is_missing_is_named() -> None:
     assert chosen(found, "") == found
     assert chosen(found, "3.12") == {(3, 12): Path("b")}
     assert chosen(found, "3.12, 3.10") == found
+    assert chosen(found, "newest") == {(3, 12): Path("b")}
+    assert chosen(found, "oldest newest") == found
     with pytest.raises(Failure, match=r"no CPython 3\.13 .*found: 3\.10, 3\.12"):
         chosen(found, "3.12 3.13")
 
