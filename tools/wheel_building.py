@@ -82,6 +82,11 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
     zig = Path(ziglang.__file__).with_name("zig")
     folder = work / "compiler" / machine
     folder.mkdir(parents=True, exist_ok=True)
+    # zig's cache of objects does not notice when a file changes that assembly includes (cmake/custom.cmake): it lasts for
+    # one build. The other cache has zig's own libraries.
+    objects = work / "objects" / machine
+    shutil.rmtree(objects, ignore_errors=True)
+    caches = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{objects}'"
     words = {
         "CMAKE_CXX_COMPILER": ("c++", f"c++ -target {machine}-linux-gnu.{GLIBC}"),
         "CMAKE_AR": ("ar", "ar"),
@@ -89,8 +94,7 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
     }
     for name, arguments in words.values():
         program = folder / name
-        cache = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{work / 'zig'}'"
-        program.write_text(f"#!/bin/sh\n{cache} exec '{zig}' {arguments} \"$@\"\n")
+        program.write_text(f"#!/bin/sh\n{caches} exec '{zig}' {arguments} \"$@\"\n")
         program.chmod(0o755)
     return {variable: folder / name for variable, (name, _) in words.items()}
 
@@ -106,7 +110,8 @@ def make_sdist(out: Path, work: Path) -> Path:
     run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT], work / "log/sdist.txt")
     (sdist,) = out.glob("*.tar.gz")
     source = work / "source"
-    shutil.rmtree(source, ignore_errors=True)
+    for old in (source, work / "unpacked"):
+        shutil.rmtree(old, ignore_errors=True)
     shutil.unpack_archive(sdist, work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     unpacked.rename(source)
@@ -116,30 +121,30 @@ def make_sdist(out: Path, work: Path) -> Path:
 
 @dataclass
 class Builder:
-    """Builds wheels of one flavour for one kind of machine."""
+    """Builds wheels for one kind of machine."""
 
     source: Path
     work: Path
-    flavour: str  # cpu or cuda
+    gpu: bool = False  # with the GPU side
     machine: str = "x86_64"
     python_options: tuple[str, ...] = ()  # CMake's, of a Python that cannot be asked
     _built: Path | None = None  # the folder of the first build, whose libraries the others take
 
     def build(self, python: Path, tag: str) -> Path:
         """A wheel for the interpreter of an environment that has the build requirements; not repaired yet."""
-        name = f"{self.machine}-{self.flavour}-{tag}"
+        name = f"{self.machine}-{tag}"
         folder, raw = self.work / "build" / name, self.work / "raw" / name
         options = {
             **compiler(self.work, self.machine),
             "CMAKE_MODULE_LINKER_FLAGS": "-s",
-            "PC_CUDA": "ON" if self.flavour == "cuda" else "OFF",
+            "PC_CUDA": "ON" if self.gpu else "OFF",
             "PC_CUDA_ARCHITECTURES": "wheel",
         }
         if self.machine != "x86_64":
             options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.machine}
         if self._built is not None:
             options["PC_CORE_LIBRARY"] = self._built / "libpc_core.a"
-            if self.flavour == "cuda":
+            if self.gpu:
                 options["PC_CUDA_LIBRARY"] = self._built / "libpc_cuda.a"
         words = [f"cmake.define.{key}={value}" for key, value in options.items()] + list(self.python_options)
         words += [f"build-dir={folder}", "install.strip=false"]
@@ -158,6 +163,22 @@ class Builder:
         (wheel,) = raw.glob("*.whl")
         say(f"{name}: compiled in {time.monotonic() - start:.0f} s")
         return wheel
+
+
+def without_gpu(wheel: Path, work: Path) -> Path:
+    """The same wheel without pycollective._cuda: the rest of it does not depend on whether that is there."""
+    folder, packed = work / "unpacked-wheel", work / "without-gpu"
+    for old in (folder, packed):
+        shutil.rmtree(old, ignore_errors=True)
+    tool = [sys.executable, "-m", "wheel"]
+    run([*tool, "unpack", "--dest", folder, wheel])
+    (contents,) = folder.iterdir()
+    (extension,) = (contents / "pycollective").glob("_cuda*.so")
+    extension.unlink()
+    packed.mkdir()
+    run([*tool, "pack", "--dest-dir", packed, contents])
+    (done,) = packed.glob("*.whl")
+    return done
 
 
 def repair(wheel: Path, out: Path, work: Path) -> Path:

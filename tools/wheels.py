@@ -34,6 +34,7 @@ from wheel_building import (
     repair,
     run,
     say,
+    without_gpu,
 )
 from wheels_aarch64 import cross
 
@@ -230,16 +231,17 @@ def main(options: argparse.Namespace) -> None:
     say(f"wheels for CPython {', '.join(f'{a}.{b}' for a, b in pythons)}")
     shutil.rmtree(out, ignore_errors=True)
     source = make_sdist(out, work)
-    flavours = ["cpu", "cuda"] if options.gpu and has_nvcc() else ["cpu"]
-    if options.gpu and len(flavours) == 1:
+    gpu = options.gpu and has_nvcc()
+    if options.gpu and not gpu:
         say("no nvcc 12.4 or newer was found: no wheels with the GPU side")
-    builders = {flavour: Builder(source, work, flavour) for flavour in flavours}
+    builder = Builder(source, work, gpu)
     for (major, minor), python in pythons.items():
         tag = f"cp{major}{minor}"
-        inner = new_environment(python, work / "env" / tag, *build_requirements())
-        for flavour, builder in builders.items():
-            wheel = repair(builder.build(inner, tag), out / "cuda" if flavour == "cuda" else out, work)
-            try_wheel(wheel, python, flavour, options, work)
+        built = builder.build(new_environment(python, work / "env" / tag, *build_requirements()), tag)
+        plain = without_gpu(built, work) if gpu else built
+        try_wheel(repair(plain, out, work), python, "cpu", options, work)
+        if gpu:
+            try_wheel(repair(built, out / "cuda", work), python, "cuda", options, work)
     if options.aarch64:
         cross(pythons, source, out / "aarch64", work)
 

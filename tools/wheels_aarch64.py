@@ -117,7 +117,7 @@ def build(minor: Minor, python: Path, root: Path, source: Path, out: Path, work:
     builder = Builder(
         source,
         work,
-        "cpu",
+        False,
         "aarch64",
         (
             f"cmake.define.Python_INCLUDE_DIR={headers}",
