@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from core.processes import IMPORTABLE
 from core.reference import NARROW, Array, finfo, in_rank_order, numpy_type, same_bits
 from launch import launch
 from pycollective import local_world
+from wheels import best_level
 
 OPERATORS = ("sum", "prod", "min", "max", "land", "lor")
 
@@ -103,23 +103,9 @@ def test_all_instruction_sets_give_the_same_bits() -> None:
         assert lines == reports["baseline"], name
 
 
-# As /proc/cpuinfo names what -march=x86-64-v3 and x86-64-v4 let a compiler use.
-LEVELS = {
-    "avx2": "pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c bmi1 avx2 bmi2 lahf_lm abm",
-    "avx512": "avx512f avx512dq avx512cd avx512bw avx512vl",
-}
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one set of kernels")
 def test_the_best_instruction_set_is_chosen() -> None:
     """Where it is missed, everything works, several times slower: no other test would notice."""
-    described = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    assert described is not None
-    flags = set(described[1].split())
-    expected = "baseline"
-    for name, needed in LEVELS.items():
-        if not flags.issuperset(needed.split()):
-            break
-        expected = name
+    expected = best_level(Path("/proc/cpuinfo").read_text())
     chosen = launch(1, "from pycollective import _core; print(_core.instruction_set())", launcher="alone", check=True)
     assert chosen[0].strip() == expected
