@@ -65,7 +65,8 @@ struct Header {
   int32_t used, hand;
   RankSet joined;
   std::atomic<uint32_t> prepared;  // kPrepared
-  alignas(64) std::atomic<uint64_t> beats[kMostRanks];
+  // Written by each rank alone; of a cache line of their own, since a rank writes one after every batch.
+  struct alignas(64) Progress { std::atomic<uint64_t> beats, completed; } progress[kMostRanks];
 };
 
 // One round of an operation: what has been said of it.
@@ -314,9 +315,10 @@ void Board::note(Announcement& item, bool urgent, int64_t now) {
 }
 
 // All have submitted it or need not, and all have fetched the round before.
-bool Board::complete(Slot& s) const {
-  if (s.announced.none() || !s.outstanding.none()) return false;
-  const bool join = s.current().signature.kind == Kind::join;
+bool Board::complete(const Slot& s) const { return !s.announced.none() && s.outstanding.none() && submitted_by_all(s); }
+
+bool Board::submitted_by_all(const Slot& s) const {
+  const bool join = s.records[s.turn & 1].signature.kind == Kind::join;
   return (join ? s.announced : s.announced | header_->joined) == RankSet::first(size_);
 }
 
@@ -345,10 +347,14 @@ bool Board::settle(int32_t index, int64_t now) {
   return true;
 }
 
-bool Board::leave(Limit limit) {
+bool Board::leave(bool regardless, Limit limit) {
   {
     const Lock lock(*this, limit);
     if (!lock || has_batch() || has_ready()) return false;
+    for (int32_t i = 0; i < header_->used && !regardless; ++i) {
+      const Slot& s = slot(i);
+      if (!s.outstanding.none() && s.announced.has(rank_) && submitted_by_all(s)) return false;
+    }
     header_->joined.remove(rank_);
     for (int32_t i = 0; i < header_->used; ++i) slot(i).announced.remove(rank_);
   }
@@ -486,8 +492,14 @@ void Board::wake() {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&header_->news), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Board::beat() { header_->beats[rank_].fetch_add(1, std::memory_order_relaxed); }
-uint64_t Board::beats(int32_t rank) const { return header_->beats[rank].load(std::memory_order_relaxed); }
+void Board::beat() { header_->progress[rank_].beats.fetch_add(1, std::memory_order_relaxed); }
+uint64_t Board::beats(int32_t rank) const { return header_->progress[rank].beats.load(std::memory_order_relaxed); }
+
+void Board::complete_batch() { header_->progress[rank_].completed.store(fetched_, std::memory_order_release); }
+uint64_t Board::completed(int32_t rank) const {
+  return header_->progress[rank].completed.load(std::memory_order_acquire);
+}
+uint64_t Board::batches() const { return header_->batches.load(std::memory_order_acquire); }
 
 // -- what is missing ----------------------------------------------------------------------------------------------
 

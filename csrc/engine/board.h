@@ -75,8 +75,9 @@ class Board {
   // Throws InvalidArgument if there are more operations under way than slots.  False: not announced by `limit`.
   bool announce(std::vector<Announcement>& items, bool urgent, Limit limit = kNoLimit);
   // This rank submits nothing more: what is not complete lacks it from now on.  False, and nothing has happened, if the
-  // others count on it for something yet.
-  bool leave(Limit limit = kNoLimit);
+  // others count on it for something yet: a batch, or an operation that all have submitted again before a slow rank has
+  // fetched the round before.  `regardless` of the latter.
+  bool leave(bool regardless = false, Limit limit = kNoLimit);
   // Somebody waits for it: do not hold it back for others to fuse with.  False: not by `limit`.
   bool urge(int32_t slot, Limit limit = kNoLimit);
   // The next batch in order; empty: not cut yet.
@@ -98,6 +99,11 @@ class Board {
   // A rank that is not stopped does so several times a second, whatever its program does.
   void beat();
   uint64_t beats(int32_t rank) const;
+
+  // How far ranks are: batches cut so far, and those that a rank has completed.
+  uint64_t batches() const;
+  uint64_t completed(int32_t rank) const;
+  void complete_batch();  // this rank has completed what it has fetched
 
   std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit);
   // An operation, a join among them, that some rank has submitted and `rank` has not but must.  Empty: none.
@@ -125,7 +131,8 @@ class Board {
   int32_t take_slot();
   void forget(int32_t slot);
   void note(Announcement& item, bool urgent, int64_t now);
-  bool complete(Slot& slot) const;
+  bool complete(const Slot& slot) const;
+  bool submitted_by_all(const Slot& slot) const;
   bool settle(int32_t slot, int64_t now);
   std::vector<int32_t> choose();
   void cut_batch(const std::vector<int32_t>& chosen);
