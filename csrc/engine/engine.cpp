@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kNap = milliseconds(50);           // longest sleep of a driver
+constexpr auto kLongestNap = milliseconds(50);           // longest sleep of a driver
 constexpr auto kTurn = milliseconds(100);          // how often a submit that waits for the board looks for signals
 
 // Of arrays of which read_item has checked that their bytes fit 64 bits.
@@ -198,7 +198,7 @@ bool Engine::await_batch(Clock::time_point limit) {
     } else if (!sleeps) {
       sched_yield();
     } else {
-      const auto until = std::min({limit, now + kNap, board_->has_ready() ? due : limit});
+      const auto until = std::min({limit, now + kLongestNap, board_->has_ready() ? due : limit});
       if (until > now) board_->sleep(seen, until - now);
     }
     const std::lock_guard lock(mutex_);
