@@ -309,8 +309,6 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   return status;
 }
 
-std::string Team::number(int32_t rank) const {
-  return rank_number(members_[rank], world_ranks_[rank]);
-}
+std::string Team::number(int32_t rank) const { return rank_number(members_[rank], world_ranks_[rank]); }
 
 }  // namespace pc
