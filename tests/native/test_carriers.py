@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-
 from native.test_native import build, why_not
+
 from pycollective import _core
 from pycollective.engine import Item
 
