@@ -23,10 +23,13 @@ add_library(pc_core STATIC
   csrc/executor/cpu/liveness.cpp
   csrc/executor/cpu/team.cpp
   csrc/executor/cpu/waiting.cpp
+  csrc/engine/agreement.cpp
+  csrc/engine/announcement.cpp
   csrc/engine/board.cpp
   csrc/engine/engine.cpp
   csrc/engine/fused.cpp
   csrc/engine/peers.cpp
+  csrc/engine/policy.cpp
   csrc/engine/progress.cpp
   csrc/engine/signature.cpp
   csrc/engine/stalls.cpp

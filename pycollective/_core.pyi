@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'announcements', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -317,6 +317,94 @@ class Engine:
     @property
     def threshold(self) -> int:
         ...
+class AgreedOperation:
+    """
+    An operation that all ranks have announced.
+    """
+    @property
+    def absent(self) -> list[int]:
+        """
+        Ranks that need not announce it, having joined.
+        """
+    @property
+    def collective(self) -> str:
+        ...
+    @property
+    def count(self) -> int:
+        """
+        Elements of x, where the whole shape is agreed.
+        """
+    @property
+    def device(self) -> bool:
+        """
+        In GPU memory.
+        """
+    @property
+    def difference(self) -> str:
+        """
+        How the ranks differ, for people; empty: they agree.
+        """
+    @property
+    def dtype(self) -> str:
+        """
+        Of its arrays; empty: it has none.
+        """
+    @property
+    def last(self) -> int:
+        """
+        Who announced it last.
+        """
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def op(self) -> str:
+        ...
+    @property
+    def postscale(self) -> float:
+        ...
+    @property
+    def prescale(self) -> float:
+        ...
+    @property
+    def rows(self) -> list[int]:
+        """
+        The first extent of each rank's x; 0 for ranks that have joined.
+        """
+    @property
+    def shape(self) -> list[int]:
+        """
+        Of each rank's x; the first extent is -1 where ranks may differ.
+        """
+class Agreement:
+    """
+    What follows from the ranks' announcements: the same on all ranks that hear the same.
+    """
+    def __init__(self, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+        """
+        `world_ranks`: of the ranks.
+        """
+    def announce(self, rank: typing.SupportsInt | typing.SupportsIndex, announcement: bytes) -> None:
+        """
+        What a rank announces. Raises ValueError for what no rank can announce.
+        """
+    def cut(self, threshold: typing.SupportsInt | typing.SupportsIndex) -> list[list[AgreedOperation]]:
+        """
+        All that is complete, in batches of operations that are fused: up to `threshold` bytes.
+        """
+    def report(self, seconds: typing.SupportsFloat | typing.SupportsIndex = 0, reporter: typing.SupportsInt | typing.SupportsIndex = -1) -> str:
+        """
+        Operations that have waited for `seconds`, and for which ranks, a line each; of a rank only those that it reports.
+        """
+    @property
+    def waiting(self) -> int:
+        """
+        Operations that some ranks have not announced.
+        """
+def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex) -> list[bytes]:
+    """
+    What this rank announces of items that it submits together, among `size` ranks. Raises what is wrong with one.
+    """
 def collectives() -> list[str]:
     """
     Names of the collectives, in the order of their numbers.

@@ -75,6 +75,7 @@ inline constexpr bool is_bound = false;
 // Sets the Python error that a C++ exception stands for; rethrows what it does not know.
 void translate(std::exception_ptr pointer);
 
+void bind_agreement(py::module_& m);
 void bind_array(py::module_& m);
 void bind_dlpack(py::module_& m);
 void bind_engine(py::module_& m);

@@ -70,13 +70,6 @@ class PyRunner : public engine::Runner {
 
 using Objects = std::vector<py::object>;
 
-uint64_t group_of(const Objects& items) {
-  if (items.size() < 2) return 0;
-  uint64_t hash = 0;  // a sum: the order does not matter
-  for (const py::handle item : items) hash += std::hash<std::string>{}(item.attr("name").cast<std::string>());
-  return hash | 1;
-}
-
 // -- the engine ---------------------------------------------------------------------------------------------------
 
 void want_report(int) { Engine::reports_wanted.fetch_add(1); }

@@ -67,5 +67,6 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_ledger(m);
   pc::bind_team(m);
   pc::bind_engine(m);
+  pc::bind_agreement(m);
   pc::bind_fast_path(m);
 }

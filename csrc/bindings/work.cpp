@@ -94,11 +94,18 @@ Operator operator_named(const std::string& name) {
   throw InvalidArgument("the engine has no operator '" + name + "'");
 }
 
-ArrayView adapt(py::object array, const char* what, Work& work) {
+std::string item_name(const py::object& item) {
+  const py::object name = get(item, "name");
+  if (!py::isinstance<py::str>(name))
+    throw WrongType(std::string("an operation's name is a str, not ") + Py_TYPE(name.ptr())->tp_name);
+  return name.cast<std::string>();
+}
+
+ArrayView adapt(py::object array, const char* what, Arrays& arrays) {
   ArrayView view;
   if (!is_numpy(array) && glance(array, view)) return view;  // the item holds it
   if (!is_numpy(array) && !py::isinstance<Buffer>(array)) array = py::cast(std::make_shared<Buffer>(array));
-  work.buffers.push_back(array);
+  arrays.held.push_back(array);
   return view_of(array, what);
 }
 
@@ -123,19 +130,22 @@ void read_shape(const py::handle& array, int64_t bytes, Announcement& said) {
 
 }  // namespace
 
-std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
-                                   size_t together) {
-  const py::object& item = work->item;
+uint64_t group_of(const std::vector<py::object>& items) {
+  std::vector<std::string> names;
+  if (items.size() > 1)
+    for (const py::object& item : items) names.push_back(item_name(item));
+  return engine::group_of(names);
+}
+
+Announcement read_announcement(const py::object& item, int32_t size, uint64_t group, size_t together, Arrays& arrays) {
   Announcement said;
-  said.name = get(item, "name").cast<std::string>();
+  said.name = item_name(item);
   auto& s = said.signature;
   s.kind = kind_named(get(item, "collective").cast<std::string>());
   s.group = group;
   s.together = static_cast<int32_t>(together);
   said.priority = get(item, "priority").cast<int32_t>();
   const py::object x = get(item, "x");
-  const char* input = nullptr;
-  char* output = nullptr;
   if (!get(item, "device").is_none()) {  // only Python looks into it
     s.device = true;
     s.dtype = dtype_named(get(item, "element").cast<std::string>());
@@ -143,16 +153,16 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
     read_shape(x, said.bytes, said);
     said.place = get(item, "place").cast<int64_t>();
   } else if (!x.is_none()) {
-    const ArrayView view = adapt(x, "x", *work);
+    const ArrayView view = adapt(x, "x", arrays);
     s.dtype = view.dtype;
     said.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
     read_shape(x, said.bytes, said);
-    input = view.data;
+    arrays.input = view.data;
   }
   if (s.kind == engine::Kind::broadcast) s.root = get(item, "root").cast<int32_t>();
-  if (s.kind == engine::Kind::broadcast && (s.root < 0 || s.root >= team.size()))
+  if (s.kind == engine::Kind::broadcast && (s.root < 0 || s.root >= size))
     throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
-                          std::to_string(team.size()));
+                          std::to_string(size));
   if (s.kind == engine::Kind::allreduce || s.kind == engine::Kind::reducescatter) {
     s.op = operator_named(get(item, "op").cast<std::string>());
     s.prescale = get(item, "prescale").cast<double>();
@@ -165,17 +175,26 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
                       " takes no prescale or postscale");
   }
   if (s.is_of_core()) {
-    const ArrayView out = adapt(get(item, "out"), "out", *work);
+    const ArrayView out = adapt(get(item, "out"), "out", arrays);
     if (!out.writable) throw InvalidArgument("out is read-only");
     if (out.dtype != s.dtype) throw WrongType("x and out differ in their element types");
     if (out.count * static_cast<int64_t>(size_of(out.dtype)) != said.bytes)
       throw InvalidArgument("x and out differ in size");
-    output = out.data;
-    work->result = get(item, "out");
-    const Location at = input == output ? team.locate(output, said.bytes) : Location{};
+    arrays.output = out.data;
+  }
+  return said;
+}
+
+std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
+                                   size_t together) {
+  Arrays& arrays = work->arrays;
+  Announcement said = read_announcement(work->item, team.size(), group, together, arrays);
+  if (said.signature.is_of_core()) {
+    work->result = get(work->item, "out");
+    const Location at = arrays.input == arrays.output ? team.locate(arrays.output, said.bytes) : Location{};
     if (at.window >= 0 && said.bytes > 0) said.place = at.window << 40 | at.offset;
   }
-  return std::make_shared<Pending>(std::move(said), input, output, work);
+  return std::make_shared<Pending>(std::move(said), arrays.input, arrays.output, work);
 }
 
 }  // namespace pc

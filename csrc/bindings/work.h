@@ -11,6 +11,13 @@
 
 namespace pc {
 
+// The CPU memory of an item's arrays; null where the core does not look at it.
+struct Arrays {
+  const char* input = nullptr;
+  char* output = nullptr;
+  std::vector<py::object> held;  // views
+};
+
 // Python objects die with the interpreter's lock held: the engine hands over what has ended (take_spent).
 class Work {
  public:
@@ -24,7 +31,7 @@ class Work {
 
   std::shared_ptr<engine::Pending> pending;
   py::object item, result = py::none(), error = py::none(), landing = py::none();
-  std::vector<py::object> buffers;  // views of the item's arrays
+  Arrays arrays;
 
  private:
   void wait_done(std::optional<double> timeout) const;
@@ -37,7 +44,13 @@ template <> inline constexpr bool is_bound<Work> = true;
 
 std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept);
 
-// Reads an item into an announcement, and checks what can be checked alone.  `group`: of how many, and their hash.
+// Of items that are submitted together.  Throws WrongType for a name that is not a str.
+uint64_t group_of(const std::vector<py::object>& items);
+// Reads an item into an announcement, and checks what can be checked alone, among `size` ranks.  `group`: of `together`
+// items.
+engine::Announcement read_announcement(const py::object& item, int32_t size, uint64_t group, size_t together,
+                                       Arrays& arrays);
+// The same, for a rank of a team.
 std::shared_ptr<engine::Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
                                            size_t together);
 

@@ -15,17 +15,15 @@
 #include <utility>
 
 #include "base/status.h"
+#include "engine/timeline.h"
 
 namespace pc::engine {
 namespace {
 
 using std::chrono::steady_clock;
 
-int64_t now_ns() { return steady_clock::now().time_since_epoch().count(); }
-static_assert(std::is_same_v<steady_clock::period, std::nano>);
-
 constexpr int kEagerTries = 100;  // of the lock, before a waiter sleeps between two: about a turn of all ranks
-constexpr auto kNap = std::chrono::microseconds(50);
+constexpr auto kLockNap = std::chrono::microseconds(50);
 constexpr auto kLockedOutEvery = std::chrono::milliseconds(5);
 constexpr uint32_t kHolderBits = 16;
 constexpr uint64_t kHolderMask = (uint64_t{1} << kHolderBits) - 1;
@@ -34,18 +32,6 @@ constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it is far from
 constexpr uint32_t kPrepared = 0x5043'4244;
 constexpr int32_t kMostSlots = 1 << 24;
 constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// Names are told apart by 128 bits of hash; the text is for messages.
-void hash_of(const std::string& name, uint64_t (&hash)[2]) {
-  hash[0] = 14695981039346656037ull;
-  hash[1] = name.size() + 0x9E3779B97F4A7C15ull;
-  for (const char c : name) {
-    const auto byte = static_cast<unsigned char>(c);
-    hash[0] = (hash[0] ^ byte) * 1099511628211ull;
-    hash[1] = (hash[1] + byte) * 0xD6E8FEB86659FD93ull;
-    hash[1] ^= hash[1] >> 32;
-  }
-}
 
 }  // namespace
 
@@ -60,38 +46,32 @@ struct Header {
   std::atomic<int64_t> threshold;  // bytes
   std::atomic<double> cycle;  // seconds
   uint64_t ids;  // written to the ring so far
-  int64_t ready_since, ready_bytes;
-  bool urgent;
+  uint64_t rounds;  // announced so far
+  Backlog backlog;
   int32_t used, hand;
+  int32_t join_slot;  // where somebody has joined
   RankSet joined;
   std::atomic<uint32_t> prepared;  // kPrepared
-  alignas(64) std::atomic<uint64_t> beats[kMostRanks];
+  // Written by each rank alone; of a cache line of their own, since a rank writes one after every batch.
+  struct alignas(64) Progress { std::atomic<uint64_t> beats, completed; } progress[kMostRanks];
 };
 
-// One round of an operation: what has been said of it.
-struct Record {
-  Signature signature;  // of the first to announce
-  Signature theirs;  // of the first that differs from it
-  int32_t first, other, last, priority;
-  int64_t bytes, place, since, ready;
-  bool urgent, differs;
-  RankSet absent;  // who had joined and takes part without having submitted it
-};
-
-// An operation.  A rank may have finished with a round, and announce the next, before a slower one has fetched it: there
-// are two records, and a round is complete only when all have fetched the one before.
+// An operation.  A rank may have completed a round, and announce the next, before a slower one has fetched it: there are
+// two, and a round becomes ready only when all have fetched the one before.
 struct Slot {
-  uint64_t hash[2];
+  NameHash hash;
   char name[128];
   int32_t next;  // in its bucket; -1: the last
   uint32_t turn;
-  RankSet announced;  // the round that is being announced: records[turn & 1]
-  RankSet outstanding;  // who has not fetched the agreed round yet: the other record
-  Record records[2];
-  int64_t rows[];  // of both records, one for each rank
+  RankSet announced;  // the round that is being announced: rounds[turn & 1]
+  RankSet outstanding;  // who has not fetched the agreed round yet: the other one
+  Round rounds[2];
+  RankSet absent[2];  // who had joined and takes part without having submitted it
+  int64_t rows[];  // of both rounds, one for each rank
 
-  Record& current() { return records[turn & 1]; }
-  Record& agreed() { return records[~turn & 1]; }
+  Round& current() { return rounds[turn & 1]; }
+  const Round& current() const { return rounds[turn & 1]; }
+  Round& agreed() { return rounds[~turn & 1]; }
 };
 
 struct Board::Batch {
@@ -153,7 +133,7 @@ int Board::take_lock(Limit limit) {
   auto checked = Limit{};
   for (int tries = 0; code == EBUSY; ++tries) {
     if (tries < kEagerTries) sched_yield();
-    else std::this_thread::sleep_for(kNap);
+    else std::this_thread::sleep_for(kLockNap);
     code = pthread_mutex_trylock(&header_->mutex);
     if (code != EBUSY) break;
     const auto now = steady_clock::now();
@@ -170,7 +150,7 @@ int Board::take_lock(Limit limit) {
 // For how long this rank has seen one and the same holding of the lock, over all of its threads and attempts.
 std::chrono::nanoseconds Board::same_holder_for() {
   const uint64_t holding = header_->holding.load(std::memory_order_relaxed);
-  const int64_t now = now_ns();
+  const int64_t now = Timeline::now();
   if (holding_seen_.exchange(holding, std::memory_order_relaxed) != holding)
     holding_since_.store(now, std::memory_order_relaxed);
   return std::chrono::nanoseconds(now - holding_since_.load(std::memory_order_relaxed));
@@ -222,16 +202,17 @@ Slot& Board::slot(int32_t index) const {
 // -- slots --------------------------------------------------------------------------------------------------------
 
 // The slot of a name; a new one if it has none.
-int32_t Board::find(const std::string& name, const uint64_t (&hash)[2]) {
-  int32_t& bucket = buckets_[hash[0] % static_cast<uint64_t>(slots_)];
+int32_t Board::find(const std::string& name) {
+  const NameHash hash = hash_of(name);
+  int32_t& bucket = buckets_[hash.words[0] % static_cast<uint64_t>(slots_)];
   for (int32_t i = bucket; i >= 0; i = slot(i).next)
-    if (slot(i).hash[0] == hash[0] && slot(i).hash[1] == hash[1]) return i;
+    if (slot(i).hash == hash) return i;
   const int32_t made = take_slot();
   Slot& s = slot(made);
   std::memset(static_cast<void*>(&s), 0, slot_bytes(size_));
-  std::copy(std::begin(hash), std::end(hash), s.hash);
+  s.hash = hash;
   name.copy(s.name, sizeof s.name - 1);
-  int32_t& head = buckets_[hash[0] % static_cast<uint64_t>(slots_)];
+  int32_t& head = buckets_[hash.words[0] % static_cast<uint64_t>(slots_)];
   s.next = std::exchange(head, made);
   return made;
 }
@@ -252,19 +233,34 @@ int32_t Board::take_slot() {
 }
 
 void Board::forget(int32_t index) {
-  int32_t* link = &buckets_[slot(index).hash[0] % static_cast<uint64_t>(slots_)];
+  int32_t* link = &buckets_[slot(index).hash.words[0] % static_cast<uint64_t>(slots_)];
   while (*link != index) link = &slot(*link).next;
   *link = slot(index).next;
 }
 
 // -- announcing ---------------------------------------------------------------------------------------------------
 
+// What the policy asks about rounds, which it knows by their slots.
+struct Board::Carrier {
+  Board& board;
+  int64_t now;
+  void join(int32_t rank) { board.header_->joined.add(rank); }
+  uint64_t number_of(int32_t index) const { return board.slot(index).current().number; }
+  bool settle(int32_t index) { return board.settle(index, now); }
+  std::vector<int32_t> rounds() const {
+    std::vector<int32_t> found;
+    for (int32_t i = 0; i < board.header_->used; ++i)
+      if (!board.slot(i).announced.none()) found.push_back(i);
+    return found;
+  }
+};
+
 bool Board::announce(std::vector<Announcement>& items, bool urgent, Limit limit) {
   bool ready = false;
   {
     const Lock lock(*this, limit);
     if (!lock) return false;
-    const int64_t now = now_ns();
+    const int64_t now = Timeline::now();
     try {
       for (Announcement& item : items) note(item, urgent, now);
     } catch (const InvalidArgument&) {  // no room: it was not said
@@ -272,83 +268,65 @@ bool Board::announce(std::vector<Announcement>& items, bool urgent, Limit limit)
         if (item.slot >= 0) slot(item.slot).announced.remove(rank_);
       throw;
     }
-    for (const Announcement& item : items) {
-      if (item.signature.kind == Kind::join) {
-        header_->joined.add(rank_);
-        for (int32_t i = 0; i < header_->used; ++i)
-          if (i != item.slot) ready = settle(i, now) || ready;
-      }
-      ready = settle(item.slot, now) || ready;
-    }
+    Carrier carrier{*this, now};
+    for (const Announcement& item : items)
+      ready = engine::settle(carrier, item.signature.kind, rank_, item.slot) || ready;
   }
   if (ready) wake();
   return true;
 }
 
 void Board::note(Announcement& item, bool urgent, int64_t now) {
-  uint64_t hash[2];
-  hash_of(item.name, hash);
-  item.slot = find(item.name, hash);
+  item.slot = find(item.name);
   Slot& s = slot(item.slot);
-  Record& r = s.current();
-  if (s.announced.none()) {
-    r = {};
-    r.signature = item.signature;
-    r.first = rank_;
-    r.since = now;
-    r.bytes = item.bytes;
-    r.place = item.place;
-    r.priority = item.priority;
-  } else {
-    if (!r.differs && r.signature != item.signature) {
-      r.differs = true;
-      r.theirs = item.signature;
-      r.other = rank_;
-    }
-    if (r.place != item.place) r.place = -1;
-  }
-  r.urgent = r.urgent || urgent;
-  r.last = rank_;
+  if (s.announced.none()) s.current().begin(item, rank_, urgent, header_->rounds++, now);
+  else s.current().add(item, rank_, urgent);
   s.announced.add(rank_);
   s.rows[(s.turn & 1) * size_ + rank_] = item.rows;
+  if (item.signature.kind == Kind::join) header_->join_slot = item.slot;
 }
 
-// All have submitted it or need not, and all have fetched the round before.
-bool Board::complete(Slot& s) const {
-  if (s.announced.none() || !s.outstanding.none()) return false;
-  const bool join = s.current().signature.kind == Kind::join;
-  return (join ? s.announced : s.announced | header_->joined) == RankSet::first(size_);
+bool Board::complete(const Slot& s) const {
+  return !s.announced.none() && is_complete(s.current().signature.kind, s.announced, header_->joined, size_);
 }
 
-// Makes an operation ready if it is complete.
+// Whether a round is complete that is not ready, since a slow rank has not fetched the one before.
+bool Board::awaits_fetch(bool of_mine) const {
+  for (int32_t i = 0; i < header_->used; ++i) {
+    const Slot& s = slot(i);
+    if (!s.outstanding.none() && complete(s) && (!of_mine || s.announced.has(rank_))) return true;
+  }
+  return false;
+}
+
+// Makes an operation ready if it is complete and all have fetched the round before.
 bool Board::settle(int32_t index, int64_t now) {
   Slot& s = slot(index);
-  if (!complete(s)) return false;
-  Record& r = s.current();
+  if (!s.outstanding.none() || !complete(s)) return false;
+  Round& r = s.current();
+  const bool join = r.signature.kind == Kind::join;
+  if (join && awaits_fetch(false)) return false;  // those who have joined take part in that
   r.ready = now;
+  RankSet& absent = s.absent[s.turn & 1];
+  absent = {};
   for (int32_t rank = 0; rank < size_; ++rank)
-    if (!s.announced.has(rank)) r.absent.add(rank);
-  if (r.signature.kind == Kind::join) header_->joined = {};
+    if (!s.announced.has(rank)) absent.add(rank);
+  if (join) header_->joined = {};
   s.outstanding = RankSet::first(size_);
   s.announced = {};
   ++s.turn;
   const int32_t count = header_->ready.load(std::memory_order_relaxed);
-  if (count == 0) {
-    header_->ready_since = now;
-    header_->ready_bytes = 0;
-    header_->urgent = false;
-  }
   ready_[count] = index;
-  header_->ready_bytes += r.bytes;
-  header_->urgent = header_->urgent || r.urgent || r.differs || !is_fused(r.signature.kind);
+  header_->backlog.add(r, count == 0);
   header_->ready.store(count + 1, std::memory_order_release);
   return true;
 }
 
-bool Board::leave(Limit limit) {
+bool Board::leave(bool regardless, Limit limit) {
   {
     const Lock lock(*this, limit);
     if (!lock || has_batch() || has_ready()) return false;
+    if (!regardless && awaits_fetch(true)) return false;
     header_->joined.remove(rank_);
     for (int32_t i = 0; i < header_->used; ++i) slot(i).announced.remove(rank_);
   }
@@ -363,8 +341,8 @@ bool Board::urge(int32_t index, Limit limit) {
     Slot& s = slot(index);
     if (s.announced.has(rank_)) s.current().urgent = true;
     const int32_t count = header_->ready.load(std::memory_order_relaxed);
-    if (header_->urgent || std::find(ready_, ready_ + count, index) == ready_ + count) return true;
-    header_->urgent = true;
+    if (header_->backlog.urgent || std::find(ready_, ready_ + count, index) == ready_ + count) return true;
+    header_->backlog.urgent = true;
   }
   wake();
   return true;
@@ -380,38 +358,16 @@ steady_clock::time_point Board::cut(bool at_once, Limit limit) {
   {
     const Lock lock(*this, limit);
     if (!lock || has_batch()) return steady_clock::time_point{};
-    if (header_->ready.load(std::memory_order_relaxed) == 0) return steady_clock::time_point::max();
-    const auto cycle = std::chrono::nanoseconds(static_cast<int64_t>(cycle_seconds() * 1e9));
-    const auto due = steady_clock::time_point(std::chrono::nanoseconds(header_->ready_since)) + cycle;
-    if (!at_once && !header_->urgent && header_->ready_bytes < threshold() && steady_clock::now() < due) return due;
-    cut_batch(choose());
+    const int32_t count = header_->ready.load(std::memory_order_relaxed);
+    if (count == 0) return steady_clock::time_point::max();
+    const int64_t due = at_once ? 0 : header_->backlog.due(threshold(), cycle_seconds(), Timeline::now());
+    if (due > 0) return steady_clock::time_point(std::chrono::nanoseconds(due));
+    std::vector<const Round*> ready;
+    for (int32_t i = 0; i < count; ++i) ready.push_back(&slot(ready_[i]).agreed());
+    cut_batch(choose(ready, threshold()));
   }
   wake();
   return steady_clock::time_point{};
-}
-
-// Positions in the list of what is ready: the most needed operation, and those that fuse with it, most needed first.
-std::vector<int32_t> Board::choose() {
-  const int32_t count = header_->ready.load(std::memory_order_relaxed);
-  std::vector<int32_t> order(count);
-  for (int32_t i = 0; i < count; ++i) order[i] = i;
-  const auto at = [this](int32_t position) -> const Record& { return slot(ready_[position]).agreed(); };
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return at(a).priority < at(b).priority; });
-  std::vector<int32_t> chosen{order[0]};
-  const Record& head = at(order[0]);
-  if (head.differs) return chosen;
-  int64_t bytes = head.bytes;
-  uint64_t group = head.signature.group;
-  for (size_t i = 1; i < order.size(); ++i) {
-    const Record& next = at(order[i]);
-    if (next.differs || !head.signature.fuses_with(next.signature)) continue;
-    const bool together = group != 0 && next.signature.group == group;  // a group is not torn apart
-    if (!together && bytes + next.bytes > threshold()) break;
-    group = next.signature.group;
-    bytes += next.bytes;
-    chosen.push_back(order[i]);
-  }
-  return chosen;
 }
 
 void Board::cut_batch(const std::vector<int32_t>& chosen) {
@@ -420,7 +376,7 @@ void Board::cut_batch(const std::vector<int32_t>& chosen) {
   for (const int32_t position : chosen) {
     const int32_t index = ready_[position];
     ring_[header_->ids++ % static_cast<uint64_t>(2 * slots_)] = index;
-    header_->ready_bytes -= slot(index).agreed().bytes;
+    header_->backlog.bytes -= slot(index).agreed().bytes;
     ready_[position] = -1;
   }
   const int32_t count = header_->ready.load(std::memory_order_relaxed);
@@ -441,29 +397,30 @@ std::vector<Member> Board::fetch(Limit limit) {
     for (int32_t i = 0; i < batch.count; ++i) {
       const int32_t index = ring_[(batch.first + static_cast<uint64_t>(i)) % static_cast<uint64_t>(2 * slots_)];
       Slot& s = slot(index);
-      const Record& r = s.agreed();
+      const Round& r = s.agreed();
       members[i] = {index, r.place, r.since, r.ready, nullptr};
-      if (r.differs || !r.signature.is_of_core() || !r.absent.none()) members[i].details = details_of(s);
+      if (r.differs || !r.signature.is_of_core() || !s.absent[~s.turn & 1].none()) members[i].details = details_of(s);
       s.outstanding.remove(rank_);
-      ready = settle(index, now_ns()) || ready;  // the others may have submitted it again already
+      ready = settle(index, Timeline::now()) || ready;  // the others may have submitted it again already
     }
+    if (!header_->joined.none())
+      ready = settle(header_->join_slot, Timeline::now()) || ready;  // it may have waited for that
   }
   if (ready) wake();
   return members;
 }
 
 std::unique_ptr<Details> Board::details_of(Slot& s) const {
-  const Record& r = s.agreed();
+  const Round& r = s.agreed();
+  const uint32_t which = ~s.turn & 1;
   auto details = std::make_unique<Details>();
   details->name = s.name;
   details->signature = r.signature;
-  details->absent = r.absent;
+  details->absent = s.absent[which];
   details->last = r.last;
-  const int64_t* rows = s.rows + (~s.turn & 1) * size_;
-  for (int32_t rank = 0; rank < size_; ++rank) details->rows.push_back(r.absent.has(rank) ? 0 : rows[rank]);
-  if (r.differs)
-    details->difference = "operation '" + details->name + "' differs between ranks: " + label(r.first) + " submits " +
-                          r.signature.describe() + "; " + label(r.other) + " submits " + r.theirs.describe();
+  const int64_t* rows = s.rows + which * size_;
+  for (int32_t rank = 0; rank < size_; ++rank) details->rows.push_back(details->absent.has(rank) ? 0 : rows[rank]);
+  details->difference = r.difference(details->name, label);
   return details;
 }
 
@@ -486,8 +443,14 @@ void Board::wake() {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&header_->news), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Board::beat() { header_->beats[rank_].fetch_add(1, std::memory_order_relaxed); }
-uint64_t Board::beats(int32_t rank) const { return header_->beats[rank].load(std::memory_order_relaxed); }
+void Board::beat() { header_->progress[rank_].beats.fetch_add(1, std::memory_order_relaxed); }
+uint64_t Board::beats(int32_t rank) const { return header_->progress[rank].beats.load(std::memory_order_relaxed); }
+
+void Board::complete_batch() { header_->progress[rank_].completed.store(fetched_, std::memory_order_release); }
+uint64_t Board::completed(int32_t rank) const {
+  return header_->progress[rank].completed.load(std::memory_order_acquire);
+}
+uint64_t Board::batches() const { return header_->batches.load(std::memory_order_acquire); }
 
 // -- what is missing ----------------------------------------------------------------------------------------------
 
@@ -495,18 +458,13 @@ std::vector<Stall> Board::stalls(double seconds, bool all, Limit limit) {
   std::vector<Stall> found;
   const Lock lock(*this, limit);
   if (!lock) return found;
-  const int64_t now = now_ns();
+  const int64_t now = Timeline::now();
   for (int32_t i = 0; i < header_->used; ++i) {
-    Slot& s = slot(i);
-    const Record& record = s.current();
-    const double waited = static_cast<double>(now - record.since) * 1e-9;
-    if (s.announced.none() || record.signature.kind == Kind::join || waited < seconds) continue;
-    Stall stall{s.name, {}, -1, waited};
-    for (int32_t r = 0; r < size_; ++r) {
-      if (s.announced.has(r)) stall.reporter = stall.reporter < 0 ? r : stall.reporter;
-      else if (!header_->joined.has(r)) stall.missing.push_back(r);
-    }
-    if (!stall.missing.empty() && (all || stall.reporter == rank_)) found.push_back(std::move(stall));
+    const Slot& s = slot(i);
+    if (s.announced.none()) continue;
+    Stall stall = stall_of(s.name, s.current(), s.announced, header_->joined, size_, now);
+    const bool told = all || stall.reporter == rank_;
+    if (told && !stall.missing.empty() && stall.seconds >= seconds) found.push_back(std::move(stall));
   }
   return found;
 }
@@ -514,9 +472,9 @@ std::vector<Stall> Board::stalls(double seconds, bool all, Limit limit) {
 std::string Board::awaited_from(int32_t rank, Limit limit) {
   const Lock lock(*this, limit);
   for (int32_t i = 0; lock && i < header_->used; ++i) {
-    Slot& s = slot(i);
-    if (s.announced.none() || s.announced.has(rank)) continue;
-    if (s.current().signature.kind == Kind::join || !header_->joined.has(rank)) return s.name;
+    const Slot& s = slot(i);
+    const bool awaited = waits_for(s.current().signature.kind, s.announced, header_->joined, rank);
+    if (!s.announced.none() && awaited) return s.name;
   }
   return {};
 }

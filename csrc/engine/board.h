@@ -14,20 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/signature.h"
+#include "engine/policy.h"
 
 namespace pc::engine {
-
-// What one rank says about one operation.
-struct Announcement {
-  std::string name;
-  Signature signature;
-  int32_t priority = 0;
-  int64_t bytes = 0;
-  int64_t place = -1;  // where in the ranks' windows the array lies, the same number on all ranks; -1: elsewhere
-  int64_t rows = 0;    // of this rank's array, where ranks may differ
-  int32_t slot = -1;   // result of announce()
-};
 
 // Told only of operations that are not plain: the ranks differ, some have joined, or Python runs it.
 struct Details {
@@ -45,14 +34,6 @@ struct Member {
   int64_t place = -1;
   int64_t since = 0, ready = 0;  // nanoseconds of the steady clock: first submitted, completed
   std::unique_ptr<Details> details;
-};
-
-// Operations that no rank, or not every rank, has submitted for long.
-struct Stall {
-  std::string name;
-  std::vector<int32_t> missing;
-  int32_t reporter;  // the first of those who wait
-  double seconds;
 };
 
 struct Header;
@@ -75,8 +56,9 @@ class Board {
   // Throws InvalidArgument if there are more operations under way than slots.  False: not announced by `limit`.
   bool announce(std::vector<Announcement>& items, bool urgent, Limit limit = kNoLimit);
   // This rank submits nothing more: what is not complete lacks it from now on.  False, and nothing has happened, if the
-  // others count on it for something yet.
-  bool leave(Limit limit = kNoLimit);
+  // others count on it for something yet: a batch, or an operation that all have submitted again before a slow rank has
+  // fetched the round before.  `regardless` of the latter.
+  bool leave(bool regardless = false, Limit limit = kNoLimit);
   // Somebody waits for it: do not hold it back for others to fuse with.  False: not by `limit`.
   bool urge(int32_t slot, Limit limit = kNoLimit);
   // The next batch in order; empty: not cut yet.
@@ -99,6 +81,11 @@ class Board {
   void beat();
   uint64_t beats(int32_t rank) const;
 
+  // How far ranks are: batches cut so far, and those that a rank has completed.
+  uint64_t batches() const;
+  uint64_t completed(int32_t rank) const;
+  void complete_batch();  // this rank has completed what it has fetched
+
   std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit);
   // An operation, a join among them, that some rank has submitted and `rank` has not but must.  Empty: none.
   std::string awaited_from(int32_t rank, Limit limit = kNoLimit);
@@ -110,7 +97,7 @@ class Board {
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
   // For messages; whoever knows more about the ranks sets it.
-  std::function<std::string(int32_t)> label = [](int32_t rank) { return "rank " + std::to_string(rank); };
+  Labels label = [](int32_t rank) { return "rank " + std::to_string(rank); };
   // Which rank has died, asked where one did so in the midst of writing here and is not known; -1: unknown.
   std::function<int32_t()> who_died;
   // Called every few milliseconds while the lock cannot be had: by the rank that holds it (-1: unknown), and for how
@@ -119,15 +106,16 @@ class Board {
 
  private:
   class Lock;
+  struct Carrier;
   int take_lock(Limit limit);
   std::chrono::nanoseconds same_holder_for();
-  int32_t find(const std::string& name, const uint64_t (&hash)[2]);
+  int32_t find(const std::string& name);
   int32_t take_slot();
   void forget(int32_t slot);
   void note(Announcement& item, bool urgent, int64_t now);
-  bool complete(Slot& slot) const;
+  bool complete(const Slot& slot) const;
+  bool awaits_fetch(bool of_mine) const;
   bool settle(int32_t slot, int64_t now);
-  std::vector<int32_t> choose();
   void cut_batch(const std::vector<int32_t>& chosen);
   std::unique_ptr<Details> details_of(Slot& slot) const;
   Slot& slot(int32_t index) const;

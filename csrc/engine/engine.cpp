@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/environment.h"
 #include "base/pause.h"
 
 namespace pc::engine {
@@ -14,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kNap = milliseconds(50);           // longest sleep of a driver
+constexpr auto kLongestNap = milliseconds(50);           // longest sleep of a driver
 constexpr auto kTurn = milliseconds(100);          // how often a submit that waits for the board looks for signals
 
 // Of arrays of which read_item has checked that their bytes fit 64 bits.
@@ -38,7 +39,7 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
       reports_given_(reports_wanted.load()) {
   board_->who_died = [this] { return find_lost(); };
   board_->locked_out = [this](int32_t holder, std::chrono::nanoseconds waited) { locked_out(holder, waited); };
-  silences_.resize(static_cast<size_t>(team_->size()));
+  progress_.resize(static_cast<size_t>(team_->size()));
   board_->label = [this](int32_t rank) { return team_->label(rank); };
 }
 
@@ -150,15 +151,23 @@ void Engine::loop() {
   }
 }
 
+// Runs a batch that has been cut, if there is one.
+bool Engine::run_next(Clock::time_point limit) {
+  const std::vector<Member> members = board_->fetch(limit);
+  if (members.empty()) return false;
+  struct Completion {
+    Board& board;
+    ~Completion() { board.complete_batch(); }  // also of a batch that has failed
+  } completion{*board_};
+  run_batch(members);
+  return true;
+}
+
 // Runs the next batch.  False: there was none until `limit`.
 bool Engine::turn(Clock::time_point limit) {
   try {
     if (team_->poisoned()) team_->raise();
-    if (!await_batch(limit)) return false;
-    const std::vector<Member> members = board_->fetch(limit);
-    if (members.empty()) return false;
-    run_batch(members);
-    return true;
+    return await_batch(limit) && run_next(limit);
   } catch (const CommunicatorFault& fault) {
     fail(fault);
     return false;
@@ -189,7 +198,7 @@ bool Engine::await_batch(Clock::time_point limit) {
     } else if (!sleeps) {
       sched_yield();
     } else {
-      const auto until = std::min({limit, now + kNap, board_->has_ready() ? due : limit});
+      const auto until = std::min({limit, now + kLongestNap, board_->has_ready() ? due : limit});
       if (until > now) board_->sleep(seen, until - now);
     }
     const std::lock_guard lock(mutex_);
@@ -346,11 +355,15 @@ void Engine::close() {
 
 // The others count on this rank for what all have submitted.  Keeps the wheel: nobody touches the team after this.
 void Engine::drain() {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(environment().timeout);
   try {
     while (!team_->poisoned()) {
+      const uint32_t seen = board_->news();
       const auto limit = Clock::now() + kTurn;
-      if (const std::vector<Member> members = board_->fetch(limit); !members.empty()) run_batch(members);
-      else if (board_->cut(true, limit) == Clock::time_point::max() && board_->leave(limit)) break;
+      if (run_next(limit) || board_->cut(true, limit) != Clock::time_point::max()) continue;
+      if (board_->leave(Clock::now() >= deadline, limit)) break;
+      raise_if_lost([](int32_t) { return std::string(); });
+      board_->sleep(seen, kCheckEvery);
     }
   } catch (const CommunicatorFault& fault) {
     fail(fault);

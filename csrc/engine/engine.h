@@ -104,7 +104,9 @@ class Engine {
   void locked_out(int32_t holder, std::chrono::nanoseconds waited);
   void raise_if_lost(const std::function<std::string(int32_t)>& missing);
   bool departed(int32_t peer) const;
-  void raise_if_silent(Clock::duration since, const std::function<std::string(int32_t)>& missing);
+  void observe(Clock::duration since);
+  bool others_are_busy(int32_t awaited) const;
+  bool run_next(Clock::time_point limit);
   bool turn(Clock::time_point limit);
   void drain();
   bool await_batch(Clock::time_point limit);
@@ -144,12 +146,13 @@ class Engine {
   int waiters_ = 0;
   std::atomic<int64_t> reduced_{0}, batches_{0};
   Clock::time_point checked_{}, inspected_{};
-  struct Silence {
-    uint64_t beats = 0;
-    Clock::duration lasts{};
-    Clock::duration owes{};  // since it has departed without what others wait for
+  // What this rank has seen of another one while it waited itself.
+  struct Progress {
+    uint64_t beats = 0, completed = 0;
+    Clock::duration silent{};  // for which it has not run
+    Clock::duration behind{};  // for which it has not completed the same batch
   };
-  std::vector<Silence> silences_;  // of each rank, as far as this one has waited
+  std::vector<Progress> progress_;  // of each rank
   uint32_t reports_given_ = 0;
 };
 

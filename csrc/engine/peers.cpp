@@ -12,10 +12,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBatchTime(500);  // after which a rank has completed a batch that the others have, nearly always
 constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a rank that runs may be silent for a part of it
 
-std::string seconds_text(double seconds) {
+double seconds_of(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string text_of(double seconds) {
   char text[24];
   std::snprintf(text, sizeof text, "%g", seconds);
   return text;
@@ -38,39 +39,50 @@ void Engine::check_peers(Clock::time_point now) {
   if (now - checked_ < kCheckEvery) return;
   const auto since = std::min<Clock::duration>(now - std::exchange(checked_, now), kInspectEvery);
   board_->beat();
+  observe(since);
   const auto missing = [&](int32_t peer) {
     const std::string operation = board_->awaited_from(peer, now + kMoment);
     return operation.empty() ? operation : "; it has not submitted '" + operation + "'";
   };
   raise_if_lost(missing);
-  for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    if (peer == team_->rank() || !departed(peer)) continue;
-    const std::string what = missing(peer);
-    if (what.empty() || board_->has_batch()) continue;
-    // A slower rank may still be busy with a batch that all have submitted; it would lose that too.
-    Clock::duration& owes = silences_[static_cast<size_t>(peer)].owes;
-    if ((owes += since) < kBatchTime) continue;
-    team_->poison(Fault::aborted, peer, team_->label(peer) + " has shut its engine down" + what);
-    team_->raise();
-  }
-  raise_if_silent(since, missing);
-}
-
-// A rank has as long as a call's peers to show that it runs, whether or not its program has anything to do for others.
-void Engine::raise_if_silent(Clock::duration since, const std::function<std::string(int32_t)>& missing) {
   const double seconds = std::max(environment().timeout, kLeastSilence);
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    Silence& silence = silences_[static_cast<size_t>(peer)];
-    const uint64_t beats = board_->beats(peer);
-    silence.lasts = std::exchange(silence.beats, beats) == beats ? silence.lasts + since : Clock::duration{};
-    if (peer == team_->rank() || std::chrono::duration<double>(silence.lasts).count() < seconds) continue;
+    const bool left = departed(peer);
+    // A rank has as long as a call's peers to show that it runs, whether or not its program has anything to do for others.
+    const bool stopped = seconds_of(progress_[static_cast<size_t>(peer)].silent) >= seconds;
+    if (peer == team_->rank() || !(left || stopped)) continue;
     const std::string what = missing(peer);
-    if (what.empty() || board_->has_batch()) continue;
-    team_->poison(
-        Fault::timeout, peer,
-        team_->label(peer) + " has not run for " + seconds_text(seconds) + " s: its process is stopped" + what);
+    if (what.empty() || others_are_busy(peer)) continue;
+    const std::string how =
+        left ? " has shut its engine down" : " has not run for " + text_of(seconds) + " s: its process is stopped";
+    team_->poison(left ? Fault::aborted : Fault::timeout, peer, team_->label(peer) + how + what);
     team_->raise();
   }
+}
+
+// `since`: the time that has passed while this rank waited.
+void Engine::observe(Clock::duration since) {
+  const uint64_t batches = board_->batches();
+  for (int32_t peer = 0; peer < team_->size(); ++peer) {
+    Progress& progress = progress_[static_cast<size_t>(peer)];
+    const uint64_t beats = board_->beats(peer), completed = board_->completed(peer);
+    const bool silent = std::exchange(progress.beats, beats) == beats;
+    const bool behind = std::exchange(progress.completed, completed) == completed && completed < batches;
+    progress.silent = silent ? progress.silent + since : Clock::duration{};
+    progress.behind = behind ? progress.behind + since : Clock::duration{};
+  }
+}
+
+// Whether some rank but `awaited` has yet to complete a batch that all have submitted: it would lose it if the team were
+// given up now.  A rank has as long for a batch as for a call; ranks that have left complete nothing.
+bool Engine::others_are_busy(int32_t awaited) const {
+  if (board_->has_batch()) return true;
+  const uint64_t batches = board_->batches();  // final: nothing becomes ready without `awaited`
+  for (int32_t peer = 0; peer < team_->size(); ++peer) {
+    if (peer == team_->rank() || peer == awaited || board_->completed(peer) >= batches || departed(peer)) continue;
+    if (seconds_of(progress_[static_cast<size_t>(peer)].behind) < environment().timeout) return true;
+  }
+  return false;
 }
 
 bool Engine::departed(int32_t peer) const {
@@ -93,10 +105,10 @@ void Engine::locked_out(int32_t holder, std::chrono::nanoseconds waited) {
   raise_if_lost([](int32_t) { return std::string(); });
   if (holder >= 0) team_->note_wait(holder, Clock::now());
   const double seconds = environment().timeout;
-  if (std::chrono::duration<double>(waited).count() < seconds) return;
+  if (seconds_of(waited) < seconds) return;
   team_->poison(Fault::timeout, holder,
                 (holder < 0 ? "a rank" : team_->label(holder)) + " has held the lock of the engine's board for " +
-                    seconds_text(seconds) + " s, as seen by " + team_->label(team_->rank()) +
+                    text_of(seconds) + " s, as seen by " + team_->label(team_->rank()) +
                     ": its process is stopped, or starved of its core");
   team_->raise();
 }

@@ -11,16 +11,7 @@ constexpr auto kPatience = std::chrono::seconds(1);  // for the board's lock
 }  // namespace
 
 std::string Engine::list(const std::vector<Stall>& stalls) const {
-  std::string text;
-  for (const Stall& stall : stalls) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.1f", stall.seconds);
-    text += "  '" + stall.name + "' has waited " + seconds + " s for rank";
-    text += stall.missing.size() > 1 ? "s" : "";
-    for (size_t i = 0; i < stall.missing.size(); ++i) text += (i > 0 ? ", " : " ") + team_->number(stall.missing[i]);
-    text += "\n";
-  }
-  return text;
+  return engine::list(stalls, [this](int32_t rank) { return team_->number(rank); });
 }
 
 std::string Engine::report() {

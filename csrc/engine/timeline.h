@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ class Timeline {
     int64_t begin_;
   };
 
+  static_assert(std::is_same_v<std::chrono::steady_clock::period, std::nano>);
   static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
   bool on() const { return on_.load(std::memory_order_relaxed); }
   void start(bool on) { on_.store(on, std::memory_order_relaxed); }

@@ -53,6 +53,11 @@ std::string Fingerprint::describe(bool receives) const {
   return text + ")";
 }
 
+std::string rank_number(int32_t rank, int32_t world) {
+  const std::string text = std::to_string(rank);
+  return world == rank ? text : text + " (world rank " + std::to_string(world) + ")";
+}
+
 std::string Fingerprint::hidden_difference(const Fingerprint& other) const {
   std::string text;
   const auto differs = [&text](const char* what, uint64_t mine, uint64_t theirs) {

@@ -65,6 +65,9 @@ constexpr auto kAcquire = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 #endif
 
+// For messages: "1", or "1 (world rank 3)" where the world has another number for the rank.
+std::string rank_number(int32_t rank, int32_t world);
+
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 
 // One rank's part.  The first line is written by its rank alone and polled by its peers.

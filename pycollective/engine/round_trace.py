@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
+from pycollective import _core
 from pycollective.engine import clocks
-from pycollective.engine.agreed import Operation
 from pycollective.engine.round_work import RoundWork
 
 Event = tuple[str, str, str, int, int]
@@ -39,16 +39,19 @@ class RoundTrace:
         with self._lock:
             self._events.append((phase, "", "", begin, clocks.now()))
 
-    def batch(self, batch: Sequence[Operation], works: Sequence[RoundWork | None], begin: int) -> None:
-        """A batch that has completed: its operations, and this rank's part in each."""
+    def batch(
+        self, batch: Sequence[_core.AgreedOperation], works: Sequence[RoundWork | None], ready: int, begin: int
+    ) -> None:
+        """A batch that has completed: its operations, this rank's part in each, when all ranks had announced them, and
+        when it began."""
         if not self.on:
             return
         end = clocks.now()
         rows: list[Event] = [("cycle", "", "", begin, begin)]
         for one, work in zip(batch, works, strict=True):
-            kind = one.signature.collective
+            kind = one.collective
             if work is not None:
-                rows.append(("negotiate", kind, one.name, work.submitted, one.ready))
-            rows += [("queue", "", one.name, one.ready, begin), ("execute", kind, one.name, begin, end)]
+                rows.append(("negotiate", kind, one.name, work.submitted, ready))
+            rows += [("queue", "", one.name, ready, begin), ("execute", kind, one.name, begin, end)]
         with self._lock:
             self._events += rows

@@ -1,8 +1,8 @@
-"""The engine's agreement where ranks share no memory (several hosts): rounds of messages, as Horovod's controller has.
+"""The engine where ranks share no memory (several hosts): rounds of messages, as Horovod's controller has.
 
-In every round all ranks tell each other what they have submitted since the last one. What all ranks have submitted
-then runs on all of them in the same order. Slower than the agreement in shared memory by a round trip an operation;
-the meaning is the same.
+In every round all ranks tell each other what they have submitted since the last one. `_core.Agreement` decides what
+follows from it, by the rules that hold in shared memory too (csrc/engine/policy.h); this file carries the messages and
+runs the batches. Slower than shared memory by a round trip an operation.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from pycollective import _core
 from pycollective.comm import arrays
 from pycollective.comm.control import Codec, Fault
 from pycollective.comm.hosts import default_timeout
 from pycollective.comm.mpi_talk import Talk
 from pycollective.engine import clocks
-from pycollective.engine.agreed import Operation, Said, batches, read
 from pycollective.engine.item import Item
 from pycollective.engine.round_trace import Event, RoundTrace
 from pycollective.engine.round_work import RoundWork
@@ -40,13 +40,13 @@ class Round(msgspec.Struct, array_like=True):
     """What a rank tells the others in a round.
 
     Attributes:
-        told: what it has submitted since the last one; by number what has been told before.
+        told: announcements of what it has submitted since the last one; by number what has been told before.
         tuned: fusion threshold in bytes and cycle time in seconds from now on; None: as before.
         closing: it has shut its engine down.
         fault: what ends the engine on all ranks.
     """
 
-    told: list[Said | int]
+    told: list[bytes | int]
     tuned: tuple[int, float] | None
     closing: bool
     fault: Fault | None
@@ -65,22 +65,21 @@ class Rounds:
         comm.backend.watch_calls(self._talk.check)
         quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
         warn = 0.0 if quiet else settings.stall_check_time
-        self._stalls = Stalls(comm.name, comm.rank, comm.size, warn, settings.stall_shutdown_time)
+        self._stalls = Stalls(comm.name, comm.rank, warn, settings.stall_shutdown_time)
         self._limit = min(default_timeout(), settings.stall_shutdown_time or float("inf"))
         self._began = time.monotonic()
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._ident: int | None = None  # of the thread that runs the rounds
-        self._news: list[Said] = []
+        self._news: list[bytes] = []
         self._tuned: tuple[int, float] | None = None
         self._closing = False
         self._works: dict[str, RoundWork] = {}
         self._fault: Error | None = None
         self._submitted = threading.Event()
         # What follows is the same on all ranks.
-        self._operations: dict[str, Operation] = {}
-        self._joined: list[int] = []
-        self._known: dict[Said, int] = {}
-        self._numbered: list[Said] = []
+        self._agreement = _core.Agreement(comm.world_ranks)
+        self._known: dict[bytes, int] = {}
+        self._numbered: list[bytes] = []
         self._capacity = settings.cache_capacity
         self.threshold, self.cycle_seconds = settings.fusion_threshold, settings.cycle_time
 
@@ -91,10 +90,9 @@ class Rounds:
     def submit(self, items: Sequence[Item], now: bool) -> list[RoundWork]:
         if now:
             self.require_outside()
-        names = tuple(item.name for item in items)
+        news = _core.announcements(items, self._comm.size)
+        names = [item.name for item in items]
         works = [RoundWork(item, self.require_outside) for item in items]
-        group = tuple(sorted(names)) if len(names) > 1 else ()
-        said = [read(item, group, self._comm.size) for item in items]
         with self._lock:
             if self._fault is not None:
                 raise self._fault
@@ -102,7 +100,7 @@ class Rounds:
                 if name in self._works or name in names[:number]:
                     raise ValueError(f"an operation named {name!r} is under way: wait for it, or use another name")
             self._works.update(zip(names, works, strict=True))
-            self._news.extend(said)
+            self._news.extend(news)
         self._submitted.set()
         return works
 
@@ -120,7 +118,7 @@ class Rounds:
                     self._talk.close()
                     return
                 pause = self.cycle_seconds if busy else min(2 * pause + 1e-4, LONGEST_PAUSE)
-                if self._operations:
+                if self._agreement.waiting:
                     time.sleep(min(pause, self.cycle_seconds))
                 else:
                     self._submitted.wait(pause)
@@ -134,12 +132,12 @@ class Rounds:
             news, self._news = self._news, []
             tuned, self._tuned = self._tuned, None
             closing = self._closing
-        fault = self._stalls.overdue(self._operations.values(), self._joined) if self._comm.rank == 0 else None
-        told = [self._known.get(said, said) for said in news]
+        fault = self._stalls.overdue(self._agreement) if self._comm.rank == 0 else None
+        told = [self._known.get(one, one) for one in news]
         mine = Round(told, tuned, closing, Fault.of(fault) if fault is not None else None)
         self._began = time.monotonic()
         answers = self._talk.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
-        busy = bool(self._operations)
+        busy = self._agreement.waiting > 0
         end: Error | None = None
         if len(self._numbered) > self._capacity:
             self._known, forgotten, self._numbered = {}, self._numbered, []
@@ -152,77 +150,63 @@ class Rounds:
             if end is None and one.closing:
                 end = CommunicatorError(f"rank {rank} has shut its engine down")
             busy = busy or bool(one.told)
-            for said in one.told:
-                if isinstance(said, Said):
-                    self._note(rank, said)
-                elif 0 <= said < len(forgotten):
-                    self._note(rank, forgotten[said])
+            for announcement in one.told:
+                if isinstance(announcement, bytes):
+                    self._note(rank, announcement)
+                elif 0 <= announcement < len(forgotten):
+                    self._note(rank, forgotten[announcement])
                 else:
-                    raise CommunicatorError(f"rank {rank} names an operation by the number {said}, which none has")
+                    raise CommunicatorError(
+                        f"rank {rank} names an operation by the number {announcement}, which none has"
+                    )
         self._inspect([])
-        for batch in batches(self._ready(), self.threshold):
-            self._run(batch)
+        ready = clocks.now()
+        for batch in self._agreement.cut(self.threshold):
+            self._run(batch, ready)
         return busy, end
 
     def _inspect(self, silent: Sequence[int]) -> None:
-        self._stalls.look(self._operations.values(), self._joined, silent, self._began)
+        self._stalls.look(self._agreement, silent, self._began)
 
-    def _note(self, rank: int, said: Said) -> None:
-        if said not in self._known:  # from now on its number is enough
-            self._known[said] = len(self._numbered)
-            self._numbered.append(said)
-        operation = self._operations.setdefault(said.name, Operation(said.name, time.monotonic()))
-        operation.said[rank] = said
-        if said.signature.collective == "join":
-            self._joined.append(rank)
-
-    def _ready(self) -> list[Operation]:
-        """Operations that all ranks take part in, or need not, having joined."""
-        found = []
-        for operation in self._operations.values():
-            joined = [] if operation.signature.collective == "join" else self._joined
-            absent = [rank for rank in joined if rank not in operation.said]
-            if len(operation.said) + len(absent) == self._comm.size:
-                operation.absent, operation.ready = absent, clocks.now()
-                found.append(operation)
-        for operation in found:
-            del self._operations[operation.name]
-        return found
+    def _note(self, rank: int, announcement: bytes) -> None:
+        if announcement not in self._known:  # from now on its number is enough
+            self._known[announcement] = len(self._numbered)
+            self._numbered.append(announcement)
+        try:
+            self._agreement.announce(rank, announcement)
+        except ValueError as error:
+            raise CommunicatorError(f"what rank {rank} announces cannot be: {error}") from None
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def _run(self, batch: list[Operation]) -> None:
+    def _run(self, batch: list[_core.AgreedOperation], ready: int) -> None:
         begin, first = clocks.now(), batch[0]
         works = [self._works.get(one.name) for one in batch]
         error: Error | None = None
         self._traffic = (self._traffic[0], self._traffic[1] + 1)
-        if difference := first.difference():
-            error = MismatchError(difference)
-        elif first.signature.collective == "join":
-            last, self._joined = self._joined[-1], []
+        if first.difference:
+            error = MismatchError(first.difference)
+        elif first.collective == "join":
             for work in filter(None, works):
-                work.result = last
-        elif first.signature.collective == "allreduce" and not first.signature.device:
+                work.result = first.last
+        elif first.collective == "allreduce" and not first.device:
             self._allreduce(batch, works)
         else:
             self._run_here(batch, works)
-        if not difference:
-            self._trace.batch(batch, works, begin)
+        if error is None:
+            self._trace.batch(batch, works, ready, begin)
         for one in batch:
             self._finish(one.name, error)
 
-    def _run_here(self, batch: list[Operation], works: Sequence[RoundWork | None]) -> None:
+    def _run_here(self, batch: list[_core.AgreedOperation], works: Sequence[RoundWork | None]) -> None:
         """What is left to the communicator's own collectives: see Engine._run."""
-        s, size = batch[0].signature, self._comm.size
-        rows = [
-            (work, list(one.signature.shape), one.rows(size), one.absent, -1)
-            for one, work in zip(batch, works, strict=True)
-        ]
-        self._run_batch(s.collective, s.device, s.dtype, s.op or "sum", s.prescale, s.postscale, rows)
+        s = batch[0]
+        rows = [(work, one.shape, one.rows, one.absent, -1) for one, work in zip(batch, works, strict=True)]
+        self._run_batch(s.collective, s.device, s.dtype, s.op, s.prescale, s.postscale, rows)
 
-    def _allreduce(self, batch: list[Operation], works: Sequence[RoundWork | None]) -> None:
-        s = batch[0].signature
-        sizes = [one.signature.count for one in batch]
+    def _allreduce(self, batch: list[_core.AgreedOperation], works: Sequence[RoundWork | None]) -> None:
+        s = batch[0]
+        sizes = [one.count for one in batch]
         alone = works[0] if len(batch) == 1 else None
         if alone is not None:  # where it is
             x, out = flat(arrays.readable(alone.item.x)), flat(arrays.writable(alone.item.out))
@@ -296,7 +280,7 @@ class Rounds:
         return self._traffic
 
     def report(self) -> str:
-        return self._stalls.report(list(self._operations.values()), list(self._joined))
+        return self._agreement.report()
 
     def trace(self, on: bool) -> None:
         self._trace.on = on

@@ -48,8 +48,11 @@ const Case& direct(bool in_windows) {
 struct Idle : engine::Runner {
   void run(const Pendings&, const std::vector<Member>& members) override {
     PC_CHECK(members[0].details->signature.kind == Kind::barrier, "nothing else comes here");
+    if (before) before(members[0].details->name);
   }
   void finished(const std::vector<std::shared_ptr<void>>&) override {}
+
+  std::function<void(const std::string& name)> before;  // set before the first submit
 };
 
 // What the ranks of one engine share.
@@ -79,21 +82,24 @@ class Driver {
       return plan(r, count, in_windows);
     };
     engine_ = std::make_unique<Engine>(team_, std::move(board), maker, world.windows->data() + rank * kBuffer, kBuffer,
-                                       2, engine::StallSettings{}, std::make_shared<Idle>());
+                                       2, engine::StallSettings{}, runner);
     loop_ = std::thread([this] { engine_->loop(); });
   }
-  ~Driver() {
-    close();
-    loop_.join();
-    team_->depart();
-  }
+  ~Driver() { leave(); }
 
   void close() {
     if (!std::exchange(closed_, true)) engine_->close();
   }
+  // As a rank that frees its engine's communicator.
+  void leave() {
+    close();
+    if (loop_.joinable()) loop_.join();
+    team_->depart();
+  }
   Engine* operator->() { return engine_.get(); }
   int32_t number() const { return rank_; }
   float* view() { return view_; }
+  const std::shared_ptr<Idle> runner = std::make_shared<Idle>();
   // Of an array in this rank's window.
   int64_t place_of(const float* array) { return kBuffer * Shared::kSize + (array - view_) * 4; }
 
@@ -272,6 +278,95 @@ PC_TEST(engine_close_ends_what_waits) {
     waiter.join();
     PC_CHECK(lonely.pending->fault(), "it has no result");
     PC_CHECK_THROWS(CommunicatorFault, rank->submit({Sum("late", 1).make(1)}, false));
+  });
+}
+
+// A rank that is in the midst of a barrier until the others have seen what they have to see.
+class Held {
+ public:
+  void stay() {
+    for (held_ = true; !released_;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  void release() { released_ = true; }
+  void await() const {
+    while (!held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  std::atomic<bool> held_{false}, released_{false};
+};
+
+// Until a rank that waits for an operation has looked after its peers, or the operation has completed.
+void let_look(Driver& rank, const Pending& operation) {
+  const uint64_t before = rank->board().beats(rank.number());
+  while (!operation.done() && rank->board().beats(rank.number()) < before + 4)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void await(Driver& rank, const std::shared_ptr<Pending>& operation) {
+  PC_CHECK(rank->wait(operation, Clock::now() + kLong), operation->name(), " has not completed");
+  PC_CHECK(!operation->fault(), operation->name(), ": ", operation->fault()->what());
+}
+
+PC_TEST(engine_slow_rank_loses_nothing_when_another_leaves) {
+  Held held;
+  std::atomic<bool> left{false};
+  on_ranks([&](Driver& rank) {
+    if (rank.number() == 2)
+      rank.runner->before = [&](const std::string& name) { name == "slow" ? held.stay() : void(); };
+    const auto slow = plain(Kind::barrier, "slow"), next = plain(Kind::barrier, "next");
+    rank->submit({slow}, false);
+    rank->submit({next}, false);
+    await(rank, slow);
+    await(rank, next);
+    if (rank.number() == 0) {
+      rank.leave();
+      left = true;
+    } else if (rank.number() == 1) {
+      const auto lonely = plain(Kind::barrier, "lonely");
+      rank->submit({lonely}, false);
+      held.await();
+      while (!left) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      let_look(rank, *lonely);
+      PC_CHECK(!lonely->done(), "the team was given up before rank 2 had completed what all have submitted");
+      held.release();
+      PC_CHECK(rank->wait(lonely, Clock::now() + kLong) && lonely->fault(), "rank 0 cannot have submitted it");
+      PC_CHECK(std::string(lonely->fault()->what()).find("rank 0 has shut its engine down") != std::string::npos,
+               lonely->fault()->what());
+    }
+  });
+}
+
+// The second round waits for rank 2, which has joined, to fetch the first one.
+PC_TEST(engine_close_completes_a_round_that_waits_for_a_slow_rank) {
+  Held held;
+  std::atomic<bool> submitted{false};
+  on_ranks([&](Driver& rank) {
+    const auto slow = plain(Kind::barrier, "slow"), join = plain(Kind::join, "join");
+    if (rank.number() == 2)
+      rank.runner->before = [&](const std::string& name) { name == "slow" ? held.stay() : void(); };
+    rank->submit({slow}, false);
+    if (rank.number() == 2) {
+      rank->submit({join}, false);
+      await(rank, slow);
+      rank->wait(join, Clock::now() + kLong);  // rank 0 never joins
+      return;
+    }
+    held.await();
+    await(rank, slow);
+    const auto first = plain(Kind::barrier, "round"), second = plain(Kind::barrier, "round");
+    rank->submit({first}, false);
+    await(rank, first);
+    rank->submit({second}, false);
+    if (rank.number() == 0) {
+      while (!submitted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      rank.leave();
+    } else {
+      submitted = true;
+      let_look(rank, *second);
+      held.release();
+    }
+    await(rank, second);
   });
 }
 

@@ -309,11 +309,6 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   return status;
 }
 
-std::string Team::number(int32_t rank) const {
-  const int32_t world = world_ranks_[rank];
-  const int32_t member = members_[rank];
-  const std::string text = std::to_string(member);
-  return world == member ? text : text + " (world rank " + std::to_string(world) + ")";
-}
+std::string Team::number(int32_t rank) const { return rank_number(members_[rank], world_ranks_[rank]); }
 
 }  // namespace pc

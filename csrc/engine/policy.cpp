@@ -1,0 +1,125 @@
+#include "engine/policy.h"
+
+#include <cstdio>
+#include <unordered_map>
+#include <utility>
+
+namespace pc::engine {
+namespace {
+
+constexpr size_t kMostNamed = 8;  // ranks of one line
+
+// Positions of what is ready, most urgent first; of equals the one that was complete first.
+std::vector<int32_t> by_urgency(std::span<const Round* const> ready) {
+  std::vector<int32_t> order(ready.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  const auto rank_of = [&](int32_t position) {
+    const Round& round = *ready[static_cast<size_t>(position)];
+    return std::pair(round.signature.kind == Kind::join, round.priority);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank_of(a) < rank_of(b); });
+  return order;
+}
+
+// Members of a group move up to the first one of theirs.
+void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> ready) {
+  std::unordered_map<uint64_t, size_t> first;
+  std::vector<std::pair<size_t, int32_t>> places;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const uint64_t group = ready[static_cast<size_t>(order[i])]->signature.group;
+    places.emplace_back(group == 0 ? i : first.try_emplace(group, i).first->second, order[i]);
+  }
+  if (first.empty()) return;
+  std::stable_sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::transform(places.begin(), places.end(), order.begin(), [](const auto& place) { return place.second; });
+}
+
+}  // namespace
+
+void Round::begin(const Announcement& item, int32_t rank, bool wanted, uint64_t count, int64_t now) {
+  *this = {};
+  signature = item.signature;
+  first = last = rank;
+  priority = item.priority;
+  bytes = item.bytes;
+  place = item.place;
+  number = count;
+  since = now;
+  urgent = wanted;
+}
+
+void Round::add(const Announcement& item, int32_t rank, bool wanted) {
+  const bool same = signature == item.signature;
+  if (rank < first) {
+    if (!same) {
+      theirs = std::exchange(signature, item.signature);
+      other = first;
+      bytes = item.bytes;
+    }
+    first = rank;
+  } else if (!same && (!differs || rank < other)) {
+    theirs = item.signature;
+    other = rank;
+  }
+  differs = differs || !same;
+  priority = std::min(priority, item.priority);
+  if (place != item.place) place = -1;
+  urgent = urgent || wanted;
+  last = rank;
+}
+
+std::string Round::difference(const std::string& name, const Labels& label) const {
+  if (!differs) return {};
+  return "operation '" + name + "' differs between ranks: " + label(first) + " submits " + signature.describe() + "; " +
+         label(other) + " submits " + theirs.describe();
+}
+
+void Backlog::add(const Round& round, bool first) {
+  if (first) *this = {round.ready, 0, false};
+  bytes += round.bytes;
+  urgent = urgent || round.runs_at_once();
+}
+
+int64_t Backlog::due(int64_t threshold, double cycle_seconds, int64_t now) const {
+  const int64_t end = since + static_cast<int64_t>(cycle_seconds * 1e9);
+  return urgent || bytes >= threshold || now >= end ? 0 : end;
+}
+
+std::vector<int32_t> choose(std::span<const Round* const> ready, int64_t threshold) {
+  if (ready.size() == 1) return {0};
+  std::vector<int32_t> order = by_urgency(ready);
+  const auto at = [&](int32_t position) -> const Round& { return *ready[static_cast<size_t>(position)]; };
+  const Round& head = at(order[0]);
+  std::erase_if(order, [&](int32_t position) {
+    const Round& round = at(position);
+    return &round != &head && (head.differs || round.differs || !head.signature.fuses_with(round.signature));
+  });
+  gather_groups(order, ready);
+  int64_t bytes = head.bytes;
+  size_t count = 1;
+  for (; count < order.size(); ++count) {
+    const Round& next = at(order[count]);
+    const uint64_t group = next.signature.group;
+    const bool together = group != 0 && group == at(order[count - 1]).signature.group;
+    if (!together && bytes + next.bytes > threshold) break;
+    bytes += next.bytes;
+  }
+  order.resize(count);
+  return order;
+}
+
+std::string list(const std::vector<Stall>& stalls, const Labels& number) {
+  std::string text;
+  for (const Stall& stall : stalls) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.1f", stall.seconds);
+    text += "  '" + stall.name + "' has waited " + seconds + " s for rank";
+    text += stall.missing.size() > 1 ? "s" : "";
+    const size_t count = stall.missing.size();
+    for (size_t i = 0; i < std::min(count, kMostNamed); ++i) text += (i > 0 ? ", " : " ") + number(stall.missing[i]);
+    text += count > kMostNamed ? ", ... (" + std::to_string(count) + " of them)\n" : "\n";
+  }
+  return text;
+}
+
+}  // namespace pc::engine

@@ -1,0 +1,150 @@
+"""What follows, alike on all ranks, from what they have announced about operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pycollective import _core
+from pycollective.engine import Item
+
+
+def announce(agreement: _core.Agreement, ranks: Sequence[int], *items: Item) -> None:
+    """What ranks submit together."""
+    for rank in ranks:
+        for announcement in _core.announcements(items, 2):
+            agreement.announce(rank, announcement)
+
+
+def item(name: str, nbytes: int = 8, **options: Any) -> Item:
+    collective = options.pop("collective", "allreduce")
+    x = None if collective in ("barrier", "join") else np.zeros(nbytes, np.uint8)
+    return Item(collective, name, x, x, **options)
+
+
+def cut(threshold: int, *units: Item | tuple[Item, ...]) -> list[str]:
+    """Batches of what two ranks submit in this order."""
+    agreement = _core.Agreement([0, 1])
+    for unit in units:
+        announce(agreement, (0, 1), *(unit if isinstance(unit, tuple) else (unit,)))
+    assert agreement.waiting == 0
+    return ["".join(one.name for one in batch) for batch in agreement.cut(threshold)]
+
+
+def test_up_to_the_threshold() -> None:
+    ready = [item(name) for name in "abcde"]
+    assert cut(1000, *ready) == ["abcde"]
+    assert cut(16, *ready) == ["ab", "cd", "e"]
+    assert cut(0, *ready) == [*"abcde"], "each by itself"
+    assert cut(20, item("a"), item("b", 100), item("c")) == ["a", "b", "c"], "nothing is passed over"
+
+
+def test_what_does_not_fuse() -> None:
+    ready = [
+        item("a"), item("b", op="max"), item("c", collective="barrier"), item("d"),
+        item("e", collective="broadcast", root=0), item("f", op="max"), item("g"),
+    ]  # fmt: skip
+    assert cut(1000, *ready) == ["adg", "bf", "c", "e"]
+
+
+def test_what_is_needed_first_goes_first() -> None:
+    ready = [item(name, priority=need) for name, need in (("a", 3), ("b", 1), ("c", 2), ("d", 1))]
+    assert cut(16, *ready) == ["bd", "ca"]
+    assert cut(16, item("j", collective="join"), item("a", priority=9)) == ["a", "j"], "the end comes last"
+
+
+def test_a_join_comes_after_what_it_completes() -> None:
+    agreement = _core.Agreement([0, 1])
+    join = item("j", collective="join", priority=-1)
+    announce(agreement, (1,), item("z", priority=9))
+    announce(agreement, (1,), item("y", priority=9))
+    announce(agreement, (1, 0), join)
+    assert [[one.name for one in batch] for batch in agreement.cut(8)] == [["z"], ["y"], ["j"]]
+
+
+def test_a_group_is_not_torn_apart() -> None:
+    ready = [item("a"), tuple(item(name) for name in "bcd"), item("e")]
+    assert cut(16, *ready) == ["abcd", "e"]
+    assert cut(16, item("x", 16), *ready) == ["x", "abcd", "e"]
+
+
+def test_a_large_operation_between_the_members_of_a_group_does_not_split_it() -> None:
+    ready = [item("x", 100, priority=2), (item("b", priority=1), item("c", priority=3)), item("d", priority=1)]
+    assert cut(20, *ready) == ["bc", "d", "x"]
+    assert cut(20, item("a"), *ready) == ["abc", "d", "x"]
+
+
+def test_the_most_urgent_rank_decides_about_priority() -> None:
+    agreement = _core.Agreement([0, 1])
+    for rank, first, second in ((0, 5, 2), (1, 1, 2)):
+        announce(agreement, (rank,), item("b", priority=second))
+        announce(agreement, (rank,), item("a", priority=first))
+    assert [one.name for batch in agreement.cut(0) for one in batch] == ["a", "b"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_ranks_that_differ_keep_nobody_else_from_it(order: Sequence[int]) -> None:
+    """The lowest rank and the lowest that differs from it are named, whoever was first."""
+    agreement = _core.Agreement([0, 3, 4])
+    for rank in order:
+        for name in "abc":
+            announce(agreement, (rank,), item(name, 9 if name == "b" and rank == 1 else 8))
+    batches = agreement.cut(1000)
+    assert [[one.name for one in batch] for batch in batches] == [["a", "c"], ["b"]]
+    assert batches[1][0].difference == (
+        "operation 'b' differs between ranks: rank 0 submits allreduce(shape=(8,), dtype=uint8, op=sum); "
+        "rank 1 (world rank 3) submits allreduce(shape=(9,), dtype=uint8, op=sum)"
+    )
+    assert not batches[0][0].difference
+
+
+def test_what_waits_and_for_whom() -> None:
+    agreement = _core.Agreement([0, 1, 2])
+    announce(agreement, (1,), item("late"))
+    announce(agreement, (2,), item("j", collective="join"))
+    assert agreement.report() == "  'late' has waited 0.0 s for rank 0\n"
+    assert agreement.report(reporter=1) == agreement.report()
+    assert agreement.report(reporter=0) == agreement.report(seconds=100) == ""
+
+
+def test_what_no_rank_announces_is_refused() -> None:
+    agreement = _core.Agreement([0, 1])
+    [said] = _core.announcements([item("a")], 2)
+    for junk in (b"", said[:30], b"\xff" * len(said)):
+        with pytest.raises(ValueError, match="an announcement"):
+            agreement.announce(0, junk)
+    agreement.announce(0, said)
+    with pytest.raises(ValueError, match="announced twice"):
+        agreement.announce(0, said)
+    for rank in (-1, 2):
+        with pytest.raises(ValueError, match=f"rank {rank}"):
+            agreement.announce(rank, said)
+
+
+def test_factors_that_are_no_numbers_agree_with_themselves() -> None:
+    """By IEEE a NaN is not equal to itself, which is no mismatch between ranks."""
+    agreement = _core.Agreement([0, 1])
+    x = np.ones(3)
+    announce(agreement, (0, 1), Item("allreduce", "a", x, x, prescale=float("nan")))
+    assert agreement.cut(0)[0][0].difference == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        (Item("allreduce", "a", np.zeros(3), np.zeros(3), op="bxor"), TypeError, "bxor"),
+        (Item("allreduce", "a", np.zeros(3), np.zeros(3, np.float32)), TypeError, "element types"),
+        (Item("allreduce", "a", np.zeros(3), np.zeros(4)), ValueError, "size"),
+        (Item("allreduce", 7, np.zeros(3), np.zeros(3)), TypeError, "name is a str, not int"),  # type: ignore[arg-type]
+        (Item("broadcast", "a", np.zeros(3), root=2), ValueError, "root 2"),
+        (Item("allreduce", "a", np.zeros(3, "i4"), np.zeros(3, "i4"), op="bor", prescale=2.0), TypeError, "prescale"),
+        (Item("reducescatter", "a", np.zeros(3), op="band"), TypeError, "band"),
+    ],
+)
+def test_what_would_fail_here_alone_is_not_announced(wrong: Item, error: type[Exception], said: str) -> None:
+    """On this rank it would, and the others would wait."""
+    with pytest.raises(error, match=said):
+        _core.announcements([wrong], 2)
