@@ -118,7 +118,7 @@ void read_shape(const py::handle& array, int64_t bytes, Announcement& said) {
     ++s.dims;
   }
   said.rows = s.dims > 0 ? s.shape[0] : 1;
-  if (s.dims > 0 && (s.kind == engine::Kind::allgather || s.kind == engine::Kind::alltoall)) s.shape[0] = -1;
+  if (s.dims > 0 && engine::traits(s.kind).rows_differ) s.shape[0] = -1;
 }
 
 }  // namespace
@@ -149,11 +149,12 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
     read_shape(x, said.bytes, said);
     input = view.data;
   }
-  if (s.kind == engine::Kind::broadcast) s.root = get(item, "root").cast<int32_t>();
-  if (s.kind == engine::Kind::broadcast && (s.root < 0 || s.root >= team.size()))
+  const engine::KindTraits& kind = engine::traits(s.kind);
+  if (kind.rooted) s.root = get(item, "root").cast<int32_t>();
+  if (kind.rooted && (s.root < 0 || s.root >= team.size()))
     throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
                           std::to_string(team.size()));
-  if (s.kind == engine::Kind::allreduce || s.kind == engine::Kind::reducescatter) {
+  if (kind.reduces) {
     s.op = operator_named(get(item, "op").cast<std::string>());
     s.prescale = get(item, "prescale").cast<double>();
     s.postscale = get(item, "postscale").cast<double>();

@@ -17,8 +17,7 @@ from pycollective import _core
 from pycollective.comm import arrays
 from pycollective.engine.item import Item
 from pycollective.engine.jobs import element_type
-
-_REDUCING = ("allreduce", "reducescatter")
+from pycollective.schedule.collectives import OPERATIONS
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +56,7 @@ class Signature(msgspec.Struct, frozen=True, array_like=True):
     @property
     def fuses_as(self) -> tuple[object, ...] | None:
         """Operations that have the same can be reduced together; None: by itself only."""
-        if self.collective != "allreduce":
+        if not OPERATIONS[self.collective].fused:
             return None
         return self.device, self.dtype, self.op, self.prescale_digits, self.postscale_digits
 
@@ -157,24 +156,25 @@ def read(item: Item, group: tuple[str, ...], size: int) -> Said:
     """
     if not isinstance(item.name, str):
         raise TypeError(f"an operation's name is a str, not {type(item.name).__name__}")
-    reduces = item.collective in _REDUCING
+    row = OPERATIONS[item.collective]
+    reduces = row.reduces
     shape = arrays.shape_of(item.x) if item.x is not None else ()
     rows = shape[0] if shape else 1
-    if shape and item.collective in ("allgather", "alltoall"):
+    if shape and row.rows_differ:
         shape = (-1, *shape[1:])
     dtype = "" if item.x is None else item.element or element_type(item.x)
     if reduces:
         _check_operator(item.op, dtype, (item.prescale, item.postscale) != (1.0, 1.0))
-    if item.collective == "broadcast" and not 0 <= item.root < size:
+    if row.rooted and not 0 <= item.root < size:
         raise ValueError(f"root {item.root} is not a rank of this communicator of {size}")
-    if item.collective == "allreduce" and item.device is None:
+    if row.fused and item.device is None:
         _check_out(item, dtype, math.prod(shape))
     signature = Signature(
         item.collective,
         dtype,
         shape,
         item.op if reduces else "",
-        int(item.root) if item.collective == "broadcast" else -1,
+        int(item.root) if row.rooted else -1,
         float(item.prescale if reduces else 1.0).hex(),
         float(item.postscale if reduces else 1.0).hex(),
         group,

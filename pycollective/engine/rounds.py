@@ -28,6 +28,7 @@ from pycollective.engine.round_work import RoundWork
 from pycollective.engine.settings import Settings
 from pycollective.engine.stalls import Stalls
 from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError
+from pycollective.schedule.collectives import OPERATIONS
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -204,7 +205,7 @@ class Rounds:
             last, self._joined = self._joined[-1], []
             for work in filter(None, works):
                 work.result = last
-        elif first.signature.collective == "allreduce" and not first.signature.device:
+        elif OPERATIONS[first.signature.collective].fused and not first.signature.device:
             self._allreduce(batch, works)
         else:
             self._run_here(batch, works)

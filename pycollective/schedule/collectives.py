@@ -254,6 +254,11 @@ class Operation:
         """The ranks must agree on a root."""
         return bool(self.collective) and CALLS[self.collective].rooted
 
+    @property
+    def shaped_as_input(self) -> bool:
+        """Its result has as many elements as its input."""
+        return self.has_array and not (self.collective and CALLS[self.collective].in_blocks)
+
 
 OPERATIONS: dict[str, Operation] = {
     row.name: row
