@@ -69,11 +69,11 @@ class Collective:
     # -- who has what --------------------------------------------------------------------------------------------------
 
     def starts(self, rank: int, chunk: int, size: int, root: int) -> bool:
-        """Whether a place holds a contribution when the call begins."""
+        """Whether the place (rank, chunk) holds a contribution when a call begins; `size` and `root` are the call's."""
         return _holds(self.input, rank, chunk, size, root)
 
     def ends(self, rank: int, chunk: int, size: int, root: int) -> bool:
-        """Whether a place must hold a result when the call ends."""
+        """Whether the place (rank, chunk) must hold a result when a call ends; `size` and `root` are the call's."""
         return _holds(self.output, rank, chunk, size, root) and self.has_result(rank)
 
     def contributes(self, source: int, rank: int) -> bool:
@@ -83,17 +83,17 @@ class Collective:
         return source < rank or (source == rank and self.prefix == "inclusive")
 
     def contributors(self, rank: int, holders: int) -> int:
-        """Of the ranks that hold contributions to a chunk those in a result on `rank`; both as bits."""
+        """Of `holders`, the ranks that hold contributions to a chunk, those in a result on `rank`; both as bits."""
         if self.prefix == "none":
             return holders
         return holders & ((1 << (rank + (self.prefix == "inclusive"))) - 1)
 
     def has_input(self, rank: int, root: int) -> bool:
-        """Whether a rank passes data to the call."""
+        """Whether `rank` passes data to a call with this `root`."""
         return _has(self.input, rank, root)
 
     def has_output(self, rank: int, root: int) -> bool:
-        """Whether a rank has an output buffer."""
+        """Whether `rank` has an output buffer in a call with this `root`."""
         return _has(self.output, rank, root)
 
     def has_result(self, rank: int) -> bool:
