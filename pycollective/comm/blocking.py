@@ -93,6 +93,50 @@ class Blocking(Starting):
         """
         return self._run(calls.reduce_scatter(x, out, self.rank, self.size), options)
 
+    @overload
+    def scan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
+    @overload
+    def scan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> NDArray[Any]: ...
+    @overload
+    def scan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Out: ...
+    def scan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Inclusive prefix reduction: rank r gets the reduction of the x of ranks 0 to r, element by element.
+
+        Args:
+            x: array of any shape, the same shape and dtype on every rank.
+            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+
+        Returns:
+            `out`, or a new array of x's library, shape and dtype.
+
+        Raises:
+            ValueError: op is avg; ranks reduce different numbers of arrays.
+        """
+        return self._run(calls.elementwise("scan", x, out), options)
+
+    @overload
+    def exscan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
+    @overload
+    def exscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> NDArray[Any]: ...
+    @overload
+    def exscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Out: ...
+    def exscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Exclusive prefix reduction: rank r gets the reduction of the x of ranks 0 to r - 1, element by element.
+
+        Rank 0 gets nothing: an `out` that it gives is left as it is, and a new array is all zeros.
+
+        Args:
+            x: array of any shape, the same shape and dtype on every rank.
+            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+
+        Returns:
+            `out`, or a new array of x's library, shape and dtype.
+
+        Raises:
+            ValueError: op is avg; ranks reduce different numbers of arrays.
+        """
+        return self._run(calls.elementwise("exscan", x, out), options)
+
     # -- moving data -----------------------------------------------------------------------------------------------
 
     @overload

@@ -58,6 +58,26 @@ class Nonblocking(Starting):
         return self._start(calls.reduce_scatter(x, out, self.rank, self.size), options)
 
     @overload
+    def iscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
+    @overload
+    def iscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
+    @overload
+    def iscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
+    def iscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+        """Nonblocking `scan`: same arguments; a Handle at once, whose result() is what it returns."""
+        return self._start(calls.elementwise("scan", x, out), options)
+
+    @overload
+    def iexscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
+    @overload
+    def iexscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
+    @overload
+    def iexscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
+    def iexscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+        """Nonblocking `exscan`: same arguments; a Handle at once, whose result() is what it returns."""
+        return self._start(calls.elementwise("exscan", x, out), options)
+
+    @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
     @overload
     def ibroadcast(

@@ -205,6 +205,8 @@ CALLS: dict[str, Collective] = {row.name: row for row in (
     Collective("broadcast", input="root", rooted=True, single_buffer=True),
     Collective("reduce", output="root", reduces=True, rooted=True),
     Collective("reduce_scatter", output="own", split="ranks", reduces=True),
+    Collective("scan", reduces=True, prefix="inclusive", in_place="windows"),
+    Collective("exscan", reduces=True, prefix="exclusive", in_place="windows"),
     Collective("allgather", input="own", split="ranks"),
     Collective("gather", input="own", output="root", split="ranks", rooted=True, windows=False),
     Collective("scatter", input="root", output="own", split="ranks", rooted=True, windows=False),
