@@ -99,6 +99,7 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imp
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python tools/imports.py
 	$(BIN)/python tools/includes.py
+	$(BIN)/python tools/collectives.py
 	$(PY) tools/make_stubs.py --check
 
 stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings

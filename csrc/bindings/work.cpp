@@ -125,7 +125,7 @@ void read_shape(const py::handle& array, int64_t bytes, Announcement& said) {
     ++s.dims;
   }
   said.rows = s.dims > 0 ? s.shape[0] : 1;
-  if (s.dims > 0 && (s.kind == engine::Kind::allgather || s.kind == engine::Kind::alltoall)) s.shape[0] = -1;
+  if (s.dims > 0 && engine::traits(s.kind).rows_differ) s.shape[0] = -1;
 }
 
 }  // namespace
@@ -159,11 +159,12 @@ Announcement read_announcement(const py::object& item, int32_t size, uint64_t gr
     read_shape(x, said.bytes, said);
     arrays.input = view.data;
   }
-  if (s.kind == engine::Kind::broadcast) s.root = get(item, "root").cast<int32_t>();
-  if (s.kind == engine::Kind::broadcast && (s.root < 0 || s.root >= size))
+  const engine::KindTraits& kind = engine::traits(s.kind);
+  if (kind.rooted) s.root = get(item, "root").cast<int32_t>();
+  if (kind.rooted && (s.root < 0 || s.root >= size))
     throw InvalidArgument("root " + std::to_string(s.root) + " is not a rank of this communicator of " +
                           std::to_string(size));
-  if (s.kind == engine::Kind::allreduce || s.kind == engine::Kind::reducescatter) {
+  if (kind.reduces) {
     s.op = operator_named(get(item, "op").cast<std::string>());
     s.prescale = get(item, "prescale").cast<double>();
     s.postscale = get(item, "postscale").cast<double>();

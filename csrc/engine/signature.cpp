@@ -7,23 +7,6 @@
 #include "base/bits.h"
 
 namespace pc::engine {
-namespace {
-
-constexpr const char* kKinds[] = {
-#define PC_NAME(name, fused) #name,
-    PC_ENGINE_COLLECTIVES(PC_NAME)
-#undef PC_NAME
-};
-constexpr bool kFused[] = {
-#define PC_FUSED(name, fused) fused,
-    PC_ENGINE_COLLECTIVES(PC_FUSED)
-#undef PC_FUSED
-};
-
-}  // namespace
-
-bool is_fused(Kind kind) { return kFused[static_cast<size_t>(kind)]; }
-const char* name_of(Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
 
 RankSet RankSet::operator|(const RankSet& other) const {
   RankSet both = *this;
@@ -60,7 +43,7 @@ std::string Signature::describe() const {
     }
     text += std::string("), dtype=") + name_of(dtype);
   }
-  if (kind == Kind::allreduce || kind == Kind::reducescatter) text += std::string(", op=") + name_of(op);
+  if (traits(kind).reduces) text += std::string(", op=") + name_of(op);
   const auto factor = [&text](const char* name, double value) {
     char number[48];
     std::snprintf(number, sizeof number, ", %s=%g", name, value);

@@ -141,17 +141,17 @@ void NcclComm::begin(const NcclCall& c, int op) {
   const auto count = static_cast<size_t>(c.count);
   const auto each = c.counts.empty() ? 0 : static_cast<size_t>(c.counts[0]);
   switch (c.kind) {
-    case NcclCall::allreduce:
+    case Collective::allreduce:
       return started(nccl_->allreduce(c.x, c.out, count, c.type, op, handle_, c.stream), "ncclAllReduce");
-    case NcclCall::reduce:
+    case Collective::reduce:
       return started(nccl_->reduce(c.x, c.out, count, c.type, op, c.root, handle_, c.stream), "ncclReduce");
-    case NcclCall::broadcast:
+    case Collective::broadcast:
       return started(nccl_->broadcast(rank_ == c.root ? c.x : c.out, c.out, count, c.type, c.root, handle_, c.stream),
                      "ncclBroadcast");
-    case NcclCall::reduce_scatter:
+    case Collective::reduce_scatter:
       if (!all_equal(c.counts)) return in_blocks(c, op);
       return started(nccl_->reduce_scatter(c.x, c.out, each, c.type, op, handle_, c.stream), "ncclReduceScatter");
-    case NcclCall::allgather:
+    case Collective::allgather:
       if (!all_equal(c.counts)) return in_blocks(c, op);
       return started(nccl_->allgather(c.x, c.out, each, c.type, handle_, c.stream), "ncclAllGather");
     default: return exchange(c);
@@ -168,14 +168,14 @@ void NcclComm::in_blocks(const NcclCall& c, int op) {
     if (length > 0 && (result == kNcclSuccess || result == kNcclInProgress)) {
       const bool mine = r == rank_;
       char* block = c.out + offset;
-      result = c.kind == NcclCall::allgather
+      result = c.kind == Collective::allgather
                    ? nccl_->broadcast(mine ? c.x : block, block, length, c.type, r, handle_, c.stream)
                    : nccl_->reduce(c.x + offset, mine ? c.out : nullptr, length, c.type, op, r, handle_, c.stream);
     }
     offset += length * c.itemsize;
   }
   const int end = nccl_->group_end();  // also after an error, or the group would stay open
-  started(result, c.kind == NcclCall::allgather ? "ncclBroadcast" : "ncclReduce");
+  started(result, c.kind == Collective::allgather ? "ncclBroadcast" : "ncclReduce");
   started(end, "ncclGroupEnd");
 }
 
@@ -187,16 +187,10 @@ void NcclComm::exchange(const NcclCall& c) {
   int64_t send_offset = 0, recv_offset = 0;
   for (int peer = 0; peer < size_; ++peer) {
     int64_t sends = 0, receives = 0;
-    if (c.kind == NcclCall::alltoall) {
-      sends = c.counts[static_cast<size_t>(rank_) * size_ + peer];
-      receives = c.counts[static_cast<size_t>(peer) * size_ + rank_];
-    } else if (c.kind == NcclCall::gather) {
-      sends = peer == c.root ? c.counts[rank_] : 0;
-      receives = rank_ == c.root ? c.counts[peer] : 0;
-    } else {
-      sends = rank_ == c.root ? c.counts[peer] : 0;
-      receives = peer == c.root ? c.counts[rank_] : 0;
-    }
+    const int32_t sent = traits(c.kind).block(rank_, peer, size_, c.root);
+    const int32_t received = traits(c.kind).block(peer, rank_, size_, c.root);
+    if (sent >= 0) sends = c.counts[static_cast<size_t>(sent)];
+    if (received >= 0) receives = c.counts[static_cast<size_t>(received)];
     if (sends > 0 && ok()) result = nccl_->send(c.x + send_offset, sends, c.type, peer, handle_, c.stream);
     if (receives > 0 && ok()) result = nccl_->recv(c.out + recv_offset, receives, c.type, peer, handle_, c.stream);
     send_offset += sends * c.itemsize;

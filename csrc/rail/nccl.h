@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "schedule/collectives.h"
 
 namespace pc::cuda {
 
@@ -84,8 +85,7 @@ std::string nccl_version_text(int version);  // 22304 -> "2.23.4"
 
 // One collective of one rank.
 struct NcclCall {
-  enum Kind { allreduce, reduce, broadcast, reduce_scatter, allgather, gather, scatter, alltoall };
-  Kind kind;
+  Collective kind;
   const char* x;
   char* out;
   int64_t count;                // elements of the logical buffer

@@ -65,6 +65,14 @@ struct Traits {
   constexpr bool contributes(int32_t source, int32_t rank) const {
     return prefix == Prefix::none || source < rank || (source == rank && prefix == Prefix::inclusive);
   }
+  // The chunk that `sender` contributes to the result of `receiver`, 0 where the split is free; -1: none.
+  constexpr int32_t block(int32_t sender, int32_t receiver, int32_t size, int32_t root) const {
+    int32_t chunk = 0;
+    if (split == Split::pairs) chunk = sender * size + receiver;
+    if (split == Split::ranks) chunk = packed_input() ? sender : receiver;
+    const bool both = starts(sender, chunk, size, root) && ends(receiver, chunk, size, root);
+    return both && contributes(sender, receiver) ? chunk : -1;
+  }
 
  private:
   static constexpr bool has(Places places, int32_t rank, int32_t root) {

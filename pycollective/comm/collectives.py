@@ -122,7 +122,7 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library, shape and dtype.
         """
-        return self.call(request.allreduce(x, out, options))
+        return self.call(request.elementwise("allreduce", x, out, self.backend.group, options))
 
     @overload
     def reduce(self, x: A, root: int = 0, out: None = None, **options: Unpack[Options]) -> A | None: ...
@@ -162,6 +162,50 @@ class Collectives:
             `out`, or a new array of x's library with this rank's rows.
         """
         return self.call(request.reduce_scatter(x, out, self.backend.group, options))
+
+    @overload
+    def scan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
+    @overload
+    def scan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> NDArray[Any]: ...
+    @overload
+    def scan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Out: ...
+    def scan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Inclusive prefix reduction: rank r gets the reduction of the x of ranks 0 to r, element by element.
+
+        Args:
+            x: array of any shape, the same shape and dtype on every rank.
+            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+
+        Returns:
+            `out`, or a new array of x's library, shape and dtype.
+
+        Raises:
+            ValueError: op is avg; ranks reduce different numbers of arrays.
+        """
+        return self.call(request.elementwise("scan", x, out, self.backend.group, options))
+
+    @overload
+    def exscan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
+    @overload
+    def exscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> NDArray[Any]: ...
+    @overload
+    def exscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Out: ...
+    def exscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Any:
+        """Exclusive prefix reduction: rank r gets the reduction of the x of ranks 0 to r - 1, element by element.
+
+        Rank 0 gets nothing: an `out` that it gives is left as it is, and a new array is all zeros.
+
+        Args:
+            x: array of any shape, the same shape and dtype on every rank.
+            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+
+        Returns:
+            `out`, or a new array of x's library, shape and dtype.
+
+        Raises:
+            ValueError: op is avg; ranks reduce different numbers of arrays.
+        """
+        return self.call(request.elementwise("exscan", x, out, self.backend.group, options))
 
     # -- moving data -----------------------------------------------------------------------------------------------
 

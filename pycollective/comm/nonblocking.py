@@ -36,7 +36,7 @@ class Nonblocking(Collectives):
 
     def iallreduce(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `allreduce`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.allreduce(x, out, options))
+        return self.start(request.elementwise("allreduce", x, out, self.backend.group, options))
 
     @overload
     def ireduce(self, x: A, root: int = 0, out: None = None, **options: Unpack[Options]) -> Handle[A | None]: ...
@@ -67,6 +67,32 @@ class Nonblocking(Collectives):
     def ireduce_scatter(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `reduce_scatter`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.reduce_scatter(x, out, self.backend.group, options))
+
+    @overload
+    def iscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
+
+    @overload
+    def iscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
+
+    @overload
+    def iscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
+
+    def iscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+        """Nonblocking `scan`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.elementwise("scan", x, out, self.backend.group, options))
+
+    @overload
+    def iexscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
+
+    @overload
+    def iexscan(self, x: ArrayLike, out: None = None, **options: Unpack[Options]) -> Handle[NDArray[Any]]: ...
+
+    @overload
+    def iexscan(self, x: ArrayLike, out: Out, **options: Unpack[Options]) -> Handle[Out]: ...
+
+    def iexscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
+        """Nonblocking `exscan`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.elementwise("exscan", x, out, self.backend.group, options))
 
     @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...

@@ -78,8 +78,12 @@ class CallRequest:
         return CALLS[self.collective]
 
 
-def allreduce(x: Any, out: Any, options: Options) -> CallRequest:
-    return read("allreduce", x, out, arrays.shape_of(x), options)
+def elementwise(collective: str, x: Any, out: Any, group: Group, options: Options) -> CallRequest:
+    """A reduction whose result has the shape of x on every rank; zeros where there is nothing to reduce."""
+    request = read(collective, x, out, arrays.shape_of(x), options)
+    if out is None and not request.row.has_result(group.rank):
+        _fill_with_zeros(request)
+    return request
 
 
 def barrier(options: Moving, device: int | None = None) -> CallRequest:
@@ -292,6 +296,15 @@ def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> N
     if shape is not None:
         request.result = out
     request.device = (request.out if x is None else request.x).device
+
+
+def _fill_with_zeros(request: CallRequest) -> None:
+    if request.device is None:
+        request.result[...] = 0
+    elif request.out.count:
+        from pycollective.comm.cuda.arrays import fill_with_zeros
+
+        fill_with_zeros(request.out, request.stream)
 
 
 def _check_options(row: Collective, options: Options | Moving) -> None:

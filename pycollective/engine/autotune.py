@@ -157,7 +157,7 @@ def set_up(engine: Engine) -> Tuner | None:
     Returns:
         what looks for them, if something does.
     """
-    settings, comm, core = engine.settings, engine.comm, engine._core
+    settings, comm, core = engine.settings, engine.comm, engine.core
     hosts = comm.backend.group.nodes.count
     found: Found | None = None
     topologies: list[tuple[int, str]] = []

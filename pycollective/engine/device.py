@@ -13,6 +13,7 @@ from pycollective.comm.cuda.copies import to_device, to_host
 from pycollective.comm.cuda.runtime import load
 from pycollective.engine.item import Item
 from pycollective.errors import CommunicatorError
+from pycollective.schedule.collectives import OPERATIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,7 @@ def enter(comm: Communicator, item: Item) -> None:
     if item.out is not None:
         out = arrays.view(item.out, stream, "out")
         _check_out(item, x, out)
-        if item.collective == "allreduce" and comm.gpu is not None and x.nbytes > 0 and out.address == x.address:
+        if OPERATIONS[item.collective].fused and comm.gpu is not None and x.nbytes > 0 and out.address == x.address:
             window, offset = comm.gpu.locate(x.address, x.nbytes) or (-1, 0)
             item.place = -1 if window < 0 else window << 40 | offset
     item.entered = cuda.Event(x.device)
@@ -53,7 +54,7 @@ def _check_out(item: Item, x: arrays.View, out: arrays.View) -> None:
         raise ValueError(f"{item.name!r}: out is read-only")
     if (out.dtype, out.device) != (x.dtype, x.device):
         raise TypeError(f"{item.name!r}: out is {out.dtype} on device {out.device}, x {x.dtype} on device {x.device}")
-    if item.collective in ("allreduce", "adasum", "broadcast") and out.count != x.count:
+    if OPERATIONS[item.collective].shaped_as_input and out.count != x.count:
         raise ValueError(f"{item.name!r}: out has shape {out.shape}, x {x.shape}")
 
 

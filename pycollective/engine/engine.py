@@ -77,12 +77,12 @@ class Engine:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
         self._lane: Lane | None = None
-        self._core: Any = self._make_core()
+        self.core: Any = self._make_core()
         self._tuner = autotune.set_up(self)
         self.comm.barrier()
         self._closed = False
         self._timeline: Timeline | None = None
-        self._thread = threading.Thread(target=self._core.loop, name=f"pycollective engine {comm.name}", daemon=True)
+        self._thread = threading.Thread(target=self.core.loop, name=f"pycollective engine {comm.name}", daemon=True)
         self._thread.start()
         _register(self)
         if self.settings.timeline not in ("", "DYNAMIC"):
@@ -95,7 +95,7 @@ class Engine:
         def run(*batch: Any) -> None:
             engine = me()
             if engine is not None:
-                engine._run(*batch)
+                engine.run_batch(*batch)
 
         if backend.team is None:  # no memory in common
             return Rounds(self.comm, run, self.settings)
@@ -137,14 +137,14 @@ class Engine:
         """
         for item in items:
             jobs.check(self.comm, item)
-        works: list[Work] = self._core.submit(list(items), False)
+        works: list[Work] = self.core.submit(list(items), False)
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:
         """submit, then wait for all: their results. Quicker than the two, since this thread does the work itself."""
         for item in items:
             jobs.check(self.comm, item)
-        return [work.wait() for work in self._core.submit(list(items), True)]
+        return [work.wait() for work in self.core.submit(list(items), True)]
 
     def join(self) -> int:
         """Take part with zeros in what the others still do, until all ranks have joined.
@@ -160,7 +160,7 @@ class Engine:
         """
         return int(self.run([Item("join", "pycollective.join")])[0])
 
-    def _run(
+    def run_batch(
         self, collective: str, device: bool, dtype: str, op: str, prescale: float, postscale: float, rows: Sequence[Row]
     ) -> None:
         """Called by the core, for a batch that Python runs: allreduces in GPU memory, or one of anything else."""
@@ -208,16 +208,16 @@ class Engine:
 
     def tune(self, fusion_threshold: int, cycle_time: float) -> None:
         """Set both for all ranks, from now on; any rank may. Bytes and seconds."""
-        self._core.tune(int(fusion_threshold), float(cycle_time))
+        self.core.tune(int(fusion_threshold), float(cycle_time))
 
     def traffic(self) -> tuple[int, int]:
         """Bytes that allreduces have reduced so far, and batches run."""
-        traffic: tuple[int, int] = self._core.traffic()
+        traffic: tuple[int, int] = self.core.traffic()
         return traffic
 
     def report(self) -> str:
         """The operations that wait for ranks, and for which, one line each."""
-        text: str = self._core.report()
+        text: str = self.core.report()
         return text
 
     # -- the timeline ----------------------------------------------------------------------------------------------
@@ -259,12 +259,12 @@ class Engine:
         """
         if self._closed:
             return
-        self._core.require_outside()
+        self.core.require_outside()
         self.stop_timeline()
         self._closed = True
         if self._tuner is not None:
             self._tuner.close()
-        self._core.close()
+        self.core.close()
         self._thread.join()
         self.comm.free()
 

@@ -14,6 +14,7 @@ from pycollective.comm import arrays, request
 from pycollective.engine.adasum import adasum
 from pycollective.engine.item import Item
 from pycollective.errors import CommunicatorError
+from pycollective.schedule.collectives import OPERATIONS
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -77,7 +78,7 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
     first = jobs[0]
     if first.absent and first.collective not in _WITHOUT_SOME:
         raise _needs_all(first, _WITHOUT_SOME)
-    if first.collective == "allreduce":
+    if OPERATIONS[first.collective].fused:
         assert first.lane is not None  # those of the CPU are the core's
         return first.lane.allreduce(jobs)
     return [_RUN[first.collective](comm, first)]
@@ -149,7 +150,7 @@ _RUN: dict[str, Callable[[Communicator, Job], Any]] = {
     "call": _call,
     "reducescatter": _reducescatter,
 }
-_WITHOUT_SOME = frozenset(("allgather", "allreduce", "barrier"))
+_WITHOUT_SOME = frozenset(row.name for row in OPERATIONS.values() if row.after_join)
 
 
 def check(comm: Communicator, item: Item) -> None:
@@ -158,7 +159,10 @@ def check(comm: Communicator, item: Item) -> None:
     Raises:
         TypeError, ValueError: arguments that cannot work.
     """
-    if item.collective in ("barrier", "join", "call"):
+    if item.collective not in OPERATIONS:
+        raise ValueError(f"the engine has no collective {item.collective!r}")
+    row = OPERATIONS[item.collective]
+    if not row.has_array:
         return
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")
@@ -178,8 +182,8 @@ def check(comm: Communicator, item: Item) -> None:
     if item.device is not None:
         pass
     elif item.out is None:
-        item.out = arrays.new_like(item.x, shape) if item.collective == "allreduce" else None
-    elif item.collective != "allreduce" or isinstance(item.out, np.ndarray) or not hasattr(item.out, "__dlpack__"):
+        item.out = arrays.new_like(item.x, shape) if row.fused else None
+    elif not row.fused or isinstance(item.out, np.ndarray) or not hasattr(item.out, "__dlpack__"):
         arrays.writable(item.out)  # else the core looks at it, which is quicker
     if item.collective == "alltoall":
         _check_splits(item, shape, comm.size)

@@ -28,6 +28,7 @@ from pycollective.engine.round_work import RoundWork
 from pycollective.engine.settings import Settings
 from pycollective.engine.stalls import Stalls
 from pycollective.errors import CommunicatorError, Error, MismatchError, NestedCallError
+from pycollective.schedule.collectives import OPERATIONS
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -189,7 +190,7 @@ class Rounds:
         elif first.collective == "join":
             for work in filter(None, works):
                 work.result = first.last
-        elif first.collective == "allreduce" and not first.device:
+        elif OPERATIONS[first.collective].fused and not first.device:
             self._allreduce(batch, works)
         else:
             self._run_here(batch, works)
@@ -199,7 +200,7 @@ class Rounds:
             self._finish(one.name, error)
 
     def _run_here(self, batch: list[_core.AgreedOperation], works: Sequence[RoundWork | None]) -> None:
-        """What is left to the communicator's own collectives: see Engine._run."""
+        """What is left to the communicator's own collectives: see Engine.run_batch."""
         s = batch[0]
         rows = [(work, one.shape, one.rows, one.absent, -1) for one, work in zip(batch, works, strict=True)]
         self._run_batch(s.collective, s.device, s.dtype, s.op, s.prescale, s.postscale, rows)

@@ -68,7 +68,7 @@ class Timeline:
             OSError: on all ranks, if one cannot write its part.
         """
         self._engine = engine
-        self._core = engine._core
+        self._core = engine.core
         self._mark_cycles = mark_cycles
         self._rows: dict[str, int] = {}
         self._numbers = itertools.count(FIRST_OPERATION)

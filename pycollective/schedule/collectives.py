@@ -69,11 +69,11 @@ class Collective:
     # -- who has what --------------------------------------------------------------------------------------------------
 
     def starts(self, rank: int, chunk: int, size: int, root: int) -> bool:
-        """Whether a place holds a contribution when the call begins."""
+        """Whether the place (rank, chunk) holds a contribution when a call begins; `size` and `root` are the call's."""
         return _holds(self.input, rank, chunk, size, root)
 
     def ends(self, rank: int, chunk: int, size: int, root: int) -> bool:
-        """Whether a place must hold a result when the call ends."""
+        """Whether the place (rank, chunk) must hold a result when a call ends; `size` and `root` are the call's."""
         return _holds(self.output, rank, chunk, size, root) and self.has_result(rank)
 
     def contributes(self, source: int, rank: int) -> bool:
@@ -83,17 +83,17 @@ class Collective:
         return source < rank or (source == rank and self.prefix == "inclusive")
 
     def contributors(self, rank: int, holders: int) -> int:
-        """Of the ranks that hold contributions to a chunk those in a result on `rank`; both as bits."""
+        """Of `holders`, the ranks that hold contributions to a chunk, those in a result on `rank`; both as bits."""
         if self.prefix == "none":
             return holders
         return holders & ((1 << (rank + (self.prefix == "inclusive"))) - 1)
 
     def has_input(self, rank: int, root: int) -> bool:
-        """Whether a rank passes data to the call."""
+        """Whether `rank` passes data to a call with this `root`."""
         return _has(self.input, rank, root)
 
     def has_output(self, rank: int, root: int) -> bool:
-        """Whether a rank has an output buffer."""
+        """Whether `rank` has an output buffer in a call with this `root`."""
         return _has(self.output, rank, root)
 
     def has_result(self, rank: int) -> bool:
@@ -205,6 +205,8 @@ CALLS: dict[str, Collective] = {row.name: row for row in (
     Collective("broadcast", input="root", rooted=True, single_buffer=True),
     Collective("reduce", output="root", reduces=True, rooted=True),
     Collective("reduce_scatter", output="own", split="ranks", reduces=True),
+    Collective("scan", reduces=True, prefix="inclusive", in_place="windows"),
+    Collective("exscan", reduces=True, prefix="exclusive", in_place="windows"),
     Collective("allgather", input="own", split="ranks"),
     Collective("gather", input="own", output="root", split="ranks", rooted=True, windows=False),
     Collective("scatter", input="root", output="own", split="ranks", rooted=True, windows=False),
@@ -253,6 +255,11 @@ class Operation:
     def rooted(self) -> bool:
         """The ranks must agree on a root."""
         return bool(self.collective) and CALLS[self.collective].rooted
+
+    @property
+    def shaped_as_input(self) -> bool:
+        """Its result has as many elements as its input."""
+        return self.has_array and not (self.collective and CALLS[self.collective].in_blocks)
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -6,6 +6,7 @@ were combined, whether it is still raw, and whether the step that completes it h
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -86,7 +87,8 @@ class _Execution:
         self.orders = _Expressions(schedule.size)
         self.trees = _Expressions(schedule.size)
         self.holds: dict[tuple[int, int, int], Content] = {}
-        self.expected = [0] * schedule.chunks  # of each chunk, the contributions that a result must have
+        self.rank_orders: dict[int, int] = {}
+        self.expected = [0] * schedule.chunks  # of each chunk, the contributions of which results are made
         for rank in range(schedule.size):
             for chunk in range(schedule.chunks):
                 if self.collective.starts(rank, chunk, schedule.size, self.root):
@@ -134,33 +136,41 @@ class _Execution:
 
     def check_results(self) -> ProvenOrder:
         size = self.schedule.size
-        results: list[tuple[int, Content]] = []  # (chunk, content)
+        results: list[tuple[int, int, Content]] = []  # (chunk, contributors, content)
         for rank in range(size):
             for chunk in range(self.schedule.chunks):
                 if self.collective.ends(rank, chunk, size, self.root):
-                    results.append((chunk, self.check_result(rank, chunk)))
+                    contributors = self.collective.contributors(rank, self.expected[chunk])
+                    results.append((chunk, contributors, self.check_result(rank, chunk)))
         if not self.collective.reduces:
             return "rank"
-        in_rank_order = 0
-        for rank in range(1, size):
-            in_rank_order = self.orders.add(in_rank_order, rank)
-        if all(content.order == in_rank_order for _, content in results):
+        if all(content.order == self.in_rank_order(contributors) for _, contributors, content in results):
             return "rank"
-        if len({content.tree for _, content in results}) == 1:
+        trees = {(contributors, content.tree) for _, contributors, content in results}
+        if len(trees) == len({contributors for contributors, _ in trees}):
             return "fixed"
-        trees = {(chunk, content.tree) for chunk, content in results}
-        return "chunk" if len(trees) == len({chunk for chunk, _ in trees}) else "none"
+        by_chunk = {(chunk, contributors, content.tree) for chunk, contributors, content in results}
+        return "chunk" if len(by_chunk) == len({(chunk, which) for chunk, which, _ in by_chunk}) else "none"
+
+    def in_rank_order(self, contributors: int) -> int:
+        """The number of the expression that combines the ranks in these bits in their order."""
+        number = self.rank_orders.get(contributors)
+        if number is None:
+            ranks = [rank for rank in range(contributors.bit_length()) if contributors >> rank & 1]
+            number = self.rank_orders[contributors] = functools.reduce(self.orders.add, ranks)
+        return number
 
     def check_result(self, rank: int, chunk: int) -> Content:
         title = f"{self.schedule.title}: rank {rank}, chunk {chunk}"
         content = self.holds.get(self.place(rank, OUT, chunk))
         if content is None:
             raise VerificationError(f"{title}: nothing is written to its output")
-        expected = self.expected[chunk]
+        expected = self.collective.contributors(rank, self.expected[chunk])
         faults = [
             f"{what} of rank {_bits(mask)}"
             for what, mask in (
                 ("lacks the contribution", expected & ~content.once),
+                ("has the contribution", content.once & ~expected),
                 ("has the contribution twice", content.more),
             )
             if mask

@@ -25,7 +25,8 @@ class Value:
         origin: the value that this is a copy of, through any number of copies; itself where it is none.
         raw: one rank's contribution as it came, or a copy of it.
         full: it holds every rank's contribution.
-        complete: a reducing collective, and full, and no source was.
+        complete: what it produces is a result, and nothing else: factors on results belong here. Of a reducing
+            collective whose results hold all contributions: it is full, and no source was.
         reads: the (reader, name) pairs of the executions that are needed.
         finals: the ranks whose result it is.
         line: "file:line" of the statement that produces it; empty for what is there at the start.
@@ -59,7 +60,7 @@ class Value:
         self.chunk = chunk
         self.sources = sources
         self.destinations = destinations
-        self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw)
+        self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw and not complete)
         self.origin: Value = sources[0][0].origin if len(sources) == 1 else self
         self.full = full
         self.complete = complete
@@ -111,8 +112,9 @@ def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
     current = dict(initial)
     holds = {value: 1 << value.rank for value in initial.values()}  # whose contributions are in a value
     groups: list[list[Value]] = []
+    by_fullness = collective.reduces and collective.prefix == "none"
     for statement in program.statements:
-        group = _execute(statement, program, current, holds, masks[statement.chunk], collective.reduces, pull_copies)
+        group = _execute(statement, program, current, holds, masks[statement.chunk], by_fullness, pull_copies)
         for value in group:
             for rank in value.destinations:
                 current[rank, value.chunk] = value
@@ -122,7 +124,35 @@ def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
     for (rank, chunk), value in current.items():
         if collective.ends(rank, chunk, size, root):
             value.finals.append(rank)
-    return ValueGraph(initial, _drop_unneeded(groups))
+    kept = _drop_unneeded(groups)
+    if collective.reduces and not by_fullness:
+        kept += _complete([*initial.values(), *(value for group in kept for value in group)])
+    return ValueGraph(initial, kept)
+
+
+def _complete(values: list[Value]) -> list[list[Value]]:
+    """Mark what becomes a result where ranks end with different contributions.
+
+    One rank's result may be another one's operand, to which factors on results must not be applied: then a copy of it
+    becomes the result, last of all.
+
+    Returns:
+        the copies, each simultaneous with nothing.
+    """
+    groups = []
+    for value in values:
+        if not value.finals:
+            continue
+        if value.sources and not value.reads:
+            value.complete, value.raw = True, False
+            continue
+        for rank in value.finals:
+            copy = Value(rank, value.chunk, ((value, rank),), (rank,), value.full, True, value.line)
+            copy.finals.append(rank)
+            value.reads.append((copy, rank))
+            groups.append([copy])
+        value.finals = []
+    return groups
 
 
 def _execute(
@@ -131,10 +161,13 @@ def _execute(
     current: dict[tuple[int, int], Value],
     holds: dict[Value, int],
     everyone: int,
-    reduces: bool,
+    by_fullness: bool,
     pull_copies: bool,
 ) -> list[Value]:
-    """The executions of one statement: one for each destination, or one altogether where it says `at`."""
+    """The executions of one statement: one for each destination, or one altogether where it says `at`.
+
+    `by_fullness`: those that bring all contributions together complete a result.
+    """
     chunk = statement.chunk
     try:
         sources = tuple((current[rank, chunk], rank) for rank in statement.sources)
@@ -154,7 +187,7 @@ def _execute(
         mask |= holds[value]
         any_full = any_full or value.full
     full = mask == everyone
-    complete = reduces and full and not any_full
+    complete = by_fullness and full and not any_full
     if statement.at is None or (pull_copies and len(sources) == 1):
         group = [Value(rank, chunk, sources, (rank,), full, complete, statement.line) for rank in destinations]
     else:

@@ -10,6 +10,7 @@ class Direct:
     Costs for n ranks and S bytes, with latency α a round and time β a byte:
       allreduce, one-shot   1α +  (n-1) S β      every rank reduces everything for itself
       allreduce, two-shot   2α + 2(n-1)/n S β    rank c reduces chunk c and writes it to all
+      scan, exscan          as allreduce; rank c computes every rank's result of chunk c
       all others            1α +  S β to n S β   one round, whatever has to go through one rank
 
     Every element is reduced as ((x0 + x1) + x2) + ... in rank order, whatever the size of the message.
@@ -24,6 +25,26 @@ class Direct:
     def allreduce_small(self, p: Program) -> None:
         for c in p.chunks(1):
             p[p.ranks, c] = p.sum(p[q, c] for q in p.ranks)
+
+    def scan(self, p: Program) -> None:
+        for c in p.chunks(p.size):
+            for r in reversed(p.ranks[1:]):  # from the last rank on, which nobody else reads
+                p[r, c] = p.sum((p[q, c] for q in p.ranks[: r + 1]), at=c)
+
+    def scan_small(self, p: Program) -> None:
+        for c in p.chunks(1):
+            for r in reversed(p.ranks[1:]):
+                p[r, c] = p.sum(p[q, c] for q in p.ranks[: r + 1])
+
+    def exscan(self, p: Program) -> None:
+        for c in p.chunks(p.size):
+            for r in reversed(p.ranks[1:]):
+                p[r, c] = p.sum((p[q, c] for q in p.ranks[:r]), at=c)
+
+    def exscan_small(self, p: Program) -> None:
+        for c in p.chunks(1):
+            for r in reversed(p.ranks[1:]):
+                p[r, c] = p.sum(p[q, c] for q in p.ranks[:r])
 
     def broadcast(self, p: Program, root: int) -> None:
         for c in p.chunks(p.size):  # the work is shared: rank c hands chunk c to everybody

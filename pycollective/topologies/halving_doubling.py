@@ -14,6 +14,7 @@ class HalvingDoubling:
       allreduce, small            hα + h S β           recursive doubling of the whole message
       reduce_scatter, allgather   hα + (n-1)/n S β     so have gather and scatter, over a binomial tree
       broadcast, reduce          2hα + 2(n-1)/n S β    scatter and doubling, halving and gather
+      scan, exscan                hα + h S β           recursive doubling; for exscan every rank passes its x on first
 
     Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
     Where a group is odd its halves differ by one rank; the last of the smaller half then serves two.
@@ -35,6 +36,16 @@ class HalvingDoubling:
     def allgather(self, p: Program) -> None:
         p.chunks(p.size)
         double(p, list(p.ranks))
+
+    def scan(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            accumulate(p, c, list(p.ranks))
+
+    def exscan(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            for r in reversed(p.ranks[1:]):
+                p[r, c] = p[r - 1, c]
+            accumulate(p, c, list(p.ranks[1:]))
 
     def gather(self, p: Program, root: int) -> None:
         p.chunks(p.size)
@@ -105,6 +116,15 @@ def swap(p: Program, c: int, ranks: Ranks) -> None:
         swap(p, c, high)
         for i, r in enumerate(high):
             p[[r, *partners(i, high, low)], c] = p.sum((p[low[i], c], p[r, c]))
+
+
+def accumulate(p: Program, c: int, ranks: Ranks) -> None:
+    """In round k every rank adds what the rank 2^k places before it has: the sum of the 2^k ranks up to there."""
+    distance = 1
+    while distance < len(ranks):
+        for i in reversed(range(distance, len(ranks))):  # from the last one on, which nobody reads
+            p[ranks[i], c] = p.sum((p[ranks[i - distance], c], p[ranks[i], c]))
+        distance *= 2
 
 
 def spread(p: Program, ranks: Ranks) -> None:

@@ -1,5 +1,7 @@
 """Ring: every rank talks to its two neighbours only."""
 
+from itertools import pairwise
+
 from pycollective.schedule import Program, topology
 
 
@@ -10,7 +12,8 @@ class Ring:
     Costs for n ranks and S bytes, with latency α a hop and time β a byte:
       allreduce                  2(n-1)α + 2(n-1)/n S β
       reduce_scatter, allgather   (n-1)α +  (n-1)/n S β
-      broadcast, reduce           (n-1)α +  S β           a chain, which the tiles pipeline
+      broadcast, reduce, scan     (n-1)α +  S β           a chain, which the tiles pipeline
+      exscan                       nα + 2 S β             the same, after every rank has passed its x on
 
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (JPDC 2009).
     """
@@ -31,6 +34,18 @@ class Ring:
         for c in p.chunks(p.pipeline):  # starts behind the root and ends at it
             for hop in range(2, p.size + 1):
                 p[root + hop, c] += p[root + hop - 1, c]
+
+    def scan(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            for q, r in pairwise(p.ranks):
+                p[r, c] = p.sum((p[q, c], p[r, c]))
+
+    def exscan(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            for r in reversed(p.ranks[1:]):
+                p[r, c] = p[r - 1, c]
+            for q, r in pairwise(p.ranks[1:]):
+                p[r, c] = p.sum((p[q, c], p[r, c]))
 
     def reduce_scatter(self, p: Program) -> None:
         for c in p.chunks(p.size):  # starts behind rank c and ends at it

@@ -14,6 +14,7 @@ class Star:
     Costs for n ranks and S bytes, with latency α a hop and time β a byte; the hub's link carries everything:
       allreduce                   2α + 2(n-1) S β
       broadcast, reduce           2α +  n S β         a hop and a copy less where the hub is the root
+      scan, exscan                2α + 2(n-1) S β
       reduce_scatter, allgather   2α +  n S β
       gather, scatter             2α + 2(n-1)/n S β
 
@@ -29,6 +30,16 @@ class Star:
         for c in p.chunks(p.pipeline):
             p[self.hub, c] = p.sum(p[q, c] for q in p.ranks)
             p[p.ranks, c] = p[self.hub, c]
+
+    def scan(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            for r in reversed(p.ranks[1:]):  # from the last rank on, which the others' results do not need
+                p[r, c] = p.sum((p[q, c] for q in p.ranks[: r + 1]), at=self.hub)
+
+    def exscan(self, p: Program) -> None:
+        for c in p.chunks(p.pipeline):
+            for r in reversed(p.ranks[1:]):
+                p[r, c] = p.sum((p[q, c] for q in p.ranks[:r]), at=self.hub)
 
     def broadcast(self, p: Program, root: int) -> None:
         for c in p.chunks(p.pipeline):

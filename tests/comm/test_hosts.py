@@ -23,6 +23,19 @@ assert np.array_equal(comm.allreduce(x.astype(ml_dtypes.bfloat16)), total)
 assert np.array_equal(comm.allreduce(x, op=pc.op(lambda a, b: a * b)), np.prod([np.arange(6) + r for r in range(n)], 0))
 reduced = comm.reduce(x, root=1)
 assert np.array_equal(reduced, total) if me == 1 else reduced is None
+sums = np.cumsum([np.arange(6) + r for r in range(n)], 0)
+before = sums[me - 1] if me else np.zeros(6)
+for y in (x.copy(), np.tile(x, 9000)):
+    times = y.size // 6
+    assert np.array_equal(comm.scan(y), np.tile(sums[me], times))
+    assert np.array_equal(comm.exscan(y), np.tile(before, times))
+    left = np.tile(before, times) if me else y.copy()
+    assert np.array_equal(comm.iexscan(y, out=y).result(), left)
+try:
+    comm.scan(x, op="avg")
+    raise AssertionError("avg")
+except ValueError:
+    pass
 assert np.array_equal(comm.broadcast(x, root=2), np.arange(6) + 2)
 assert comm.allgather(x).shape == (24,)
 assert comm.allgatherv(np.full(me + 1, me)).tolist() == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]

@@ -139,7 +139,7 @@ kept, log = map(Path, sys.argv[1:])
 settings = Settings(autotune=True, autotune_file=str(kept), autotune_log=str(log))
 seen = set()
 def note(engine):
-    seen.add((engine._core.threshold, engine._core.cycle_seconds))
+    seen.add((engine.core.threshold, engine.core.cycle_seconds))
 engine = Engine(comm, settings)
 job(engine, kept, note)
 engine.run([Item("barrier", "all")])
@@ -152,7 +152,7 @@ comm.barrier()
 
 engine = Engine(comm, settings)  # takes what was found
 engine.run([Item("barrier", "begun")])
-print(engine._core.threshold, engine._core.cycle_seconds, len(seen))
+print(engine.core.threshold, engine.core.cycle_seconds, len(seen))
 engine.close()
 engine = Engine(comm)
 for turn in range(comm.size):  # any rank may set them, while work is under way
@@ -160,7 +160,7 @@ for turn in range(comm.size):  # any rank may set them, while work is under way
     if comm.rank == turn: engine.tune(1000 + turn, 1e-3 * (turn + 1))
     engine.run([Item("barrier", "told")])
     engine.run([Item("barrier", "heard")])
-    assert (engine._core.threshold, engine._core.cycle_seconds) == (1000 + turn, 1e-3 * (turn + 1))
+    assert (engine.core.threshold, engine.core.cycle_seconds) == (1000 + turn, 1e-3 * (turn + 1))
     assert works[0].wait(SECONDS)[0] == comm.size
 engine.close()
 assert not (comm.rank == 0 and log.exists())

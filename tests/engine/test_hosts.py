@@ -92,7 +92,7 @@ from pycollective.engine.rounds import Rounds
 engine = Engine(comm)
 if comm.rank == 1:
     def refuse(*a): raise MemoryError("no room")
-    engine._core._room = refuse
+    engine.core._room = refuse
 items = [Item("allreduce", name, np.ones(3)) for name in "ab"]
 for turn in range(2):
     try:

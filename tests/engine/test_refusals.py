@@ -63,7 +63,7 @@ def test_a_submit_that_is_refused_holds_nothing(reason: str) -> None:
             return
         first = engine.submit([ones("under way")])[0]
         try:
-            for submit in (engine.submit, lambda items: engine._core.submit(items, False)):
+            for submit in (engine.submit, lambda items: engine.core.submit(items, False)):
                 items = REFUSED[reason]()
                 held = [weakref.ref(array) for item in items for array in (item.x, item.out) if array is not None]
                 with pytest.raises((ValueError, TypeError)):

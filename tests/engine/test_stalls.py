@@ -146,7 +146,7 @@ def until(condition):
     while not condition(): time.sleep(0.01)
 def tell(turn): open(f"{folder}{turn}{comm.rank}", "w").close()
 def heard(turn, *ranks): until(lambda: all(os.path.exists(f"{folder}{turn}{rank}") for rank in ranks))
-def told(engine): return engine._core._stalls._reports, engine._core._stalls._warned
+def told(engine): return engine.core._stalls._reports, engine.core._stalls._warned
 
 engine = Engine(comm, Settings(stall_check_disable=True, stall_check_time=0.1))
 if comm.rank == 3: heard("signalled", 2)

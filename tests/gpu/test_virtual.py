@@ -167,7 +167,8 @@ def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
         inputs = [put(data(rank, length)) for rank in range(3)]
         outputs = [put(np.zeros(length, np.float32)) for _ in range(3)]
         requests = [
-            request.allreduce(x, out, {"stream": stream.address}) for x, out in zip(inputs, outputs, strict=True)
+            request.read("allreduce", x, out, None, {"stream": stream.address})
+            for x, out in zip(inputs, outputs, strict=True)
         ]
         cuda.begin_capture(stream.address)
         world.run(requests, stream.address)
@@ -195,7 +196,9 @@ def test_replays_are_ordered(cuda: ModuleType) -> None:
 
     def requests(i: int) -> list[request.CallRequest]:
         options: Any = {"stream": streams[i].address}
-        return [request.allreduce(put(data(10 * i + rank, LONG)), outputs[i][rank], options) for rank in ranks]
+        return [
+            request.read("allreduce", put(data(10 * i + rank, LONG)), outputs[i][rank], None, options) for rank in ranks
+        ]
 
     made = [requests(i) for i in range(3)]
     graphs = []

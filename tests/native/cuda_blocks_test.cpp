@@ -18,6 +18,8 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "executor/cuda/kernels_impl.h"
 #include "rank.h"
@@ -131,41 +133,14 @@ cuda::Exchange exchange_of(const Case& c, int32_t rank, const Layout& layout) {
   const int64_t whole = std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0});
   const int32_t n = c.size;
   for (int32_t peer = 0; peer < n; ++peer) {
-    const auto send = [&](bool does, int64_t offset, int64_t count) {
-      e.send_offset[peer] = offset;
-      e.send_count[peer] = does ? count : 0;
+    const int32_t sent = c.row().block(rank, peer, n, c.root), received = c.row().block(peer, rank, n, c.root);
+    const auto part = [&](int32_t chunk, const std::vector<int64_t>& offsets) {
+      if (!c.in_blocks()) return std::pair{int64_t{0}, whole};
+      const auto at = static_cast<size_t>(chunk);
+      return std::pair{offsets[at], layout.length[at]};
     };
-    const auto receive = [&](bool does, int64_t offset, int64_t count) {
-      e.recv_offset[peer] = offset;
-      e.recv_count[peer] = does ? count : 0;
-    };
-    const auto r = static_cast<size_t>(rank), p = static_cast<size_t>(peer);
-    switch (c.collective) {
-      case Collective::allreduce: send(true, 0, whole), receive(true, 0, whole); break;
-      case Collective::reduce: send(peer == c.root, 0, whole), receive(rank == c.root, 0, whole); break;
-      case Collective::broadcast: send(rank == c.root, 0, whole), receive(peer == c.root, 0, whole); break;
-      case Collective::reduce_scatter:
-        send(true, layout.input_offset[p], layout.length[p]);
-        receive(true, layout.output_offset[r], layout.length[r]);
-        break;
-      case Collective::allgather:
-        send(true, layout.input_offset[r], layout.length[r]);
-        receive(true, layout.output_offset[p], layout.length[p]);
-        break;
-      case Collective::gather:
-        send(peer == c.root, layout.input_offset[r], layout.length[r]);
-        receive(rank == c.root, layout.output_offset[p], layout.length[p]);
-        break;
-      case Collective::scatter:
-        send(rank == c.root, layout.input_offset[p], layout.length[p]);
-        receive(peer == c.root, layout.output_offset[r], layout.length[r]);
-        break;
-      default: {
-        const size_t out = r * static_cast<size_t>(n) + p, in = p * static_cast<size_t>(n) + r;
-        send(true, layout.input_offset[out], layout.length[out]);
-        receive(true, layout.output_offset[in], layout.length[in]);
-      }
-    }
+    if (sent >= 0) std::tie(e.send_offset[peer], e.send_count[peer]) = part(sent, layout.input_offset);
+    if (received >= 0) std::tie(e.recv_offset[peer], e.recv_count[peer]) = part(received, layout.output_offset);
   }
   return e;
 }
@@ -218,7 +193,7 @@ class RankRun {
     uint32_t number = 0;
     for (int i = 0; i < run_.repeats; ++i) {
       for (const Case& c : run_.cases) {
-        if (packets_ && (c.placement != 0 || c.collective == Collective::send)) continue;
+        if (packets_ && (c.placement != 0 || c.row().is_message() || c.row().prefix != Prefix::none)) continue;
         const auto calls = calls_of(c, number);
         number += static_cast<uint32_t>(calls.size());
         for (const CallPlan& call : calls) one_call(call, thread, random);

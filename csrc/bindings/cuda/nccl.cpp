@@ -1,19 +1,18 @@
 // A loaded NCCL and its communicators, as pycollective/comm/cuda/nccl.py uses them.
 #include "rail/nccl.h"
 
-#include <array>
-
 #include "bindings/cuda/bindings.h"
 
 namespace pc::cuda {
 namespace {
 
-constexpr std::array kKinds{"allreduce", "reduce", "broadcast", "reduce_scatter",
-                            "allgather", "gather", "scatter",   "alltoall"};
-
-NcclCall::Kind kind_of(const std::string& name) {
-  for (size_t i = 0; i < kKinds.size(); ++i)
-    if (name == kKinds[i]) return static_cast<NcclCall::Kind>(i);
+// Those of the table that NCCL has: all that move data, and reductions of all ranks' contributions.
+Collective kind_of(const std::string& name) {
+  for (size_t i = 0; i < kCollectives.size(); ++i) {
+    const auto kind = static_cast<Collective>(i);
+    const Traits& t = traits(kind);
+    if (name == t.name && t.program == kind && t.prefix == Prefix::none) return kind;
+  }
   throw InvalidArgument("NCCL has no " + name);
 }
 

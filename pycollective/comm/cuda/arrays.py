@@ -228,6 +228,11 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
     return True
 
 
+def fill_with_zeros(array: View, stream: int) -> None:
+    """In the stream."""
+    load().move(array.device, [(array.address, 0, array.nbytes)], stream)
+
+
 def current_device() -> int:
     """The number of the current device."""
     return int(load().current_device())

@@ -1,0 +1,115 @@
+"""Refuses names of collectives where the table is to be asked. `python tools/collectives.py` lists them.
+
+The table is pycollective/schedule/collectives.py. Beside it a collective is named only where it is meant to be: in
+topologies, in the public surface, in the wrappers of frameworks, in tests and in benchmarks. Elsewhere the name of a
+collective as a literal (Python), or as a member of the enumeration (C++), means that some trait is written down again:
+a new collective would have to be added there too. Exits with 1 where there is one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pycollective.schedule.collectives import COLLECTIVES, OPERATIONS
+
+FREE = (
+    "pycollective/schedule/collectives.py",
+    "pycollective/topologies/",
+    "pycollective/bench/",
+    "pycollective/torch/",
+    "pycollective/horovod/",
+    "pycollective/optim/",
+    "pycollective/__init__.py",
+    "pycollective/comm/collectives.py",
+    "pycollective/comm/nonblocking.py",
+    "pycollective/comm/communicator.py",
+    "pycollective/comm/functions.py",
+)
+"""Files and folders that name collectives: the table, topologies, the public surface and the frameworks' wrappers."""
+
+ALLOWED: dict[str, set[str]] = {
+    # Defaults of an option.
+    "pycollective/cli/main.py": {"allreduce"},
+    # PYCOLLECTIVE_TOPOLOGY names a topology that must have this one.
+    "pycollective/comm/planner.py": {"allreduce"},
+    "pycollective/comm/cuda/signature.py": {"allreduce"},
+    # An allreduce between hosts is composed of these.
+    "pycollective/comm/cuda/rail.py": {"allreduce", "reduce_scatter", "allgather"},
+    # A message is a broadcast to one.
+    "pycollective/schedule/p2p.py": {"broadcast"},
+    # How each call cuts its arrays.
+    "pycollective/comm/request.py": {
+        "broadcast",
+        "reduce",
+        "reduce_scatter",
+        "allgather",
+        "gather",
+        "scatter",
+        "alltoall",
+    },
+    # An exchange of bytes is made of these.
+    "pycollective/comm/host.py": {"allgather"},
+    "pycollective/comm/hosts.py": {"allgather"},
+    # The function that carries out each operation.
+    "pycollective/engine/jobs.py": {"allgather", "alltoall", "broadcast", "reducescatter"},
+    # Phases of an allreduce, and kinds of steps, in pictures and timelines.
+    "pycollective/engine/timeline.py": {"reduce"},
+    "pycollective/schedule/drawing.py": {"reduce"},
+    "pycollective/cli/simulate.py": {"reduce"},
+    "csrc/engine/timeline.cpp": {"reduce"},
+    # The path of small allreduces, and the engine's fused ones.
+    "csrc/bindings/team_call.cpp": {"allreduce"},
+    "csrc/bindings/fast_path.cpp": {"allreduce"},
+    "csrc/bindings/engine.cpp": {"allreduce"},
+    "csrc/engine/engine.cpp": {"allreduce"},
+    "csrc/engine/signature.h": {"allreduce"},
+    # Which function of NCCL's carries out which collective.
+    "csrc/rail/nccl.cpp": {"allreduce", "reduce", "broadcast", "reduce_scatter", "allgather"},
+}
+"""Names that other files may have, and why."""
+
+_NAMES = {*COLLECTIVES, *(row.name for row in OPERATIONS.values() if row.collective in COLLECTIVES)}
+_MEMBER = re.compile(r"\b(?:Collective|Kind|NcclCall)::(\w+)")
+_TEXT = re.compile(r'"(\w+)"')
+
+
+def check(root: Path) -> list[str]:
+    """Every violation under `root`, as `file:line: what is wrong`."""
+    found: list[str] = []
+    for folder, pattern, names in (("pycollective", "*.py", _in_python), ("csrc", "*", _in_cpp)):
+        for file in sorted((root / folder).rglob(pattern)):
+            name = file.relative_to(root).as_posix()
+            if file.is_file() and not name.startswith(FREE):
+                found += [
+                    f"{name}:{line}: {word!r}: ask the table of the collectives (pycollective/schedule/collectives.py)"
+                    for line, word in names(file.read_text())
+                    if word in _NAMES - ALLOWED.get(name, set())
+                ]
+    return found
+
+
+def _in_python(text: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def _in_cpp(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        code = line.partition("//")[0]
+        for word in _MEMBER.findall(code) + _TEXT.findall(code):
+            yield number, word
+
+
+def main() -> int:
+    found = check(Path(__file__).resolve().parents[1])
+    print("\n".join(found) or "collectives are named in the table, topologies and the public surface")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
