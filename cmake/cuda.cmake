@@ -21,6 +21,10 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
   message(STATUS "pycollective: nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than 12.4; building without the GPU side")
   return()
 endif()
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake older than 3.25.2 refuses C++20 with any nvcc
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 find_package(CUDAToolkit REQUIRED)
 message(STATUS "pycollective: GPU side with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
@@ -32,6 +36,7 @@ if(PC_CUDA_LIBRARY)
 else()
   add_library(pc_cuda STATIC
     csrc/base/cuda_error.cpp
+    csrc/base/deferred_free.cpp
     csrc/executor/cuda/custom.cpp
     csrc/executor/cuda/kernels_integers.cu
     csrc/executor/cuda/kernels_reals.cu
@@ -39,6 +44,7 @@ else()
     csrc/executor/cuda/kernels_small_reals.cu
     csrc/executor/cuda/loading.cpp
     csrc/executor/cuda/moves.cu
+    csrc/executor/cuda/plan_pool.cpp
     csrc/executor/cuda/probe.cu
     csrc/executor/cuda/team.cpp
     csrc/rail/nccl.cpp

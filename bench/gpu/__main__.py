@@ -7,9 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from . import goals, nccl
 from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs
 from .rows import Check, Result, Row, provenance, table
 
-_ROW, _CHECK, _NOTE, _ABOUT = "ROW ", "CHECK ", "NOTE ", "ABOUT "
+_ROW, _CHECK, _NOTE, _ABOUT, _DONE = "ROW ", "CHECK ", "NOTE ", "ABOUT ", "DONE "
 _NCCL_SECONDS = 40.0
 """For NCCL, which may hang with many ranks on one GPU."""
 
@@ -66,6 +68,7 @@ def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
             traceback.print_exc()
             print(f"{_NOTE}{part}, {ranks} ranks: failed: {type(error).__name__}: {error}", flush=True)
             failed = True
+        print(f"{_DONE}{part}", flush=True)
     return int(failed)
 
 
@@ -79,16 +82,25 @@ def _drive(options: Any) -> int:
             continue
         before = len(result.rows)
         most = min(_NCCL_SECONDS if wanted == ["nccl"] else options.seconds, end - time.monotonic())
-        failed |= not _hear(Run(tuple(wanted), run.ranks, run.environment), options.tiny, most, result)
+        chosen = Run(tuple(wanted), run.ranks, run.environment)
+        failed |= not _hear(chosen, options.tiny, most, result, lambda: _save(result, options.output))
         print(table(result.rows[before:]), flush=True)
     result.notes += _odd(result.rows)
     _show(result)
+    _save(result, options.output)
     if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(result.to_json())
         print(f"{len(result.rows)} rows in {options.output}")
     wrong = any(row.wrong for row in result.rows) or not all(check.passed for check in result.checks)
     return int(failed or wrong or not (result.rows or result.checks))
+
+
+def _save(result: Result, output: Path | None) -> None:
+    """The file holds all that is known so far, or what it held before."""
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        fresh = output.with_suffix(".new")
+        fresh.write_text(result.to_json())
+        fresh.replace(output)
 
 
 def _show(result: Result) -> None:
@@ -100,8 +112,8 @@ def _show(result: Result) -> None:
         print(f"note: {note}")
 
 
-def _hear(run: Run, tiny: bool, seconds: float, result: Result) -> bool:
-    """Hear a process out; False if it failed. What it measured before that is kept."""
+def _hear(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]) -> bool:
+    """Hear a process out; False if it failed. What it has measured is saved after each part, whatever comes then."""
     where = f"{', '.join(run.parts)}, {run.ranks} ranks"
     if seconds < 5:
         result.notes.append(f"{where}: not measured: no time left")
@@ -110,32 +122,39 @@ def _hear(run: Run, tiny: bool, seconds: float, result: Result) -> bool:
     chosen = [word for part in run.parts for word in ("--part", part)]
     command = [sys.executable, "-m", package, "--here", *chosen, "--ranks", str(run.ranks), *["--tiny"] * tiny]
     environment = {**os.environ, **run.environment}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
-        output, status, error = done.stdout, done.returncode, done.stderr
-    except subprocess.TimeoutExpired as late:
-        output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        status, error = -1, f"not through within {seconds:.0f} s"
-    _sort(output, result)
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(_DONE):
+                save()
+            else:
+                _sort(line, result)
+        status = process.wait()
+        late = not timer.is_alive()
+        timer.cancel()
+        errors.seek(0)
+        error = f"not completed within {seconds:.0f} s" if late else errors.read().strip()[-1000:]
     if status != 0:
-        result.notes.append(f"{where}: failed: {error.strip()[-1000:]}")
-        # NCCL may hang with many ranks on one GPU; that is a finding about NCCL.
-        return run.parts == ("nccl",)
-    return True
+        result.notes.append(f"{where}: failed: {error}")
+    save()
+    # NCCL may hang with many ranks on one GPU; that is a finding about NCCL.
+    return status == 0 or run.parts == ("nccl",)
 
 
-def _sort(output: str, result: Result) -> None:
-    """Put what a process said where it belongs."""
-    for line in output.splitlines():
-        if line.startswith(_ROW):
-            fields = json.loads(line.removeprefix(_ROW))
-            result.rows.append(Row(**{**fields, "rounds": tuple(fields["rounds"])}))
-        elif line.startswith(_CHECK):
-            result.checks.append(Check(**json.loads(line.removeprefix(_CHECK))))
-        elif line.startswith(_NOTE):
-            result.notes.append(line.removeprefix(_NOTE))
-        elif line.startswith(_ABOUT):
-            result.provenance.update(json.loads(line.removeprefix(_ABOUT)))
+def _sort(line: str, result: Result) -> None:
+    """Put what a process has printed where it belongs."""
+    if line.startswith(_ROW):
+        fields = json.loads(line.removeprefix(_ROW))
+        result.rows.append(Row(**{**fields, "rounds": tuple(fields["rounds"])}))
+    elif line.startswith(_CHECK):
+        result.checks.append(Check(**json.loads(line.removeprefix(_CHECK))))
+    elif line.startswith(_NOTE):
+        result.notes.append(line.removeprefix(_NOTE).strip())
+    elif line.startswith(_ABOUT):
+        result.provenance.update(json.loads(line.removeprefix(_ABOUT)))
 
 
 def _odd(rows: Sequence[Row]) -> list[str]:

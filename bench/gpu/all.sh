@@ -1,72 +1,97 @@
 #!/usr/bin/env bash
-# On a machine with one GPU: build for it, check the machine code, run the GPU tests, watch small sizes with
-# compute-sanitizer, measure, and look into one kernel. Within ten minutes; without network, where python3 has numpy,
-# ml_dtypes, typer, rich, scikit-build-core, pybind11, cmake, ninja, pytest, pytest-timeout and pytest-xdist (and torch,
-# cupy and NCCL, to be compared with).
+# On a machine with one GPU, without network: three runs, each by itself and within eight minutes, each step within its
+# time. What a step finds is written as it is found.
 #
-#   bench/gpu/all.sh [FOLDER [STEP...]]
+#   bench/gpu/all.sh FOLDER numbers|truth|tuning
+#   bench/gpu/all.sh FOLDER STEP...
 #
-# FOLDER: for gpu.json, summary.txt and log.txt, which holds what every step has said; build/gpu if not given.
-# STEP: build sass tests memcheck racecheck measure profile, all of them if none is given; or tuning, by its name alone.
-# What was built stays in build/gpu-site and is built anew where the sources are newer.
+#   numbers  install attributes measure                      what it reaches: small messages, copies, torch, all topologies
+#   truth    install sass tests bits processes memcheck racecheck nccl     whether it is right; NCCL, which may hang, last
+#   tuning   install tuning small profile beside             tiles and channels; three kernels; a GEMM beside
 #
-# PYTHON: the interpreter.  JOBS: processes that share the tests (4).  TESTS: further words for pytest.
-# PYCOLLECTIVE_NCCL: an NCCL of 2.30 or newer.  PYCOLLECTIVE_COMMIT: where git is not.
-# The exit status is 0 if every step went well. A step that fails does not keep the later ones from running.
+# FOLDER: for JSON, summary.txt and log.txt, which holds what every step has written. At most eight files.
+# Where build/gpu-carry holds a wheel for this Python (bench/gpu/prepare.sh), it is installed into build/gpu-site, with
+# those of the other wheels that are missing here; else the package is built there for the GPU that is present.
+#
+# PYTHON: the interpreter. JOBS: processes that share the tests (4). TESTS: further words for pytest.
+# PYCOLLECTIVE_NCCL: an NCCL of 2.30 or newer; by default the one in build/gpu-carry. PYCOLLECTIVE_COMMIT: where git is not.
+# PYTHONPATH is kept. The exit status is 0 if every step went well. A step that fails does not keep later ones from running.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 SECONDS=0
-LIMIT=590
+LIMIT=${LIMIT:-470}
 python=${PYTHON:-python3}
+carry=$PWD/build/gpu-carry
 mkdir -p "${1:-build/gpu}" build/gpu-site
 out=$(cd "${1:-build/gpu}" && pwd)
 site=$PWD/build/gpu-site
-steps=" ${*:2} "
-[[ $# -gt 1 ]] || steps=" build sass tests memcheck racecheck measure profile "
+case "${*:2}" in
+  numbers) steps=" install attributes measure " ;;
+  truth) steps=" install sass tests bits processes memcheck racecheck nccl " ;;
+  tuning) steps=" install tuning small profile beside " ;;
+  "") echo "which run: numbers, truth or tuning? or steps by name" >&2; exit 2 ;;
+  *) steps=" ${*:2} " ;;
+esac
 failed=()
 export PATH=$PATH:/usr/local/cuda/bin
-export PYCOLLECTIVE_COMMIT=${PYCOLLECTIVE_COMMIT:-$(git rev-parse HEAD 2>/dev/null)}
+export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONUNBUFFERED=1
+export PYCOLLECTIVE_COMMIT=${PYCOLLECTIVE_COMMIT:-$(git rev-parse HEAD 2>/dev/null || head -1 "$carry/commit" 2>/dev/null)}
+if [[ -z ${PYCOLLECTIVE_NCCL:-} && -e $carry/nccl/libnccl.so.2 ]]; then
+  export PYCOLLECTIVE_NCCL=$carry/nccl/libnccl.so.2
+fi
 : >"$out/summary.txt"
 : >"$out/log.txt"
 
-wanted() { [[ $steps == *" $1 "* ]]; }
-
-# step NAME SECONDS COMMAND...: run it within its time and within what is left; its output goes to log.txt.
+# step NAME SECONDS COMMAND...: run it within its time and within what is left; its output goes to log.txt at once.
 step() {
-  local name=$1 most=$2 begin=$SECONDS left=$((LIMIT - SECONDS)) status log
+  local name=$1 most=$2 begin=$SECONDS left=$((LIMIT - SECONDS)) status at
   shift 2
-  wanted "$name" || return 0
-  log=$(mktemp)
+  [[ $steps == *" ${name%%:*} "* ]] || return 0
   ((most > left)) && most=$left
+  echo "===== $name" >>"$out/log.txt"
+  at=$(wc -l <"$out/log.txt")
   if ((most < 5)); then
     status="no time left"
   else
-    timeout --kill-after=5 "$most" "$@" >"$log" 2>&1
+    timeout --kill-after=5 "$most" "$@" >>"$out/log.txt" 2>&1
     status=$?
-    ((status == 124 || status == 137)) && status="not through within $most s"
+    ((status == 124 || status == 137)) && status="not completed within $most s"
   fi
   [[ $status == 0 ]] || failed+=("$name")
-  printf '%-10s %4d s  %s\n' "$name" $((SECONDS - begin)) "$([[ $status == 0 ]] && echo ok || echo "FAILED: $status")" |
+  printf '%-22s %4d s  %s\n' "$name" $((SECONDS - begin)) "$([[ $status == 0 ]] && echo ok || echo "FAILED: $status")" |
     tee -a "$out/summary.txt"
-  { echo "===== $name"; cat "$log"; } >>"$out/log.txt"
-  if [[ $status != 0 ]]; then tail -40 "$log"; else tail "-$([[ $name == measure ]] && echo 60 || echo 3)" "$log"; fi
-  rm -f "$log"
+  tail -n "+$((at + 1))" "$out/log.txt" | tail "-$([[ $status == 0 ]] && echo 12 || echo 30)"
 }
 
-# Outside the source tree, so that what was built is what is imported.
-away() { (cd "$out" && PYTHONPATH=$site "$@"); }
+# Outside the source tree, so that what was installed is what is imported.
+away() { (cd "$out" && exec "$python" -P "$@"); }
 # pytest, where skipping everything is no success.
-tests() {
-  PYTHONPATH=$site "$@" | tee -a /dev/stderr | tail -1 | grep -q passed && [[ ${PIPESTATUS[0]} == 0 ]]
+tests() { "$@" | tee /dev/stderr | tail -1 | grep -q passed && [[ ${PIPESTATUS[0]} == 0 ]]; }
+# Its wheel, then those of the others that this Python lacks; or a build for the GPU that is present.
+install() {
+  local pip=("$python" -m pip install --disable-pip-version-check --quiet --no-index --no-deps --upgrade --target "$site")
+  local tag wheels wheel name
+  tag=$("$python" -c 'import sys; print(f"cp{sys.version_info[0]}{sys.version_info[1]}")')
+  wheels=("$carry"/wheels/pycollective-*-"$tag"-*.whl)
+  for wheel in "$carry"/wheels/*.whl; do
+    name=$(basename "${wheel%%-*}")
+    [[ $name == pycollective || ! -e $wheel ]] && continue
+    "$python" - "$name" <<'PY' || wheels+=("$wheel")
+import importlib.metadata as m, sys
+m.distribution(sys.argv[1])
+PY
+  done 2>/dev/null
+  if [[ -e ${wheels[0]} ]]; then
+    "${pip[@]}" "${wheels[@]}"
+  else
+    ((${#wheels[@]} > 1)) && "${pip[@]}" "${wheels[@]:1}"
+    "${pip[@]}" --no-build-isolation -C cmake.define.PC_CUDA=ON \
+      -C "cmake.define.PC_CUDA_ARCHITECTURES=$capability-real" .
+  fi && (cd / && "$python" -P -c 'import pycollective._cuda as c; print(c.__file__)')
 }
-build() {
-  [[ -e $site/.built && -z $(find pyproject.toml CMakeLists.txt cmake csrc pycollective bench -newer "$site/.built" -type f) ]] && return
-  rm -rf "$site"
-  "$@" && touch "$site/.built"
-}
-export -f away tests build
-export out site
+export -f away tests install
 
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 if [[ -z $capability ]]; then
@@ -75,31 +100,40 @@ if [[ -z $capability ]]; then
 fi
 shared=()
 "$python" -c 'import xdist' 2>/dev/null && shared=(-n "${JOBS:-4}" --dist loadfile)
+export capability carry out python site
 
-step build 240 bash -c 'build "$@"' - "$python" -m pip install --disable-pip-version-check --no-index --no-deps \
-  --no-build-isolation --target "$site" -C cmake.define.PC_CUDA=ON \
-  -C "cmake.define.PC_CUDA_ARCHITECTURES=$capability-real" .
-if [[ -e $site/.built ]]; then
-  step sass 60 "$python" tools/sass.py "$site"/pycollective/_cuda*.so
-  # shellcheck disable=SC2086  # TESTS are words
-  step tests 420 bash -c 'tests "$@"' - "$python" -P -m pytest tests/gpu -m gpu -v --durations=25 -p no:cacheprovider \
-    "${shared[@]}" ${TESTS:-}
-  for tool in memcheck racecheck; do
-    step $tool 60 bash -c 'away "$@"' - compute-sanitizer --tool $tool --error-exitcode 9 \
-      "$python" -P -m pycollective.bench.gpu.small
-  done
-  left=$((LIMIT - SECONDS - 15))
-  wanted profile && ((left -= 60))
-  step measure $LIMIT bash -c 'away "$@"' - "$python" -P -m pycollective.bench.gpu --seconds $left \
-    --output "$out/gpu.json"
-  step tuning $LIMIT bash -c 'away "$@"' - "$python" -P -m pycollective.bench.gpu --part tuning \
-    --seconds $((LIMIT - SECONDS - 15)) --output "$out/tuning.json"
-  step profile 60 bash -c 'away "$@"' - ncu --clock-control none --set detailed --launch-skip 3 --launch-count 1 \
-    --kernel-name regex:run_ "$python" -P -m pycollective.bench.gpu.once
-elif ! wanted build; then
-  echo "nothing is built: ask for the step build, too" | tee -a "$out/summary.txt"
-  failed+=(build)
+bench=(bash -c 'away "$@"' - -m pycollective.bench.gpu)
+step install 200 bash -c install
+if [[ ! -e $site/pycollective ]]; then
+  echo "nothing is installed: ask for the step install, too" | tee -a "$out/summary.txt"
+  failed+=(install)
 fi
+# What is most likely to be wrong on a device comes first.
+riskiest=(waiting_peers virtual calls failures windows operators device torch_cuda c10d hvd engine fusion)
+step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
+step measure 440 "${bench[@]}" --part small --part copies --part torch --part sweep \
+  --seconds $((LIMIT - SECONDS - 10)) --output "$out/numbers.json"
+step sass 20 "$python" tools/sass.py "$site"/pycollective/_cuda*.so
+# shellcheck disable=SC2086  # TESTS are words
+step tests 200 bash -c 'tests "$@"' - "$python" -P -m pytest "${riskiest[@]/#/tests/gpu/test_}" -m gpu -v \
+  --durations=15 -p no:cacheprovider "${shared[@]}" ${TESTS:-}
+step bits 40 "${bench[@]}" --part bits --ranks 8 --seconds 35 --output "$out/bits.json"
+step processes 50 bash -c 'away "$@"' - -m pycollective run -n 8 "$python" -P -m pycollective.bench.gpu.processes
+for tool in memcheck racecheck; do
+  step $tool 45 bash -c 'cd "$out" && exec "$@"' - compute-sanitizer --tool $tool --error-exitcode 9 \
+    "$python" -P -m pycollective.bench.gpu.small
+done
+for blocks in 8 16 32; do
+  step nccl:$blocks 60 env NCCL_MAX_CTAS=$blocks "${bench[@]}" --part nccl --seconds 55 --output "$out/nccl-$blocks.json"
+done
+step tuning 260 "${bench[@]}" --part tuning --seconds 250 --output "$out/tuning.json"
+step small 40 "${bench[@]}" --part small --ranks 8 --seconds 35 --output "$out/small.json"
+for topology in direct ring tree; do
+  step profile:$topology 45 bash -c 'cd "$out" && exec "$@"' - ncu --clock-control none --set detailed --launch-skip 3 \
+    --launch-count 1 --kernel-name regex:run_ "$python" -P -m pycollective.bench.gpu.once --bytes 33554432 \
+    --topology "$topology"
+done
+step beside 60 bash -c 'away "$@"' - -m pycollective.bench.gpu.beside --output "$out/beside.json"
 cat "$out/summary.txt"
 echo "$SECONDS s in all"
 exit $((${#failed[@]} > 0))

@@ -7,7 +7,19 @@
 
 namespace pc::cuda {
 
-// The calling thread's device, for as long as this lives.
+// Allocating and copying while some stream is being captured, by this thread or another: allowed, as it has nothing to do
+// with that stream.
+class CaptureAside {
+ public:
+  CaptureAside() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
+  ~CaptureAside() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  CaptureAside(const CaptureAside&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// The calling thread's device, for as long as this lives; and aside from captures.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -21,19 +33,9 @@ class OnDevice {
   OnDevice(const OnDevice&) = delete;
 
  private:
+  const CaptureAside aside_;
   int before_ = 0;
   bool changed_ = false;
-};
-
-// Allocating and copying while some stream is being captured: allowed, as it has nothing to do with that stream.
-class CaptureAside {
- public:
-  CaptureAside() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
-  ~CaptureAside() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  CaptureAside(const CaptureAside&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 // The same two for destructors: never throws.  When the driver is going away, nothing is left to be done.

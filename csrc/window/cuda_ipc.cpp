@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/cuda_device.h"
+#include "base/deferred_free.h"
 #include "window/cuda_memory.h"
 
 namespace pc::cuda {
@@ -14,8 +15,9 @@ constexpr size_t kBlock = size_t{2} << 20;
 class PlainMemory : public DeviceMemory {
  public:
   PlainMemory(int device, size_t bytes) : DeviceMemory(device, bytes) {
+    require_no_pending_error();
+    free_deferred(device);
     const OnDevice on(device);
-    const CaptureAside aside;
     void* made = nullptr;
     check(cudaMalloc(&made, (std::max<size_t>(bytes, 1) + kBlock - 1) / kBlock * kBlock), "cudaMalloc of a window");
     address_ = reinterpret_cast<uintptr_t>(made);
@@ -27,8 +29,10 @@ class PlainMemory : public DeviceMemory {
     }
   }
   ~PlainMemory() override {
-    const QuietlyOn on(device_);
-    (void)cudaFree(reinterpret_cast<void*>(address_));
+    free_when_idle(device_, bytes_, [device = device_, at = reinterpret_cast<void*>(address_)] {
+      const QuietlyOn on(device);
+      (void)cudaFree(at);
+    });
   }
 };
 
@@ -39,7 +43,6 @@ class PeersMemory : public DeviceMemory {
     if (handle.size() != sizeof raw) throw InvalidArgument("a CUDA IPC handle has 64 bytes");
     std::memcpy(static_cast<void*>(&raw), handle.data(), sizeof raw);
     const OnDevice on(device);
-    const CaptureAside aside;
     void* mapped = nullptr;
     check(cudaIpcOpenMemHandle(&mapped, raw, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
     address_ = reinterpret_cast<uintptr_t>(mapped);

@@ -103,7 +103,6 @@ class MappedMemory : public DeviceMemory {
 
 std::shared_ptr<DeviceMemory> allocate_vmm(int device, size_t bytes) {
   const OnDevice on(device);
-  const CaptureAside aside;
   check(cudaFree(nullptr), "making the device's context");
   const size_t whole = rounded(device, bytes);
   const CUmemAllocationProp prop = properties(device);
@@ -125,7 +124,6 @@ int export_vmm(const DeviceMemory& memory) {
 
 std::shared_ptr<DeviceMemory> import_vmm(int device, int descriptor, size_t bytes) {
   const OnDevice on(device);
-  const CaptureAside aside;
   check(cudaFree(nullptr), "making the device's context");
   CUmemGenericAllocationHandle handle = 0;
   require(Driver::instance().import_from(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -84,6 +86,26 @@ def test_the_driver(built: Path, tmp_path: Path) -> None:
     assert [check["passed"] for check in read["checks"]] == [True]
     assert {row["part"] for row in read["rows"]} == {"tile 32 KiB"}
     assert "| bits of direct, float32 |  | identical | identical | yes | bits, 2 ranks: 20 repeats" in done.stdout
+
+
+@pytest.mark.emulated
+def test_what_is_measured_is_saved_part_by_part(built: Path, tmp_path: Path) -> None:
+    """The driver is killed in its second part: the file holds the first."""
+    (tmp_path / "sitecustomize.py").write_text(EMULATED)
+    path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
+    command += [word for part in ("small", "sweep") for word in ("--part", part)]
+    driver = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    try:
+        while not (tmp_path / "gpu.json").exists():
+            assert driver.poll() is None, "it has completed without a file"
+            time.sleep(0.01)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    read = json.loads((tmp_path / "gpu.json").read_text())
+    assert "small" in {row["part"] for row in read["rows"]} and read["provenance"]["device"]
 
 
 def test_other_bits_are_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

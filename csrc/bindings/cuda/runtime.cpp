@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/cuda_device.h"
+#include "base/deferred_free.h"
 #include "bindings/cuda/bindings.h"
 
 namespace pc::cuda {
@@ -191,10 +192,14 @@ void bind_cuda_runtime(py::module_& m) {
   m.def(
       "synchronize",
       [](uintptr_t stream, std::optional<int> device) {
+        const CaptureAside aside;
         const On on(device);
         check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
       },
       py::arg("stream"), py::arg("device") = py::none(), free_of_gil);
+  m.def(
+      "idle", [] { return idle(kAnyDevice); }, free_of_gil,
+      "Whether no kernel of a communicator of this process is in flight.");
   m.def("is_capturing", &capturing, py::arg("stream"));
   m.def("begin_capture", &begin_capture, py::arg("stream"));
   py::class_<Stream>(m, "Stream", py::module_local(), "A stream that does not wait for the default one.")

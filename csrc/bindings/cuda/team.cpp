@@ -65,7 +65,9 @@ void bind_cuda_team(py::module_& m) {
   m.attr("MOST_VIRTUAL_RANKS") = kMostVirtual;
   m.attr("MOST_CHANNELS") = kMostChannels;
   py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator", py::module_local(),
-                                                              "A user's operator, compiled for one element type.");
+                                                              "A user's operator, compiled for one element type.")
+      .def("load", &CustomOperator::load, py::arg("device"), free_of_gil,
+           "On a device, now; it may wait until the device is idle.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
                                           "What of a call is the same each time.")
       .def_readonly("low_latency", &Plan::low_latency)
@@ -77,14 +79,23 @@ void bind_cuda_team(py::module_& m) {
 
   py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
                                           "One process's end of a communicator on GPUs.")
-      .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t, bool>(),
+      .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t, bool, size_t>(),
            py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
-           py::arg("channels"), py::arg("scratch_bytes"), py::arg("shared"), free_of_gil,
-           "`shared`: the device runs other ranks of the communicator too.")
+           py::arg("channels"), py::arg("scratch_bytes"), py::arg("shared"), py::arg("plan_bytes"), free_of_gil,
+           "`shared`: the device runs other ranks of the communicator too. `plan_bytes`: of the memory for plans to "
+           "begin "
+           "with.")
       .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
       .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("sharing"),
                   "Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many for it.")
       .def_property_readonly("device", &Team::device)
+      .def_property_readonly(
+          "plan_memory",
+          [](const Team& t) {
+            const PlanPool::Use use = t.plan_memory();
+            return py::make_tuple(use.capacity, use.taken);
+          },
+          "(bytes for plans, bytes of it that are taken).")
       .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
                              "The longest message that the low-latency path takes.")
       .def_property_readonly(
@@ -92,6 +103,8 @@ void bind_cuda_team(py::module_& m) {
       .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"), free_of_gil)
       .def("remove_window", &Team::remove_window, py::arg("id"), free_of_gil, "Waits for the calls in flight.")
       .def("wait", &Team::wait, free_of_gil, "For the calls in flight.")
+      .def("end", &Team::end, free_of_gil, "Within seconds: calls in flight complete, or are given up.")
+      .def("idle", &Team::idle, free_of_gil, "Whether no call is in flight.")
       .def("locate", &Team::locate, py::arg("rank_index"), py::arg("address"), py::arg("nbytes"),
            "(window, offset) if the bytes are in a window of this rank, else None.")
       .def(

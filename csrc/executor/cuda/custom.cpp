@@ -2,7 +2,9 @@
 
 #include <cuda.h>
 
+#include "base/cuda_device.h"
 #include "base/cuda_driver.h"
+#include "base/deferred_free.h"
 #include "executor/cuda/custom_programs.h"
 
 namespace pc::cuda {
@@ -12,6 +14,8 @@ struct Driver {
   CUresult (*load)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned);
   CUresult (*kernel)(CUkernel*, CUlibrary, const char*);
   CUresult (*unload)(CUlibrary);
+  CUresult (*function)(CUfunction*, CUkernel);
+  CUresult (*attribute)(int*, CUfunction_attribute, CUfunction);
 
   static const Driver& instance() {
     static const Driver driver;
@@ -23,6 +27,8 @@ struct Driver {
     driver_function("cuLibraryLoadData", load, 12000);
     driver_function("cuLibraryGetKernel", kernel, 12000);
     driver_function("cuLibraryUnload", unload, 12000);
+    driver_function("cuKernelGetFunction", function, 12000);
+    driver_function("cuFuncGetAttribute", attribute);
   }
 };
 
@@ -32,8 +38,9 @@ void require(CUresult result, const char* what) {
 
 class LinkedOperator : public CustomOperator {
  public:
-  // The library belongs to no device: it is loaded where a kernel of it is launched.
+  // The library belongs to no device: it is loaded where a kernel of it is first asked for.
   explicit LinkedOperator(const std::string& image) {
+    const CaptureAside aside;
     check(cudaFree(nullptr), "cudaFree");  // begins CUDA in this process
     const Driver& driver = Driver::instance();
     require(driver.load(&library_, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
@@ -45,9 +52,25 @@ class LinkedOperator : public CustomOperator {
       throw;
     }
   }
-  ~LinkedOperator() override { (void)Driver::instance().unload(library_); }
+  ~LinkedOperator() override {
+    free_when_idle(kAnyDevice, 0, [library = library_] {
+      const CaptureAside aside;
+      (void)Driver::instance().unload(library);
+    });
+  }
   LinkedOperator(const LinkedOperator&) = delete;
   Kernels kernels() const override { return kernels_; }
+  void load(int device) const override {
+    const OnDevice on(device);
+    check(cudaFree(nullptr), "making the device's context");
+    for (const CUkernel kernel :
+         {reinterpret_cast<CUkernel>(kernels_.schedule), reinterpret_cast<CUkernel>(kernels_.low_latency)}) {
+      CUfunction function = nullptr;
+      int registers = 0;
+      require(Driver::instance().function(&function, kernel), "cuKernelGetFunction");
+      require(Driver::instance().attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), "cuFuncGetAttribute");
+    }
+  }
 
  private:
   // The runtime's launches take such a handle in the place of a kernel's address.

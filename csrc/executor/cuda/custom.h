@@ -15,7 +15,7 @@ namespace pc::cuda {
 // The kernels of an element type without the operator: a fatbin of LTO-IR.  Empty: a user's operator does not take it.
 std::string custom_program(Dtype dtype);
 
-// What came of linking, ready to be launched.
+// What came of linking.  Loading it on a device may wait until the device is idle.
 std::shared_ptr<const CustomOperator> load_custom(Dtype dtype, const std::string& image);
 
 }  // namespace pc::cuda

@@ -22,7 +22,6 @@ int32_t blocks_of(F* kernel, int threads) {
 
 int32_t load_all(int device) {
   const OnDevice on(device);
-  const CaptureAside aside;
   int most_threads = 0;
   check(cudaDeviceGetAttribute(&most_threads, cudaDevAttrMaxThreadsPerBlock, device), "cudaDeviceGetAttribute");
   const int threads = std::min(kThreads, most_threads);

@@ -1,7 +1,9 @@
 #include "executor/cuda/team.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/cuda_device.h"
 #include "base/environment.h"
@@ -33,12 +35,14 @@ class Upload {
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
   size_t size() const { return bytes_.size(); }
-  void send(char* into) const { OwnStream().upload(into, bytes_.data(), bytes_.size()); }
+  const char* data() const { return bytes_.data(); }
 
  private:
   std::vector<char> bytes_;
 };
 
+constexpr double kGrace = 1.0;   // seconds for calls in flight to complete when their team ends
+constexpr double kEnding = 5.0;  // and for their kernels to end once they are told to
 constexpr int64_t kLeastTile = 8192;  // bytes: one vector for each thread of a block
 
 void require(bool condition, const char* what) {
@@ -64,19 +68,6 @@ int attribute(cudaDeviceAttr which, int device) {
 
 }  // namespace
 
-DeviceBytes::DeviceBytes(int device, size_t bytes) : device_(device) {
-  const OnDevice on(device);
-  const CaptureAside aside;
-  check(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<size_t>(bytes, 16)), "cudaMalloc");
-  OwnStream().clear(data_, std::max<size_t>(bytes, 16));
-}
-
-DeviceBytes::~DeviceBytes() {
-  if (data_ == nullptr) return;
-  const QuietlyOn on(device_);
-  (void)cudaFree(data_);  // waits for kernels that use it; at exit there may be nothing to free
-}
-
 int64_t Team::mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_bytes) {
   return Mailbox{size, channels, scratch_bytes}.bytes();
 }
@@ -89,8 +80,9 @@ int32_t Team::most_channels(int device, int32_t sharing) {
 }
 
 Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
-           int32_t channels, int64_t scratch_bytes, bool shared)
-    : device_(device),
+           int32_t channels, int64_t scratch_bytes, bool shared, size_t plan_bytes)
+    : WaitsForPeers(device),
+      device_(device),
       size_(size),
       first_rank_(first_rank),
       ranks_here_(ranks_here),
@@ -112,20 +104,30 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
   OwnStream().upload(states_.data(), states.data(), states.size() * sizeof(ChannelState));
   windows_table_ = DeviceBytes(device, sizeof(char*) * kMostWindows * size);
   claimed_ = DeviceBytes(device, sizeof(uint32_t));
+  pool_ = std::make_shared<PlanPool>(device, plan_bytes);
   check(cudaHostAlloc(reinterpret_cast<void**>(&host_), sizeof(HostWords), cudaHostAllocMapped | cudaHostAllocPortable),
         "cudaHostAlloc");
   std::memset(static_cast<void*>(host_), 0, sizeof *host_);
   check(cudaHostGetDevicePointer(reinterpret_cast<void**>(&host_on_device_), host_, 0), "cudaHostGetDevicePointer");
   check(cudaEventCreateWithFlags(&latest_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   check(cudaEventCreateWithFlags(&captured_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  add(*this);
 }
 
 Team::~Team() {
   const QuietlyOn on(device_);
-  if (last_stream_ || last_capture_) wait();
+  if (!end()) {  // its kernels still use this memory
+    give_up_on(device_);
+    host_ = nullptr;
+  }
+  remove(*this);
   if (latest_ != nullptr) (void)cudaEventDestroy(latest_);
   if (captured_ != nullptr) (void)cudaEventDestroy(captured_);
-  if (host_ != nullptr) (void)cudaFreeHost(host_);
+  if (host_ != nullptr)
+    free_when_idle(device_, 0, [device = device_, host = host_] {
+      const QuietlyOn there(device);
+      (void)cudaFreeHost(host);
+    });
 }
 
 void Team::add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t bytes) {
@@ -135,7 +137,6 @@ void Team::add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t b
     if (other % kMostWindows == id % kMostWindows)
       throw InvalidArgument("too many windows on GPUs live at a time: at most " + std::to_string(kMostWindows));
   const OnDevice on(device_);
-  const CaptureAside aside;
   const size_t row = bases.size() * sizeof(char*);
   OwnStream().upload(windows_table_.data() + static_cast<size_t>(id % kMostWindows) * row, bases.data(), row);
   windows_[id] = {bases, bytes};
@@ -146,9 +147,38 @@ void Team::wait() const {
   (void)cudaEventSynchronize(latest_);  // what went wrong is reported by fault()
 }
 
+bool Team::idle() const {
+  const QuietlyOn on(device_);
+  return cudaEventQuery(latest_) != cudaErrorNotReady;
+}
+
+bool Team::end() {
+  if (settle(kGrace)) return true;
+  abort();
+  return settle(kEnding);
+}
+
+bool Team::settle(double seconds) const {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (latest_ != nullptr && !idle()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+uint64_t Team::completed(bool waits) const {
+  uint64_t put = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    put = calls_;
+  }
+  if (waits) wait();
+  return waits || idle() ? put : 0;
+}
+
 void Team::remove_window(int64_t id) {
   const OnDevice on(device_);
-  const CaptureAside aside;
   wait();  // outside the lock, which other threads take with the interpreter's held
   const std::lock_guard lock(mutex_);
   if (windows_.erase(id) == 0) return;
@@ -250,6 +280,7 @@ void Team::fill(A& a, const Work& work, const CustomOperator* custom) const {
 std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const Work& work,
                                  uint32_t placement, bool negotiates,
                                  std::shared_ptr<const CustomOperator> custom) const {
+  require_no_pending_error();
   auto plan = std::make_shared<Plan>();
   plan->kernels = choose(work, custom.get());
   if (plan->kernels.schedule == nullptr) throw WrongType("no kernel for this operator and element type");
@@ -269,16 +300,14 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
   std::vector<size_t> tables_at, fallbacks_at;
   for (const Table& table : compiled.tables) tables_at.push_back(upload.add(table.data(), table.size()));
   for (const Table& table : fallback.tables) fallbacks_at.push_back(upload.add(table.data(), table.size()));
-  plan->memory = DeviceBytes(device_, upload.size());
+  plan->memory = pool_->place(upload.size(), [this](bool waits) { return completed(waits); });
   char* base = plan->memory.data();
   for (size_t r = 0; r < pointers.size(); ++r) {
     pointers[r].table = reinterpret_cast<int32_t*>(base + tables_at[r]);
     pointers[r].fallback = falls_back ? reinterpret_cast<int32_t*>(base + fallbacks_at[r]) : nullptr;
     upload.put(pointers_at + r * sizeof(RankTables), pointers[r]);
   }
-  const OnDevice on(device_);
-  const CaptureAside aside;
-  upload.send(base);
+  pool_->upload(base, upload.data(), upload.size());
 
   fill(a, work, custom.get());
   a.windows = reinterpret_cast<char* const*>(windows_table_.data());
@@ -296,6 +325,7 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
 std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const Work& work,
                                              std::shared_ptr<const CustomOperator> custom) const {
   require(exchanges.size() == static_cast<size_t>(ranks_here_), "one exchange for each rank here");
+  require_no_pending_error();
   auto plan = std::make_shared<Plan>();
   plan->low_latency = true;
   plan->kernels = choose(work, custom.get());
@@ -307,10 +337,9 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   require(longest * element <= low_latency_bytes(), "a message too long for the low-latency path");
   const int64_t share = kPackets * kPacketBytes;
   plan->most_channels = static_cast<int32_t>(std::max<int64_t>(1, (longest * element + share - 1) / share));
-  plan->memory = DeviceBytes(device_, exchanges.size() * sizeof(Exchange));
-  const OnDevice on(device_);
-  const CaptureAside aside;
-  OwnStream().upload(plan->memory.data(), exchanges.data(), exchanges.size() * sizeof(Exchange));
+  const size_t bytes = exchanges.size() * sizeof(Exchange);
+  plan->memory = pool_->place(bytes, [this](bool waits) { return completed(waits); });
+  pool_->upload(plan->memory.data(), exchanges.data(), bytes);
 
   LowLatencyArguments& a = plan->exchange;
   fill(a, work, custom.get());
@@ -357,6 +386,7 @@ void Team::record(const std::shared_ptr<Plan>& plan, cudaStream_t stream, const 
 void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& buffers,
                const std::vector<Copied>& copies, cudaStream_t stream, int32_t max_channels, double timeout) {
   require(buffers.size() == static_cast<size_t>(ranks_here_), "one pair of buffers for each rank here");
+  require_no_pending_error();
   const std::lock_guard lock(mutex_);
   const OnDevice on(device_);
   const StreamIdentity identity = identity_of(stream);
@@ -388,6 +418,7 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
     }
     launch(plan->kernels.schedule, ranks_here_ * a.channels, threads_, shared_, a, stream);
   }
+  plan->memory.used_by(++calls_);
   record(plan, stream, identity);
 }
 

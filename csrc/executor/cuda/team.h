@@ -13,28 +13,11 @@
 #include <vector>
 
 #include "executor/cuda/arguments.h"
+#include "executor/cuda/device_bytes.h"
 #include "executor/cuda/kernels.h"
+#include "executor/cuda/plan_pool.h"
 
 namespace pc::cuda {
-
-// Device memory that is freed with its owner; zeroed.
-class DeviceBytes {
- public:
-  DeviceBytes() = default;
-  DeviceBytes(int device, size_t bytes);
-  DeviceBytes(DeviceBytes&& other) noexcept { *this = std::move(other); }
-  DeviceBytes& operator=(DeviceBytes&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ~DeviceBytes();
-  char* data() const { return data_; }
-
- private:
-  int device_ = 0;
-  char* data_ = nullptr;
-};
 
 // What a call does, apart from its arrays.
 struct Work {
@@ -58,20 +41,21 @@ struct CustomOperator {
   virtual ~CustomOperator() = default;
   virtual Kernels kernels() const = 0;
   virtual uint64_t address() const { return 0; }  // of a C function, where kernels call one
+  virtual void load(int /*device*/) const {}      // now, and not when it is first launched
 };
 
-// What of a call is the same each time.  Its device memory must outlive the kernels that use it.
+// What of a call is the same each time.
 struct Plan {
   bool low_latency = false;
   Kernels kernels;
   Arguments schedule{};
   LowLatencyArguments exchange{};
   int32_t most_channels = 1;
-  std::shared_ptr<const CustomOperator> custom;  // let go of after the memory, whose end waits for the kernels
-  DeviceBytes memory;
+  std::shared_ptr<const CustomOperator> custom;
+  PooledBytes memory;
 };
 
-class Team {
+class Team final : public WaitsForPeers {
  public:
   // Bytes of device memory that a rank's mailbox takes.
   static int64_t mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_bytes);
@@ -79,16 +63,19 @@ class Team {
   static int32_t most_channels(int device, int32_t sharing);
 
   // `mailboxes`: of all ranks, as mapped here, zeroed.  A process runs one rank, or all of them.  `shared`: the device
-  // runs other ranks too, whose blocks must find room beside these: launches are cooperative.
+  // runs other ranks too, whose blocks must find room beside these: launches are cooperative.  `plan_bytes`: of the
+  // memory for plans to begin with.
   Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, const std::vector<uintptr_t>& mailboxes,
-       int32_t channels, int64_t scratch_bytes, bool shared);
-  ~Team();
-  Team(const Team&) = delete;
+       int32_t channels, int64_t scratch_bytes, bool shared, size_t plan_bytes);
+  ~Team() override;
 
   void add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t bytes);
   void remove_window(int64_t id);
   void wait() const;  // for the calls in flight
-  int device() const { return device_; }
+  bool idle() const override;
+  // Within seconds: calls in flight complete, or are given up.  False: their kernels do not end.
+  bool end();
+  PlanPool::Use plan_memory() const { return pool_->use(); }
   // The longest message that the low-latency path takes here: its channels must have a block each.
   int64_t low_latency_bytes() const;
   // The window that holds the bytes, and where in it they begin.
@@ -131,6 +118,8 @@ class Team {
     unsigned long long number;
   };
   static StreamIdentity identity_of(cudaStream_t stream);
+  uint64_t completed(bool waits) const;
+  bool settle(double seconds) const;
   void follow(cudaStream_t stream, const StreamIdentity& identity) const;
   void record(const std::shared_ptr<Plan>& plan, cudaStream_t stream, const StreamIdentity& identity);
 
@@ -146,6 +135,8 @@ class Team {
   cudaEvent_t captured_ = nullptr;  // the same, for the calls within a capture
   std::optional<unsigned long long> last_stream_, last_capture_;  // which the last call was put into
   std::map<int64_t, Window> windows_;
+  std::shared_ptr<PlanPool> pool_;
+  uint64_t calls_ = 0;  // put into streams
   std::vector<std::shared_ptr<Plan>> replayable_;  // a graph may replay them at any time
   mutable std::mutex mutex_;
 };

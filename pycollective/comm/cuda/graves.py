@@ -3,12 +3,16 @@
 CUDA leaves open what happens if an exported allocation is freed before the last peer has closed it. So every rank says,
 in a table in shared memory, when it has closed a window, and an owner frees its part when all have said so: when
 it next makes or closes a window. (Not in a thread of its own: freeing waits for kernels, and the watcher must not.)
+Unmapping and freeing wait for kernels, which may wait for a peer: a window that is dropped meanwhile stays until the
+next call, or until another window is made or closed.
 What is left when a process ends is the driver's to clear up.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,13 +57,36 @@ def table_bytes(size: int) -> int:
     return (MOST_WINDOWS + 1) * size * 8
 
 
+def leave(close: Callable[[], None]) -> None:
+    """Close a window now, or, while kernels of this process are in flight, later.
+
+    Args:
+        close: what is to be done, once.
+    """
+    _leaving[next(_numbers)] = close
+    bury()
+
+
+def left() -> bool:
+    """Whether windows are still to be closed."""
+    return bool(_leaving)
+
+
 # A destructor may run in the midst of another, and threads beside each other: every step here is one operation.
 _waiting: dict[int, tuple[Any, int, Any]] = {}
+_leaving: dict[int, Callable[[], None]] = {}
 _numbers = itertools.count()
 
 
 def bury() -> None:
-    """Free what nobody has mapped any more."""
+    """Close what was dropped and free what nobody has mapped any more, unless kernels are in flight."""
+    cuda: Any = sys.modules.get("pycollective._cuda")
+    if cuda is not None and not cuda.idle():
+        return
+    for key in list(_leaving):
+        close = _leaving.pop(key, None)
+        if close is not None:
+            close()
     for key, (closed, number, _) in list(_waiting.items()):
         if (closed >= number).all():
             _waiting.pop(key, None)

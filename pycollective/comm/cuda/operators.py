@@ -19,21 +19,31 @@ _compiled: weakref.WeakKeyDictionary[Op, dict[tuple[str, tuple[int, int]], Any]]
 _lock = threading.Lock()
 
 
-def compile_for_device(op: Op, dtype: str, device: int) -> Any:
+def compile_for_device(op: Op, dtype: str, team: Any) -> Any:
     """The operator, compiled for an element type, as `_cuda.Team.plan` takes it. Done once: it takes about two seconds.
+
+    Args:
+        team: `_cuda.Team`, on whose device it is loaded. Loading may wait for kernels, and a kernel may wait for a
+            peer: so the team's calls in flight are waited for first.
 
     Raises:
         TypeError: numba cannot compile the function for this type, or it does not return an element of it.
         CommunicatorError: the tools are missing or do not fit; says which and what to install.
     """
     native = runtime.load()
-    major, minor = native.properties(device)["compute_capability"]
+    major, minor = native.properties(team.device)["compute_capability"]
     key = dtype, (int(major), int(minor))
     with _lock:
         made = _compiled.setdefault(op, {})
-        if key not in made:
-            made[key] = native.load_custom(dtype, image_of(op, *key))
-        return made[key]
+        image = None if key in made else image_of(op, *key)
+        operator, devices = made.get(key, (None, frozenset()))
+        if team.device not in devices:
+            team.wait()
+            if operator is None:
+                operator = native.load_custom(dtype, image)
+            operator.load(team.device)
+            made[key] = operator, devices | {team.device}
+        return operator
 
 
 def image_of(op: Op, dtype: str, capability: tuple[int, int]) -> bytes:

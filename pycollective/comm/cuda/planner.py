@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,13 @@ from pycollective.settings import TABLE
 INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4
 """Placement bits, as in the core."""
 MOST_PLANS = 4096
+PLAN_BYTES = 4 << 20
 _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
+
+
+def plan_bytes() -> int:
+    """Device memory for plans that a communicator begins with."""
+    return PLAN_BYTES
 
 
 class Planned(NamedTuple):
@@ -37,7 +44,7 @@ class Planned(NamedTuple):
 
 
 class DevicePlanner:
-    """Plans of one team, made once a signature.
+    """Plans of one team, made once a signature; of more than `MOST_PLANS`, those that were used last are kept.
 
     Args:
         team: `_cuda.Team`.
@@ -46,11 +53,9 @@ class DevicePlanner:
     """
 
     def __init__(self, team: Any, size: int, ranks: Sequence[int]) -> None:
-        self._team = team
-        self._size = size
-        self._ranks = ranks
-        self._plans: dict[tuple[Signature, int, bool], Planned] = {}
-        self._packets_take: dict[Signature, bool] = {}
+        maker = _PlanMaker(team, size, ranks)  # the caches hold the maker, not this planner: no cycle keeps plans alive
+        self._plan = functools.lru_cache(maxsize=MOST_PLANS)(maker.make)
+        self._takes_packets = functools.lru_cache(maxsize=MOST_PLANS)(maker.takes_packets)
 
     def plan(self, signature: Signature, placement: int, negotiates: bool) -> Planned:
         """The plan of a call.
@@ -59,29 +64,21 @@ class DevicePlanner:
             placement: where this rank's arrays lie; a plan for shared arrays has the staged one as its fallback.
             negotiates: whether the ranks agree on the placement as they enter.
         """
-        key = (signature, placement, negotiates)
-        found = self._plans.get(key)
-        if found is None:
-            if len(self._plans) >= MOST_PLANS:  # a program with ever new sizes starts over rather than grow
-                self._plans.clear()
-            found = self._plans[key] = self._make(signature, placement, negotiates)
-        return found
+        return self._plan(signature, placement, negotiates)
 
     def takes_packets(self, signature: Signature) -> bool:
         """Whether a call takes the low-latency path: the default topology's bits in one exchange.
 
         There a rank reduces what all ranks have sent.
         """
-        if signature.row.prefix != "none":
-            return False
-        found = self._packets_take.get(signature)
-        if found is None:
-            if len(self._packets_take) >= MOST_PLANS:
-                self._packets_take.clear()
-            found = self._packets_take[signature] = self._small_enough(signature)
-        return found
+        return signature.row.prefix == "none" and self._takes_packets(signature)
 
-    def _small_enough(self, s: Signature) -> bool:
+
+class _PlanMaker:
+    def __init__(self, team: Any, size: int, ranks: Sequence[int]) -> None:
+        self._team, self._size, self._ranks = team, size, ranks
+
+    def takes_packets(self, s: Signature) -> bool:
         from pycollective.schedule import registry
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
@@ -90,7 +87,7 @@ class DevicePlanner:
             most = min(most, s.max_channels * self._team.low_latency_share)
         return registry.label(instance) == "direct" and s.nbytes <= most
 
-    def _make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
+    def make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
         from pycollective.schedule import registry
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
@@ -121,7 +118,7 @@ class DevicePlanner:
         if isinstance(s.op, Op):
             from pycollective.comm.cuda.operators import compile_for_device
 
-            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype, self._team.device)
+            number, custom = len(OPERATORS), compile_for_device(s.op, s.dtype, self._team)
         elif s.op in OPERATORS:
             number = OPERATORS.index(s.op)
         else:

@@ -6,6 +6,7 @@ host goes on; what goes wrong later is raised by the next call, by a handle, or 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import threading
@@ -15,9 +16,9 @@ from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.faults import raise_mismatch, report_fault
-from pycollective.comm.cuda.graves import MAILBOXES, Graves, bury, table_bytes
+from pycollective.comm.cuda.graves import MAILBOXES, Graves, bury, leave, left, table_bytes
 from pycollective.comm.cuda.paths import HOST, Path, agree
-from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
+from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned, plan_bytes
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import seconds, sign
 from pycollective.comm.cuda.watch import watch
@@ -64,7 +65,9 @@ class DeviceTeam:
         nbytes = cuda.Team.mailbox_bytes(size, channels, scratch)
         self._mailboxes = self._share(nbytes)
         shared = gpus.count(mine["gpu"]) > 1
-        self._team = cuda.Team(device, size, rank, 1, list(self._mailboxes.bases), channels, scratch, shared)
+        self._team = cuda.Team(
+            device, size, rank, 1, list(self._mailboxes.bases), channels, scratch, shared, plan_bytes()
+        )
         self._planner = DevicePlanner(self._team, size, [rank])
         self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
         self._graves = Graves(self._shared(table_bytes(size)), rank, size)
@@ -91,6 +94,8 @@ class DeviceTeam:
         self.check()
         if self._freed:
             raise CommunicatorError("the communicator was freed")
+        if left():
+            bury()
         s = sign(request)
         negotiates = self._windows > 0 and s.row.windows
         packets = self._planner.takes_packets(s)
@@ -127,13 +132,19 @@ class DeviceTeam:
     def close(self) -> None:
         """The communicator was freed: finish what is under way and let go of the memory."""
         if self._works():
-            own = self._mailboxes.memory[self._rank]
             self._team.wait()  # windows that live on keep the team alive
-            with self._freeing:
-                self._freed = True
-                del self._planner, self._team
-            self._mailboxes.memory.clear()
-            self._graves.close(0, own, MAILBOXES)
+            self._let_go()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_graves") and not self._freed:
+            self._team.end()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self._freeing:
+            self._freed = True
+            del self._planner, self._team
+        leave(functools.partial(_close_mailboxes, self._graves, self._mailboxes.memory, self._rank))
 
     def abort(self) -> None:
         """Let the kernels in flight give up."""
@@ -181,6 +192,8 @@ class DeviceTeam:
         if self.path.kind == HOST:
             return allocate(shape, dtype, self.device)
         cuda = load()
+        if left():
+            self._team.wait()
         bury()
         window = self._share(max(math.prod(shape) * ITEMSIZE[dtype], 16))
         owner = _Window(self._team, self._graves, number, window, self._rank)
@@ -198,9 +211,19 @@ class _Window:
         team.add_window(number, list(window.bases), window.nbytes)
 
     def __del__(self) -> None:
-        self._team.remove_window(self._number)  # waits for the calls that use it
-        self._peers.clear()
-        self._graves.close(self._number, self._own)
+        leave(functools.partial(_close, self._team, self._graves, self._number, self._own, self._peers))
+
+
+def _close_mailboxes(graves: Graves, memory: list[Any], rank: int) -> None:
+    own = memory[rank]
+    memory.clear()
+    graves.close(0, own, MAILBOXES)
+
+
+def _close(team: Any, graves: Graves, number: int, own: Any, peers: list[Any]) -> None:
+    team.remove_window(number)  # waits for the calls that use it
+    peers.clear()
+    graves.close(number, own)
 
 
 def _agree_on_channels(gpus: list[str], most: list[list[int]]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.paths import Path
-from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned
+from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned, plan_bytes
 from pycollective.comm.cuda.runtime import device_number, load
 from pycollective.comm.cuda.signature import seconds, sign
 from pycollective.comm.cuda.windows import share_locally
@@ -58,7 +58,7 @@ class VirtualWorld:
         channels = require_room(size, device)
         scratch = int(setting("PYCOLLECTIVE_CUDA_SCRATCH"))
         self._mailboxes = share_locally(size, cuda.Team.mailbox_bytes(size, channels, scratch), device)
-        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True)
+        self.team = cuda.Team(device, size, 0, size, list(self._mailboxes.bases), channels, scratch, True, plan_bytes())
         self.planner = DevicePlanner(self.team, size, range(size))
         self.channels = channels
 

@@ -5,7 +5,10 @@
 // A kernel is loaded by its first launch or by a question about it; that fails while another kernel runs, where a GPU
 // may wait for ever.
 //
-// Knobs (environment): PC_EMULATED_DEVICES (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_COOPERATIVE, PC_EMULATED_NO_IPC,
+// Calls that CUDA forbids while a stream is captured fail as there, by the mode of the capture and of the calling thread.
+//
+// Knobs (environment): PC_EMULATED_GLOBAL_CAPTURE (captures forbid such calls to all threads, as torch's do),
+// PC_EMULATED_STRICT_ALLOCATION (none while a kernel runs, where a GPU may wait for it), PC_EMULATED_DEVICES (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_COOPERATIVE, PC_EMULATED_NO_IPC,
 // PC_EMULATED_NO_VMM, PC_EMULATED_BROKEN_PEER (a mapped allocation is other memory than the peer's).
 #pragma once
 
@@ -46,6 +49,8 @@ void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& th
 unsigned multiprocessors();
 bool cooperative();
 bool load(const void* kernel);
+bool forbidden();  // by a capture
+bool kernels_run();
 }  // namespace pc_emulated
 
 using cudaStream_t = pc_emulated::Stream*;
@@ -119,6 +124,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 

@@ -50,6 +50,11 @@ class CalledOperator : public CustomOperator {
   CalledOperator(Kernels kernels, uint64_t address) : kernels_(kernels), address_(address) {}
   Kernels kernels() const override { return kernels_; }
   uint64_t address() const override { return address_; }
+  void load(int) const override {
+    if (kernels_.schedule == nullptr) return;
+    load_kernel(kernels_.schedule);
+    load_kernel(kernels_.low_latency);
+  }
 
  private:
   Kernels kernels_;
@@ -79,10 +84,6 @@ std::shared_ptr<const CustomOperator> load_custom(Dtype dtype, const std::string
     PC_DTYPES(PC_CASE)
 #undef PC_CASE
     default: break;
-  }
-  if (kernels.schedule != nullptr) {
-    load_kernel(kernels.schedule);
-    load_kernel(kernels.low_latency);
   }
   return std::make_shared<CalledOperator>(kernels, address);
 }

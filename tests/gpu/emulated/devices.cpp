@@ -20,6 +20,10 @@ bool load(const void* kernel) {
   return true;
 }
 
+thread_local cudaError_t last_error = cudaSuccess;
+
+bool kernels_run() { return running.load() > 0; }
+
 unsigned multiprocessors() { return static_cast<unsigned>(number("PC_EMULATED_SMS", 8)); }
 
 void enqueue(Stream* stream, std::function<void()> work) {
@@ -102,7 +106,12 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+// As other code of this thread does whose call fails and that does not look.
+extern "C" __attribute__((visibility("default"))) void pc_emulated_leave_error() {
+  last_error = cudaErrorInvalidDevice;
+}
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -110,6 +119,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
     case cudaErrorMapBufferObjectFailed: return "cudaErrorMapBufferObjectFailed";
     case cudaErrorCooperativeLaunchTooLarge: return "cudaErrorCooperativeLaunchTooLarge";

@@ -79,6 +79,7 @@ struct Graph {
   std::vector<std::function<std::function<void()>()>> nodes;
   const unsigned long long id = ++ids;  // of the capture
   static inline std::atomic<unsigned long long> ids{0};
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
 };
 
 // Work in streams shares it with the handle: an event may be destroyed before who waits for it has come so far.

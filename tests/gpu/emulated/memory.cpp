@@ -4,6 +4,8 @@
 using namespace pc_emulated;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  if (flag("PC_EMULATED_STRICT_ALLOCATION") && kernels_run()) return cudaErrorMemoryAllocation;
   const int fd = make_shared(std::max<size_t>(bytes, 1));
   if (fd < 0) return cudaErrorMemoryAllocation;
   char* at = map_shared(fd, std::max<size_t>(bytes, 1));
@@ -15,6 +17,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 }
 cudaError_t cudaFree(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   drain_all();
   const std::lock_guard lock(state().mutex);
   const auto found = state().allocations.find(static_cast<char*>(pointer));
@@ -25,12 +28,14 @@ cudaError_t cudaFree(void* pointer) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   const std::lock_guard lock(state().mutex);
   state().host[static_cast<char*>(*pointer)] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* pointer) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   const std::lock_guard lock(state().mutex);
   state().host.erase(static_cast<char*>(pointer));
   std::free(pointer);
@@ -85,6 +90,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
   return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   IpcHandle given{};
   std::memcpy(&given, handle.reserved, sizeof given);
   if (given.pid == getpid()) return cudaErrorInvalidValue;  // as CUDA has it
@@ -99,6 +105,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   return cudaSuccess;
 }
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   drain_all();
   const std::lock_guard lock(state().mutex);
   const auto found = state().allocations.find(static_cast<char*>(pointer));

@@ -3,6 +3,17 @@
 
 using namespace pc_emulated;
 
+namespace {
+std::atomic<int> global_captures{0};
+thread_local int own_captures = 0;  // that are not relaxed
+thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+}  // namespace
+
+bool pc_emulated::forbidden() {
+  if (thread_mode == cudaStreamCaptureModeRelaxed) return false;
+  return own_captures > 0 || (thread_mode == cudaStreamCaptureModeGlobal && global_captures.load() > 0);
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   auto made = std::make_shared<Stream>();
   *stream = made.get();
@@ -21,6 +32,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   if (real(stream)->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
   real(stream)->drain();
   return cudaSuccess;
@@ -37,6 +49,7 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return real(stream)->idle() ? cudaSuccess : cudaErrorNotReady; }
 cudaError_t cudaDeviceSynchronize() {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   drain_all();
   return cudaSuccess;
 }
@@ -88,6 +101,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return put(stream, flags == cudaEventWaitExternal, [state = event->state] { return waiting(state); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   const auto state = event->state;
   const std::lock_guard lock(state->mutex);
   return state->happened == state->recorded ? cudaSuccess : cudaErrorNotReady;
@@ -98,6 +112,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   event->state->wait(event->state->recorded);
   return cudaSuccess;
 }
@@ -107,8 +122,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-  std::swap(current, *mode);
+  std::swap(thread_mode, *mode);
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -120,14 +134,20 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
   if (graph != nullptr) *id = graph->id;
   return cudaStreamIsCapturing(stream, status);
 }
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr || stream->capture != nullptr) return cudaErrorInvalidValue;
   stream->capture = new Graph;
+  stream->capture->mode = flag("PC_EMULATED_GLOBAL_CAPTURE") ? cudaStreamCaptureModeGlobal : mode;
+  if (stream->capture->mode != cudaStreamCaptureModeRelaxed) ++own_captures;
+  if (stream->capture->mode == cudaStreamCaptureModeGlobal) ++global_captures;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = std::exchange(stream->capture, nullptr);
-  return *graph == nullptr ? cudaErrorInvalidValue : cudaSuccess;
+  if (*graph == nullptr) return cudaErrorInvalidValue;
+  if ((*graph)->mode != cudaStreamCaptureModeRelaxed) --own_captures;
+  if ((*graph)->mode == cudaStreamCaptureModeGlobal) --global_captures;
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   *executable = new Graph(*graph);

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# An NCCL of 2.30 or newer, which lets ranks share a GPU, for one GPU architecture and for the functions that are
+# measured alone: minutes and megabytes in place of an hour and hundreds of them. Into build/nccl, which git ignores.
+#
+#   bench/gpu/build_nccl.sh [SOURCE [REVISION]]
+#
+# SOURCE: a repository that git clones (https://github.com/NVIDIA/nccl.git). REVISION: a tag or commit of it; its default
+# branch if not given. ARCHITECTURE: compute capability without the point (90). JOBS: compilers at a time (2).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+source=${1:-https://github.com/NVIDIA/nccl.git}
+folder=$PWD/build/nccl
+if [[ ! -d $folder/.git ]]; then
+  git clone --quiet "$source" "$folder"
+fi
+if [[ $# -gt 1 ]]; then
+  git -C "$folder" checkout --quiet "$2"
+fi
+major=$(sed -n 's/^NCCL_MAJOR *:= *//p' "$folder/makefiles/version.mk")
+minor=$(sed -n 's/^NCCL_MINOR *:= *//p' "$folder/makefiles/version.mk")
+if ((major < 2 || (major == 2 && minor < 30))); then
+  echo "NCCL $major.$minor cannot have several ranks on one GPU; 2.30 or newer can" >&2
+  exit 1
+fi
+number=${ARCHITECTURE:-90}
+cuda=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+nice -n 19 make -C "$folder" -j"${JOBS:-2}" src.build CUDA_HOME="$cuda" \
+  NVCC_GENCODE="-gencode=arch=compute_$number,code=sm_$number" \
+  ONLY_FUNCS="AllReduce Sum (f32|bf16) * *|Broadcast * *|SendRecv"
+ls -lL "$folder/build/lib/libnccl.so.2"

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Before GPU time: what a machine without network and with little time needs, in build/gpu-carry, which git ignores.
+#
+#   bench/gpu/prepare.sh [PYTHON]
+#
+# PYTHON: an interpreter of the version on the machine with the GPU (python3.12 if not given). Makes
+#   build/gpu-carry/wheels   pycollective for this Python with its GPU side for ARCHITECTURES alone, and what it, its
+#                            build and its GPU tests import, where a machine may lack it
+#   build/gpu-carry/nccl     libnccl.so.2, if bench/gpu/build_nccl.sh has built one
+# bench/gpu/all.sh installs from there whatever the machine's Python does not have.
+#
+# ARCHITECTURES: as PC_CUDA_ARCHITECTURES (90-real). MOST_MIB: how large all of it may be (40).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+python=${1:-python3.12}
+carry=$PWD/build/gpu-carry
+mkdir -p "$carry/wheels"
+rm -f "$carry"/wheels/pycollective-*.whl
+
+PC_CUDA=ON PC_CUDA_ARCHITECTURES=${ARCHITECTURES:-90-real} "$python" -m pip wheel --disable-pip-version-check --quiet \
+  --no-deps --wheel-dir "$carry/wheels" .
+"$python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: --dest "$carry/wheels" \
+  msgspec scikit-build-core 'pybind11>=3.1,<3.2' pytest pytest-timeout pytest-xdist execnet pytest-benchmark \
+  hypothesis sortedcontainers iniconfig pluggy packaging pathspec py-cpuinfo cloudpickle array-api-strict jsonschema \
+  referencing rpds-py jsonschema-specifications attrs
+{ git rev-parse HEAD; git status --porcelain -uno | sed 's/^/changed: /'; } >"$carry/commit"
+library=build/nccl/build/lib/libnccl.so.2
+if [[ -e $library ]]; then
+  mkdir -p "$carry/nccl"
+  cp -L "$library" "$carry/nccl/libnccl.so.2"
+  strip --strip-unneeded "$carry/nccl/libnccl.so.2"
+else
+  echo "no NCCL in build/nccl: that of the machine is used (bench/gpu/build_nccl.sh builds one)" >&2
+fi
+size=$(du -sm "$carry" | cut -f1)
+echo "$carry: $size MiB"
+if ((size > ${MOST_MIB:-40})); then
+  echo "that is more than ${MOST_MIB:-40} MiB" >&2
+  exit 1
+fi
