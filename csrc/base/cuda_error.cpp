@@ -10,4 +10,14 @@ void raise_error(cudaError_t result, const char* what) {
   throw CudaError(what, result);
 }
 
+void require_no_pending_error() {
+  const cudaError_t found = cudaPeekAtLastError();
+  if (found == cudaSuccess || found == cudaErrorNotReady) return;  // the latter is an answer, and often left behind
+  (void)cudaGetLastError();
+  throw CudaError(
+      "a CUDA error was pending before this call, left by an earlier kernel or call of this program and not "
+      "by pycollective",
+      found);
+}
+
 }  // namespace pc::cuda

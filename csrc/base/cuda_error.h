@@ -23,14 +23,6 @@ inline void check(cudaError_t result, const char* what) {
 }
 
 // An error that other code of this thread has left behind would be taken for one of ours: it is reported as what it is.
-inline void require_no_pending_error() {
-  const cudaError_t found = cudaPeekAtLastError();
-  if (found == cudaSuccess || found == cudaErrorNotReady) return;  // the latter is an answer, and often left behind
-  (void)cudaGetLastError();
-  throw CudaError(
-      "a CUDA error was pending before this call, left by an earlier kernel or call of this program and not "
-      "by pycollective",
-      found);
-}
+void require_no_pending_error();
 
 }  // namespace pc::cuda

@@ -1,39 +1,52 @@
-// Latency paths: methods that Python calls without a frame (Communicator.allreduce) and without pybind11's conversion of
-// arguments (Team.call).  What they do not take (scaling, names, other libraries' arrays; keywords, other types of
+// Latency paths: methods that Python calls without a frame (the collectives of Communicator) and without pybind11's
+// conversion of arguments (Team.call).  What they do not take (scaling, names, other libraries' arrays; keywords, other types of
 // arguments) goes to the general method that each stands before.
+#include <array>
+#include <utility>
+
 #include "bindings/team_call.h"
 
 namespace pc {
 namespace {
 
-PyObject *general_allreduce = nullptr, *general_call = nullptr;
+constexpr auto kMethods = static_cast<size_t>(Collective::count);
+
+std::array<PyObject*, kMethods> general{};  // the methods written in Python
+PyObject* general_call = nullptr;
 PyTypeObject* team_type = nullptr;
-PyObject *team_name, *out_name, *op_name, *topology_name, *timeout_name, *default_op;
-std::string allreduce_documentation, call_documentation;
+PyObject *team_name, *root_name, *out_name, *op_name, *topology_name, *timeout_name, *default_op;
+std::array<std::string, kMethods> documentation;
+std::string call_documentation;
 
 struct Arguments {
   PyObject* x = nullptr;
-  PyObject* out = Py_None;
+  PyObject* root = nullptr;  // null: as it is by default
+  PyObject* out = nullptr;
   PyObject* op = nullptr;
   PyObject* topology = Py_None;
   PyObject* timeout = Py_None;
 };
 
-bool parse(Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  if (count < 1 || count > 2) return false;
-  a.x = args[0];
-  if (count == 2) a.out = args[1];
-  a.op = default_op;
+// Of a method (x, [root,] out=None, **options).  False: there is more to them.
+bool parse(const Traits& t, Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  Py_ssize_t at = 0;
+  if (count < 1 || count > 2 + t.rooted) return false;
+  a.x = args[at++];
+  if (t.rooted && at < count) a.root = args[at++];
+  if (at < count) a.out = args[at++];
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
     PyObject* name = PyTuple_GET_ITEM(names, i);  // keyword names are interned: identity is enough
     PyObject* value = args[count + i];
-    if (name == out_name && count == 1) a.out = value;
-    else if (name == op_name) a.op = value;
+    if (name == out_name && a.out == nullptr) a.out = value;
+    else if (name == root_name && t.rooted && a.root == nullptr) a.root = value;
+    else if (name == op_name && t.averages()) a.op = value;
     else if (name == topology_name) a.topology = value;
     else if (name == timeout_name) a.timeout = value;
     else return false;
   }
+  if (a.out == nullptr) a.out = Py_None;
+  if (a.op == nullptr) a.op = default_op;
   return true;
 }
 
@@ -72,24 +85,6 @@ PyObject* call_general(PyObject* method, PyObject* self, PyObject* const* args, 
   return PyObject_Vectorcall(method, all.data(), static_cast<size_t>(count) + 1, names);
 }
 
-PyObject* allreduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  Arguments a;
-  py::object held;
-  if (parse(a, args, count, names)) held = own_team(self);
-  TeamCall* team = team_of(held.ptr());
-  if (team != nullptr) {
-    try {
-      py::object result =
-          team->allreduce(borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout));
-      if (result.ptr() != Py_NotImplemented) return result.release().ptr();
-    } catch (...) {
-      set_error(std::current_exception());
-      return nullptr;
-    }
-  }
-  return call_general(general_allreduce, self, args, count, names);
-}
-
 // An int, and nothing that would have to be converted to one.
 std::optional<int32_t> plain_int(PyObject* o) {
   if (!PyLong_CheckExact(o)) return std::nullopt;
@@ -97,6 +92,27 @@ std::optional<int32_t> plain_int(PyObject* o) {
   const long long value = PyLong_AsLongLongAndOverflow(o, &overflow);
   if (overflow != 0 || value != static_cast<int32_t>(value)) return std::nullopt;
   return static_cast<int32_t>(value);
+}
+
+template <Collective collective>
+PyObject* collective_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  constexpr const Traits& t = traits(collective);
+  Arguments a;
+  py::object held;
+  if (parse(t, a, args, count, names)) held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
+  const auto root = a.root == nullptr ? std::optional<int32_t>(t.rooted ? 0 : -1) : plain_int(a.root);
+  if (team != nullptr && root) {
+    try {
+      py::object result = team->call_plain(collective, borrow(a.x), *root, borrow(a.out), borrow(a.op),
+                                           borrow(a.topology), borrow(a.timeout));
+      if (result.ptr() != Py_NotImplemented) return result.release().ptr();
+    } catch (...) {
+      set_error(std::current_exception());
+      return nullptr;
+    }
+  }
+  return call_general(general[static_cast<size_t>(collective)], self, args, count, names);
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -123,7 +139,15 @@ template <Function function> PyMethodDef definition(const char* name) {
           nullptr};
 }
 
-PyMethodDef allreduce_definition = definition<allreduce>("allreduce"), call_definition = definition<call>("call");
+// The definitions of all collectives' methods, by number.
+template <size_t... numbers>
+std::array<PyMethodDef, kMethods> definitions(std::index_sequence<numbers...>) {
+  return {definition<collective_method<static_cast<Collective>(numbers)>>(
+      traits(static_cast<Collective>(numbers)).name)...};
+}
+
+auto collective_definitions = definitions(std::make_index_sequence<kMethods>());
+PyMethodDef call_definition = definition<call>("call");
 
 py::object describe(PyMethodDef& method, const std::string& documentation, PyObject* owner) {
   method.ml_doc = documentation.c_str();
@@ -136,6 +160,7 @@ py::object describe(PyMethodDef& method, const std::string& documentation, PyObj
 
 void bind_fast_path(py::module_& m) {
   team_name = PyUnicode_InternFromString("_team");
+  root_name = PyUnicode_InternFromString("root");
   out_name = PyUnicode_InternFromString("out");
   op_name = PyUnicode_InternFromString("op");
   topology_name = PyUnicode_InternFromString("topology");
@@ -147,14 +172,18 @@ void bind_fast_path(py::module_& m) {
   call_documentation = py::str(py::handle(general_call).attr("__doc__"));
   team.attr("call") = describe(call_definition, call_documentation, team.ptr());
   m.def(
-      "fast_allreduce",
-      [](const py::type& owner, const py::object& method, const std::string& signature) {
-        general_allreduce = method.inc_ref().ptr();
-        allreduce_documentation = "allreduce" + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
-        return describe(allreduce_definition, allreduce_documentation, owner.ptr());
+      "fast_method",
+      [](const py::type& owner, const py::object& method, int number, const std::string& signature) {
+        if (number < 0 || number >= static_cast<int>(kMethods))
+          throw InvalidArgument("no collective has the number " + std::to_string(number));
+        const auto i = static_cast<size_t>(number);
+        general[i] = method.inc_ref().ptr();
+        const std::string name = collective_definitions[i].ml_name;
+        documentation[i] = name + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
+        return describe(collective_definitions[i], documentation[i], owner.ptr());
       },
-      py::arg("owner"), py::arg("method"), py::arg("signature"),
-      "A descriptor for the class `owner` that runs plain allreduces at once and others through `method`.");
+      py::arg("owner"), py::arg("method"), py::arg("number"), py::arg("signature"),
+      "A descriptor for the class `owner` that runs plain calls of a collective at once and others through `method`.");
 }
 
 }  // namespace pc

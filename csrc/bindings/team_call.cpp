@@ -42,15 +42,20 @@ Scaling read_scaling(const py::object& scale) {
   return scaling;
 }
 
-// An uninitialised array of the same shape and type.
-py::object new_like(py::handle x) {
+// An uninitialised array of the same type.
+py::object new_like(py::handle x, const py::ssize_t* shape, int dims) {
   const auto* proxy = py::detail::array_proxy(x.ptr());
   auto& api = py::detail::npy_api::get();
   Py_INCREF(proxy->descr);  // the call below takes a reference
-  PyObject* made = api.PyArray_NewFromDescr_(api.PyArray_Type_, proxy->descr, proxy->nd,
-                                             const_cast<Py_intptr_t*>(proxy->dimensions), nullptr, nullptr, 0, nullptr);
+  PyObject* made = api.PyArray_NewFromDescr_(api.PyArray_Type_, proxy->descr, dims, const_cast<Py_intptr_t*>(shape),
+                                             nullptr, nullptr, 0, nullptr);
   if (made == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
+}
+
+py::object new_like(py::handle x) {
+  const auto* proxy = py::detail::array_proxy(x.ptr());
+  return new_like(x, proxy->dimensions, proxy->nd);
 }
 
 double read_timeout(const py::object& timeout) {
@@ -420,12 +425,31 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   return out;
 }
 
-py::object TeamCall::allreduce(const py::object& x, py::object out, const py::object& op, const py::object& topology,
-                               const py::object& timeout) {
-  if (!takes(x) || !takes(out) || (out.is_none() && !is_numpy(x)))
+const TeamCall::Cut& TeamCall::cut(Collective collective, py::handle x) {
+  const auto* proxy = py::detail::array_proxy(x.ptr());
+  std::pair<Collective, std::vector<int64_t>> key{collective, {proxy->dimensions, proxy->dimensions + proxy->nd}};
+  if (const Cut* found = cuts_.find(key)) return *found;
+  const py::tuple made = planner_.attr("cut")(name_of(collective), py::tuple(py::cast(key.second)));
+  Cut cut{made[0].cast<std::vector<int64_t>>(), made[1].cast<std::vector<py::ssize_t>>(), made[2].cast<std::string>()};
+  return cuts_.insert(key, std::move(cut));
+}
+
+py::object TeamCall::call_plain(Collective collective, const py::object& x, int32_t root, py::object out,
+                                const py::object& op, const py::object& topology, const py::object& timeout) {
+  const Traits& t = traits(collective);
+  const bool receives = t.has_output(team_->rank(), root);
+  if (!is_numpy(x) || !takes(x) || !takes(out) || !t.has_result(team_->rank()))
     return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  if (out.is_none()) out = new_like(x);
-  Operation operation = prepare(Collective::allreduce, x, out, op, topology, -1, {}, {}, timeout);
+  if (!receives) out = py::none();
+  if (!t.in_blocks()) {
+    if (receives && out.is_none()) out = new_like(x);
+    Operation operation = prepare(collective, x, out, op, topology, root, {}, {}, timeout);
+    run(operation, x, out);
+    return out;
+  }
+  const Cut& c = cut(collective, x);
+  if (receives && out.is_none()) out = new_like(x, c.shape.data(), static_cast<int>(c.shape.size()));
+  Operation operation = prepare(collective, x, out, op, topology, root, c.counts, {}, timeout, c.note);
   run(operation, x, out);
   return out;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,9 +54,9 @@ class TeamCall {
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note);
-  // allreduce without scaling, for the latency path.
-  py::object allreduce(const py::object& x, py::object out, const py::object& op, const py::object& topology,
-                       const py::object& timeout);
+  // The latency path, without scaling and names, of NumPy arrays.  NotImplemented: what must be adapted first.
+  py::object call_plain(Collective collective, const py::object& x, int32_t root, py::object out, const py::object& op,
+                        const py::object& topology, const py::object& timeout);
   void close();  // the rank makes no further calls; later ones raise
   bool closed() const { return closed_; }
   void require_open() const;  // throws where calls are over: freed, or another process's
@@ -95,6 +96,14 @@ class TeamCall {
     std::shared_ptr<const Plan> plan;
     py::object op, topology;
   };
+  // How a collective cuts arrays of a shape, as the planner says.
+  struct Cut {
+    std::vector<int64_t> counts;
+    std::vector<py::ssize_t> shape;  // of the result
+    std::string note;
+  };
+  const Cut& cut(Collective collective, py::handle x);
+  LruCache<std::pair<Collective, std::vector<int64_t>>, Cut, std::map> cuts_{kMostPlans};
   template <class Key, class Value> using Plans = std::unordered_map<Key, Value, PlanKeyHash>;
   LruCache<PlanKey, CachedPlan, Plans> plans_{kMostPlans};
   bool closed_ = false;

@@ -48,6 +48,7 @@ struct Traits {
   const char* received_as;
 
   constexpr bool in_blocks() const { return split != Split::free; }
+  constexpr bool averages() const { return reduces && prefix == Prefix::none; }  // it takes the operator avg
   constexpr bool is_message() const { return output == Places::others; }  // between the two ranks of a channel
   constexpr bool packed_input() const { return input == Places::own; }
   constexpr bool packed_output() const { return output == Places::own; }

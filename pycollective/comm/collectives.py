@@ -161,7 +161,7 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library with this rank's rows.
         """
-        return self.call(request.reduce_scatter(x, out, self.backend.group, options))
+        return self.call(request.blocks("reduce_scatter", x, -1, out, self.backend.group, options))
 
     @overload
     def scan(self, x: A, out: None = None, **options: Unpack[Options]) -> A: ...
@@ -244,7 +244,7 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library.
         """
-        return self.call(request.allgather(x, out, self.backend.group, options))
+        return self.call(request.blocks("allgather", x, -1, out, self.backend.group, options))
 
     @overload
     def allgatherv(
@@ -299,7 +299,7 @@ class Collectives:
         Returns:
             on the root `out`, or a new array of x's library; None on the others.
         """
-        return self.call(request.gather(x, root, out, self.backend.group, options))
+        return self.call(request.blocks("gather", x, root, out, self.backend.group, options))
 
     @overload
     def scatter(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -319,7 +319,7 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library with this rank's rows.
         """
-        return self.call(request.scatter(x, root, out, self.backend.group, options))
+        return self.call(request.blocks("scatter", x, root, out, self.backend.group, options))
 
     @overload
     def alltoall(self, x: A, out: None = None, **options: Unpack[Moving]) -> A: ...
@@ -337,7 +337,7 @@ class Collectives:
         Returns:
             `out`, or a new array of x's library.
         """
-        return self.call(request.alltoall(x, out, self.backend.group, options))
+        return self.call(request.blocks("alltoall", x, -1, out, self.backend.group, options))
 
     @overload
     def alltoallv(
@@ -389,7 +389,7 @@ class Collectives:
             MismatchError: on every rank, if somewhere recv_counts are not what the others send.
         """
         rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
-        return self.call(request.alltoall(x, out, self.backend.group, options, rows))
+        return self.call(request.alltoallv(x, out, self.backend.group, options, rows))
 
     def _rows_between(
         self, shape: tuple[int, ...], send: Sequence[int], receive: Sequence[int] | None, options: Moving

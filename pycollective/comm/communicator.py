@@ -19,6 +19,7 @@ from pycollective.comm.explain import Explanation, explain
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
 from pycollective.comm.options import Moving
+from pycollective.schedule.collectives import COLLECTIVES, NUMBERS
 
 if TYPE_CHECKING:
     from pycollective.typing import T
@@ -315,12 +316,18 @@ def depart_all() -> None:
         communicator.depart()
 
 
-if not TYPE_CHECKING:
-    # The same method, entered without a Python frame: it halves the cost of a small call. It belongs to this class, as
-    # one of a base would look through the bases with every call.
-    _SIGNATURE = str(  # without annotations, which inspect.signature refuses in a text
-        inspect.Signature(
-            [p.replace(annotation=p.empty) for p in inspect.signature(Communicator.allreduce).parameters.values()]
-        )
-    ).replace("(self", "($self", 1)
-    Communicator.allreduce = _core.fast_allreduce(Communicator, Communicator.allreduce, _SIGNATURE)
+def _enter_at_once(name: str) -> None:
+    """Let a collective of plain arrays enter the core without a Python frame: it halves the cost of a small call.
+
+    The methods belong to the class itself, as those of a base would look through the bases with every call.
+    """
+    method = getattr(Communicator, name)
+    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(method).parameters.values()]
+    signature = str(inspect.Signature(parameters)).replace(
+        "(self", "($self", 1
+    )  # inspect refuses annotations in a text
+    setattr(Communicator, name, _core.fast_method(Communicator, method, NUMBERS[name], signature))
+
+
+for _name in COLLECTIVES:
+    _enter_at_once(_name)

@@ -19,7 +19,7 @@ import numpy as np
 
 from pycollective.comm import mpi_wait
 from pycollective.comm.rank_order import Array, Operator, reduce_rows
-from pycollective.comm.request import split_rows
+from pycollective.comm.rows import split_rows
 from pycollective.errors import CommunicatorError, Error
 from pycollective.schedule.collectives import CALLS, Collective
 

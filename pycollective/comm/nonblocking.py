@@ -66,7 +66,7 @@ class Nonblocking(Collectives):
 
     def ireduce_scatter(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `reduce_scatter`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.reduce_scatter(x, out, self.backend.group, options))
+        return self.start(request.blocks("reduce_scatter", x, -1, out, self.backend.group, options))
 
     @overload
     def iscan(self, x: A, out: None = None, **options: Unpack[Options]) -> Handle[A]: ...
@@ -120,7 +120,7 @@ class Nonblocking(Collectives):
 
     def iallgather(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `allgather`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.allgather(x, out, self.backend.group, options))
+        return self.start(request.blocks("allgather", x, -1, out, self.backend.group, options))
 
     @overload
     def iallgatherv(
@@ -160,7 +160,7 @@ class Nonblocking(Collectives):
 
     def igather(self, x: ArrayLike, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `gather`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.gather(x, root, out, self.backend.group, options))
+        return self.start(request.blocks("gather", x, root, out, self.backend.group, options))
 
     @overload
     def iscatter(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
@@ -177,7 +177,7 @@ class Nonblocking(Collectives):
 
     def iscatter(self, x: ArrayLike | None, root: int = 0, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `scatter`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.scatter(x, root, out, self.backend.group, options))
+        return self.start(request.blocks("scatter", x, root, out, self.backend.group, options))
 
     @overload
     def ialltoall(self, x: A, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...
@@ -190,7 +190,7 @@ class Nonblocking(Collectives):
 
     def ialltoall(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Handle[Any]:
         """Nonblocking `alltoall`: same arguments; a Handle at once, for what it returns."""
-        return self.start(request.alltoall(x, out, self.backend.group, options))
+        return self.start(request.blocks("alltoall", x, -1, out, self.backend.group, options))
 
     @overload
     def ialltoallv(
@@ -232,7 +232,7 @@ class Nonblocking(Collectives):
     ) -> Handle[Any]:
         """Nonblocking `alltoallv`: same arguments; a Handle after an exchange of counts, for what it returns."""
         rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
-        return self.start(request.alltoall(x, out, self.backend.group, options, rows))
+        return self.start(request.alltoallv(x, out, self.backend.group, options, rows))
 
     def ibarrier(self, **options: Unpack[Moving]) -> Handle[None]:
         """Nonblocking `barrier`: same arguments; a Handle at once, for what it returns."""

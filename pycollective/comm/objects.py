@@ -84,7 +84,7 @@ class ObjectExchange:
         message, lengths = self._tell(_packed(lambda: value))
         matrix = [[length * (rank == root) for rank in range(self._group.size)] for length in lengths]
         mine = message if matrix[self._group.rank][root] else message[:0]
-        joined = self._call(request.alltoall(mine, None, self._group, self._options, matrix))
+        joined = self._call(request.alltoallv(mine, None, self._group, self._options, matrix))
         return _loaded_all(joined, lengths) if self._group.rank == root else None
 
     def scatter(self, values: Sequence[T] | None, root: int) -> T:
@@ -98,12 +98,12 @@ class ObjectExchange:
         self._raise_failure(lengths[0], root, packed)
         matrix = [[_checked(each, root) * (rank == root) for each in lengths] for rank in range(group.size)]
         sent = np.frombuffer(packed.message, np.uint8)
-        mine: T = loaded(self._call(request.alltoall(sent, None, group, self._options, matrix)))
+        mine: T = loaded(self._call(request.alltoallv(sent, None, group, self._options, matrix)))
         return mine
 
     def _tell(self, packed: _Packed) -> tuple[np.ndarray[Any, Any], list[int]]:
         """Tell all ranks the length of what this one sends: its bytes, and all ranks' lengths."""
-        header = request.allgather(np.array([packed.length], np.int64), None, self._group, self._options)
+        header = request.blocks("allgather", np.array([packed.length], np.int64), -1, None, self._group, self._options)
         lengths = [int(length) for length in self._call(header)]
         for rank, length in enumerate(lengths):
             self._raise_failure(length, rank, packed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pycollective import _core, settings
 from pycollective.comm.function_digest import digest
 from pycollective.comm.operators import Op, resolve
+from pycollective.comm.rows import Cut, Shape, cut
 from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
@@ -148,6 +149,10 @@ class Planner:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+
+    def cut(self, collective: str, shape: Shape) -> Cut:
+        """How a call cuts its arrays, whose input has this shape."""
+        return cut(collective, shape, self.rank, self.size)
 
     def __call__(
         self,

@@ -1,15 +1,11 @@
 """One rank's call of a collective, read and checked: its arrays, what it asks for, and its options.
 
-Arrays are cut and joined along their first axis ("rows"); a row is all that lies under one index of it. Where rows do
-not divide evenly, the first ranks get one more, as numpy.array_split and Horovod have it.
-
-Ranks must agree on the shape of a row wherever rows are cut or joined: the note of the request has it. Calls that work
-element by element (allreduce, reduce, broadcast) compare the number of elements only, as MPI does.
+Ranks must agree on the shape of a row wherever rows are cut or joined (see rows.py): the note of the request has it.
+Calls that work element by element (allreduce, reduce, broadcast) compare the number of elements only, as MPI does.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from pycollective import checks
 from pycollective.comm import arrays
 from pycollective.comm.operators import Op
 from pycollective.comm.options import ALLOWED, Moving, Options
+from pycollective.comm.rows import Shape, cut, note_of, rows_of
 from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 _ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
 _MOST = (1 << 31) - 1  # of what the core takes for a rank
 
-Shape = tuple[int, ...]
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -112,63 +108,41 @@ def reduce(x: Any, root: int, out: Any, group: Group, options: Options) -> CallR
     return read("reduce", x, out, shape, options, root)
 
 
-def reduce_scatter(x: Any, out: Any, group: Group, options: Options) -> CallRequest:
-    rows, row, length = _rows(arrays.shape_of(x))
-    parts = split_rows(rows, group.size)
-    counts = tuple(part * length for part in parts)
-    return read("reduce_scatter", x, out, (parts[group.rank], *row), options, -1, counts, _note(row))
+def blocks(collective: str, x: Any, root: int, out: Any, group: Group, options: Options | Moving) -> CallRequest:
+    """A collective that cuts or joins arrays of the same shape on every rank.
 
-
-def allgather(x: Any, out: Any, group: Group, options: Moving) -> CallRequest:
-    rows, row, length = _rows(arrays.shape_of(x))
-    shape = (rows * group.size, *row)
-    return read("allgather", x, out, shape, options, -1, (rows * length,) * group.size, _note(row))
+    Off the root of a scatter `x` is only a template; without it `out` is, and every rank gets as many rows as it has.
+    """
+    row = CALLS[collective]
+    root = rank_number(root, "root") if row.rooted else -1
+    if x is None and row.input == "root":
+        if group.rank == root or out is None:
+            raise TypeError(f"{collective} needs x at the root, and elsewhere x (of the root's shape) or out")
+        shape = arrays.shape_of(out)
+        counts = (math.prod(shape),) * group.size
+        return read(collective, None, out, shape, options, root, counts, note_of(shape[1:]))
+    made = cut(collective, arrays.shape_of(x), group.rank, group.size)
+    if not row.has_output(group.rank, root):
+        return read(collective, x, None, None, options, root, made.counts, made.note)
+    return read(collective, x, out, made.shape, options, root, made.counts, made.note)
 
 
 def allgatherv(x: Any, counts: Sequence[int], out: Any, group: Group, options: Moving) -> CallRequest:
     """`counts`: rows of each rank, of which this one knows its own."""
-    rows, row, length = _rows(arrays.shape_of(x))
-    rows_of = numbers(counts, "counts", group.size)
-    if rows_of[group.rank] != rows:
-        raise ValueError(f"counts {rows_of} do not fit: rank {group.rank} of {group.size} has {rows} rows")
-    elements = tuple(each * length for each in rows_of)
-    return read("allgather", x, out, (sum(rows_of), *row), options, -1, elements, _note(row))
+    rows, cell, length = rows_of(arrays.shape_of(x))
+    of_ranks = numbers(counts, "counts", group.size)
+    if of_ranks[group.rank] != rows:
+        raise ValueError(f"counts {of_ranks} do not fit: rank {group.rank} of {group.size} has {rows} rows")
+    elements = tuple(each * length for each in of_ranks)
+    return read("allgather", x, out, (sum(of_ranks), *cell), options, -1, elements, note_of(cell))
 
 
-def gather(x: Any, root: int, out: Any, group: Group, options: Moving) -> CallRequest:
-    root = rank_number(root, "root")
-    rows, row, length = _rows(arrays.shape_of(x))
-    counts = (rows * length,) * group.size
-    if group.rank != root:
-        return read("gather", x, None, None, options, root, counts, _note(row))
-    return read("gather", x, out, (rows * group.size, *row), options, root, counts, _note(row))
-
-
-def scatter(x: Any, root: int, out: Any, group: Group, options: Moving) -> CallRequest:
-    """Off the root `x` is only a template; without it `out` is, and every rank gets as many rows as it has."""
-    root = rank_number(root, "root")
-    if x is None:
-        if group.rank == root or out is None:
-            raise TypeError("scatter needs x at the root, and elsewhere x (of the root's shape) or out")
-        shape = arrays.shape_of(out)
-        counts = (math.prod(shape),) * group.size
-        return read("scatter", None, out, shape, options, root, counts, _note(shape[1:]))
-    rows, row, length = _rows(arrays.shape_of(x))
-    parts = split_rows(rows, group.size)
-    counts = tuple(part * length for part in parts)
-    return read("scatter", x, out, (parts[group.rank], *row), options, root, counts, _note(row))
-
-
-def alltoall(
-    x: Any, out: Any, group: Group, options: Moving, matrix: Sequence[Sequence[int]] | None = None
-) -> CallRequest:
-    """`matrix[s][d]`: rows from s to d; default: every rank cuts its rows evenly."""
-    rows, row, length = _rows(arrays.shape_of(x))
-    if matrix is None:
-        matrix = [split_rows(rows, group.size)] * group.size
+def alltoallv(x: Any, out: Any, group: Group, options: Moving, matrix: Sequence[Sequence[int]]) -> CallRequest:
+    """`matrix[s][d]`: rows from s to d."""
+    _, cell, length = rows_of(arrays.shape_of(x))
     counts = tuple(int(part) * length for sender in matrix for part in sender)
     mine = sum(int(sender[group.rank]) for sender in matrix)
-    return read("alltoall", x, out, (mine, *row), options, -1, counts, _note(row))
+    return read("alltoall", x, out, (mine, *cell), options, -1, counts, note_of(cell))
 
 
 def send(x: Any, dest: int, group: Group, timeout: float | None) -> CallRequest:
@@ -193,12 +167,6 @@ def recv(out: Any, source: int, group: Group, timeout: float | None) -> CallRequ
     return CallRequest("recv", None, landing.copy, out, peer, timeout=timeout, landing=landing)
 
 
-def split_rows(rows: int, size: int) -> tuple[int, ...]:
-    """Rows of each rank: as even as can be, the first ranks one more."""
-    each, extra = divmod(rows, size)
-    return (each + 1,) * extra + (each,) * (size - extra)
-
-
 def rank_number(rank: Any, name: str) -> int:
     """The number of a rank; whether there is such a rank is checked with the call."""
     return rank if type(rank) is int and -_MOST <= rank <= _MOST else checks.integer(rank, name, -_MOST, _MOST)
@@ -221,19 +189,6 @@ def numbers(counts: Any, name: str, size: int) -> list[int]:
     except Exception:  # what it was is told below
         pass
     return checks.integers(counts, name, 0, count=size)
-
-
-def _rows(shape: Shape) -> tuple[int, Shape, int]:
-    """(rows, shape of a row, elements of a row); a 0-d array is one row of one element."""
-    if not shape:
-        return 1, (), 1
-    return shape[0], shape[1:], math.prod(shape[1:])
-
-
-@functools.lru_cache(maxsize=1024)
-def _note(row: Shape) -> str:
-    """Ranks that cut or join rows of different shapes would get each other's elements in the wrong places."""
-    return f"rows of shape {row}" if row else ""
 
 
 def read(

@@ -111,7 +111,7 @@ def _alltoall(comm: Communicator, job: Job) -> Any:
     assert item is not None and item.splits is not None
     matrix = comm.allgather(np.array(item.splits, np.int64)).reshape(comm.size, comm.size)
     group, rows = comm.backend.group, matrix.tolist()
-    result = comm.call(request.alltoall(item.x, item.out, group, {"stream": job.stream}, rows))
+    result = comm.call(request.alltoallv(item.x, item.out, group, {"stream": job.stream}, rows))
     return result, [int(rows) for rows in matrix[:, comm.rank]]
 
 

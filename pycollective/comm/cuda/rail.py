@@ -21,7 +21,8 @@ from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, seconds, sign
 from pycollective.comm.cuda.team import DeviceTeam
-from pycollective.comm.request import CallRequest, split_rows
+from pycollective.comm.request import CallRequest
+from pycollective.comm.rows import split_rows
 from pycollective.errors import CommunicatorError
 
 TILE_BYTES = 16 << 20
