@@ -82,7 +82,7 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
     zig = Path(ziglang.__file__).with_name("zig")
     folder = work / "compiler" / machine
     folder.mkdir(parents=True, exist_ok=True)
-    # zig's cache of objects does not notice when a file changes that assembly includes (cmake/custom.cmake): it lasts for
+    # zig's cache of objects misses changes of files that assembly includes (cmake/custom.cmake): it lasts for
     # one build. The other cache has zig's own libraries.
     objects = work / "objects" / machine
     shutil.rmtree(objects, ignore_errors=True)
