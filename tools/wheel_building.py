@@ -100,9 +100,9 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
 
 
 def build_requirements() -> list[str]:
-    """What pyproject.toml asks for to build."""
+    """What pyproject.toml asks for to build, and a pip that hands settings over to the build."""
     found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    return found
+    return ["pip>=23.1", *found]
 
 
 def make_sdist(out: Path, work: Path) -> Path:
@@ -154,6 +154,7 @@ class Builder:
         given = [word for option in words for word in ("-C", option)]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         start = time.monotonic()
+        say(f"{name}: compiling")
         run(
             [*pip, "--wheel-dir", raw, *given, self.source],
             self.work / f"log/{name}.txt",
