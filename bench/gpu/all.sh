@@ -76,6 +76,9 @@ fi
 shared=()
 "$python" -c 'import xdist' 2>/dev/null && shared=(-n "${JOBS:-4}" --dist loadfile)
 
+# Then the version is what pyproject.toml has for want of a tag.
+"$python" -c 'import setuptools_scm' 2>/dev/null || export PC_NO_SCM=1
+
 step build 240 bash -c 'build "$@"' - "$python" -m pip install --disable-pip-version-check --no-index --no-deps \
   --no-build-isolation --target "$site" -C cmake.define.PC_CUDA=ON \
   -C "cmake.define.PC_CUDA_ARCHITECTURES=$capability-real" .
