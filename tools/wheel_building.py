@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -126,7 +127,7 @@ class Builder:
     source: Path
     work: Path
     gpu: bool = False  # with the GPU side
-    machine: str = "x86_64"
+    machine: str = platform.machine()
     python_options: tuple[str, ...] = ()  # CMake's, of a Python that cannot be asked
     _built: Path | None = None  # the folder of the first build, whose libraries the others take
 
@@ -140,7 +141,7 @@ class Builder:
             "PC_CUDA": "ON" if self.gpu else "OFF",
             "PC_CUDA_ARCHITECTURES": "wheel",
         }
-        if self.machine != "x86_64":
+        if self.machine != platform.machine():
             options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.machine}
         if self._built is not None:
             options["PC_CORE_LIBRARY"] = self._built / "libpc_core.a"
