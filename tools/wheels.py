@@ -183,6 +183,7 @@ class Trial:
         self.install("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "cloudpickle>=2",
                      "array-api-strict>=2", "jsonschema>=4")  # fmt: skip
         pytest = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
+        pytest += ["-k", "README or not test_block_runs"]  # of the documentation's examples
         words = [self.home / "bin/python", "-I", *pytest, *files]
         return run(words, env=self.environment, cwd=ROOT).strip().splitlines()[-1]
 
