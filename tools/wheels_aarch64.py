@@ -139,7 +139,8 @@ def try_wheel(wheel: Path, minor: Minor, root: Path, qemu: Path, work: Path) -> 
     site = work / "aarch64-site"
     shutil.rmtree(site, ignore_errors=True)
     version = f"{minor[0]}.{minor[1]}"
-    platforms = [f"manylinux_{GLIBC.replace('.', '_')}_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"]
+    newest = int(GLIBC.partition(".")[2])
+    platforms = [*(f"manylinux_2_{n}_aarch64" for n in range(newest, 16, -1)), "manylinux2014_aarch64"]
     words = ["--target", site, "--only-binary=:all:", "--implementation", "cp", "--python-version", version]
     chosen = [word for platform in platforms for word in ("--platform", platform)]
     run([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *words, *chosen, wheel])
