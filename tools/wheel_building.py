@@ -21,7 +21,7 @@ except ImportError:  # Python 3.10
 ROOT = Path(__file__).resolve().parents[1]
 GLIBC = "2.28"
 """Of the C library that wheels are linked against: that of manylinux_2_28."""
-LIMIT = 900  # seconds that one command may take
+LIMIT = 1800  # seconds that one command may take
 MOST_BYTES = {"cpu": 2_000_000, "cuda": 8_000_000}
 START = time.time()
 
