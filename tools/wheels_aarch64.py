@@ -122,6 +122,10 @@ def build(minor: Minor, python: Path, root: Path, source: Path, out: Path, work:
         (
             f"cmake.define.Python_INCLUDE_DIR={headers}",
             f"cmake.define.Python_SOABI={soabi}",
+            "cmake.define.PYBIND11_USE_CROSSCOMPILING=ON",  # or it asks the Python that runs for the suffix
+            f"cmake.define.PYTHON_MODULE_EXTENSION=.{soabi}.so",
+            "cmake.define.PYTHON_MODULE_DEBUG_POSTFIX=",
+            "cmake.define.PYTHON_IS_DEBUG=OFF",
             f"cmake.define.CMAKE_CXX_FLAGS=-isystem {root / 'usr/include'}",  # Debian's pyconfig.h is in a folder there
         ),
     )
