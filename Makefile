@@ -64,7 +64,7 @@ versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of
 	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tried in empty environments, in dist
-	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels.py --out dist --for "$(WHEELS)" --tests $(QUICK) \
+	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
 	  tests/core/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 asan: $(VENV)/.installed ## native and near-native tests under the address and undefined-behavior sanitizers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ except ImportError:  # Python 3.10
 ROOT = Path(__file__).resolve().parents[1]
 GLIBC = "2.28"
 """Of the C library that wheels are linked against: that of manylinux_2_28."""
-LIMIT = 900  # seconds that one command may take
+LIMIT = 1800  # seconds that one command may take
 MOST_BYTES = {"cpu": 2_000_000, "cuda": 8_000_000}
 START = time.time()
 
@@ -82,8 +83,8 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
     zig = Path(ziglang.__file__).with_name("zig")
     folder = work / "compiler" / machine
     folder.mkdir(parents=True, exist_ok=True)
-    # zig's cache of objects does not notice when a file changes that assembly includes (cmake/custom.cmake):
-    # it lasts for one build. The other cache has zig's own libraries.
+    # zig's cache of objects misses changes of files that assembly includes (cmake/custom.cmake): it lasts for
+    # one build. The other cache has zig's own libraries.
     objects = work / "objects" / machine
     shutil.rmtree(objects, ignore_errors=True)
     caches = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{objects}'"
@@ -100,9 +101,9 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
 
 
 def build_requirements() -> list[str]:
-    """What pyproject.toml asks for to build."""
+    """What pyproject.toml asks for to build, and a pip that hands settings over to the build."""
     found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    return found
+    return ["pip>=23.1", *found]
 
 
 def make_sdist(out: Path, work: Path) -> Path:
@@ -126,7 +127,7 @@ class Builder:
     source: Path
     work: Path
     gpu: bool = False  # with the GPU side
-    machine: str = "x86_64"
+    machine: str = platform.machine()
     python_options: tuple[str, ...] = ()  # CMake's, of a Python that cannot be asked
     _built: Path | None = None  # the folder of the first build, whose libraries the others take
 
@@ -140,7 +141,7 @@ class Builder:
             "PC_CUDA": "ON" if self.gpu else "OFF",
             "PC_CUDA_ARCHITECTURES": "wheel",
         }
-        if self.machine != "x86_64":
+        if self.machine != platform.machine():
             options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.machine}
         if self._built is not None:
             options["PC_CORE_LIBRARY"] = self._built / "libpc_core.a"
@@ -154,6 +155,7 @@ class Builder:
         given = [word for option in words for word in ("-C", option)]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         start = time.monotonic()
+        say(f"{name}: compiling")
         run(
             [*pip, "--wheel-dir", raw, *given, self.source],
             self.work / f"log/{name}.txt",

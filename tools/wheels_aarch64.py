@@ -122,6 +122,10 @@ def build(minor: Minor, python: Path, root: Path, source: Path, out: Path, work:
         (
             f"cmake.define.Python_INCLUDE_DIR={headers}",
             f"cmake.define.Python_SOABI={soabi}",
+            "cmake.define.PYBIND11_USE_CROSSCOMPILING=ON",  # or it asks the Python that runs for the suffix
+            f"cmake.define.PYTHON_MODULE_EXTENSION=.{soabi}.so",
+            "cmake.define.PYTHON_MODULE_DEBUG_POSTFIX=",
+            "cmake.define.PYTHON_IS_DEBUG=OFF",
             f"cmake.define.CMAKE_CXX_FLAGS=-isystem {root / 'usr/include'}",  # Debian's pyconfig.h is in a folder there
         ),
     )
@@ -139,7 +143,8 @@ def try_wheel(wheel: Path, minor: Minor, root: Path, qemu: Path, work: Path) -> 
     site = work / "aarch64-site"
     shutil.rmtree(site, ignore_errors=True)
     version = f"{minor[0]}.{minor[1]}"
-    platforms = [f"manylinux_{GLIBC.replace('.', '_')}_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"]
+    newest = int(GLIBC.partition(".")[2])
+    platforms = [*(f"manylinux_2_{n}_aarch64" for n in range(newest, 16, -1)), "manylinux2014_aarch64"]
     words = ["--target", site, "--only-binary=:all:", "--implementation", "cp", "--python-version", version]
     chosen = [word for platform in platforms for word in ("--platform", platform)]
     run([sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *words, *chosen, wheel])
