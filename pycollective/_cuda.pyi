@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
+__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
     A stream that does not wait for the default one.
@@ -134,6 +134,10 @@ class CustomOperator:
     """
     A user's operator, compiled for one element type.
     """
+    def load(self, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        On a device, now; it may wait until the device is idle.
+        """
 class Plan:
     """
     What of a call is the same each time.
@@ -167,9 +171,9 @@ class Team:
         """
         Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many for it.
         """
-    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, first_rank: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex, mailboxes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, shared: bool) -> None:
+    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, first_rank: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex, mailboxes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, shared: bool, plan_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        `shared`: the device runs other ranks of the communicator too.
+        `shared`: the device runs other ranks of the communicator too. `plan_bytes`: of the memory for plans to begin with.
         """
     def abort(self) -> None:
         """
@@ -177,9 +181,17 @@ class Team:
         """
     def add_window(self, id: typing.SupportsInt | typing.SupportsIndex, bases: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+    def end(self) -> bool:
+        """
+        Within seconds: calls in flight complete, or are given up.
+        """
     def fault(self) -> typing.Any:
         """
         (kind, rank, peer, call, expected, found) of the first fault, or None.
+        """
+    def idle(self) -> bool:
+        """
+        Whether no call is in flight.
         """
     def locate(self, rank_index: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int] | None:
         """
@@ -217,6 +229,11 @@ class Team:
     def low_latency_share(self) -> int:
         """
         Bytes of it a channel.
+        """
+    @property
+    def plan_memory(self) -> tuple[int, int]:
+        """
+        (bytes for plans, bytes of it that are taken).
         """
 class NcclLibrary:
     """
@@ -298,6 +315,10 @@ def driver_version() -> int:
     """
 def end_capture(stream: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...
+def idle() -> bool:
+    """
+    Whether no kernel of a communicator of this process is in flight.
+    """
 def import_vmm(device: typing.SupportsInt | typing.SupportsIndex, descriptor: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
     """
     Memory that another process has exported as a file descriptor.
