@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "engine/progress.h"
 #include "executor/cpu/team.h"
+#include "progress/progress.h"
 
 namespace pc {
 

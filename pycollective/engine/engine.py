@@ -20,7 +20,7 @@ from pycollective.comm.control import Codec
 from pycollective.comm.rail_calls import RailCalls
 from pycollective.comm.teams import KINDS, share_segment
 from pycollective.engine import autotune, jobs
-from pycollective.engine.item import Item, Work
+from pycollective.engine.operation import Item, Work
 from pycollective.engine.rounds import Rounds
 from pycollective.engine.settings import Settings
 from pycollective.engine.timeline import Timeline

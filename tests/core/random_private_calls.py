@@ -22,7 +22,7 @@ from core.random_driver import Note, make_blocks
 from pycollective import _core
 from pycollective.comm.calls import KIND
 from pycollective.comm.planner import Planner, SendPlanner
-from pycollective.engine.item import Item
+from pycollective.engine.operation import Item
 
 CALLS = 25
 """Of a block."""
