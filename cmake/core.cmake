@@ -30,10 +30,10 @@ add_library(pc_core STATIC
   csrc/engine/fused.cpp
   csrc/engine/peers.cpp
   csrc/engine/policy.cpp
-  csrc/engine/progress.cpp
   csrc/engine/signature.cpp
   csrc/engine/stalls.cpp
   csrc/engine/timeline.cpp
+  csrc/progress/progress.cpp
   csrc/window/segment.cpp
   csrc/window/memfd.cpp
   csrc/window/posix_shm.cpp)

@@ -30,7 +30,8 @@ CPP = {
     "executor/cpu": "the executor among processes and threads of a host",
     "executor/cuda": "the same on a GPU",
     "rail": "NCCL, between hosts",
-    "engine": "nonblocking and fused calls, and the board on which ranks agree on them",
+    "progress": "the threads that drive nonblocking calls",
+    "engine": "named operations, which ranks agree on over shared memory (board) or messages (agreement)",
     "bindings": "what Python sees of it",
     "bindings/cuda": "what Python sees of the GPU side",
 }

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "bindings/bindings.h"
 #include "bindings/interpreter.h"
-#include "engine/progress.h"
+#include "progress/progress.h"
 
 namespace pc {
 

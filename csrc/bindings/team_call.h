@@ -11,8 +11,8 @@
 
 #include "base/lru.h"
 #include "bindings/bindings.h"
-#include "engine/progress.h"
 #include "executor/cpu/team.h"
+#include "progress/progress.h"
 
 namespace pc {
 

@@ -27,7 +27,7 @@ void Agreement::announce(int32_t rank, const Announcement& item) {
   if (rank < 0 || rank >= size()) throw InvalidArgument("rank " + std::to_string(rank) + " is not one of the engine's");
   AgreedOperation& operation = waiting_[item.name];
   Round& round = operation.round;
-  if (operation.announced.count == 0) {
+  if (operation.rows.empty()) {
     operation.name = item.name;
     operation.announced.bits.resize(world_ranks_.size());
     operation.rows.resize(world_ranks_.size());
@@ -44,7 +44,6 @@ void Agreement::announce(int32_t rank, const Announcement& item) {
 
 bool Agreement::settle(AgreedOperation& operation) {
   const Kind kind = operation.round.signature.kind;
-  if (operation.announced.count + joined_.count < size()) return false;  // saves the loop
   if (!is_complete(kind, operation.announced, joined_, size())) return false;
   operation.round.ready = Timeline::now();
   for (int32_t rank = 0; rank < size(); ++rank)

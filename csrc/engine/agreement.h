@@ -15,12 +15,8 @@ namespace pc::engine {
 // Of any number of ranks.
 struct ManyRanks {
   std::vector<bool> bits;
-  int32_t count = 0;
   bool has(int32_t rank) const { return bits[static_cast<size_t>(rank)]; }
-  void add(int32_t rank) {
-    count += has(rank) ? 0 : 1;
-    bits[static_cast<size_t>(rank)] = true;
-  }
+  void add(int32_t rank) { bits[static_cast<size_t>(rank)] = true; }
 };
 
 // An operation that ranks have announced.

@@ -360,8 +360,8 @@ steady_clock::time_point Board::cut(bool at_once, Limit limit) {
     if (!lock || has_batch()) return steady_clock::time_point{};
     const int32_t count = header_->ready.load(std::memory_order_relaxed);
     if (count == 0) return steady_clock::time_point::max();
-    const int64_t due = at_once ? 0 : header_->backlog.due(threshold(), cycle_seconds(), Timeline::now());
-    if (due > 0) return steady_clock::time_point(std::chrono::nanoseconds(due));
+    const int64_t due = at_once ? 0 : header_->backlog.due(threshold(), cycle_seconds());
+    if (due > 0 && Timeline::now() < due) return steady_clock::time_point(std::chrono::nanoseconds(due));
     std::vector<const Round*> ready;
     for (int32_t i = 0; i < count; ++i) ready.push_back(&slot(ready_[i]).agreed());
     cut_batch(choose(ready, threshold()));

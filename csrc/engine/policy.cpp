@@ -37,8 +37,8 @@ void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> re
 }  // namespace
 
 void Round::begin(const Announcement& item, int32_t rank, bool wanted, uint64_t count, int64_t now) {
-  *this = {};
-  signature = item.signature;
+  signature = item.signature;  // `theirs` and `other` mean something only where ranks differ
+  differs = false;
   first = last = rank;
   priority = item.priority;
   bytes = item.bytes;
@@ -80,9 +80,8 @@ void Backlog::add(const Round& round, bool first) {
   urgent = urgent || round.runs_at_once();
 }
 
-int64_t Backlog::due(int64_t threshold, double cycle_seconds, int64_t now) const {
-  const int64_t end = since + static_cast<int64_t>(cycle_seconds * 1e9);
-  return urgent || bytes >= threshold || now >= end ? 0 : end;
+int64_t Backlog::due(int64_t threshold, double cycle_seconds) const {
+  return urgent || bytes >= threshold ? 0 : since + static_cast<int64_t>(cycle_seconds * 1e9);
 }
 
 std::vector<int32_t> choose(std::span<const Round* const> ready, int64_t threshold) {

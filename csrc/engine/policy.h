@@ -46,10 +46,10 @@ bool waits_for(Kind kind, const Ranks& announced, const Ranks& joined, int32_t r
   return !announced.has(rank) && (kind == Kind::join || !joined.has(rank));
 }
 
-// Whether it waits for none.
+// Whether it waits for none.  The last ranks are looked at first: of messages, theirs come last.
 template <class Ranks>
 bool is_complete(Kind kind, const Ranks& announced, const Ranks& joined, int32_t size) {
-  for (int32_t rank = 0; rank < size; ++rank)
+  for (int32_t rank = size - 1; rank >= 0; --rank)
     if (waits_for(kind, announced, joined, rank)) return false;
   return true;
 }
@@ -60,8 +60,8 @@ struct Backlog {
   int64_t bytes;
   bool urgent;
   void add(const Round& round, bool first);
-  // When to cut a batch, in nanoseconds of the steady clock; 0: now.
-  int64_t due(int64_t threshold, double cycle_seconds, int64_t now) const;
+  // From when on to cut a batch, in nanoseconds of the steady clock; 0: now.
+  int64_t due(int64_t threshold, double cycle_seconds) const;
 };
 
 // The next batch, as positions in `ready`, which is in the order in which the operations have become complete: the most

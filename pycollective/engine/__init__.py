@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pycollective.engine.engine import Engine
-from pycollective.engine.item import Item, Work
+from pycollective.engine.operation import Item, Work
 from pycollective.engine.settings import Settings
 
 __all__ = ["Engine", "Item", "Settings", "Work"]

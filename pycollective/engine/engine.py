@@ -18,7 +18,7 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.control import Codec
 from pycollective.engine import autotune, jobs
-from pycollective.engine.item import Item, Work
+from pycollective.engine.operation import Item, Work
 from pycollective.engine.rounds import Rounds
 from pycollective.engine.settings import Settings
 from pycollective.engine.timeline import Timeline

@@ -12,7 +12,7 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm import arrays, request
 from pycollective.engine.adasum import adasum
-from pycollective.engine.item import Item
+from pycollective.engine.operation import Item
 from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import OPERATIONS
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pycollective.engine import clocks
-from pycollective.engine.item import Item
+from pycollective.engine.operation import Item
 from pycollective.errors import TimeoutError
 
 _logger = logging.getLogger(__name__)
 
 
 class RoundWork:
-    """See pycollective.engine.item.Work.
+    """See pycollective.engine.operation.Work.
 
     Attributes:
         item: what was submitted. submitted: when, by clocks.now().

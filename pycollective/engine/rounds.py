@@ -19,10 +19,10 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm import arrays
 from pycollective.comm.control import Codec, Fault
+from pycollective.comm.control_channel import ControlChannel
 from pycollective.comm.hosts import default_timeout
-from pycollective.comm.mpi_talk import Talk
 from pycollective.engine import clocks
-from pycollective.engine.item import Item
+from pycollective.engine.operation import Item
 from pycollective.engine.round_trace import Event, RoundTrace
 from pycollective.engine.round_work import RoundWork
 from pycollective.engine.settings import Settings
@@ -62,8 +62,8 @@ class Rounds:
     def __init__(self, comm: Communicator, run: Callable[..., None], settings: Settings) -> None:
         """Collective. `run`: runs a batch that is not of allreduces in host memory, as for `_core.Engine`."""
         self._comm, self._run_batch = comm, run
-        self._talk = Talk(comm.backend.duplicate_mpi())
-        comm.backend.watch_calls(self._talk.check)
+        self._channel = ControlChannel(comm.backend.duplicate_mpi())
+        comm.backend.watch_calls(self._channel.check)
         quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
         warn = 0.0 if quiet else settings.stall_check_time
         self._stalls = Stalls(comm.name, comm.rank, warn, settings.stall_shutdown_time)
@@ -116,7 +116,7 @@ class Rounds:
                 busy, end = self._round()
                 if end is not None:  # agreed
                     self._fail(end)
-                    self._talk.close()
+                    self._channel.close()
                     return
                 pause = self.cycle_seconds if busy else min(2 * pause + 1e-4, LONGEST_PAUSE)
                 if self._agreement.waiting:
@@ -137,7 +137,7 @@ class Rounds:
         told = [self._known.get(one, one) for one in news]
         mine = Round(told, tuned, closing, Fault.of(fault) if fault is not None else None)
         self._began = time.monotonic()
-        answers = self._talk.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
+        answers = self._channel.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
         busy = self._agreement.waiting > 0
         end: Error | None = None
         if len(self._numbered) > self._capacity:
@@ -246,7 +246,7 @@ class Rounds:
     def _break(self, error: Error) -> None:
         """Something has gone wrong that this rank cannot go on after: nor can the others."""
         self._comm.backend.fail(error)
-        self._talk.tell(error)
+        self._channel.tell(error)
         self._fail(error)
 
     def _fail(self, error: Error) -> None:

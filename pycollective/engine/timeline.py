@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pycollective.engine import parts
-from pycollective.engine.item import Item
-from pycollective.engine.parts import meta, part_of
+from pycollective.engine import timeline_parts
+from pycollective.engine.operation import Item
+from pycollective.engine.timeline_parts import meta, part_of
 from pycollective.engine.trace_file import TraceFile
 from pycollective.errors import Error
 
@@ -75,8 +75,8 @@ class Timeline:
         self._across = engine.comm.backend.group.nodes.count > 1
         self.wanted = Path(path).absolute()
         free = _unused(self.wanted, engine.comm.name)
-        starts = Item("call", "pycollective.timeline.start", run=lambda comm: parts.start(comm, free))
-        place: parts.Place = engine.run([starts])[0]
+        starts = Item("call", "pycollective.timeline.start", run=lambda comm: timeline_parts.start(comm, free))
+        place: timeline_parts.Place = engine.run([starts])[0]
         _paths.add(place.path)
         self.path, self._part, self._origin = place.path, place.part, place.origin
         self._file: IO[str] = self._part.open("w")
@@ -112,7 +112,7 @@ class Timeline:
         self.close()
         last = Item("barrier", "pycollective.timeline")  # all parts are written
         if self._across:
-            last = Item("call", last.name, run=lambda comm: parts.collect(comm, self.path, self._part))
+            last = Item("call", last.name, run=lambda comm: timeline_parts.collect(comm, self.path, self._part))
         try:
             self._engine.run([last])
         except Error as error:
@@ -169,7 +169,7 @@ class Timeline:
     def _write(self, events: Iterable[dict[str, Any]]) -> None:
         """Whole lines at once: a reader finds no other ones, unless this process is killed meanwhile."""
         if self._convert:
-            events = (parts.timed(event, self._origin) for event in events)
+            events = (timeline_parts.timed(event, self._origin) for event in events)
         text = "".join(json.dumps(event) + "\n" for event in events)
         if text:
             self._file.write(text)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pycollective.engine import clocks, parts
+from pycollective.engine import clocks, timeline_parts
 
 
 class TraceFile:
@@ -37,7 +37,7 @@ class TraceFile:
         self._parts = [_Growing(part) for part in local]
         since_epoch = (time.time_ns() - clocks.now() + origin) // 1000
         # Horovod's name of it.
-        self._start = parts.meta("trace_start", 0, 0, start_time_since_epoch_in_micros=since_epoch)
+        self._start = timeline_parts.meta("trace_start", 0, 0, start_time_since_epoch_in_micros=since_epoch)
         self._file.write(f"[\n{json.dumps(self._start)},\n".encode())
 
     def grow(self) -> None:
@@ -50,7 +50,7 @@ class TraceFile:
     def finish(self, every: Sequence[Path]) -> None:
         """Replace the file by one of the parts of all ranks, those that there are, and remove these."""
         found = [part for part in every if part.exists()]
-        events = [event for part in found for event in parts.read(part, self._origin)]
+        events = [event for part in found for event in timeline_parts.read(part, self._origin)]
         if self._replaceable:
             self._replace(events)
         self._file.close()

@@ -14,7 +14,7 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.planner import schedule_for
-from pycollective.engine.item import Item
+from pycollective.engine.operation import Item
 from pycollective.schedule import registry
 from pycollective.schedule.schedule import Placement
 

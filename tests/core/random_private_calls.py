@@ -21,7 +21,7 @@ from core.random_arguments import Arguments, parameters
 from core.random_driver import Note, make_blocks
 from pycollective import _core
 from pycollective.comm.planner import Planner
-from pycollective.engine.item import Item
+from pycollective.engine.operation import Item
 from pycollective.schedule.collectives import NUMBERS
 
 CALLS = 25

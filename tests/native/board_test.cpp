@@ -146,6 +146,28 @@ PC_TEST(board_waits_for_the_slowest_to_fetch) {
   announce(world[0], allreduce("other"));
 }
 
+// Else the ranks that have joined would not take part in the second round, for which the others wait.
+PC_TEST(board_join_waits_for_the_round_that_a_slow_rank_has_to_fetch_first) {
+  World world(3, 1 << 20);
+  announce(world[2], join());
+  const auto names = [](const std::vector<std::vector<Member>>& batches) {
+    std::vector<std::string> found;
+    for (const auto& batch : batches)
+      for (const Member& member : batch) found.push_back(member.details ? member.details->name : "?");
+    return found;
+  };
+  using Names = std::vector<std::string>;
+  for (int32_t r = 0; r < 2; ++r) announce(world[r], allreduce("grad"));
+  for (int32_t r = 0; r < 2; ++r) PC_CHECK(names(fetch_all(world[r])) == Names{"grad"}, "rank ", r);
+  for (int32_t r = 0; r < 2; ++r) {
+    announce(world[r], allreduce("grad"));
+    announce(world[r], join());
+  }
+  PC_CHECK(fetch_all(world[0]).empty(), "rank 2 has yet to fetch the first round");
+  PC_CHECK((names(fetch_all(world[2])) == Names{"grad", "grad", "join"}), "");
+  for (int32_t r = 0; r < 2; ++r) PC_CHECK((names(fetch_all(world[r])) == Names{"grad", "join"}), "rank ", r);
+}
+
 PC_TEST(board_group_is_not_torn) {
   World world(2, 8);  // smaller than any member
   for (int32_t r = 0; r < 2; ++r) {

@@ -21,8 +21,8 @@
 #include <thread>
 #include <utility>
 
-#include "engine/progress.h"
 #include "executor/cpu/group.h"
+#include "progress/progress.h"
 #include "rank.h"
 
 namespace pc::test {

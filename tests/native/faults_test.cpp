@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/progress.h"
+#include "progress/progress.h"
 #include "rank.h"
 
 namespace pc::test {

@@ -57,7 +57,7 @@ def installed_core() -> str:
     sources = [*(ROOT / "csrc").rglob("*"), *(ROOT / "cmake").iterdir(), ROOT / "CMakeLists.txt"]
     sources += [ROOT / "pycollective" / table for table in ("settings.py", "schedule/collectives.py")]
     youngest = max(file.stat().st_mtime for file in sources)
-    found = [file for file in ROOT.glob("build/cp*/libpc_core.a") if file.stat().st_mtime > youngest]
+    found = [file for file in ROOT.glob("build/cp[0-9]*/libpc_core.a") if file.stat().st_mtime > youngest]
     return str(found[0]) if found else ""
 
 

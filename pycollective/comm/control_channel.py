@@ -22,7 +22,7 @@ _GRACE = 2.0
 """The others wait this much longer than rank 0, to hear from it who is missing."""
 
 
-class Talk:
+class ControlChannel:
     """For one thread at a time. What ends it is raised from then on."""
 
     def __init__(self, comm: Any) -> None:
