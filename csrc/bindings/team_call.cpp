@@ -18,8 +18,6 @@
 namespace pc {
 namespace {
 
-constexpr size_t kMostPlans = 4096;     // a program with ever new sizes starts over rather than grow
-
 std::vector<int64_t> read_counts(const py::object& counts) {
   std::vector<int64_t> values;
   if (counts.is_none()) return values;
@@ -324,17 +322,11 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
 }
 
 std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
-  const auto found = plans_.find(key);
-  if (found != plans_.end()) return found->second;
-  if (plans_.size() >= kMostPlans) {
-    plans_.clear();
-    kept_.clear();
-  }
-  auto plan = make_plan(key);
-  kept_.push_back(py::reinterpret_borrow<py::object>(key.op));
-  kept_.push_back(py::reinterpret_borrow<py::object>(key.topology));
-  plans_.emplace(key, plan);
-  return plan;
+  if (const CachedPlan* found = plans_.find(key)) return found->plan;
+  return plans_
+      .insert(key, {make_plan(key), py::reinterpret_borrow<py::object>(key.op),
+                    py::reinterpret_borrow<py::object>(key.topology)})
+      .plan;
 }
 
 Operation TeamCall::prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/lru.h"
 #include "bindings/bindings.h"
 #include "engine/progress.h"
 #include "executor/cpu/team.h"
@@ -31,6 +32,8 @@ struct PlanKey {
   std::string note{};
   bool operator==(const PlanKey&) const = default;
 };
+
+constexpr size_t kMostPlans = 4096;
 
 struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 
@@ -88,8 +91,12 @@ class TeamCall {
 
   std::shared_ptr<Team> team_;
   py::object planner_;
-  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
-  std::vector<py::object> kept_;
+  struct CachedPlan {
+    std::shared_ptr<const Plan> plan;
+    py::object op, topology;
+  };
+  template <class Key, class Value> using Plans = std::unordered_map<Key, Value, PlanKeyHash>;
+  LruCache<PlanKey, CachedPlan, Plans> plans_{kMostPlans};
   bool closed_ = false;
 };
 

@@ -183,10 +183,6 @@ constexpr Kernel make_kernel() {
   return kernel;
 }
 
-constexpr uint8_t taken_kind(Kind kind) {
-  return kind == Kind::boolean ? takes_bool : kind == Kind::real ? takes_real : takes_integer;
-}
-
 template <class Op>
 constexpr bool scalable = is_one_of<Op, Sum, Product, Minimum, Maximum>;
 

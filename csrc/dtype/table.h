@@ -70,6 +70,10 @@ enum class Operator : uint8_t {
   count
 };
 
+constexpr uint8_t taken_kind(Kind kind) {
+  return kind == Kind::boolean ? takes_bool : kind == Kind::real ? takes_real : takes_integer;
+}
+
 // Bytes of one element.
 constexpr size_t size_of(Dtype dtype) {
   constexpr size_t sizes[] = {

@@ -26,7 +26,6 @@ void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
   copy_block({&source, &initial, &target, 1, 1, static_cast<size_t>(bytes), true, &unscaled, nullptr, &streamed}, 1);
 }
 
-constexpr size_t kMostPlans = 4096;
 constexpr int64_t kStagedBytes = 4096;  // up to here one synchronisation of a staged call beats the windows' two
 
 }  // namespace
@@ -152,17 +151,17 @@ void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char*
 // A plan of any size is a copy of one of about that size: making one asks Python.
 std::shared_ptr<const Plan> FusedAllreduce::plan_for(const Reduction& reduction, int64_t count, bool shared) {
   const Key key{reduction, count, shared};
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  if (plans_.size() >= kMostPlans) plans_.clear();
-  const auto about = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
-  auto& model = sizes_[{reduction, about, shared}];
-  if (model == nullptr) model = maker_(reduction, about, shared);
+  if (const auto* found = plans_.find(key)) return *found;
+  const Key about{reduction, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))), shared};
+  const auto* found = models_.find(about);
+  const std::shared_ptr<const Plan> model =
+      found != nullptr ? *found : models_.insert(about, maker_(reduction, std::get<1>(about), shared));
   auto plan = std::make_shared<Plan>(*model);
   plan->fingerprint.count = count;
   plan->layout = Layout::split(count, plan->schedule->view().chunks(),
                                std::max<int64_t>(1, 64 / static_cast<int64_t>(plan->element)));
   plan->finish(team_->capacity(), team_->tile_bytes);
-  return plans_[key] = plan;
+  return plans_.insert(key, plan);
 }
 
 }  // namespace pc::engine

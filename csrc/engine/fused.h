@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bits.h"
+#include "base/lru.h"
 #include "engine/timeline.h"
 #include "executor/cpu/team.h"
 
@@ -70,8 +71,10 @@ class FusedAllreduce {
   int32_t buffers_;
   int64_t tile_bytes_;
   Timeline& timeline_;
-  using Key = std::tuple<Reduction, int64_t, bool>;
-  std::map<Key, std::shared_ptr<const Plan>> plans_, sizes_;
+  static constexpr size_t kMostPlans = 4096;
+  using Key = std::tuple<Reduction, int64_t, bool>;  // how, elements, in a window
+  template <class K, class V> using Map = std::map<K, V>;
+  LruCache<Key, std::shared_ptr<const Plan>, Map> plans_{kMostPlans}, models_{kMostPlans};
 };
 
 }  // namespace pc::engine

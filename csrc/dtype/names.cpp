@@ -1,0 +1,68 @@
+// What can be asked of the element types and operators without their kernels, which the GPU side is linked without.
+#include <string>
+
+#include "base/status.h"
+#include "dtype/table.h"
+
+namespace pc {
+
+const char* name_of(Dtype dtype) {
+  if (dtype == Dtype::bool_) return "bool";  // the enumerator carries an underscore: bool is a keyword
+  constexpr const char* names[] = {
+#define PC_NAME(name, type, kind) #name,
+      PC_DTYPES(PC_NAME)
+#undef PC_NAME
+  };
+  return dtype < Dtype::count ? names[static_cast<size_t>(dtype)] : "unknown";
+}
+
+Dtype find_dtype(std::string_view name) {
+  for (size_t i = 0; i < static_cast<size_t>(Dtype::count); ++i)
+    if (name == name_of(static_cast<Dtype>(i))) return static_cast<Dtype>(i);
+  return Dtype::count;
+}
+
+Dtype dtype_named(std::string_view name) {
+  const Dtype dtype = find_dtype(name);
+  if (dtype == Dtype::count) throw WrongType("no collective takes element type " + std::string(name));
+  return dtype;
+}
+
+const char* name_of(Operator op) {
+  switch (op) {
+#define PC_CASE(name, functor, takes, meaning) \
+  case Operator::name: return #name;
+    PC_OPERATORS(PC_CASE)
+#undef PC_CASE
+    case Operator::custom: return "custom";
+    default: return "unknown";
+  }
+}
+
+namespace {
+
+uint8_t kind_of(Dtype dtype) {
+  constexpr uint8_t kinds[] = {
+#define PC_KIND(name, type, kind) taken_kind(Kind::kind),
+      PC_DTYPES(PC_KIND)
+#undef PC_KIND
+  };
+  return dtype < Dtype::count ? kinds[static_cast<size_t>(dtype)] : 0;
+}
+
+uint8_t kinds_taken(Operator op) {
+  switch (op) {
+#define PC_CASE(name, functor, takes, meaning) \
+  case Operator::name: return takes;
+    PC_OPERATORS(PC_CASE)
+#undef PC_CASE
+    case Operator::custom: return takes_all;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+bool takes(Operator op, Dtype dtype) { return (kinds_taken(op) & kind_of(dtype)) != 0; }
+
+}  // namespace pc
