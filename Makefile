@@ -6,6 +6,8 @@ VENV   ?= .venv
 # The peer for the Gloo column. `make TORCH= test` goes without.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+# The CPythons that `make wheels` is for, as "3.10 newest"; empty: all of this machine.
+WHEELS ?=
 # ON, OFF, or AUTO: the GPU side where nvcc is found.
 PC_CUDA ?= AUTO
 # Processes that share the tests, a file each at a time; 0: pytest alone.
@@ -21,6 +23,7 @@ export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
 DOCS := $(VENV)/site/bin/python
+WHEELS_PYTHON := $(VENV)/wheels/bin/python
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
 # Reports what a long command does, in lines with the seconds since make has begun.
@@ -33,7 +36,7 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick test-recipes versions notebook site asan faults dev bench lint stubs sass docs clean \
+.PHONY: help install demo test quick test-recipes versions wheels notebook site asan faults dev bench lint stubs sass docs clean \
   distclean
 
 help: ## this list
@@ -57,6 +60,10 @@ quick: ## the most telling tests of what is installed, about a minute
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
 	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
+
+wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tried in empty environments, in dist
+	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels.py --out dist --for "$(WHEELS)" --tests $(QUICK) \
+	  tests/core/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 asan: $(VENV)/.installed ## native and near-native tests under the address and undefined-behavior sanitizers
 	JOBS=$(JOBS) $(PY) tools/asan.py $(ARGS)
@@ -121,7 +128,7 @@ $(VENV)/.made:
 
 # What the build needs is in the environment itself: without pip's build isolation CMake keeps its cache.
 $(VENV)/.tools: $(VENV)/.made
-	@$(call STEP,"installing the build tools") $(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" cmake ninja
+	@$(call STEP,"installing the build tools") $(PIP) install "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" "setuptools-scm>=8" cmake ninja
 	@touch $@
 
 # The package without its GPU side: all that the demo needs.
@@ -179,6 +186,11 @@ $(VENV)/.notebook: pyproject.toml tools/requirements.py $(VENV)/.wheel | $(VENV)
 $(VENV)/.site: pyproject.toml tools/requirements.py | $(VENV)/.installed
 	$(call INNER,site,docs)
 	@$(call STEP,"installing the site's packages") $(DOCS) -m pip install -r $(VENV)/site.txt
+	@touch $@
+
+$(VENV)/.wheels: pyproject.toml tools/requirements.py $(VENV)/.tools
+	$(call INNER,wheels,wheels)
+	@$(call STEP,"installing what builds wheels") $(WHEELS_PYTHON) -m pip install -r $(VENV)/wheels.txt
 	@touch $@
 
 $(VENV)/.lint: pyproject.toml tools/requirements.py | $(VENV)/.installed $(VENV)/.torch

@@ -40,8 +40,13 @@ set_target_properties(pc_core PROPERTIES UNITY_BUILD ${PC_UNITY_BUILD} UNITY_BUI
 set_source_files_properties(csrc/base/environment.cpp csrc/dtype/names.cpp csrc/schedule/layout.cpp
   csrc/dtype/kernels_base.cpp csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-# Without the second flag, loops that copy become calls of memcpy again (see copy_bytes in csrc/dtype/kernels.h).
-set(kernels -O3 -fno-tree-loop-distribute-patterns)
+set(kernels -O3)
+set(quiet)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Without the flag, loops that copy become calls of memcpy again (see copy_bytes in csrc/dtype/kernels.h).
+  list(APPEND kernels -fno-tree-loop-distribute-patterns)
+  set(quiet -Wno-maybe-uninitialized)  # gcc 12 warns of its own headers
+endif()
 if(NOT PC_TSAN AND NOT PC_ASAN)
   set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "${kernels}")
 endif()
@@ -49,8 +54,15 @@ endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN)
   target_sources(pc_core PRIVATE csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp)
   target_compile_definitions(pc_core PRIVATE PC_X86_KERNELS)
-  set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernels};-march=x86-64-v3")
-  # The last flag: gcc 12 warns of its own headers.
+  set(level -march=x86-64-v)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    include(CheckCXXCompilerFlag)
+    check_cxx_compiler_flag(-march=x86-64-v3 PC_HAS_X86_64_V3)
+    if(NOT PC_HAS_X86_64_V3)
+      set(level -march=x86_64_v)  # as zig names them
+    endif()
+  endif()
+  set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernels};${level}3")
   set_source_files_properties(csrc/dtype/kernels_avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernels};-march=x86-64-v4;-mprefer-vector-width=512;-Wno-maybe-uninitialized")
+    COMPILE_OPTIONS "${kernels};${level}4;-mprefer-vector-width=512;${quiet}")
 endif()

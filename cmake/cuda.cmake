@@ -24,27 +24,35 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 message(STATUS "pycollective: GPU side with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
-add_library(pc_cuda STATIC
-  csrc/executor/cuda/custom.cpp
-  csrc/executor/cuda/kernels_integers.cu
-  csrc/executor/cuda/kernels_reals.cu
-  csrc/executor/cuda/kernels_scaled_integers.cu
-  csrc/executor/cuda/kernels_small_reals.cu
-  csrc/executor/cuda/loading.cpp
-  csrc/executor/cuda/moves.cu
-  csrc/executor/cuda/probe.cu
-  csrc/executor/cuda/team.cpp
-  csrc/rail/nccl.cpp
-  csrc/window/cuda_ipc.cpp
-  csrc/window/cuda_vmm.cpp)
-target_link_libraries(pc_cuda PUBLIC pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
-# No contraction: a fused multiply-add would change bits against the CPU.  The standard is given by hand because CMake
-# must be newer than nvcc to know its flag.  Developers see to warnings by CMAKE_COMPILE_WARNING_AS_ERROR.
-target_compile_options(pc_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all>)
+set(PC_CUDA_LIBRARY "" CACHE FILEPATH "A pc_cuda that was built from these sources already: for another Python")
+if(PC_CUDA_LIBRARY)
+  add_library(pc_cuda STATIC IMPORTED)
+  set_target_properties(pc_cuda PROPERTIES IMPORTED_LOCATION ${PC_CUDA_LIBRARY})
+  target_link_libraries(pc_cuda INTERFACE pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
+else()
+  add_library(pc_cuda STATIC
+    csrc/base/cuda_error.cpp
+    csrc/executor/cuda/custom.cpp
+    csrc/executor/cuda/kernels_integers.cu
+    csrc/executor/cuda/kernels_reals.cu
+    csrc/executor/cuda/kernels_scaled_integers.cu
+    csrc/executor/cuda/kernels_small_reals.cu
+    csrc/executor/cuda/loading.cpp
+    csrc/executor/cuda/moves.cu
+    csrc/executor/cuda/probe.cu
+    csrc/executor/cuda/team.cpp
+    csrc/rail/nccl.cpp
+    csrc/window/cuda_ipc.cpp
+    csrc/window/cuda_vmm.cpp)
+  target_link_libraries(pc_cuda PUBLIC pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
+  # No contraction: a fused multiply-add would change bits against the CPU.  The standard is given by hand because CMake
+  # must be newer than nvcc to know its flag.  Developers see to warnings by CMAKE_COMPILE_WARNING_AS_ERROR.
+  target_compile_options(pc_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all>)
 
-include(cmake/custom.cmake)
-pc_embed_custom_programs(pc_cuda)
+  include(cmake/custom.cmake)
+  pc_embed_custom_programs(pc_cuda)
+endif()
 
 pybind11_add_module(_cuda MODULE NO_EXTRAS
   csrc/bindings/cuda/array.cpp
@@ -55,6 +63,7 @@ pybind11_add_module(_cuda MODULE NO_EXTRAS
   csrc/bindings/cuda/runtime.cpp
   csrc/bindings/cuda/team.cpp)
 target_link_libraries(_cuda PRIVATE pc_cuda)
-# Two units: most of what compiles them costs is pybind11, once a unit.
-set_target_properties(_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+# Two units: most of what compiles them costs is pybind11, once a unit.  Linked by the compiler of C++, not by nvcc with
+# the host compiler that it uses: that may be another one.
+set_target_properties(_cuda PROPERTIES LINKER_LANGUAGE CXX UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
 install(TARGETS _cuda DESTINATION pycollective)

@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     def cross_rank() -> int: ...
     def cross_size() -> int: ...
 
-
-__version__ = "0.1.0"
+    __version__: str
 
 _HOMES = {
     "Communicator": "comm.communicator",
@@ -123,10 +122,22 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module("pycollective.comm.functions").function(name)
     elif name == "optim":
         return importlib.import_module("pycollective.optim")
+    elif name == "__version__":
+        value = _version()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _version() -> str:
+    """Of the installed package; the build takes it from git's tags."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pycollective")
+    except PackageNotFoundError:
+        return "0+unknown"  # a source tree that is not installed
 
 
 def __dir__() -> list[str]:

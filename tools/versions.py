@@ -56,7 +56,7 @@ Case = tuple[list[str], int, str]
 """Arguments of `pycollective`, the exit code, and a pattern that its output has."""
 
 CASES: list[Case] = [
-    (["--version"], 0, r"^pycollective \d+\.\d+\.\d+$"),
+    (["--version"], 0, r"^pycollective \d+\.\d+(\.\d+)?(\.dev\d+)?(\+[\w.]+)?$"),
     (["--help"], 0, r"verify"),
     (["run", "--help"], 0, r"one a core"),
     (["topologies"], 0, r"direct"),

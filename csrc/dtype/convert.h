@@ -13,54 +13,60 @@
 namespace pc {
 namespace {
 
-// A small IEEE-like format: `Exponent` and `Mantissa` bits; `Finite` means no infinities (E4M3FN).
+// What the conversions below work on: one element here, a vector register of them in lanes.h.
+struct One {
+  using Int = int32_t;
+  using Float = float;
+  static PC_FN Float convert(Int v) { return static_cast<float>(v); }
+};
+
+// A small IEEE-like format: `Exponent` and `Mantissa` bits; `Finite` means no infinities (E4M3FN).  Without branches, and
+// integers are signed where they are compared or converted: the instructions of SSE2 and AVX2 are.
 template <int Exponent, int Mantissa, bool Finite>
 struct SmallFloat {
   static constexpr int bias = (1 << (Exponent - 1)) - 1;
-  static constexpr uint32_t exponent_mask = (1u << Exponent) - 1;
-  static constexpr uint32_t mantissa_mask = (1u << Mantissa) - 1;
+  static constexpr int shift = 23 - Mantissa;
+  static constexpr int32_t mantissa_mask = (1 << Mantissa) - 1;
+  static constexpr int32_t infinity = ((1 << Exponent) - 1) << Mantissa;  // the largest exponent
 
-  static PC_FN float power_of_two(int exponent) {
-    return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
-  }
+  static PC_FN float power_of_two(int exponent) { return std::bit_cast<float>((exponent + 127) << 23); }
 
-  static PC_FN float decode(uint32_t bits) {
-    const uint32_t sign = (bits >> (Exponent + Mantissa)) << 31;
-    const uint32_t exponent = (bits >> Mantissa) & exponent_mask;
-    const uint32_t mantissa = bits & mantissa_mask;
+  template <class Lane = One>
+  static PC_FN typename Lane::Float decode(typename Lane::Int bits) {
+    using Int = typename Lane::Int;
+    const Int sign = (bits << (31 - Exponent - Mantissa)) & INT32_MIN;
+    const Int magnitude = bits & (infinity | mantissa_mask);
+    const Int aligned = magnitude << shift;
+    const Int normal = aligned + ((127 - bias) << 23);
+    const Int subnormal = std::bit_cast<Int>(Lane::convert(magnitude) * power_of_two(1 - bias - Mantissa));
+    const Int finite = magnitude <= mantissa_mask ? subnormal : normal;
     if constexpr (Finite) {
-      if ((bits & (exponent_mask << Mantissa | mantissa_mask)) == (exponent_mask << Mantissa | mantissa_mask))
-        return std::bit_cast<float>(sign | 0x7fc00000u);
-    } else if (exponent == exponent_mask) {
-      return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - Mantissa)));
+      const Int nan = Int{} + 0x7fc00000;
+      return std::bit_cast<typename Lane::Float>(sign | (magnitude == (infinity | mantissa_mask) ? nan : finite));
+    } else {
+      const Int special = aligned | 0x7f800000;
+      return std::bit_cast<typename Lane::Float>(sign | (magnitude >= infinity ? special : finite));
     }
-    if (exponent == 0) {
-      const float magnitude = static_cast<float>(mantissa) * power_of_two(1 - bias - Mantissa);
-      return sign != 0 ? -magnitude : magnitude;
-    }
-    return std::bit_cast<float>(sign | ((exponent + 127 - bias) << 23) | (mantissa << (23 - Mantissa)));
   }
 
-  static PC_FN uint32_t encode(float value) {
-    const uint32_t word = std::bit_cast<uint32_t>(value);
-    const uint32_t sign = (word >> 31) << (Exponent + Mantissa);
-    const uint32_t magnitude = word & 0x7fffffffu;
-    constexpr uint32_t infinity = exponent_mask << Mantissa;
-    constexpr uint32_t nan = Finite ? (infinity | mantissa_mask) : (infinity | (1u << (Mantissa - 1)));
-    constexpr uint32_t overflow = Finite ? nan : infinity;
-    constexpr uint32_t largest = Finite ? nan - 1 : infinity - 1;
-    if (magnitude > 0x7f800000u) return sign | nan;
-    const int exponent = static_cast<int>(magnitude >> 23) - 127;
-    uint32_t rounded;
-    if (exponent < 1 - bias) {  // subnormal: let float addition do the rounding
-      const float unit = power_of_two(1 - bias - Mantissa + 23);
-      rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + unit) - std::bit_cast<uint32_t>(unit);
-    } else {
-      const uint32_t odd = (magnitude >> (23 - Mantissa)) & 1u;
-      rounded = (magnitude - (static_cast<uint32_t>(127 - bias) << 23) + ((1u << (22 - Mantissa)) - 1) + odd) >>
-                (23 - Mantissa);
-    }
-    return sign | (rounded > largest ? overflow : rounded);
+  template <class Lane = One>
+  static PC_FN typename Lane::Int encode(typename Lane::Float value) {
+    using Int = typename Lane::Int;
+    using Float = typename Lane::Float;
+    constexpr int32_t not_a_number = Finite ? (infinity | mantissa_mask) : (infinity | (1 << (Mantissa - 1)));
+    constexpr int32_t largest = (Finite ? not_a_number : infinity) - 1;
+    constexpr int32_t smallest_normal = (128 - bias) << 23;
+    const Int word = std::bit_cast<Int>(value);
+    const Int sign = (word >> (31 - Exponent - Mantissa)) & (1 << (Exponent + Mantissa));
+    const Int magnitude = word & INT32_MAX;
+    const float unit = power_of_two(1 - bias - Mantissa + 23);  // float addition rounds what becomes subnormal
+    const Int subnormal = std::bit_cast<Int>(std::bit_cast<Float>(magnitude) + unit) - std::bit_cast<int32_t>(unit);
+    const Int odd = (word >> shift) & 1;
+    const Int normal = (magnitude - ((127 - bias) << 23) + ((1 << (shift - 1)) - 1) + odd) >> shift;
+    const Int rounded = magnitude < smallest_normal ? subnormal : normal;
+    const Int overflow = Int{} + (largest + 1), nan = Int{} + not_a_number;
+    const Int finite = rounded > largest ? overflow : rounded;
+    return sign | (magnitude > 0x7f800000 ? nan : finite);
   }
 };
 
@@ -70,18 +76,6 @@ using E5M2 = SmallFloat<5, 2, false>;
 
 [[maybe_unused]] PC_FN float to_float(bfloat16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
 [[maybe_unused]] PC_FN float to_float(float16 v) { return Half::decode(v.bits); }
-
-template <class Format>
-struct DecodeTable {
-  float value[256];
-  DecodeTable() {
-    for (uint32_t i = 0; i < 256; ++i) value[i] = Format::decode(i);
-  }
-  static const DecodeTable& instance() {
-    static const DecodeTable table;
-    return table;
-  }
-};
 
 [[maybe_unused]] PC_FN void from_float(float f, bfloat16& v) {
   const uint32_t word = std::bit_cast<uint32_t>(f);

@@ -7,6 +7,7 @@
 
 #include "dtype/convert.h"
 #include "dtype/kernels.h"
+#include "dtype/lanes.h"
 #include "dtype/table.h"
 
 namespace pc {
@@ -25,21 +26,32 @@ template <> struct FormatOf<float8_e5m2> { using type = E5M2; };
 template <> struct FormatOf<float16> { using type = Half; };
 
 constexpr size_t kStretch = 512;  // elements: the buffers of a call stay in the first-level cache
+constexpr size_t kRegister = PC_VECTOR_BYTES / sizeof(float);  // elements of a register
 
+// `count` elements: a multiple of kRegister.  Widening and narrowing are loops of their own, which compilers vectorise
+// better than conversions of vectors; they vectorise the rest only where it is written with vectors.
 template <class T>
 [[gnu::noinline]] void decode(const T* from, float* into, size_t count) {
-  using Format = typename FormatOf<T>::type;
-  if constexpr (sizeof(T) == 1) {
-    const float* table = DecodeTable<Format>::instance().value;
-    for (size_t i = 0; i < count; ++i) into[i] = table[from[i].bits];
-  } else {
-    for (size_t i = 0; i < count; ++i) into[i] = Format::decode(from[i].bits);
+  int32_t words[kStretch];
+  for (size_t i = 0; i < count; ++i) words[i] = from[i].bits;
+  for (size_t i = 0; i < count; i += kRegister) {
+    IntVector word;
+    std::memcpy(&word, words + i, sizeof word);
+    const FloatVector value = FormatOf<T>::type::template decode<Register>(word);
+    std::memcpy(into + i, &value, sizeof value);
   }
 }
 
 template <class T>
 [[gnu::noinline]] void encode(const float* from, T* into, size_t count) {
-  for (size_t i = 0; i < count; ++i) from_float(from[i], into[i]);
+  int32_t words[kStretch];
+  for (size_t i = 0; i < count; i += kRegister) {
+    FloatVector value;
+    std::memcpy(&value, from + i, sizeof value);
+    const IntVector word = FormatOf<T>::type::template encode<Register>(value);
+    std::memcpy(words + i, &word, sizeof word);
+  }
+  for (size_t i = 0; i < count; ++i) into[i].bits = static_cast<decltype(T::bits)>(words[i]);
 }
 
 template <class Op>
@@ -65,20 +77,26 @@ struct FloatOperator {
 
 template <class T>
 [[gnu::noinline]] void combine_stretches(const Block& b, FloatOperator op, bool scaled) {
-  float values[kStretch], next[kStretch];
+  alignas(64) float values[kStretch], next[kStretch];
   T packed[kStretch];
   for (size_t at = 0; at < b.count; at += kStretch) {
     const size_t count = std::min(kStretch, b.count - at);
+    const size_t whole = (count + kRegister - 1) / kRegister * kRegister;
     for (int s = 0; s < b.k; ++s) {
+      const T* from = static_cast<const T*>(b.sources[s]) + at;
+      if (whole != count) {
+        std::memset(static_cast<void*>(packed), 0, whole * sizeof(T));
+        from = static_cast<const T*>(std::memcpy(static_cast<void*>(packed), from, count * sizeof(T)));
+      }
       float* into = s == 0 ? values : next;
-      decode(static_cast<const T*>(b.sources[s]) + at, into, count);
-      if (scaled && b.initial[s]) scale(into, count, 1.0f, static_cast<float>(b.scaling->prescale));
-      if (s > 0) op.apply(values, next, count);
-      else if (op.first != nullptr) op.first(values, count);
+      decode(from, into, whole);
+      if (scaled && b.initial[s]) scale(into, whole, 1.0f, static_cast<float>(b.scaling->prescale));
+      if (s > 0) op.apply(values, next, whole);
+      else if (op.first != nullptr) op.first(values, whole);
     }
     if (scaled && b.complete)
-      scale(values, count, static_cast<float>(b.scaling->divisor), static_cast<float>(b.scaling->postscale));
-    encode(values, packed, count);
+      scale(values, whole, static_cast<float>(b.scaling->divisor), static_cast<float>(b.scaling->postscale));
+    encode(values, packed, whole);
     for (int d = 0; d < b.m; ++d)
       std::memcpy(static_cast<void*>(static_cast<T*>(b.targets[d]) + at), packed, count * sizeof(T));
   }

@@ -6,6 +6,9 @@
 
 #include "base/environment.h"
 #include "dtype/kernels.h"
+#if defined(PC_X86_KERNELS)
+#include "dtype/x86_level.h"
+#endif
 
 namespace pc {
 
@@ -26,8 +29,7 @@ namespace {
 int detect_level() {
   int level = 1;
 #if defined(PC_X86_KERNELS)
-  if (__builtin_cpu_supports("x86-64-v3")) level = 2;
-  if (__builtin_cpu_supports("x86-64-v4")) level = 3;
+  level = x86_level();
 #endif
   return std::min(level, std::max(1, static_cast<int>(environment().isa)));
 }

@@ -24,6 +24,7 @@ namespace {
 
 typedef float FloatVector __attribute__((vector_size(PC_VECTOR_BYTES)));
 typedef uint32_t WordVector __attribute__((vector_size(PC_VECTOR_BYTES)));
+typedef int32_t IntVector __attribute__((vector_size(PC_VECTOR_BYTES)));
 typedef uint16_t HalfwordVector __attribute__((vector_size(PC_VECTOR_BYTES / 2)));
 
 // Writing past the caches: for results that nobody reads soon, it saves fetching the lines first.
@@ -67,6 +68,13 @@ struct Widened {
   using Vector = FloatVector;
   using Scalar = float;
   static constexpr int count = PC_VECTOR_BYTES / sizeof(float);
+};
+
+// For the conversions in convert.h.
+struct Register {
+  using Int = IntVector;
+  using Float = FloatVector;
+  static Float convert(Int v) { return __builtin_convertvector(v, Float); }
 };
 
 template <>

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from core.processes import IMPORTABLE
 from core.reference import NARROW, Array, finfo, in_rank_order, numpy_type, same_bits
 from launch import launch
 from pycollective import local_world
+from wheels import best_level
 
 OPERATORS = ("sum", "prod", "min", "max", "land", "lor")
 
@@ -97,3 +101,11 @@ def test_all_instruction_sets_give_the_same_bits() -> None:
     assert len(reports["baseline"]) > 100
     for name, lines in reports.items():
         assert lines == reports["baseline"], name
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one set of kernels")
+def test_the_best_instruction_set_is_chosen() -> None:
+    """Where it is missed, everything works, several times slower: no other test would notice."""
+    expected = best_level(Path("/proc/cpuinfo").read_text())
+    chosen = launch(1, "from pycollective import _core; print(_core.instruction_set())", launcher="alone", check=True)
+    assert chosen[0].strip() == expected

@@ -14,7 +14,7 @@ void move_rows(int device, const std::vector<MoveRow>& rows, uintptr_t stream) {
   moves.reserve(rows.size());
   for (const auto& [to, from, bytes] : rows)
     moves.push_back({reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes});
-  move_pieces(device, moves, reinterpret_cast<cudaStream_t>(stream));
+  move_pieces(device, moves.data(), moves.size(), reinterpret_cast<cudaStream_t>(stream));
 }
 
 }  // namespace

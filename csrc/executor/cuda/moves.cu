@@ -66,14 +66,14 @@ int64_t attribute(cudaDeviceAttr which, int device) {
 
 void load_moves() { load_kernel(move_all); }
 
-void move_pieces(int device, const std::vector<Move>& moves, cudaStream_t stream) {
+void move_pieces(int device, const Move* moves, size_t count, cudaStream_t stream) {
   const OnDevice on(device);
   const int64_t most_blocks = kBlocksEach * attribute(cudaDevAttrMultiProcessorCount, device);
   const int64_t threads = std::min<int64_t>(kMoveThreads, attribute(cudaDevAttrMaxThreadsPerBlock, device));
-  for (size_t first = 0; first < moves.size(); first += kMovesPerLaunch) {
+  for (size_t first = 0; first < count; first += kMovesPerLaunch) {
     MoveArguments a{};
     int64_t parts = 0;
-    for (size_t i = first; i < std::min(moves.size(), first + kMovesPerLaunch); ++i) {
+    for (size_t i = first; i < std::min(count, first + kMovesPerLaunch); ++i) {
       a.moves[a.count++] = moves[i];
       parts += parts_of(moves[i].bytes);
     }

@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace pc::cuda {
 
@@ -27,6 +27,6 @@ static_assert(sizeof(MoveArguments) <= 4096);
 void load_moves();
 
 // Into the stream.  Pieces must not overlap.  Throws CudaError.
-void move_pieces(int device, const std::vector<Move>& moves, cudaStream_t stream);
+void move_pieces(int device, const Move* moves, size_t count, cudaStream_t stream);
 
 }  // namespace pc::cuda
