@@ -16,12 +16,13 @@ from pathlib import Path
 SURFACE = "__init__"
 """The package's front door, `import pycollective`."""
 
-_COMM = {"errors", "checks", "notebook", "settings", "typing", "schedule", "comm", "_core"}
+_COMM = {"errors", "checks", "dtypes", "notebook", "settings", "typing", "schedule", "comm", "_core"}
 _FRAMEWORK = _COMM | {SURFACE, "optim"}
 IMPORTS: dict[str, set[str]] = {
     "errors": {"notebook"},  # how a cell is named
     "checks": set(),
     "settings": set(),
+    "dtypes": set(),
     "notebook": set(),
     "typing": set(),
     "schedule": {"errors", "checks", "notebook"},
@@ -38,7 +39,7 @@ IMPORTS: dict[str, set[str]] = {
     "bench": _FRAMEWORK | {"topologies", "cli"},
 }
 """Part of the package -> the other parts that it may import. A new folder needs a row."""
-PLAIN = {"errors", "checks", "settings", "schedule", "topologies"}
+PLAIN = {"errors", "checks", "dtypes", "settings", "schedule", "topologies"}
 """Parts that may import nothing but the standard library at module level."""
 
 INCLUDES: list[set[str]] = [
