@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pycollective.cli.commands import choose
 from pycollective.cli.units import KIB, format_size, parse_size, parse_sizes
+from pycollective.dtypes import DTYPES
 from pycollective.schedule import collectives as programs
 
 __all__ = [
@@ -46,21 +47,10 @@ COLLECTIVES: dict[str, Collective] = {
     "alltoall": Collective(0, 0, False, False),
 }
 
-_ELEMENT_SIZES = {
-    **{f"{kind}{8 * size}": size for kind in ("int", "uint") for size in (1, 2, 4, 8)},
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "bool": 1,
-}
-
 
 def element_size(dtype: str) -> int:
     """Bytes of one element of the named type; ValueError with the nearest name for one that does not exist."""
-    return _ELEMENT_SIZES[choose(dtype, _ELEMENT_SIZES, "element type")]
+    return DTYPES[choose(dtype, DTYPES, "element type")].itemsize
 
 
 @dataclass(frozen=True)

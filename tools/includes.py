@@ -15,7 +15,7 @@ INCLUDES: list[set[str]] = [
     {"base"},
     {"dtype", "schedule"},
     {"executor", "rail", "window"},
-    {"engine"},
+    {"engine", "progress"},
     {"bindings"},
 ]
 """Folders of csrc/ by level, lowest first."""

@@ -19,8 +19,6 @@ enum TypeCode : uint8_t {
   code_bfloat = 4,
   code_complex = 5,
   code_bool = 6,
-  code_float8_e4m3fn = 10,
-  code_float8_e5m2 = 12,
 };
 enum Flags : uint64_t { flag_read_only = 1, flag_copied = 2 };
 
@@ -71,21 +69,9 @@ struct TypeRow {
   Dtype dtype;
 };
 inline constexpr TypeRow kTypes[] = {
-    {code_bool, 8, Dtype::bool_},
-    {code_int, 8, Dtype::int8},
-    {code_int, 16, Dtype::int16},
-    {code_int, 32, Dtype::int32},
-    {code_int, 64, Dtype::int64},
-    {code_uint, 8, Dtype::uint8},
-    {code_uint, 16, Dtype::uint16},
-    {code_uint, 32, Dtype::uint32},
-    {code_uint, 64, Dtype::uint64},
-    {code_float, 16, Dtype::float16},
-    {code_bfloat, 16, Dtype::bfloat16},
-    {code_float, 32, Dtype::float32},
-    {code_float, 64, Dtype::float64},
-    {code_float8_e4m3fn, 8, Dtype::float8_e4m3fn},
-    {code_float8_e5m2, 8, Dtype::float8_e5m2},
+#define PC_ROW(name, bytes, code) {code, 8 * bytes, Dtype::name},
+    PC_DLPACK_TYPES(PC_ROW)
+#undef PC_ROW
 };
 
 // Dtype::count: none of them.

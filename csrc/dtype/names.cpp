@@ -41,15 +41,6 @@ const char* name_of(Operator op) {
 
 namespace {
 
-uint8_t kind_of(Dtype dtype) {
-  constexpr uint8_t kinds[] = {
-#define PC_KIND(name, type, kind) taken_kind(Kind::kind),
-      PC_DTYPES(PC_KIND)
-#undef PC_KIND
-  };
-  return dtype < Dtype::count ? kinds[static_cast<size_t>(dtype)] : 0;
-}
-
 uint8_t kinds_taken(Operator op) {
   switch (op) {
 #define PC_CASE(name, functor, takes, meaning) \
@@ -63,6 +54,8 @@ uint8_t kinds_taken(Operator op) {
 
 }  // namespace
 
-bool takes(Operator op, Dtype dtype) { return (kinds_taken(op) & kind_of(dtype)) != 0; }
+bool takes(Operator op, Dtype dtype) {
+  return dtype < Dtype::count && (kinds_taken(op) & taken_kind(kind_of(dtype))) != 0;
+}
 
 }  // namespace pc

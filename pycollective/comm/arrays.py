@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pycollective import _core, checks
+from pycollective.dtypes import DTYPES
 
 _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 _PLAIN = (np.ndarray, np.memmap)
@@ -208,7 +209,7 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
         TypeError: no element type that a collective takes.
     """
     name = str(dtype).removeprefix("torch.")
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name in DTYPES and DTYPES[name].extended:
         import ml_dtypes
 
         small: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pycollective import _core, checks
+from pycollective import checks
 from pycollective.comm.function_digest import digest_of
+from pycollective.dtypes import DTYPES, OPERATORS
 from pycollective.errors import Error
 
-NAMES = tuple(name for name, _ in _core.operators())
-"""sum, avg, prod, ...: read from the core's one table."""
+NAMES = tuple(OPERATORS)
+"""sum, avg, prod, ..."""
 CUSTOM = len(NAMES)
 """The number by which the core knows a user's operator."""
-
-_NUMBA_TYPES = frozenset(
-    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
-)  # what numba computes with on CPUs
 
 
 class Resolved(NamedTuple):
@@ -121,7 +118,7 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
 
 
 def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
-    if dtype not in _NUMBA_TYPES:
+    if not DTYPES[dtype].compiled:
         raise TypeError(f"operator {name}: numba does not compute with {dtype} on CPUs")
     try:
         import numba

@@ -55,7 +55,7 @@ def why_not() -> str:
 def installed_core() -> str:
     """The core as the installation has left it, if that is younger than all of its sources: it saves a minute."""
     sources = [*(ROOT / "csrc").rglob("*"), *(ROOT / "cmake").iterdir(), ROOT / "CMakeLists.txt"]
-    sources += [ROOT / "pycollective" / table for table in ("settings.py", "schedule/collectives.py")]
+    sources += [ROOT / "pycollective" / table for table in ("settings.py", "dtypes.py", "schedule/collectives.py")]
     youngest = max(file.stat().st_mtime for file in sources)
     found = [file for file in ROOT.glob("build/cp[0-9]*/libpc_core.a") if file.stat().st_mtime > youngest]
     return str(found[0]) if found else ""

@@ -23,10 +23,6 @@ constexpr Kind kind_of() {
 #undef PC_KIND
 }
 
-constexpr uint8_t bit_of(Kind kind) {
-  return kind == Kind::boolean ? takes_bool : kind == Kind::real ? takes_real : takes_integer;
-}
-
 // 16- and 8-bit floating-point types are reduced in float and rounded once; the rest in their own type.
 template <class T>
 using Accumulator = std::conditional_t<std::is_class_v<T>, float, T>;
@@ -104,7 +100,7 @@ PC_FN void apply_to_all(const Op& op, A (&acc)[N], const A (&v)[N]) {
 // One branch for all of them.
 template <class T, bool Arithmetic, class A, int N>
 PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const A (&v)[N]) {
-  constexpr uint8_t kind = bit_of(kind_of<T>());
+  constexpr uint8_t kind = taken_kind(kind_of<T>());
   switch (static_cast<Operator>(chosen.op)) {
 #define PC_CASE(name, functor, takes, meaning)                                             \
   case Operator::name:                                                                     \

@@ -40,14 +40,9 @@ inline Operator on_booleans(Operator op) {
 
 // `scaled`: some factor is not 1.  Booleans come as bytes with the operator of `on_booleans`.
 inline Kernels kernels_for(Dtype dtype, Operator op, bool scaled) {
-  switch (dtype) {
-    case Dtype::bool_: return kernels_of_integers(Dtype::uint8);
-    case Dtype::float32:
-    case Dtype::float64: return kernels_of_reals(dtype, op);
-    case Dtype::float16:
-    case Dtype::bfloat16:
-    case Dtype::float8_e4m3fn:
-    case Dtype::float8_e5m2: return kernels_of_small_reals(dtype, op);
+  switch (kind_of(dtype)) {
+    case Kind::boolean: return kernels_of_integers(Dtype::uint8);
+    case Kind::real: return size_of(dtype) < 4 ? kernels_of_small_reals(dtype, op) : kernels_of_reals(dtype, op);
     default: return scaled ? kernels_of_scaled_integers(dtype) : kernels_of_integers(dtype);
   }
 }

@@ -17,9 +17,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from pycollective import _core
-from pycollective.comm.arrays import numpy_dtype
 from pycollective.comm.cuda.runtime import load
+from pycollective.dtypes import DTYPES
 
 _TYPESTR = {
     "b1": "bool",
@@ -27,7 +26,7 @@ _TYPESTR = {
     **{f"f{size}": f"float{8 * size}" for size in (2, 4, 8)},
 }
 _LEGACY = 1  # the legacy default stream, as CUDA, DLPack and the array interface name it
-ITEMSIZE = {name: numpy_dtype(name).itemsize for name in _core.dtypes()}
+ITEMSIZE = {name: row.itemsize for name, row in DTYPES.items()}
 """Bytes of an element."""
 
 

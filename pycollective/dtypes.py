@@ -1,0 +1,127 @@
+"""The element types and the reduction operators: one table of each, from which Python and C++ read.
+
+Standard library only, and no import of the package: the build runs this file, `python pycollective/dtypes.py HEADER`,
+to write the same tables for C++ (see csrc/dtype/table.h). How an element is stored and computed with is written there,
+in convert.h and operators.h.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real"]
+Taken = Literal["bool", "integer", "real"]
+"""Kinds of elements, as operators tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """An element type.
+
+    Attributes:
+        name: of the type, in NumPy and everywhere else.
+        itemsize: bytes of an element.
+        kind: what its elements are.
+        stored_as: the C++ type of an element.
+        dlpack: the type code of DLPack (kDLInt, ...).
+        extended: NumPy has it from ml_dtypes.
+        compiled: operators written in Python can be compiled for it, by numba.
+    """
+
+    name: str
+    itemsize: int
+    kind: Kind
+    stored_as: str
+    dlpack: int
+    extended: bool = False
+    compiled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A reduction operator that has a name.
+
+    Attributes:
+        name: its name.
+        functor: the struct in csrc/dtype/operators.h that computes it.
+        takes: kinds of elements that it is defined for.
+        meaning: what it computes, in words.
+    """
+
+    name: str
+    functor: str
+    takes: tuple[Taken, ...]
+    meaning: str
+
+
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+
+# fmt: off
+DTYPES: dict[str, Dtype] = {row.name: row for row in (
+    Dtype("bool", 1, "boolean", "::pc::boolean", _BOOL),
+    Dtype("int8", 1, "signed_integer", "int8_t", _INT),
+    Dtype("int16", 2, "signed_integer", "int16_t", _INT),
+    Dtype("int32", 4, "signed_integer", "int32_t", _INT),
+    Dtype("int64", 8, "signed_integer", "int64_t", _INT),
+    Dtype("uint8", 1, "unsigned_integer", "uint8_t", _UINT),
+    Dtype("uint16", 2, "unsigned_integer", "uint16_t", _UINT),
+    Dtype("uint32", 4, "unsigned_integer", "uint32_t", _UINT),
+    Dtype("uint64", 8, "unsigned_integer", "uint64_t", _UINT),
+    Dtype("float16", 2, "real", "::pc::float16", _FLOAT, compiled=False),
+    Dtype("bfloat16", 2, "real", "::pc::bfloat16", _BFLOAT, extended=True, compiled=False),
+    Dtype("float32", 4, "real", "float", _FLOAT),
+    Dtype("float64", 8, "real", "double", _FLOAT),
+    Dtype("float8_e4m3fn", 1, "real", "::pc::float8_e4m3fn", 10, extended=True, compiled=False),
+    Dtype("float8_e5m2", 1, "real", "::pc::float8_e5m2", 12, extended=True, compiled=False),
+)}
+"""Every element type that collectives take, by name; their order gives their numbers in the core."""
+
+OPERATORS: dict[str, Operator] = {row.name: row for row in (
+    Operator("sum", "Sum", ("bool", "integer", "real"), "a + b (logical or for bool)"),
+    Operator("avg", "Sum", ("integer", "real"), "the sum divided by the number of ranks"),
+    Operator("prod", "Product", ("bool", "integer", "real"), "a * b (logical and for bool)"),
+    Operator("min", "Minimum", ("bool", "integer", "real"), "the smaller; NaN wins"),
+    Operator("max", "Maximum", ("bool", "integer", "real"), "the larger; NaN wins"),
+    Operator("band", "BitAnd", ("bool", "integer"), "bitwise and"),
+    Operator("bor", "BitOr", ("bool", "integer"), "bitwise or"),
+    Operator("bxor", "BitXor", ("bool", "integer"), "bitwise exclusive or"),
+    Operator("land", "LogicalAnd", ("bool", "integer", "real"), "1 where both are nonzero, else 0"),
+    Operator("lor", "LogicalOr", ("bool", "integer", "real"), "1 where either is nonzero, else 0"),
+)}
+# fmt: on
+"""Every operator that has a name, by it; their order gives their numbers in the core."""
+
+
+# -- for C++ -----------------------------------------------------------------------------------------------------------
+
+
+def header() -> str:
+    """The tables as the X macros that csrc/dtype/table.h and csrc/bindings/dlpack.h use."""
+    head = ["// Generated from pycollective/dtypes.py; do not edit.", "#pragma once"]
+    return "\n".join([*head, *_macros(), "", ""])
+
+
+def _macros() -> Iterator[str]:
+    yield "\n// X(name, C++ type, kind)"
+    yield "#define PC_DTYPES(X) \\"
+    yield from (f"  X({_enumerator(row)}, {row.stored_as}, {row.kind}) \\" for row in DTYPES.values())
+    yield "\n// X(name, bytes, DLPack's type code)"
+    yield "#define PC_DLPACK_TYPES(X) \\"
+    yield from (f"  X({_enumerator(row)}, {row.itemsize}, {row.dlpack}) \\" for row in DTYPES.values())
+    yield "\n// X(name, functor in operators.h, kinds it takes, what it computes)"
+    yield "#define PC_OPERATORS(X) \\"
+    for one in OPERATORS.values():
+        yield f'  X({one.name}, {one.functor}, {" | ".join(f"takes_{kind}" for kind in one.takes)}, "{one.meaning}") \\'
+
+
+def _enumerator(row: Dtype) -> str:
+    return "bool_" if row.name == "bool" else row.name  # a keyword
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).parent.mkdir(parents=True, exist_ok=True)
+    Path(sys.argv[1]).write_text(header())

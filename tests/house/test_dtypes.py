@@ -1,0 +1,46 @@
+"""The tables of element types and operators are those of the core, of NumPy and of DLPack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pycollective import _core
+from pycollective.comm.arrays import numpy_dtype
+from pycollective.dtypes import DTYPES, OPERATORS, Dtype, header
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_core_has_the_same_rows() -> None:
+    assert _core.dtypes() == list(DTYPES)
+    assert _core.operators() == [(row.name, row.meaning) for row in OPERATORS.values()]
+
+
+def test_the_build_writes_the_header_without_the_package(tmp_path: Path) -> None:
+    written = tmp_path / "made" / "pc_dtypes.h"
+    script = ROOT / "pycollective" / "dtypes.py"
+    subprocess.run([sys.executable, "-I", "-S", str(script), str(written)], check=True, cwd=tmp_path)
+    assert written.read_text() == header()
+
+
+@pytest.mark.parametrize("row", DTYPES.values(), ids=DTYPES)
+def test_a_row_is_what_numpy_says_of_the_type(row: Dtype) -> None:
+    found = numpy_dtype(row.name)
+    assert (found.name, found.itemsize) == (row.name, row.itemsize)
+    assert _core.dtype_name(found) == row.name
+    assert row.extended == hasattr(ml_dtypes, row.name)
+    if not row.extended:
+        kinds = {"boolean": "b", "signed_integer": "i", "unsigned_integer": "u", "real": "f", "complex": "c"}
+        assert kinds[row.kind] == found.kind
+        assert row.dlpack == _dlpack_code(found)
+
+
+def _dlpack_code(dtype: np.dtype[np.generic]) -> int:
+    """kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool of dlpack.h."""
+    return {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}[dtype.kind]
