@@ -208,7 +208,7 @@ def test_a_stall_ends_the_job_where_it_is_told_to() -> None:
 
 def _stalled_for_good(hvd: Any) -> None:
     name = "late" if hvd.rank() == 0 else "another"
-    with pytest.raises(hvd.HorovodInternalError, match="(late|another)' has waited"):  # whichever was submitted first
+    with pytest.raises(hvd.HorovodInternalError, match=r"(late|another)' has waited"):  # whichever was submitted first
         hvd.allreduce(torch.ones(2), name=name)
 
 
