@@ -109,7 +109,7 @@ sass: $(VENV)/.installed ## the machine code of the GPU kernels: its rules, regi
 	$(PY) tools/sass.py $(ARGS)
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
-	$(PY) tools/docs.py docs
+	$(BIN)/python tools/docs.py docs
 	$(PY) tools/figures.py docs/images
 
 site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail

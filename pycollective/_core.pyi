@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'announcements', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_allreduce', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'announcements', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -425,9 +425,9 @@ def dtypes() -> list[str]:
     """
     Names of the element types.
     """
-def fast_allreduce(owner: type, method: typing.Any, signature: str) -> typing.Any:
+def fast_method(owner: type, method: typing.Any, number: typing.SupportsInt | typing.SupportsIndex, signature: str) -> typing.Any:
     """
-    A descriptor for the class `owner` that runs plain allreduces at once and others through `method`.
+    A descriptor for the class `owner` that runs plain calls of a collective at once and others through `method`.
     """
 def instruction_set() -> str:
     """
