@@ -100,6 +100,7 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imp
 	$(BIN)/python tools/imports.py
 	$(BIN)/python tools/includes.py
 	$(BIN)/python tools/collectives.py
+	$(BIN)/python tools/nonblocking.py --check
 	$(PY) tools/make_stubs.py --check
 
 stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
