@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+from pycollective.comm.backend import Work
 
 _Result = TypeVar("_Result")
-
-
-class Flight(Protocol):
-    """What is behind a handle: the core's Handle, or a future of the MPI rail."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until the call has completed."""
-        ...
-
-    def test(self) -> bool:
-        """Whether it has completed."""
-        ...
 
 
 class Handle(Generic[_Result]):
     """A nonblocking call. The arrays of the call must be left alone until it has completed."""
 
-    __slots__ = ("_flight", "_value")
+    __slots__ = ("_value", "_work")
 
-    def __init__(self, flight: Flight, value: _Result) -> None:
-        self._flight = flight
+    def __init__(self, work: Work, value: _Result) -> None:
+        self._work = work
         self._value = value
 
     def wait(self, timeout: float | None = None) -> None:
@@ -38,7 +28,7 @@ class Handle(Generic[_Result]):
             pycollective.TimeoutError: not completed yet; the handle can be waited for again.
             Exception: what the call raised.
         """
-        self._flight.wait(timeout)
+        self._work.wait(timeout)
 
     def test(self) -> bool:
         """Whether the call has completed, well or not. Does not block.
@@ -46,7 +36,7 @@ class Handle(Generic[_Result]):
         Returns:
             True once `wait` would return or raise at once.
         """
-        return self._flight.test()
+        return self._work.test()
 
     def result(self, timeout: float | None = None) -> _Result:
         """wait(), then what the blocking form returns.
@@ -60,5 +50,5 @@ class Handle(Generic[_Result]):
         Raises:
             Exception: as `wait`.
         """
-        self._flight.wait(timeout)
+        self._work.wait(timeout)
         return self._value

@@ -36,12 +36,12 @@ class Landing:
         if not self._into.writable:
             raise ValueError("out is read-only")
         self.copy = np.empty(self._into.count, host_arrays.numpy_dtype(self._into.dtype))
-        self._flight: Any = None
+        self._work: Any = None
         self._landed = False
 
-    def behind(self, flight: Any) -> Landing:
-        """Itself, as the flight of a nonblocking message."""
-        self._flight = flight
+    def behind(self, work: Any) -> Landing:
+        """Itself, as the work of a nonblocking message."""
+        self._work = work
         return self
 
     def finish(self) -> None:
@@ -52,12 +52,12 @@ class Landing:
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the message is in the device array."""
-        self._flight.wait(timeout)
+        self._work.wait(timeout)
         self.finish()
 
     def test(self) -> bool:
         """Whether the message is in the device array."""
-        if not self._flight.test():
+        if not self._work.test():
             return False
         self.wait()
         return True

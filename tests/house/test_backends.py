@@ -1,0 +1,46 @@
+"""Nobody asks a backend what it is: what the callers need to know is part of its interface."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "pycollective"
+BACKENDS = {
+    "HostTeam",
+    "HostsTeam",
+    "DeviceTeam",
+    "VirtualTeam",
+    "RailTeam",
+    "NcclTeam",
+    "HostCopies",
+    "GpuSide",
+    "Team",
+}
+
+
+def questions(source: str) -> list[int]:
+    """The lines in which isinstance or issubclass is asked about a backend."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("isinstance", "issubclass")
+            and len(node.args) == 2
+        ):
+            parts = list(ast.walk(node.args[1]))
+            asked = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+            asked |= {part.id for part in parts if isinstance(part, ast.Name)}
+            found += [node.lineno] if asked & BACKENDS else []
+    return found
+
+
+def test_the_search_finds_them() -> None:
+    assert questions("if isinstance(comm.backend, (HostsTeam, _core.Team)):\n    pass") == [1]
+    assert questions("isinstance(x, np.ndarray)") == []
+
+
+def test_no_backend_is_asked_for_its_type() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 100
+    assert {str(f.relative_to(PACKAGE)): lines for f in files if (lines := questions(f.read_text()))} == {}
