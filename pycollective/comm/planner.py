@@ -116,6 +116,19 @@ def _schedule_for(
     return schedule
 
 
+def keeps_small(topology: Any, collective: str, size: int, root: int | None, placement: Placement) -> bool:
+    """Whether the variant for small messages is used with this placement.
+
+    Where everybody overwrites what everybody reads, one-shot takes a detour through scratch, and two-shot does not. It
+    is taken instead where both have the same bits.
+    """
+    from pycollective.schedule import registry
+
+    if not placement.inplace or registry.info(topology).order != "rank":
+        return True
+    return schedule_for(topology, collective, size, root, placement, True).cells == 0
+
+
 def _is_ours(topology: Any) -> bool:
     return type(topology).__module__.startswith("pycollective.topologies")
 
@@ -177,9 +190,7 @@ class Planner:
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
         where = Placement[PLACEMENTS[placement]]
-        if small and where.inplace and registry.info(instance).order == "rank":  # both variants: the same bits
-            # Where everybody overwrites what everybody reads, one-shot takes a detour through scratch; two-shot not.
-            small = schedule_for(instance, program, self.size, rooted, where, True).cells == 0
+        small = small and keeps_small(instance, program, self.size, rooted, where)
         key = (instance, program, self.size, rooted, where, small)
         operator = resolve(op, dtype)
         return (_loaded(key, self.rank), registry.label(instance), _program_digest(key), *operator)

@@ -67,11 +67,8 @@ class DevicePlanner:
         return self._plan(signature, placement, negotiates)
 
     def takes_packets(self, signature: Signature) -> bool:
-        """Whether a call takes the low-latency path: the default topology's bits in one exchange.
-
-        There a rank reduces what all ranks have sent.
-        """
-        return signature.row.prefix == "none" and self._takes_packets(signature)
+        """Whether a call takes the low-latency path: the default topology's bits in one exchange."""
+        return self._takes_packets(signature)
 
 
 class _PlanMaker:
@@ -79,6 +76,8 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
+        if s.row.prefix != "none":  # there a rank reduces what all ranks have sent
+            return False
         from pycollective.schedule import registry
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
@@ -132,14 +131,12 @@ class _PlanMaker:
         }  # fmt: skip
 
     def _schedule(self, s: Signature, placement: int) -> Any:
-        from pycollective.schedule import registry
         from pycollective.schedule.schedule import Placement
 
         instance, small = choose(s.collective, s.topology, s.nbytes)
         rooted = s.root if s.row.rooted else None
         where = Placement[PLACEMENTS[placement]]
-        if where.inplace and small and registry.info(instance).order == "rank":
-            small = False  # both variants have the same bits, and two-shot needs no scratch in place
+        small = small and keeps_small(instance, s.row.program, self._size, rooted, where)
         return schedule_for(instance, s.row.program, self._size, rooted, where, small)
 
     def _compiled(self, s: Signature, placement: int) -> tuple[Any, ...]:
