@@ -40,6 +40,16 @@ class Dtype:
     extended: bool = False
     compiled: bool = True
 
+    @property
+    def typestr(self) -> str:
+        """Its name in the array interfaces of NumPy and CUDA; empty where they have none."""
+        if self.extended:
+            return ""
+        letter = {"boolean": "b", "signed_integer": "i", "unsigned_integer": "u", "real": "f", "complex": "c"}[
+            self.kind
+        ]
+        return f"{'|' if self.itemsize == 1 else '<'}{letter}{self.itemsize}"
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -100,7 +110,7 @@ OPERATORS: dict[str, Operator] = {row.name: row for row in (
 
 
 def header() -> str:
-    """The tables as the X macros that csrc/dtype/table.h and csrc/bindings/dlpack.h use."""
+    """The tables as the X macros that csrc/dtype/table.h and csrc/bindings use."""
     head = ["// Generated from pycollective/dtypes.py; do not edit.", "#pragma once"]
     return "\n".join([*head, *_macros(), "", ""])
 
@@ -109,9 +119,10 @@ def _macros() -> Iterator[str]:
     yield "\n// X(name, C++ type, kind)"
     yield "#define PC_DTYPES(X) \\"
     yield from (f"  X({_enumerator(row)}, {row.stored_as}, {row.kind}) \\" for row in DTYPES.values())
-    yield "\n// X(name, bytes, DLPack's type code)"
-    yield "#define PC_DLPACK_TYPES(X) \\"
-    yield from (f"  X({_enumerator(row)}, {row.itemsize}, {row.dlpack}) \\" for row in DTYPES.values())
+    yield "\n// X(name, bytes, DLPack's type code, name in the array interfaces)"
+    yield "#define PC_EXCHANGED_TYPES(X) \\"
+    for row in DTYPES.values():
+        yield f'  X({_enumerator(row)}, {row.itemsize}, {row.dlpack}, "{row.typestr}") \\'
     yield "\n// X(name, functor in operators.h, kinds it takes, what it computes)"
     yield "#define PC_OPERATORS(X) \\"
     for one in OPERATORS.values():

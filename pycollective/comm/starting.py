@@ -82,7 +82,7 @@ class Starting(ABC):
                 raise TypeError("x is missing")
             out = arrays.new_like(call.x, call.shape)
             if not _ROWS[call.kind].has_result(self.rank):
-                out[...] = 0
+                arrays.clear(out)
         source = None if call.x is None else arrays.strided(call.x)  # packed when the call's turn has come
         target = None if out is None else arrays.writable(out)
         before, after = options.get("prescale"), options.get("postscale")

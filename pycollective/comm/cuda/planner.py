@@ -17,6 +17,7 @@ from pycollective.settings import TABLE
 INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4
 """Placement bits, as in the core."""
 MOST_PLANS = 4096
+_PACKET_BYTES = 8  # of data in a packet of the low-latency path: one element must fit
 _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
 
 
@@ -72,7 +73,7 @@ class DevicePlanner:
 
         There a rank reduces what all ranks have sent.
         """
-        if signature.row.prefix != "none":
+        if signature.row.prefix != "none" or ITEMSIZE[signature.dtype] > _PACKET_BYTES:
             return False
         found = self._packets_take.get(signature)
         if found is None:
