@@ -33,7 +33,8 @@ else()
   add_library(pc_cuda STATIC
     csrc/base/cuda_error.cpp
     csrc/executor/cuda/custom.cpp
-    csrc/executor/cuda/kernels_integers.cu
+    csrc/executor/cuda/kernels_complex.cu
+  csrc/executor/cuda/kernels_integers.cu
     csrc/executor/cuda/kernels_reals.cu
     csrc/executor/cuda/kernels_scaled_integers.cu
     csrc/executor/cuda/kernels_small_reals.cu

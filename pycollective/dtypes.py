@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real"]
-Taken = Literal["bool", "integer", "real"]
+Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real", "complex"]
+Taken = Literal["bool", "integer", "real", "complex"]
 """Kinds of elements, as operators tell them apart."""
 
 
@@ -68,7 +68,7 @@ class Operator:
     meaning: str
 
 
-_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 
 # fmt: off
 DTYPES: dict[str, Dtype] = {row.name: row for row in (
@@ -87,13 +87,16 @@ DTYPES: dict[str, Dtype] = {row.name: row for row in (
     Dtype("float64", 8, "real", "double", _FLOAT),
     Dtype("float8_e4m3fn", 1, "real", "::pc::float8_e4m3fn", 10, extended=True, compiled=False),
     Dtype("float8_e5m2", 1, "real", "::pc::float8_e5m2", 12, extended=True, compiled=False),
+    Dtype("float8_e8m0fnu", 1, "real", "::pc::float8_e8m0fnu", 14, extended=True, compiled=False),
+    Dtype("complex64", 8, "complex", "::pc::complex64", _COMPLEX, compiled=False),
+    Dtype("complex128", 16, "complex", "::pc::complex128", _COMPLEX, compiled=False),
 )}
 """Every element type that collectives take, by name; their order gives their numbers in the core."""
 
 OPERATORS: dict[str, Operator] = {row.name: row for row in (
-    Operator("sum", "Sum", ("bool", "integer", "real"), "a + b (logical or for bool)"),
-    Operator("avg", "Sum", ("integer", "real"), "the sum divided by the number of ranks"),
-    Operator("prod", "Product", ("bool", "integer", "real"), "a * b (logical and for bool)"),
+    Operator("sum", "Sum", ("bool", "integer", "real", "complex"), "a + b (logical or for bool)"),
+    Operator("avg", "Sum", ("integer", "real", "complex"), "the sum divided by the number of ranks"),
+    Operator("prod", "Product", ("bool", "integer", "real", "complex"), "a * b (logical and for bool)"),
     Operator("min", "Minimum", ("bool", "integer", "real"), "the smaller; NaN wins"),
     Operator("max", "Maximum", ("bool", "integer", "real"), "the larger; NaN wins"),
     Operator("band", "BitAnd", ("bool", "integer"), "bitwise and"),
