@@ -31,9 +31,9 @@ function(pc_embed_custom_programs target)
     add_custom_command(
       OUTPUT ${program}
       COMMAND ${CMAKE_CUDA_COMPILER} ${host} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${warnings}
-        -I${PROJECT_SOURCE_DIR}/csrc -DPC_ELEMENT=${element} -gencode arch=compute_${oldest},code=lto_${oldest}
+        -I${PROJECT_SOURCE_DIR}/csrc -I${PC_GENERATED_FOLDER} -DPC_ELEMENT=${element} -gencode arch=compute_${oldest},code=lto_${oldest}
         -dc -fatbin -MD -MF ${program}.d -MT ${program} -o ${program} ${source}
-      DEPENDS ${source}
+      DEPENDS ${source} ${PC_GENERATED}
       DEPFILE ${program}.d
       COMMENT "LTO-IR of the kernels for a user's operator on ${type}"
       VERBATIM)
