@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real"]
-Taken = Literal["bool", "integer", "real"]
+Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real", "complex"]
+Taken = Literal["bool", "integer", "real", "complex"]
 """Kinds of elements, as operators tell them apart."""
 
 
@@ -40,6 +40,16 @@ class Dtype:
     extended: bool = False
     compiled: bool = True
 
+    @property
+    def typestr(self) -> str:
+        """Its name in the array interfaces of NumPy and CUDA; empty where they have none."""
+        if self.extended:
+            return ""
+        letter = {"boolean": "b", "signed_integer": "i", "unsigned_integer": "u", "real": "f", "complex": "c"}[
+            self.kind
+        ]
+        return f"{'|' if self.itemsize == 1 else '<'}{letter}{self.itemsize}"
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -58,7 +68,7 @@ class Operator:
     meaning: str
 
 
-_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 
 # fmt: off
 DTYPES: dict[str, Dtype] = {row.name: row for row in (
@@ -77,13 +87,16 @@ DTYPES: dict[str, Dtype] = {row.name: row for row in (
     Dtype("float64", 8, "real", "double", _FLOAT),
     Dtype("float8_e4m3fn", 1, "real", "::pc::float8_e4m3fn", 10, extended=True, compiled=False),
     Dtype("float8_e5m2", 1, "real", "::pc::float8_e5m2", 12, extended=True, compiled=False),
+    Dtype("float8_e8m0fnu", 1, "real", "::pc::float8_e8m0fnu", 14, extended=True, compiled=False),
+    Dtype("complex64", 8, "complex", "::pc::complex64", _COMPLEX, compiled=False),
+    Dtype("complex128", 16, "complex", "::pc::complex128", _COMPLEX, compiled=False),
 )}
 """Every element type that collectives take, by name; their order gives their numbers in the core."""
 
 OPERATORS: dict[str, Operator] = {row.name: row for row in (
-    Operator("sum", "Sum", ("bool", "integer", "real"), "a + b (logical or for bool)"),
-    Operator("avg", "Sum", ("integer", "real"), "the sum divided by the number of ranks"),
-    Operator("prod", "Product", ("bool", "integer", "real"), "a * b (logical and for bool)"),
+    Operator("sum", "Sum", ("bool", "integer", "real", "complex"), "a + b (logical or for bool)"),
+    Operator("avg", "Sum", ("integer", "real", "complex"), "the sum divided by the number of ranks"),
+    Operator("prod", "Product", ("bool", "integer", "real", "complex"), "a * b (logical and for bool)"),
     Operator("min", "Minimum", ("bool", "integer", "real"), "the smaller; NaN wins"),
     Operator("max", "Maximum", ("bool", "integer", "real"), "the larger; NaN wins"),
     Operator("band", "BitAnd", ("bool", "integer"), "bitwise and"),
@@ -100,7 +113,7 @@ OPERATORS: dict[str, Operator] = {row.name: row for row in (
 
 
 def header() -> str:
-    """The tables as the X macros that csrc/dtype/table.h and csrc/bindings/dlpack.h use."""
+    """The tables as the X macros that csrc/dtype/table.h and csrc/bindings use."""
     head = ["// Generated from pycollective/dtypes.py; do not edit.", "#pragma once"]
     return "\n".join([*head, *_macros(), "", ""])
 
@@ -109,9 +122,10 @@ def _macros() -> Iterator[str]:
     yield "\n// X(name, C++ type, kind)"
     yield "#define PC_DTYPES(X) \\"
     yield from (f"  X({_enumerator(row)}, {row.stored_as}, {row.kind}) \\" for row in DTYPES.values())
-    yield "\n// X(name, bytes, DLPack's type code)"
-    yield "#define PC_DLPACK_TYPES(X) \\"
-    yield from (f"  X({_enumerator(row)}, {row.itemsize}, {row.dlpack}) \\" for row in DTYPES.values())
+    yield "\n// X(name, bytes, DLPack's type code, name in the array interfaces)"
+    yield "#define PC_EXCHANGED_TYPES(X) \\"
+    for row in DTYPES.values():
+        yield f'  X({_enumerator(row)}, {row.itemsize}, {row.dlpack}, "{row.typestr}") \\'
     yield "\n// X(name, functor in operators.h, kinds it takes, what it computes)"
     yield "#define PC_OPERATORS(X) \\"
     for one in OPERATORS.values():

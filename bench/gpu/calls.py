@@ -6,7 +6,7 @@ from typing import Any
 
 from pycollective.comm import request
 from pycollective.comm.cuda.virtual import VirtualWorld
-from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
+from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
 from pycollective.schedule.schedule import Placement, Schedule
 
 from .buffers import Buffers
@@ -64,9 +64,8 @@ class Ours:
             return 0
         instance, small = choose(self.collective, self.topology, nbytes)
         where = Placement[PLACEMENTS[self.plan.placement]]
-        if small and where.inplace:
-            small = False
         root = 0 if self.collective == "broadcast" else None
+        small = small and keeps_small(instance, self.collective, self._world.size, root, where)
         return moved(schedule_for(instance, self.collective, self._world.size, root, where, small), nbytes)
 
 

@@ -69,8 +69,8 @@ struct TypeRow {
   Dtype dtype;
 };
 inline constexpr TypeRow kTypes[] = {
-#define PC_ROW(name, bytes, code) {code, 8 * bytes, Dtype::name},
-    PC_DLPACK_TYPES(PC_ROW)
+#define PC_ROW(name, bytes, code, typestr) {code, 8 * bytes, Dtype::name},
+    PC_EXCHANGED_TYPES(PC_ROW)
 #undef PC_ROW
 };
 

@@ -70,6 +70,28 @@ struct SmallFloat {
   }
 };
 
+// Powers of two from 2^-127 to 2^127, and NaN: OCP's format of scales.  As ml_dtypes converts: to the nearest, ties up;
+// whatever lies between the two smallest goes up; zero, what is negative and what is too large become NaN.
+struct E8M0FNU {
+  static constexpr int32_t nan = 0xff, smallest = 0x400000;  // 2^-127: subnormal as a float
+
+  template <class Lane = One>
+  static PC_FN typename Lane::Float decode(typename Lane::Int bits) {
+    using Int = typename Lane::Int;
+    const Int finite = bits == 0 ? Int{} + smallest : bits << 23;
+    return std::bit_cast<typename Lane::Float>(bits == nan ? Int{} + 0x7fc00000 : finite);
+  }
+
+  template <class Lane = One>
+  static PC_FN typename Lane::Int encode(typename Lane::Float value) {
+    using Int = typename Lane::Int;
+    const Int word = std::bit_cast<Int>(value);
+    const Int rounded = (((word & INT32_MAX) >> 22) + 1) >> 1;
+    const Int finite = word <= smallest ? Int{} : rounded;
+    return ((word <= 0) | (word > 0x7f3fffff)) ? Int{} + nan : finite;
+  }
+};
+
 using Half = SmallFloat<5, 10, false>;
 using E4M3FN = SmallFloat<4, 3, true>;
 using E5M2 = SmallFloat<5, 2, false>;
@@ -88,6 +110,9 @@ using E5M2 = SmallFloat<5, 2, false>;
 [[maybe_unused]] PC_FN void from_float(float f, float16& v) { v.bits = static_cast<uint16_t>(Half::encode(f)); }
 [[maybe_unused]] PC_FN void from_float(float f, float8_e4m3fn& v) { v.bits = static_cast<uint8_t>(E4M3FN::encode(f)); }
 [[maybe_unused]] PC_FN void from_float(float f, float8_e5m2& v) { v.bits = static_cast<uint8_t>(E5M2::encode(f)); }
+[[maybe_unused]] PC_FN void from_float(float f, float8_e8m0fnu& v) {
+  v.bits = static_cast<uint8_t>(E8M0FNU::encode(f));
+}
 
 // A 64-bit integer, toward zero.  Below zero an unsigned one wraps around; what 64 bits cannot hold becomes the nearest
 // that they can, NaN 0.  A plain cast leaves these to the processor, and to which of its instructions are used.

@@ -16,6 +16,7 @@ namespace {
 template <class T> constexpr bool is_converted = false;
 template <> inline constexpr bool is_converted<float8_e4m3fn> = true;
 template <> inline constexpr bool is_converted<float8_e5m2> = true;
+template <> inline constexpr bool is_converted<float8_e8m0fnu> = true;
 #if !defined(__F16C__)
 template <> inline constexpr bool is_converted<float16> = true;
 #endif
@@ -23,6 +24,7 @@ template <> inline constexpr bool is_converted<float16> = true;
 template <class T> struct FormatOf;
 template <> struct FormatOf<float8_e4m3fn> { using type = E4M3FN; };
 template <> struct FormatOf<float8_e5m2> { using type = E5M2; };
+template <> struct FormatOf<float8_e8m0fnu> { using type = E8M0FNU; };
 template <> struct FormatOf<float16> { using type = Half; };
 
 constexpr size_t kStretch = 512;  // elements: the buffers of a call stay in the first-level cache

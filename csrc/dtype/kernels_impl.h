@@ -164,6 +164,27 @@ constexpr Combine combine_reals() {
   else return combine<T, Op, Scaled>;
 }
 
+template <class Real, class Op, bool Scaled>
+void combine_complex(const Block& b) {
+  using T = Complex<Real>;
+  if constexpr (std::is_same_v<Op, Sum>) {  // part by part
+    Block parts = b;
+    parts.count *= 2;
+    return combine<Real, Op, Scaled>(parts);
+  }
+  for (size_t i = 0; i < b.count; ++i) {
+    T acc{};
+    for (int s = 0; s < b.k; ++s) {
+      T v = static_cast<const T*>(b.sources[s])[i];
+      if (Scaled && b.initial[s]) v = v * static_cast<Real>(b.scaling->prescale);
+      acc = s == 0 ? Op::first(v) : Op::apply(acc, v);
+    }
+    if (Scaled && b.complete)
+      acc = acc / static_cast<Real>(b.scaling->divisor) * static_cast<Real>(b.scaling->postscale);
+    for (int d = 0; d < b.m; ++d) static_cast<T*>(b.targets[d])[i] = acc;
+  }
+}
+
 template <class T, class Op, Kind kind, bool taken, bool scalable>
 constexpr Kernel make_kernel() {
   Kernel kernel;
@@ -175,6 +196,10 @@ constexpr Kernel make_kernel() {
     kernel.normalises = Op::normalises;
     kernel.plain = combine_reals<T, Op, false>();
     if constexpr (scalable) kernel.scaled = combine_reals<T, Op, true>();
+  } else if constexpr (kind == Kind::complex) {
+    using Real = decltype(T::real);
+    kernel.plain = combine_complex<Real, Op, false>;
+    kernel.scaled = combine_complex<Real, Op, true>;
   } else {
     kernel.normalises = Op::normalises;
     kernel.plain = combine_integers<T, Op>();

@@ -3,9 +3,27 @@
 #pragma once
 
 #include "base/target.h"
+#include "dtype/table.h"
 
 namespace pc {
 namespace {
+
+template <class Real>
+PC_FN Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
+  return {a.real + b.real, a.imaginary + b.imaginary};
+}
+template <class Real>
+PC_FN Complex<Real> operator*(Complex<Real> a, Complex<Real> b) {  // as NumPy has it: no care for infinities
+  return {a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
+}
+template <class Real>
+PC_FN Complex<Real> operator*(Complex<Real> a, Real factor) {
+  return {a.real * factor, a.imaginary * factor};
+}
+template <class Real>
+PC_FN Complex<Real> operator/(Complex<Real> a, Real divisor) {
+  return {a.real / divisor, a.imaginary / divisor};
+}
 
 template <class V>
 PC_FN V one() {

@@ -9,14 +9,18 @@
 
 namespace pc {
 
-enum class Kind : uint8_t { boolean, signed_integer, unsigned_integer, real };
+enum class Kind : uint8_t { boolean, signed_integer, unsigned_integer, real, complex };
 
 // Storage of the 16- and 8-bit floating-point types; arithmetic happens in float.
 struct float16 { uint16_t bits; };
 struct bfloat16 { uint16_t bits; };
 struct float8_e4m3fn { uint8_t bits; };
 struct float8_e5m2 { uint8_t bits; };
+struct float8_e8m0fnu { uint8_t bits; };
 struct boolean { uint8_t bits; };
+template <class Real> struct Complex { Real real, imaginary; };
+using complex64 = Complex<float>;
+using complex128 = Complex<double>;
 
 enum class Dtype : uint8_t {
 #define PC_ENUM(name, type, kind) name,
@@ -26,7 +30,7 @@ enum class Dtype : uint8_t {
 };
 
 // Which kinds of element an operator takes.
-enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_all = 7 };
+enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_complex = 8, takes_all = 15 };
 
 enum class Operator : uint8_t {
 #define PC_ENUM(name, functor, takes, meaning) name,
@@ -37,7 +41,12 @@ enum class Operator : uint8_t {
 };
 
 constexpr uint8_t taken_kind(Kind kind) {
-  return kind == Kind::boolean ? takes_bool : kind == Kind::real ? takes_real : takes_integer;
+  switch (kind) {
+    case Kind::boolean: return takes_bool;
+    case Kind::real: return takes_real;
+    case Kind::complex: return takes_complex;
+    default: return takes_integer;
+  }
 }
 
 constexpr Kind kind_of(Dtype dtype) {

@@ -202,8 +202,16 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
     return np.empty(shape, np.asarray(x).dtype)
 
 
+def clear(x: Any) -> None:
+    """Fill an array that `new_like` has made with zeros: with bytes of 0 where the type has no zero."""
+    if isinstance(x, np.ndarray):
+        x.reshape(-1).view(np.uint8)[:] = 0
+    else:
+        x[...] = 0
+
+
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """A numpy.dtype from anything that names one: also "bfloat16", "float8_e4m3fn", "float8_e5m2" and torch's types.
+    """A numpy.dtype from anything that names one: also "bfloat16", the 8-bit floats of ml_dtypes and torch's types.
 
     Raises:
         TypeError: no element type that a collective takes.

@@ -165,7 +165,7 @@ class Communicator(Nonblocking):
 
         Args:
             shape: a number of elements, or the extents; the same on all ranks.
-            dtype: element type, also "bfloat16", "float8_e4m3fn", "float8_e5m2" and torch's; the same on all ranks.
+            dtype: element type, also "bfloat16", "float8_e4m3fn" and torch's; the same on all ranks.
             device: None for CPU memory; a GPU for its memory.
 
         Returns:

@@ -26,12 +26,7 @@ from pycollective.schedule.collectives import CALLS, Collective
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_AS_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
-    1: np.uint8,
-    2: np.uint16,
-    4: np.uint32,
-    8: np.uint64,
-}
+_AS_MOVED: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 WHOLE_BYTES = 32 << 10
 """Of all ranks' arrays together: up to here every rank gets them whole, in one message instead of two."""
 
@@ -281,9 +276,9 @@ def _flat(array: Array | None) -> Array:
 
 
 def _raw(array: Array | None) -> Array:
-    """The elements as unsigned integers of their width: MPI only moves them, and lacks small floats."""
+    """The elements as others of their width, unsigned integers mostly: MPI only moves them, and lacks small floats."""
     flat = _flat(array)
-    return flat.view(_AS_UNSIGNED[flat.dtype.itemsize])
+    return flat.view(_AS_MOVED[flat.dtype.itemsize])
 
 
 def _apart(one: Array, other: Array) -> Array:

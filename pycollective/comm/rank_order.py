@@ -46,7 +46,7 @@ def _work_dtype(dtype: np.dtype[Any], scale: tuple[float, float]) -> np.dtype[An
         return dtype
     if dtype.kind in "iu":
         return np.dtype(np.int64 if dtype.kind == "i" else np.uint64) if scale != (1.0, 1.0) else dtype
-    return dtype if dtype in (np.float32, np.float64) else np.dtype(np.float32)
+    return dtype if dtype.kind == "c" or dtype in (np.float32, np.float64) else np.dtype(np.float32)
 
 
 def _scaled(x: Array, work: np.dtype[Any], factor: float) -> Array:

@@ -255,7 +255,7 @@ def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> N
 
 def _fill_with_zeros(request: CallRequest) -> None:
     if request.device is None:
-        request.result[...] = 0
+        arrays.clear(request.result)
     elif request.out.count:
         from pycollective.comm.cuda.arrays import fill_with_zeros
 

@@ -9,12 +9,14 @@ import numpy as np
 
 from core.reference import Array, reference
 from pycollective import Communicator, local_world
-from pycollective.schedule import registry
+from pycollective.schedule import COLLECTIVES, registry
 
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
 MOVING = ("broadcast", "allgather", "gather", "scatter", "alltoall")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 PLACES = ("plain", "window", "view", "unaligned")
+TOPOLOGIES_OF = {name: [row.name for row in registry.describe() if name in row.collectives] for name in COLLECTIVES}
+"""By collective: the topologies that have it."""
 
 Part = Callable[[Communicator], Any]
 

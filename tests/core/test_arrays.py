@@ -158,7 +158,7 @@ def test_the_engine_refuses_them_too() -> None:
     on_two(body)
 
 
-@pytest.mark.parametrize("dtype", ["object", ">f4", "f4,i4", "M8[s]", "S3", "U3", "complex64", "longdouble", "V8"])
+@pytest.mark.parametrize("dtype", ["object", ">f4", "f4,i4", "M8[s]", "S3", "U3", "clongdouble", "longdouble", "V8"])
 def test_element_types_that_are_refused(dtype: str) -> None:
     def body(comm: Communicator) -> None:
         for x in (np.zeros(2, dtype), np.zeros((2, 2), dtype)[:, 0]):
@@ -230,8 +230,6 @@ def test_what_dlpack_refuses() -> None:
         assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # to read it is allowed
         with pytest.raises(ValueError, match="contiguous"):
             comm.allreduce(np.ones(6), out=Exporter(np.zeros((6, 2))[:, 0]))
-        with pytest.raises(TypeError, match="element type"):
-            comm.allreduce(Exporter(np.zeros(3, complex)))
         comm.barrier()
 
     on_two(body)

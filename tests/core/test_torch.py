@@ -136,8 +136,8 @@ def test_strides_and_shapes() -> None:
     local_world(2).run(body)
 
 
-@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor", "ignore:ComplexHalf support")
+@pytest.mark.parametrize("dtype", ["complex32"])
 def test_types_that_no_collective_takes(dtype: str) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 

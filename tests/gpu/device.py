@@ -20,6 +20,10 @@ def data(seed: int, shape: int | tuple[int, ...], dtype: str = "float32") -> np.
     random = np.random.default_rng(100 + seed)
     if dtype == "bool":
         return random.random(shape) < 0.5
+    if dtype == "float8_e8m0fnu":  # powers of two
+        return (2.0 ** random.integers(-4, 5, shape)).astype(numpy_dtype(dtype))
+    if dtype.startswith("complex"):
+        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
     if np.issubdtype(numpy_dtype(dtype), np.integer):
         return random.integers(0, 5, shape).astype(dtype)
     return random.standard_normal(shape).astype(numpy_dtype(dtype))

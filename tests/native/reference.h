@@ -82,6 +82,21 @@ template <> struct Meaning<float16> : SmallMeaning<float16> {};
 template <> struct Meaning<bfloat16> : SmallMeaning<bfloat16> {};
 template <> struct Meaning<float8_e4m3fn> : SmallMeaning<float8_e4m3fn> {};
 template <> struct Meaning<float8_e5m2> : SmallMeaning<float8_e5m2> {};
+// Powers of two: to the nearest, ties up; what is not above zero and what is too large become NaN.
+template <> struct Meaning<float8_e8m0fnu> {
+  using Accumulator = float;
+  static float load(float8_e8m0fnu v) {
+    return v.bits == 0xff ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, v.bits - 127);
+  }
+  static float8_e8m0fnu store(float v) {
+    if (!(v > 0) || std::isinf(v)) return {0xff};
+    if (v > std::ldexp(1.0f, -127) && v < std::ldexp(1.0f, -126)) return {1};  // up, also below the middle
+    int exponent = 0;
+    const double fraction = std::frexp(static_cast<double>(v), &exponent);  // 0.5 to 1
+    const int power = exponent - (fraction < 0.75 ? 1 : 0) + 127;
+    return {static_cast<uint8_t>(std::clamp(power, 0, 0xff))};
+  }
+};
 template <> struct Meaning<boolean> {
   using Accumulator = bool;
   static bool load(boolean v) { return v.bits != 0; }

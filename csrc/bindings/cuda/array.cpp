@@ -151,10 +151,13 @@ py::capsule to_dlpack(const py::object& self, const py::object&, const py::objec
 }
 
 py::dict array_interface(const DeviceArray& a) {
-  constexpr const char* kinds[] = {"|b1", "|i1", "<i2",   "<i4", "<i8", "|u1",   "<u2",  "<u4",
-                                   "<u8", "<f2", nullptr, "<f4", "<f8", nullptr, nullptr};
+  constexpr const char* kinds[] = {
+#define PC_TYPESTR(name, bytes, code, typestr) typestr,
+      PC_EXCHANGED_TYPES(PC_TYPESTR)
+#undef PC_TYPESTR
+  };
   const char* kind = kinds[static_cast<size_t>(a.dtype)];
-  if (kind == nullptr)
+  if (*kind == '\0')
     throw py::attribute_error(std::string("the CUDA array interface has no word for ") + name_of(a.dtype) +
                               "; use DLPack");
   py::dict made;

@@ -230,6 +230,7 @@ PC_FN void copy_block(const Operands& o, int64_t count, int32_t element, bool al
     case 1: return copy_block_of<uint8_t>(o, count, alike, t);
     case 2: return copy_block_of<uint16_t>(o, count, alike, t);
     case 4: return copy_block_of<uint32_t>(o, count, alike, t);
+    case 16: return copy_block_of<uint64_t>(o, 2 * count, alike, t);  // may lie at any multiple of 8
     default: return copy_block_of<uint64_t>(o, count, alike, t);
   }
 }

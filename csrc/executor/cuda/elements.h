@@ -23,15 +23,20 @@ constexpr Kind kind_of() {
 #undef PC_KIND
 }
 
+template <class T> constexpr bool has_factors = kind_of<T>() == Kind::real || kind_of<T>() == Kind::complex;
+template <class T> struct RealOf { using type = T; };
+template <class Real> struct RealOf<Complex<Real>> { using type = Real; };
+
 // 16- and 8-bit floating-point types are reduced in float and rounded once; the rest in their own type.
 template <class T>
-using Accumulator = std::conditional_t<std::is_class_v<T>, float, T>;
+using Accumulator = std::conditional_t<std::is_class_v<T> && kind_of<T>() != Kind::complex, float, T>;
 
 template <class T>
 PC_FN Accumulator<T> widen(T v) {
   if constexpr (std::is_same_v<T, bfloat16>) return to_float(v);
   else if constexpr (std::is_same_v<T, float8_e4m3fn>) return E4M3FN::decode(v.bits);
   else if constexpr (std::is_same_v<T, float8_e5m2>) return E5M2::decode(v.bits);
+  else if constexpr (std::is_same_v<T, float8_e8m0fnu>) return E8M0FNU::decode(v.bits);
 #if defined(__CUDACC__)
   else if constexpr (std::is_same_v<T, float16>) return __half2float(__ushort_as_half(v.bits));
 #else
@@ -47,7 +52,7 @@ PC_FN T narrow(Accumulator<T> a) {
   else if constexpr (std::is_same_v<T, float16>) return {__half_as_ushort(__float2half_rn(a))};
   else
 #endif
-      if constexpr (std::is_class_v<T>) {
+      if constexpr (!std::is_same_v<T, Accumulator<T>>) {
     T v;
     from_float(a, v);
     return v;
@@ -73,9 +78,12 @@ struct Chosen {
   PC_FN explicit Chosen(int32_t number) : op(number) {}
   template <class A>
   PC_FN A first(A a) const {
-    if constexpr (Arithmetic) return a;
-    const bool logical = op == static_cast<int32_t>(Operator::land) || op == static_cast<int32_t>(Operator::lor);
-    return logical ? Logical::first(a) : a;
+    if constexpr (Arithmetic || kind_of<T>() == Kind::complex) {
+      return a;
+    } else {
+      const bool logical = op == static_cast<int32_t>(Operator::land) || op == static_cast<int32_t>(Operator::lor);
+      return logical ? Logical::first(a) : a;
+    }
   }
   template <class A>
   PC_FN A apply(A a, A b) const {
@@ -119,19 +127,21 @@ struct Elements {
   static constexpr bool light = Op::light && sizeof(T) > 1;
   using Element = T;
   using A = Accumulator<T>;
+  using Factor = typename RealOf<A>::type;
   Op op;
   ScaleFactors scaling;
   PC_FN Elements(int32_t number, const ScaleFactors& factors) : op(number), scaling(factors) {}
 
   PC_FN A load(T v, bool initial) const {
-    if constexpr (kind_of<T>() == Kind::real) {
-      if (scaling.active != 0 && initial) return widen(v) * static_cast<A>(scaling.prescale);
+    if constexpr (has_factors<T>) {
+      if (scaling.active != 0 && initial) return widen(v) * static_cast<Factor>(scaling.prescale);
     }
     return widen(v);
   }
   PC_FN T store(A a, bool complete) const {
-    if constexpr (kind_of<T>() == Kind::real) {
-      if (scaling.active != 0 && complete) a = a / static_cast<A>(scaling.divisor) * static_cast<A>(scaling.postscale);
+    if constexpr (has_factors<T>) {
+      if (scaling.active != 0 && complete)
+        a = a / static_cast<Factor>(scaling.divisor) * static_cast<Factor>(scaling.postscale);
     }
     return narrow<T>(a);
   }

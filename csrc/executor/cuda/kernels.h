@@ -17,6 +17,7 @@ struct Kernels {
 
 Kernels kernels_of_reals(Dtype dtype, Operator op);
 Kernels kernels_of_small_reals(Dtype dtype, Operator op);
+Kernels kernels_of_complex(Dtype dtype);
 Kernels kernels_of_integers(Dtype dtype);
 Kernels kernels_of_scaled_integers(Dtype dtype);
 
@@ -42,6 +43,7 @@ inline Operator on_booleans(Operator op) {
 inline Kernels kernels_for(Dtype dtype, Operator op, bool scaled) {
   switch (kind_of(dtype)) {
     case Kind::boolean: return kernels_of_integers(Dtype::uint8);
+    case Kind::complex: return kernels_of_complex(dtype);
     case Kind::real: return size_of(dtype) < 4 ? kernels_of_small_reals(dtype, op) : kernels_of_reals(dtype, op);
     default: return scaled ? kernels_of_scaled_integers(dtype) : kernels_of_integers(dtype);
   }

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads, 1) run_low_latency(const __grid_cons
 
 template <class E>
 Kernels kernels_with() {
-  return {run_schedule<E>, run_low_latency<E>};
+  if constexpr (sizeof(typename E::Element) > kPacketBytes) return {run_schedule<E>, nullptr};  // no packet holds one
+  else return {run_schedule<E>, run_low_latency<E>};
 }
 
 // The sum, which training spends its time with, has kernels of its own.

@@ -20,11 +20,7 @@ from typing import Any
 from pycollective.comm.cuda.runtime import load
 from pycollective.dtypes import DTYPES
 
-_TYPESTR = {
-    "b1": "bool",
-    **{f"{kind}{size}": f"{name}{8 * size}" for kind, name in (("i", "int"), ("u", "uint")) for size in (1, 2, 4, 8)},
-    **{f"f{size}": f"float{8 * size}" for size in (2, 4, 8)},
-}
+_TYPESTR = {row.typestr[1:]: name for name, row in DTYPES.items() if row.typestr}
 _LEGACY = 1  # the legacy default stream, as CUDA, DLPack and the array interface name it
 ITEMSIZE = {name: row.itemsize for name, row in DTYPES.items()}
 """Bytes of an element."""

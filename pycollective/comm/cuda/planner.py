@@ -11,7 +11,7 @@ from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.operators import NAMES as OPERATORS
 from pycollective.comm.operators import Op
-from pycollective.comm.planner import PLACEMENTS, choose, schedule_for
+from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
 from pycollective.comm.segments import setting
 from pycollective.settings import TABLE
 
@@ -19,6 +19,7 @@ INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4
 """Placement bits, as in the core."""
 MOST_PLANS = 4096
 PLAN_BYTES = 4 << 20
+_PACKET_BYTES = 8  # of data in a packet of the low-latency path: one element must fit
 _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
 
 
@@ -76,7 +77,7 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
-        if s.row.prefix != "none":  # there a rank reduces what all ranks have sent
+        if s.row.prefix != "none" or ITEMSIZE[s.dtype] > _PACKET_BYTES:  # there a rank reduces what all have sent
             return False
         from pycollective.schedule import registry
 

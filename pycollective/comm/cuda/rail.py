@@ -23,6 +23,7 @@ from pycollective.comm.cuda.signature import UNSCALED, Signature, seconds, sign
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.request import CallRequest
 from pycollective.comm.rows import split_rows
+from pycollective.dtypes import DTYPES
 from pycollective.errors import CommunicatorError
 
 TILE_BYTES = 16 << 20
@@ -136,8 +137,8 @@ def _can_stage(s: Signature) -> bool:
     """Whether both parts of an allreduce have its operator, and the parts make up the whole."""
     if s.collective != "allreduce" or not isinstance(s.op, str) or s.op not in _IN_STAGES:
         return False
-    if s.dtype in ("bool", "int16", "uint16", "float8_e4m3fn", "float8_e5m2"):
-        return False
+    if s.dtype in ("bool", "int16", "uint16") or DTYPES[s.dtype].kind == "complex" or s.dtype.startswith("float8"):
+        return False  # NCCL does not reduce it, or not everywhere
     if s.op == "avg" and "int" in s.dtype:
         return False  # would be rounded twice
     return s.scale == (1.0, 1.0) or (s.op in ("sum", "avg") and "int" not in s.dtype)
