@@ -55,8 +55,6 @@ ALLOWED: dict[str, set[str]] = {
     "pycollective/cli/simulate.py": {"reduce"},
     "csrc/engine/timeline.cpp": {"reduce"},
     # The path of small allreduces, and the engine's fused ones.
-    "csrc/bindings/team_call.cpp": {"allreduce"},
-    "csrc/bindings/fast_path.cpp": {"allreduce"},
     "csrc/bindings/engine.cpp": {"allreduce"},
     "csrc/engine/engine.cpp": {"allreduce"},
     "csrc/engine/signature.h": {"allreduce"},

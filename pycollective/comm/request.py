@@ -236,7 +236,9 @@ def read(
 
 def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> None:
     from pycollective.comm.cuda import arrays as device_arrays
+    from pycollective.comm.cuda.runtime import load
 
+    load()  # raises where there is no GPU path
     x, out = request.x, request.out
     for what, array in (("x", x), ("out", out)):
         if array is not None and not arrays.on_device(array):

@@ -60,11 +60,19 @@ class Averaging:
         raise NotImplementedError
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """The state as (what JSON can say, what is kept -> parameter's name -> array)."""
+        """The state in two parts, for a checkpoint.
+
+        Returns:
+            what JSON can express, and the arrays by what they are and by their parameters' names.
+        """
         raise NotImplementedError
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Take over what `take_apart` returned; as `load_state_dict`.
+        """Take over what `take_apart` has returned; as `load_state_dict`.
+
+        Args:
+            plain: what JSON can express, as `take_apart` returns it.
+            arrays: the arrays, by what they are and by their parameters' names, as `take_apart` returns them.
 
         Raises:
             TypeError: something else.

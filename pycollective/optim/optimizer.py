@@ -137,7 +137,11 @@ class DistributedOptimizer(Averaging):
         self.options, self.overrides, self._state = options, overrides, kept
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """See Averaging."""
+        """The state in two parts, for a checkpoint.
+
+        Returns:
+            what JSON can express, and the arrays by what they are and by their parameters' names.
+        """
         plain = self.state_dict()
         arrays: dict[str, dict[str, Any]] = {}
         for name, own in plain["state"].items():
@@ -147,7 +151,15 @@ class DistributedOptimizer(Averaging):
         return plain, arrays
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """See Averaging."""
+        """Take over what `take_apart` has returned; as `load_state_dict`.
+
+        Args:
+            plain: what JSON can express, as `take_apart` returns it.
+            arrays: the arrays, by what they are and by their parameters' names, as `take_apart` returns them.
+
+        Raises:
+            TypeError: something else.
+        """
         with only_parts():
             kept = {name: dict(own) for name, own in plain["state"].items()}
             for slot, values in arrays.items():

@@ -139,13 +139,25 @@ class DistributedSGD(Averaging):
         self._velocity = velocity
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """See Averaging."""
+        """The state in two parts, for a checkpoint.
+
+        Returns:
+            what JSON can express, and the arrays by what they are and by their parameters' names.
+        """
         state = self.state_dict()
         velocity = state.pop("velocity")
         return state, {} if velocity is None else {"velocity": named(velocity)}
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """See Averaging."""
+        """Take over what `take_apart` has returned; as `load_state_dict`.
+
+        Args:
+            plain: what JSON can express, as `take_apart` returns it.
+            arrays: the arrays, by what they are and by their parameters' names, as `take_apart` returns them.
+
+        Raises:
+            TypeError: something else.
+        """
         with only_parts():
             velocity = contained(arrays["velocity"], self.params) if arrays else None
             state = {**plain, "velocity": velocity}

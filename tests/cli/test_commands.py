@@ -90,7 +90,7 @@ def test_verify_tells_the_error_of_a_users_own(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    assert re.fullmatch(r"pycollective \d+\.\d+\.\d+\n", pycollective("--version").stdout)
+    assert re.fullmatch(r"pycollective \d+\.\d+\.\d+(\.dev\d+)?(\+\S+)?\n", pycollective("--version").stdout)
 
 
 def test_verify_the_packages_own() -> None:

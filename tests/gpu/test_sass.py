@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 import sass
 
 ROOT = Path(__file__).resolve().parents[2]
+GENERATED = {"pc_collectives.h": "schedule/collectives.py", "pc_dtypes.h": "dtypes.py", "pc_settings.h": "settings.py"}
+"""The headers that the build makes of the package's tables."""
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 ARCH = "sm_90"
 ONE_KERNEL = """
@@ -30,10 +33,13 @@ def compiled(folder: Path, *switches: str) -> list[sass.Kernel]:
     source, target = folder / "one.cu", folder / "one.cubin"
     source.write_text(ONE_KERNEL)
     assert NVCC is not None
+    for header, table in GENERATED.items():
+        subprocess.run([sys.executable, "-I", ROOT / "pycollective" / table, folder / header], check=True)
     command = [
         NVCC,
         *flags[1].split(),
         f"-I{ROOT / 'csrc'}",
+        f"-I{folder}",
         f"-arch={ARCH}",
         "-cubin",
         "-Werror=all-warnings",
