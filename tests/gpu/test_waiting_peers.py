@@ -22,6 +22,7 @@ import pycollective as pc
 from gpu import emulation
 from gpu.device import LONG, data, get, put
 from pycollective import Communicator
+from pycollective.comm import request
 from pycollective.comm.cuda import planner
 from pycollective.schedule import describe
 
@@ -98,14 +99,11 @@ def test_the_pool_grows_for_plans_that_stay(cuda: ModuleType, monkeypatch: pytes
 
 
 def _requests(cuda: ModuleType, inputs: list[Any], outputs: list[Any], count: int, stream: Any) -> list[Any]:
-    from pycollective.comm.calls import KIND, Call
-    from pycollective.comm.cuda.request import make_request
-
+    options: Any = {"topology": "direct", "stream": stream.address}
     made = []
-    for rank, (x, out) in enumerate(zip(inputs, outputs, strict=True)):
+    for x, out in zip(inputs, outputs, strict=True):
         parts = [cuda.DeviceArray(array, array.address, (count,), "float32", 0) for array in (x, out)]
-        call = Call(KIND["allreduce"], parts[0], parts[1], (count,))
-        made.append(make_request(call, parts[1], stream.address, {"topology": "direct"}, rank, len(inputs)))
+        made.append(request.read("allreduce", parts[0], parts[1], None, options))
     return made
 
 
@@ -153,7 +151,7 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
         return
     comm.allreduce(x, out=out, timeout=60)
     if what == "team":
-        comm._gpu = None
+        comm.gpu = None
         link.send("dropped")
         return
     comm.allreduce(window, out=window, timeout=60)
