@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from pycollective.schedule import registry
+
+_torch = importlib.util.find_spec("torch")
+if _torch is not None and _torch.origin is None:  # no torch: the folder tests/torch, which is on the path, is none
+    modules: dict[str, Any] = sys.modules
+    modules["torch"] = None
 
 
 @pytest.fixture(autouse=True)
