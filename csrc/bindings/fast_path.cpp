@@ -13,10 +13,12 @@ constexpr auto kMethods = static_cast<size_t>(Collective::count);
 
 std::array<PyObject*, kMethods> general{};  // the methods written in Python
 PyObject* general_call = nullptr;
+std::array<PyObject*, 2> general_message{};  // recv, send
 PyTypeObject* team_type = nullptr;
-PyObject *team_name, *root_name, *out_name, *op_name, *topology_name, *timeout_name, *default_op;
+PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
+    *topology_name, *timeout_name, *default_op;
 std::array<std::string, kMethods> documentation;
-std::string call_documentation;
+std::string call_documentation, message_documentation[2];
 
 struct Arguments {
   PyObject* x = nullptr;
@@ -132,6 +134,41 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   }
 }
 
+// A message of a plain array to (or from) a rank, over the channel of earlier ones.
+template <bool sends>
+PyObject* message_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  PyObject* peer = count == 2 ? args[1] : nullptr;
+  PyObject* timeout = Py_None;
+  bool plain = count == 1 || count == 2;
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  for (Py_ssize_t i = 0; plain && i < named; ++i) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    if (name == (sends ? dest_name : source_name) && peer == nullptr) peer = args[count + i];
+    else if (name == timeout_name) timeout = args[count + i];
+    else plain = false;
+  }
+  if (plain && peer != nullptr && PyLong_CheckExact(peer) && is_numpy(args[0])) {
+    const auto channels =
+        py::reinterpret_steal<py::object>(PyObject_GetAttr(self, sends ? outgoing_name : incoming_name));
+    if (!channels) PyErr_Clear();
+    PyObject* found = channels && PyDict_CheckExact(channels.ptr()) ? PyDict_GetItem(channels.ptr(), peer) : nullptr;
+    const py::object held = borrow(found);
+    if (TeamCall* team = team_of(held.ptr())) {
+      const py::object array = borrow(args[0]), none = py::none();
+      try {
+        const py::object result =
+            team->call(static_cast<int>(Collective::send), sends ? array : none, sends ? none : array,
+                       borrow(default_op), none, 0, none, none, borrow(timeout), false, none);
+        if (result.ptr() != Py_NotImplemented) return (sends ? none : array).inc_ref().ptr();
+      } catch (...) {
+        set_error(std::current_exception());
+        return nullptr;
+      }
+    }
+  }
+  return call_general(general_message[sends], self, args, count, names);
+}
+
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
 template <Function function> PyMethodDef definition(const char* name) {
@@ -148,6 +185,8 @@ std::array<PyMethodDef, kMethods> definitions(std::index_sequence<numbers...>) {
 
 auto collective_definitions = definitions(std::make_index_sequence<kMethods>());
 PyMethodDef call_definition = definition<call>("call");
+PyMethodDef message_definitions[2] = {definition<message_method<false>>("recv"),
+                                      definition<message_method<true>>("send")};
 
 py::object describe(PyMethodDef& method, const std::string& documentation, PyObject* owner) {
   method.ml_doc = documentation.c_str();
@@ -160,6 +199,10 @@ py::object describe(PyMethodDef& method, const std::string& documentation, PyObj
 
 void bind_fast_path(py::module_& m) {
   team_name = PyUnicode_InternFromString("_team");
+  outgoing_name = PyUnicode_InternFromString("_outgoing");
+  incoming_name = PyUnicode_InternFromString("_incoming");
+  dest_name = PyUnicode_InternFromString("dest");
+  source_name = PyUnicode_InternFromString("source");
   root_name = PyUnicode_InternFromString("root");
   out_name = PyUnicode_InternFromString("out");
   op_name = PyUnicode_InternFromString("op");
@@ -173,17 +216,22 @@ void bind_fast_path(py::module_& m) {
   team.attr("call") = describe(call_definition, call_documentation, team.ptr());
   m.def(
       "fast_method",
-      [](const py::type& owner, const py::object& method, int number, const std::string& signature) {
-        if (number < 0 || number >= static_cast<int>(kMethods))
-          throw InvalidArgument("no collective has the number " + std::to_string(number));
-        const auto i = static_cast<size_t>(number);
-        general[i] = method.inc_ref().ptr();
-        const std::string name = collective_definitions[i].ml_name;
-        documentation[i] = name + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
-        return describe(collective_definitions[i], documentation[i], owner.ptr());
+      [](const py::type& owner, const py::object& method, const std::string& name, const std::string& signature) {
+        const std::string text = name + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
+        for (const size_t sends : {0, 1}) {
+          if (name != message_definitions[sends].ml_name) continue;
+          general_message[sends] = method.inc_ref().ptr();
+          return describe(message_definitions[sends], message_documentation[sends] = text, owner.ptr());
+        }
+        for (size_t i = 0; i < kMethods; ++i) {
+          if (name != collective_definitions[i].ml_name) continue;
+          general[i] = method.inc_ref().ptr();
+          return describe(collective_definitions[i], documentation[i] = text, owner.ptr());
+        }
+        throw InvalidArgument("no call is named " + name);
       },
-      py::arg("owner"), py::arg("method"), py::arg("number"), py::arg("signature"),
-      "A descriptor for the class `owner` that runs plain calls of a collective at once and others through `method`.");
+      py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
+      "A descriptor for the class `owner` that runs plain calls of a method at once and others through `method`.");
 }
 
 }  // namespace pc

@@ -62,6 +62,16 @@ class HostBackend(Backend, Protocol):
         ...
 
     @property
+    def outgoing(self) -> dict[int, _core.Team] | None:
+        """The channels over which messages to other ranks go, as far as there were any; None between hosts."""
+        ...
+
+    @property
+    def incoming(self) -> dict[int, _core.Team] | None:
+        """The same of messages from other ranks."""
+        ...
+
+    @property
     def poisoned(self) -> bool:
         """Whether a fault has ended the communicator."""
         ...

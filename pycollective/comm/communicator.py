@@ -19,7 +19,7 @@ from pycollective.comm.explain import Explanation, explain
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
 from pycollective.comm.options import Moving
-from pycollective.schedule.collectives import COLLECTIVES, NUMBERS
+from pycollective.schedule.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from pycollective.typing import T
@@ -61,7 +61,8 @@ class Communicator(Nonblocking):
     def __init__(self, backend: HostBackend) -> None:
         group = backend.group
         self.backend, self.gpu = backend, None
-        self._team = backend.team  # allreduce enters it without a Python frame
+        # What calls of plain arrays enter without a Python frame.
+        self._team, self._outgoing, self._incoming = backend.team, backend.outgoing, backend.incoming
         self._made = itertools.count()  # communicators made from this one, in step on all ranks
         self.world_ranks, self.name = group.world_ranks, group.name
         self.rank, self.size = group.rank, group.size
@@ -317,7 +318,7 @@ def depart_all() -> None:
 
 
 def _enter_at_once(name: str) -> None:
-    """Let a collective of plain arrays enter the core without a Python frame: it halves the cost of a small call.
+    """Let a call of plain arrays enter the core without a Python frame: it halves the cost of a small call.
 
     The methods belong to the class itself, as those of a base would look through the bases with every call.
     """
@@ -326,8 +327,8 @@ def _enter_at_once(name: str) -> None:
     signature = str(inspect.Signature(parameters)).replace(
         "(self", "($self", 1
     )  # inspect refuses annotations in a text
-    setattr(Communicator, name, _core.fast_method(Communicator, method, NUMBERS[name], signature))
+    setattr(Communicator, name, _core.fast_method(Communicator, method, name, signature))
 
 
-for _name in COLLECTIVES:
+for _name in (*COLLECTIVES, "send", "recv"):
     _enter_at_once(_name)

@@ -36,7 +36,8 @@ class HostTeam:
 
     def __init__(self, team: _core.Team, group: Group) -> None:
         self.team, self.group = team, group
-        self._channels: dict[tuple[bool, int], _core.Team] = {}
+        self.outgoing: dict[int, _core.Team] = {}
+        self.incoming: dict[int, _core.Team] = {}
         self._windows = itertools.count()
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -58,12 +59,13 @@ class HostTeam:
     def _channel(self, request: CallRequest) -> _core.Team:
         """The team of two over which a message goes."""
         sends, peer = request.out is None, request.root
-        channel = self._channels.get((sends, peer))
+        channels = self.outgoing if sends else self.incoming
+        channel = channels.get(peer)
         if channel is None:
             self.team.require_open()
             sender, receiver = (self.group.rank, peer) if sends else (peer, self.group.rank)
             made = self.team.channel(sender, receiver, Planner(int(not sends), 2))
-            channel = self._channels.setdefault((sends, peer), made)
+            channel = channels.setdefault(peer, made)
         return channel
 
     def exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
@@ -145,7 +147,7 @@ class HostTeam:
 
     def fail_all(self, error: Error) -> None:
         """End the communicator, and the messages between its ranks."""
-        for team in (self.team, *self._channels.values()):
+        for team in (self.team, *self.outgoing.values(), *self.incoming.values()):
             team.give_up(str(error))
 
     def lost_peer(self) -> int | None:
@@ -161,7 +163,7 @@ class HostTeam:
         return self.team.departed(rank)
 
     def close(self) -> None:
-        for channel in self._channels.values():
+        for channel in (*self.outgoing.values(), *self.incoming.values()):
             channel.close()
         self.team.close()
 

@@ -54,7 +54,7 @@ class HostsTeam:
         group: the ranks.
     """
 
-    team = None
+    team = outgoing = incoming = None
 
     def __init__(self, rail: MpiRail, group: Group) -> None:
         self.rail, self.group = rail, group
