@@ -425,9 +425,9 @@ def dtypes() -> list[str]:
     """
     Names of the element types.
     """
-def fast_method(owner: type, method: typing.Any, number: typing.SupportsInt | typing.SupportsIndex, signature: str) -> typing.Any:
+def fast_method(owner: type, method: typing.Any, name: str, signature: str) -> typing.Any:
     """
-    A descriptor for the class `owner` that runs plain calls of a collective at once and others through `method`.
+    A descriptor for the class `owner` that runs plain calls of a method at once and others through `method`.
     """
 def instruction_set() -> str:
     """

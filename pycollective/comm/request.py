@@ -84,6 +84,8 @@ def elementwise(collective: str, x: Any, out: Any, group: Group, options: Option
 
 def barrier(options: Moving, device: int | None = None) -> CallRequest:
     """`device`: of the communicator's GPU arrays, if that is known."""
+    if not options:
+        return CallRequest("barrier", _NOTHING, _NOTHING)
     if options.get("stream") is None:
         return read("barrier", _NOTHING, _NOTHING, None, options)
     _check_options(CALLS["barrier"], options)
