@@ -30,7 +30,9 @@ struct Arguments {
 };
 
 // Of a method (x, [root,] out=None, **options).  False: there is more to them.
-bool parse(const Traits& t, Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+template <Collective collective>
+[[gnu::always_inline]] inline bool parse(Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  constexpr const Traits& t = traits(collective);
   Py_ssize_t at = 0;
   if (count < 1 || count > 2 + t.rooted) return false;
   a.x = args[at++];
@@ -101,13 +103,14 @@ PyObject* collective_method(PyObject* self, PyObject* const* args, Py_ssize_t co
   constexpr const Traits& t = traits(collective);
   Arguments a;
   py::object held;
-  if (parse(t, a, args, count, names)) held = own_team(self);
+  if (parse<collective>(a, args, count, names)) held = own_team(self);
   TeamCall* team = team_of(held.ptr());
   const auto root = a.root == nullptr ? std::optional<int32_t>(t.rooted ? 0 : -1) : plain_int(a.root);
   if (team != nullptr && root) {
     try {
-      py::object result = team->call_plain(collective, borrow(a.x), *root, borrow(a.out), borrow(a.op),
-                                           borrow(a.topology), borrow(a.timeout));
+      constexpr auto run = t.in_blocks() ? &TeamCall::call_blocks : &TeamCall::call_elementwise;
+      py::object result = (team->*run)(collective, borrow(a.x), *root, borrow(a.out), borrow(a.op), borrow(a.topology),
+                                       borrow(a.timeout));
       if (result.ptr() != Py_NotImplemented) return result.release().ptr();
     } catch (...) {
       set_error(std::current_exception());

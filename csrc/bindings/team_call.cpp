@@ -434,21 +434,24 @@ const TeamCall::Cut& TeamCall::cut(Collective collective, py::handle x) {
   return cuts_.insert(key, std::move(cut));
 }
 
-py::object TeamCall::call_plain(Collective collective, const py::object& x, int32_t root, py::object out,
-                                const py::object& op, const py::object& topology, const py::object& timeout) {
+py::object TeamCall::call_elementwise(Collective collective, const py::object& x, int32_t root, py::object out,
+                                      const py::object& op, const py::object& topology, const py::object& timeout) {
   const Traits& t = traits(collective);
-  const bool receives = t.has_output(team_->rank(), root);
   if (!is_numpy(x) || !takes(x) || !takes(out) || !t.has_result(team_->rank()))
     return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  if (!receives) out = py::none();
-  if (!t.in_blocks()) {
-    if (receives && out.is_none()) out = new_like(x);
-    Operation operation = prepare(collective, x, out, op, topology, root, {}, {}, timeout);
-    run(operation, x, out);
-    return out;
-  }
+  if (!t.has_output(team_->rank(), root)) out = py::none();
+  else if (out.is_none()) out = new_like(x);
+  Operation operation = prepare(collective, x, out, op, topology, root, {}, {}, timeout);
+  run(operation, x, out);
+  return out;
+}
+
+py::object TeamCall::call_blocks(Collective collective, const py::object& x, int32_t root, py::object out,
+                                 const py::object& op, const py::object& topology, const py::object& timeout) {
+  if (!is_numpy(x) || !takes(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   const Cut& c = cut(collective, x);
-  if (receives && out.is_none()) out = new_like(x, c.shape.data(), static_cast<int>(c.shape.size()));
+  if (!traits(collective).has_output(team_->rank(), root)) out = py::none();
+  else if (out.is_none()) out = new_like(x, c.shape.data(), static_cast<int>(c.shape.size()));
   Operation operation = prepare(collective, x, out, op, topology, root, c.counts, {}, timeout, c.note);
   run(operation, x, out);
   return out;

@@ -54,9 +54,12 @@ class TeamCall {
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note);
-  // The latency path, without scaling and names, of NumPy arrays.  NotImplemented: what must be adapted first.
-  py::object call_plain(Collective collective, const py::object& x, int32_t root, py::object out, const py::object& op,
-                        const py::object& topology, const py::object& timeout);
+  // The latency paths, without scaling and names, of NumPy arrays: collectives that cut theirs in blocks, and the others.
+  // NotImplemented: what must be adapted first.
+  py::object call_elementwise(Collective collective, const py::object& x, int32_t root, py::object out,
+                              const py::object& op, const py::object& topology, const py::object& timeout);
+  py::object call_blocks(Collective collective, const py::object& x, int32_t root, py::object out, const py::object& op,
+                         const py::object& topology, const py::object& timeout);
   void close();  // the rank makes no further calls; later ones raise
   bool closed() const { return closed_; }
   void require_open() const;  // throws where calls are over: freed, or another process's
