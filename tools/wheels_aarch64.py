@@ -55,7 +55,7 @@ print("right")
 
 
 class Missing(Exception):
-    """Something that this needs is not to be had here; the text names it."""
+    """Something that this needs is unavailable here; the text names it."""
 
 
 def download(folder: Path, configuration: Path | None, *packages: str) -> list[Path]:

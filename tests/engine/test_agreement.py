@@ -87,7 +87,7 @@ def test_the_most_urgent_rank_decides_about_priority() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_ranks_that_differ_keep_nobody_else_from_it(order: Sequence[int]) -> None:
-    """The lowest rank and the lowest that differs from it are named, whoever was first."""
+    """The error names the lowest rank and the lowest one that differs from it, whichever submitted first."""
     agreement = _core.Agreement([0, 3, 4])
     for rank in order:
         for name in "abc":
