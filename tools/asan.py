@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "asan"
 SITE = BUILD / "site"
-NATIVE = ("unit_test", "faults_test", "engine_test", "executor_test", "cuda_blocks_test")
+NATIVE = ("cuda_combine_test", "unit_test", "faults_test", "engine_test", "executor_test", "cuda_blocks_test")
 TESTS = (
     "tests/core/test_arguments.py",
     "tests/core/test_arrays.py",
