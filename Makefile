@@ -57,7 +57,8 @@ QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py 
   $(addprefix core/,test_reductions.py test_moving.py test_bits.py test_nonblocking.py test_point_to_point.py \
   test_mismatch.py) engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
 
-quick: ## the most telling tests of what is installed, about a minute
+# Where nothing is installed it installs; what `make dev` installed it leaves as it is.
+quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most telling tests of what is installed, about a minute
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies

@@ -39,6 +39,7 @@ else()
     csrc/base/deferred_free.cpp
     csrc/executor/cuda/custom.cpp
     csrc/executor/cuda/kernels_complex.cu
+    csrc/executor/cuda/kernels_copies.cu
     csrc/executor/cuda/kernels_integers.cu
     csrc/executor/cuda/kernels_reals.cu
     csrc/executor/cuda/kernels_scaled_integers.cu

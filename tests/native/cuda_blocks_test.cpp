@@ -85,8 +85,7 @@ cuda::PlanView view_of(const Plan& plan, std::vector<int64_t>& layout) {
 
 cuda::Place place_of(const Location& at) { return {at.window < 0 ? cuda::Place::nowhere : at.window, at.offset}; }
 
-template <class Arguments>
-void fill_common(const Run& run, int32_t rank, const Operation& op, Arguments& a) {
+void fill_common(const Run& run, int32_t rank, const Operation& op, cuda::CallArguments& a) {
   Device& device = *run.devices[static_cast<size_t>(rank)];
   a.size = run.world.size;
   a.first_rank = rank;
@@ -101,8 +100,6 @@ void fill_common(const Run& run, int32_t rank, const Operation& op, Arguments& a
   a.digest = op.plan->fingerprint.count * 31u + static_cast<uint64_t>(op.plan->fingerprint.collective);
   a.timeout_ns = 60'000'000'000u;
   a.element = static_cast<int32_t>(op.plan->element);
-  a.buffers[0].input = op.input;
-  a.buffers[0].output = op.output;
 }
 
 cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op) {
@@ -122,8 +119,7 @@ cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op)
   a.channels = op.negotiates ? static_cast<int32_t>(std::min<int64_t>(kChannels, (plan.layout.longest + 63) / 64))
                              : static_cast<int32_t>(std::min<int64_t>(kChannels, tiles));
   a.channels = std::max(a.channels, 1);
-  a.buffers[0].input_at = place_of(op.input_at);
-  a.buffers[0].output_at = place_of(op.output_at);
+  a.buffers[0] = {op.input, op.output, place_of(op.input_at), place_of(op.output_at)};
   return a;
 }
 
@@ -151,7 +147,7 @@ cuda::LowLatencyArguments packet_call(const Run& run, int32_t rank, const Case& 
   cuda::LowLatencyArguments a{};
   fill_common(run, rank, op, a);
   a.exchanges = &device.exchange;
-  a.reduces = c.reduces() ? 1 : 0;
+  a.buffers[0] = {op.input, op.output};
   const Layout& layout = op.plan->layout;
   const int64_t whole = std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0});
   const int64_t share = cuda::kPackets * cuda::kPacketBytes;
@@ -222,6 +218,7 @@ class RankRun {
 
   void prepare(const CallPlan& call) {
     op_ = rank_.prepare(call);
+    reduces_ = call.c->reduces();
     floats_ = call.arithmetic == Arithmetic::scaled_floats;
     if (packets_) low_latency_ = packet_call(run_, number_, *call.c, op_);
     else schedule_ = schedule_call(run_, number_, op_);
@@ -235,11 +232,13 @@ class RankRun {
     pc_emulated::Block& block = *blocks_[static_cast<size_t>(channel)];
     using Floats = cuda::Elements<float, cuda::Fixed<Sum>>;
     using Integers = cuda::Elements<int32_t, cuda::Chosen<int32_t>>;
-    const auto run = [&](auto kernel, const auto& a) { run_thread(kernel, a, block, channel, lane); };
-    if (packets_ && floats_) run(cuda::run_low_latency<Floats>, low_latency_);
-    else if (packets_) run(cuda::run_low_latency<Integers>, low_latency_);
-    else if (floats_) run(cuda::run_schedule<Floats>, schedule_);
-    else run(cuda::run_schedule<Integers>, schedule_);
+    const auto run = [&]<class E>(E*) {
+      if (packets_) run_thread(cuda::run_low_latency<E>, low_latency_, block, channel, lane);
+      else run_thread(cuda::run_schedule<E>, schedule_, block, channel, lane);
+    };
+    if (!reduces_) run(static_cast<cuda::Unreduced*>(nullptr));
+    else if (floats_) run(static_cast<Floats*>(nullptr));
+    else run(static_cast<Integers*>(nullptr));
   }
 
   const Run& run_;
@@ -249,7 +248,7 @@ class RankRun {
   Rank rank_;
   std::barrier<> barrier_;
   Operation op_;
-  bool floats_ = false;
+  bool reduces_ = false, floats_ = false;
   int32_t active_ = 1;
   cuda::Arguments schedule_{};
   cuda::LowLatencyArguments low_latency_{};

@@ -108,24 +108,28 @@ struct PlanView {
   int64_t tiles;
 };
 
-struct Arguments {
+// What every call is told.
+struct CallArguments {
   int32_t size, first_rank, ranks_here, channels;
   Mailbox mailbox;
-  char* const* mailboxes;           // device memory [size]: as mapped here
-  ChannelState* states;             // device memory [ranks_here][mailbox.channels]
+  char* const* mailboxes;  // device memory [size]: as mapped here
+  ChannelState* states;    // device memory [ranks_here][mailbox.channels]
   HostWords* host;
-  uint32_t* claimed;                // device memory: somebody has reported a fault
-  char* const* windows;             // device memory [window][size]: where each rank's part is mapped here
-  const RankTables* tables;         // device memory [ranks_here]
-  PlanView plan, fallback;
+  uint32_t* claimed;       // device memory: somebody has reported a fault
   ScaleFactors scaling;
   uint64_t digest;
   uint64_t timeout_ns;
-  uint64_t custom;                  // address of the user's operator, where kernels call it by one
-  int32_t op;          // Operator
-  int32_t element;     // bytes
-  int32_t normalises;  // even a single contribution must pass the operator (land, lor)
-  int32_t negotiates;  // meet all peers on entry and agree with them where the arrays lie
+  uint64_t custom;         // address of the user's operator, where kernels call it by one
+  int32_t op;              // Operator
+  int32_t element;         // bytes
+};
+
+struct Arguments : CallArguments {
+  char* const* windows;      // device memory [window][size]: where each rank's part is mapped here
+  const RankTables* tables;  // device memory [ranks_here]
+  PlanView plan, fallback;
+  int32_t normalises;        // even a single contribution must pass the operator (land, lor)
+  int32_t negotiates;        // meet all peers on entry and agree with them where the arrays lie
   uint32_t placement;
   struct Buffers {
     const void* input;
@@ -137,25 +141,12 @@ struct Arguments {
 // What travels between two ranks in a low-latency call, in elements.
 struct Exchange {
   int64_t send_offset[kMostRanks], send_count[kMostRanks];  // of the input, to each rank
-  int64_t recv_offset[kMostRanks], recv_count[kMostRanks];  // of the output, from each rank; if `reduces`, all alike
+  int64_t recv_offset[kMostRanks],
+      recv_count[kMostRanks];  // of the output, from each rank; all the same if the call reduces
 };
 
-struct LowLatencyArguments {
-  int32_t size, first_rank, ranks_here, channels;
-  Mailbox mailbox;
-  char* const* mailboxes;
-  ChannelState* states;
-  HostWords* host;
-  uint32_t* claimed;                // device memory: somebody has reported a fault
+struct LowLatencyArguments : CallArguments {
   const Exchange* exchanges;  // device memory [ranks_here]
-  ScaleFactors scaling;
-  uint64_t digest;
-  uint64_t timeout_ns;
-  uint64_t custom;                  // address of the user's operator, where kernels call it by one
-  int32_t op;
-  int32_t reduces;     // the sources are reduced in rank order, else put beside each other
-  int32_t normalises;
-  int32_t element;
   struct Buffers {
     const void* input;
     void* output;

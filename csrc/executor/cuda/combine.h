@@ -116,19 +116,35 @@ PC_FN void combine_words(const E& e, const Operands& o, int64_t skip, int64_t by
   }
 }
 
-// One by one: the ends of a block, and operands that do not lie alike.
+// A block of elements: [head, tail) is a whole number of vectors, at 16-byte boundaries of every operand.
+struct Split { int64_t head, tail, count; };
+
+// `alike`: all operands have the same offset from a 16-byte boundary; else there are no vectors.
+PC_FN Split split_at_vectors(const char* operand, int64_t element, int64_t count, bool alike) {
+  const auto off = static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand) % kVectorBytes);
+  const int64_t head_bytes = (kVectorBytes - off) % kVectorBytes;
+  if (!alike || head_bytes % element != 0 || head_bytes / element >= count) return {count, count, count};
+  const int64_t head = head_bytes / element;
+  return {head, head + (count - head) * element / kVectorBytes * kVectorBytes / element, count};
+}
+
+// Calls `f` with this thread's share of the elements outside the vectors.  One loop: the code in it is long.
+template <class F>
+PC_FN void at_ends(const Split& split, Threads t, const F& f) {
+  for (int64_t i = t.lane; i < split.head + split.count - split.tail; i += t.width)
+    f(i < split.head ? i : i - split.head + split.tail);
+}
+
 template <class E>
-PC_FN void combine_elements(const E& e, const Operands& o, int64_t begin, int64_t end, Threads t) {
+PC_FN void combine_element(const E& e, const Operands& o, int64_t i) {
   using T = typename E::Element;
-  for (int64_t i = begin + t.lane; i < end; i += t.width) {
-    typename E::A acc{};
-    for (int s = 0; s < o.k; ++s) {
-      const auto a = e.load(reinterpret_cast<const T*>(o.source[s])[i], o.initial[s]);
-      acc = s == 0 ? e.op.first(a) : e.op.apply(acc, a);
-    }
-    const T result = e.store(acc, o.complete);
-    for (int d = 0; d < o.m; ++d) reinterpret_cast<T*>(o.target[d])[i] = result;
+  typename E::A acc{};
+  for (int s = 0; s < o.k; ++s) {
+    const auto a = e.load(reinterpret_cast<const T*>(o.source[s])[i], o.initial[s]);
+    acc = s == 0 ? e.op.first(a) : e.op.apply(acc, a);
   }
+  const T result = e.store(acc, o.complete);
+  for (int d = 0; d < o.m; ++d) reinterpret_cast<T*>(o.target[d])[i] = result;
 }
 
 // k sources and m targets in one number.
@@ -138,11 +154,11 @@ constexpr int32_t shape_of(int32_t k, int32_t m) { return k * (kOperands + 1) + 
 template <class T>
 using FourOf = std::conditional_t<sizeof(T) == 1, uint32_t, std::conditional_t<sizeof(T) == 2, uint64_t, Vector>>;
 
-// The counts that the topologies use are unrolled, ring, tree and wheel reduce two or three, direct up to eight; but not
-// for elements whose code is long.
+// The counts that the topologies use are unrolled where memory is the limit: ring, tree and wheel reduce two or three,
+// direct up to eight.
 template <class E>
 PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t bytes, Threads t) {
-  if constexpr (E::light) {
+  if constexpr (E::limit == Limit::memory) {
     switch (shape_of(o.k, o.m)) {
       case shape_of(2, 1): return combine_words<E, Vector, 2, 1>(e, o, skip, bytes, t);
       case shape_of(2, 2): return combine_words<E, Vector, 2, 2>(e, o, skip, bytes, t);
@@ -155,30 +171,18 @@ PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t 
     }
   } else {
     using Word = FourOf<typename E::Element>;
-    return o.k == 2 ? combine_words<E, Word, 2, 0>(e, o, skip, bytes, t)
-                    : combine_words<E, Word, 0, 0>(e, o, skip, bytes, t);
+    if constexpr (E::limit == Limit::mixed)
+      if (o.k == 2) return combine_words<E, Word, 2, 0>(e, o, skip, bytes, t);
+    combine_words<E, Word, 0, 0>(e, o, skip, bytes, t);
   }
 }
 
-// Where the vectors of a block begin, in bytes, if all operands lie alike; -1 if they do not.
-PC_FN int64_t bytes_before_vectors(const char* operand, int64_t element) {
-  const auto off = static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand) % kVectorBytes);
-  const int64_t head = (kVectorBytes - off) % kVectorBytes;
-  return head % element == 0 ? head : -1;
-}
-
-// `count` elements.  `alike`: all operands have the same offset from a 16-byte boundary.
 template <class E>
 PC_FN void combine_block(const E& e, const Operands& o, int64_t count, bool alike, Threads t) {
   constexpr int64_t element = sizeof(typename E::Element);
-  const int64_t head_bytes = bytes_before_vectors(o.source[0], element);
-  if (!alike || head_bytes < 0) return combine_elements(e, o, 0, count, t);
-  const int64_t head = head_bytes / element < count ? head_bytes / element : count;
-  const int64_t vectors = (count - head) * element / kVectorBytes;
-  const int64_t tail = head + vectors * kVectorBytes / element;
-  combine_elements(e, o, 0, head, t);
-  combine_aligned(e, o, head * element, vectors * kVectorBytes, t);
-  combine_elements(e, o, tail, count, t);
+  const Split split = split_at_vectors(o.source[0], element, count, alike);
+  at_ends(split, t, [&](int64_t i) { combine_element(e, o, i); });
+  combine_aligned(e, o, split.head * element, (split.tail - split.head) * element, t);
 }
 
 // One source to all targets but itself: a peer may be reading it.
@@ -205,33 +209,36 @@ PC_FN void copy_vectors(const Operands& o, int64_t skip, int64_t vectors, Thread
     copy_to_all(o, skip + i * kVectorBytes, load_vector(o.source[0] + skip + i * kVectorBytes));
 }
 
-template <class T>
-PC_FN void copy_elements(const Operands& o, int64_t begin, int64_t end, Threads t) {
-  for (int64_t i = begin + t.lane; i < end; i += t.width)
-    copy_to_all(o, i * static_cast<int64_t>(sizeof(T)), reinterpret_cast<const T*>(o.source[0])[i]);
-}
-
-template <class T>
-PC_FN void copy_block_of(const Operands& o, int64_t count, bool alike, Threads t) {
-  constexpr int64_t element = sizeof(T);
-  const int64_t head_bytes = bytes_before_vectors(o.source[0], element);
-  if (!alike || head_bytes < 0) return copy_elements<T>(o, 0, count, t);
-  const int64_t head = head_bytes / element < count ? head_bytes / element : count;
-  const int64_t vectors = (count - head) * element / kVectorBytes;
-  copy_elements<T>(o, 0, head, t);
-  copy_vectors(o, head * element, vectors, t);
-  copy_elements<T>(o, head + vectors * kVectorBytes / element, count, t);
-}
-
-// `count` elements of `element` bytes, as they are.
-PC_FN void copy_block(const Operands& o, int64_t count, int32_t element, bool alike, Threads t) {
+// `count` words, as they are.
+template <class Word>
+PC_FN void copy_words(const Operands& o, int64_t count, bool alike, Threads t) {
+  constexpr int64_t word = sizeof(Word);
   if (o.m == 1 && o.target[0] == o.source[0]) return;
+  const Split split = split_at_vectors(o.source[0], word, count, alike);
+  at_ends(split, t, [&](int64_t i) { copy_to_all(o, i * word, reinterpret_cast<const Word*>(o.source[0])[i]); });
+  copy_vectors(o, split.head * word, (split.tail - split.head) * word / kVectorBytes, t);
+}
+
+// The words that elements are copied in; 16-byte elements may be stored at any multiple of 8.
+template <int Bytes>
+using WordOf =
+    std::conditional_t<Bytes == 1, uint8_t,
+                       std::conditional_t<Bytes == 2, uint16_t, std::conditional_t<Bytes == 4, uint32_t, uint64_t>>>;
+
+template <int Bytes>
+PC_FN void copy_block(const Operands& o, int64_t count, bool alike, Threads t) {
+  using Word = WordOf<Bytes>;
+  copy_words<Word>(o, count * (Bytes / static_cast<int64_t>(sizeof(Word))), alike, t);
+}
+
+// The same for a size that is known at run time.
+PC_FN void copy_block(const Operands& o, int64_t count, int32_t element, bool alike, Threads t) {
   switch (element) {
-    case 1: return copy_block_of<uint8_t>(o, count, alike, t);
-    case 2: return copy_block_of<uint16_t>(o, count, alike, t);
-    case 4: return copy_block_of<uint32_t>(o, count, alike, t);
-    case 16: return copy_block_of<uint64_t>(o, 2 * count, alike, t);  // may lie at any multiple of 8
-    default: return copy_block_of<uint64_t>(o, count, alike, t);
+    case 1: return copy_block<1>(o, count, alike, t);
+    case 2: return copy_block<2>(o, count, alike, t);
+    case 4: return copy_block<4>(o, count, alike, t);
+    case 16: return copy_block<16>(o, count, alike, t);
+    default: return copy_block<8>(o, count, alike, t);
   }
 }
 

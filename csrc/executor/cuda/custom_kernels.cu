@@ -30,7 +30,7 @@ struct Linked {
 
 // Not scaled: such calls are refused, as on the CPU.
 struct CustomElements {
-  static constexpr bool light = sizeof(Custom) > 1;
+  static constexpr Limit limit = sizeof(Custom) > 1 ? Limit::memory : Limit::mixed;
   using Element = Custom;
   using A = Custom;
   Linked op;

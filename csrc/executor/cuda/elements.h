@@ -61,10 +61,14 @@ PC_FN T narrow(Accumulator<T> a) {
   }
 }
 
+// What limits a reduction of elements, and with it how much of it is unrolled: memory, memory for two sources and
+// arithmetic for more, or arithmetic alone.
+enum class Limit { memory, mixed, arithmetic };
+
 // An operator that the kernel was compiled for.
 template <class Functor>
 struct Fixed {
-  static constexpr bool light = true;
+  static constexpr bool chosen = false;
   PC_FN explicit Fixed(int32_t) {}
   template <class A> PC_FN A first(A a) const { return Functor::first(a); }
   template <class A> PC_FN A apply(A a, A b) const { return Functor::apply(a, b); }
@@ -73,7 +77,7 @@ struct Fixed {
 // One that is chosen at run time: all lanes take the same branch.  `Arithmetic`: of those that take scaling.
 template <class T, bool Arithmetic = false>
 struct Chosen {
-  static constexpr bool light = false;
+  static constexpr bool chosen = true;
   int32_t op;
   PC_FN explicit Chosen(int32_t number) : op(number) {}
   template <class A>
@@ -105,10 +109,24 @@ PC_FN void apply_to_all(const Op& op, A (&acc)[N], const A (&v)[N]) {
   apply_each(op, acc, v);
 }
 
+// Of unsigned numbers' bits, as if they were signed.
+template <class Functor>
+struct AsSigned {
+  template <class A>
+  PC_FN A apply(A a, A b) const {
+    using Signed = std::make_signed_t<A>;
+    return static_cast<A>(Functor::apply(static_cast<Signed>(a), static_cast<Signed>(b)));
+  }
+};
+
 // One branch for all of them.
 template <class T, bool Arithmetic, class A, int N>
 PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const A (&v)[N]) {
   constexpr uint8_t kind = taken_kind(kind_of<T>());
+  if constexpr (kind_of<T>() == Kind::unsigned_integer && !Arithmetic) {
+    if (chosen.op == kSignedMin) return apply_each(AsSigned<Minimum>{}, acc, v);
+    if (chosen.op == kSignedMax) return apply_each(AsSigned<Maximum>{}, acc, v);
+  }
   switch (static_cast<Operator>(chosen.op)) {
 #define PC_CASE(name, functor, takes, meaning)                                             \
   case Operator::name:                                                                     \
@@ -124,7 +142,10 @@ PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const 
 // Elements of type T, reduced by Op.  Integers take no part in scaling here: see ScaledIntegers.
 template <class T, class Op>
 struct Elements {
-  static constexpr bool light = Op::light && sizeof(T) > 1;
+  static constexpr bool is_float8 = std::is_class_v<T> && sizeof(T) == 1;
+  static constexpr Limit limit = !Op::chosen && !is_float8 ? Limit::memory
+                                 : Op::chosen && is_float8 ? Limit::arithmetic
+                                                           : Limit::mixed;
   using Element = T;
   using A = Accumulator<T>;
   using Factor = typename RealOf<A>::type;
@@ -147,10 +168,15 @@ struct Elements {
   }
 };
 
+// Elements of any type, in a call that copies them and reduces nothing.
+struct Unreduced {
+  PC_FN Unreduced(int32_t, const ScaleFactors&) {}
+};
+
 // Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.
 template <class T>
 struct ScaledIntegers {
-  static constexpr bool light = false;
+  static constexpr Limit limit = Limit::arithmetic;
   using Element = T;
   using A = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
   Chosen<T, true> op;

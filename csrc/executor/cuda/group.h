@@ -111,10 +111,14 @@ class CudaGroup {
     Operands& o = block_.operands[turn_];
     turn_ ^= 1;
     const bool alike = all(gather(o, step, begin, slot));
-    const bool scaled = a_.scaling.active != 0 && (o.k > 1 || o.complete);
     const Threads threads{lane(), width()};
-    if (o.k > 1 || scaled || (o.complete && a_.normalises != 0)) combine_block(elements_, o, count, alike, threads);
-    else copy_block(o, count, a_.element, alike, threads);
+    if constexpr (std::is_same_v<E, Unreduced>) {
+      copy_block(o, count, a_.element, alike, threads);
+    } else {
+      const bool changes = a_.scaling.active != 0 || a_.normalises != 0;
+      if (o.k > 1 || (o.complete && changes)) combine_block(elements_, o, count, alike, threads);
+      else copy_block<sizeof(typename E::Element)>(o, count, alike, threads);
+    }
   }
 
  private:

@@ -9,16 +9,17 @@ namespace pc::cuda {
 using ScheduleKernel = void (*)(Arguments);
 using LowLatencyKernel = void (*)(LowLatencyArguments);
 
-// Null where the operator does not take the type.
+// Null where the operator does not take the type; `low_latency` also where a packet is too small for an element.
 struct Kernels {
   ScheduleKernel schedule = nullptr;
   LowLatencyKernel low_latency = nullptr;
 };
 
+Kernels kernels_of_copies();  // for calls that reduce nothing, whatever the type
 Kernels kernels_of_reals(Dtype dtype, Operator op);
 Kernels kernels_of_small_reals(Dtype dtype, Operator op);
 Kernels kernels_of_complex(Dtype dtype);
-Kernels kernels_of_integers(Dtype dtype);
+Kernels kernels_of_integers(size_t bytes);  // an element's; signed or not
 Kernels kernels_of_scaled_integers(Dtype dtype);
 
 // Those that prescale and postscale go with: numbers and no bits, as on the CPU.
@@ -27,25 +28,30 @@ constexpr bool is_arithmetic(Operator op) {
          op == Operator::max;
 }
 
-inline Operator on_booleans(Operator op) {
-  switch (op) {
-    case Operator::sum:
-    case Operator::max:
-    case Operator::lor: return Operator::bor;
-    case Operator::prod:
-    case Operator::min:
-    case Operator::land: return Operator::band;
-    default: return op;
+constexpr int32_t kSignedMin = static_cast<int32_t>(Operator::count), kSignedMax = kSignedMin + 1;
+
+// What a kernel is told of the operator. Integers that are not scaled are handed over as unsigned ones, which differ in
+// their order only; booleans as bytes.
+constexpr int32_t number_of(Operator op, Dtype dtype, bool scaled) {
+  const Kind kind = kind_of(dtype);
+  if (kind == Kind::signed_integer && !scaled) {
+    if (op == Operator::min) return kSignedMin;
+    if (op == Operator::max) return kSignedMax;
   }
+  if (kind == Kind::boolean) {
+    if (op == Operator::sum || op == Operator::max || op == Operator::lor) return static_cast<int32_t>(Operator::bor);
+    if (op == Operator::prod || op == Operator::min || op == Operator::land)
+      return static_cast<int32_t>(Operator::band);
+  }
+  return static_cast<int32_t>(op);
 }
 
-// `scaled`: some factor is not 1.  Booleans come as bytes with the operator of `on_booleans`.
+// `scaled`: some factor is not 1.
 inline Kernels kernels_for(Dtype dtype, Operator op, bool scaled) {
   switch (kind_of(dtype)) {
-    case Kind::boolean: return kernels_of_integers(Dtype::uint8);
     case Kind::complex: return kernels_of_complex(dtype);
     case Kind::real: return size_of(dtype) < 4 ? kernels_of_small_reals(dtype, op) : kernels_of_reals(dtype, op);
-    default: return scaled ? kernels_of_scaled_integers(dtype) : kernels_of_integers(dtype);
+    default: return scaled ? kernels_of_scaled_integers(dtype) : kernels_of_integers(size_of(dtype));
   }
 }
 

@@ -26,13 +26,14 @@ int32_t load_all(int device) {
   check(cudaDeviceGetAttribute(&most_threads, cudaDevAttrMaxThreadsPerBlock, device), "cudaDeviceGetAttribute");
   const int threads = std::min(kThreads, most_threads);
   int32_t blocks = kMostChannels;
+  const auto load = [&](const Kernels& kernels) {
+    if (kernels.schedule != nullptr) blocks = std::min(blocks, blocks_of(kernels.schedule, threads));
+    if (kernels.low_latency != nullptr) blocks = std::min(blocks, blocks_of(kernels.low_latency, threads));
+  };
+  load(kernels_of_copies());
   for (int dtype = 0; dtype < static_cast<int>(Dtype::count); ++dtype)
     for (const Operator op : {Operator::sum, Operator::prod})  // the sum has kernels of its own
-      for (const bool scaled : {false, true}) {
-        const Kernels kernels = kernels_for(static_cast<Dtype>(dtype), op, scaled);
-        if (kernels.schedule == nullptr) continue;
-        blocks = std::min({blocks, blocks_of(kernels.schedule, threads), blocks_of(kernels.low_latency, threads)});
-      }
+      for (const bool scaled : {false, true}) load(kernels_for(static_cast<Dtype>(dtype), op, scaled));
   load_moves();
   return blocks;
 }

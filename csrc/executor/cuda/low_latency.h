@@ -48,8 +48,8 @@ class LowLatencyBlock {
     push();
     barrier();  // what follows may write where push() has read
     bool ok = meet_everybody();
-    if (ok && a_.reduces != 0) ok = reduce();
-    else if (ok) ok = place_all();
+    if constexpr (std::is_same_v<E, Unreduced>) ok = ok && place_all();
+    else ok = ok && reduce();
     if (barrier_and(ok) && thread_index() == 0) state_->packets = call_;
   }
 

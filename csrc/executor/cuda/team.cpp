@@ -222,7 +222,7 @@ Kernels Team::choose(const Work& work, const CustomOperator* custom) const {
     throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
                     " takes no prescale or postscale");
   if (custom != nullptr) return custom->kernels();
-  if (!work.reduces) return kernels_for(Dtype::uint8, Operator::bor, false);  // nothing but copies
+  if (!work.reduces) return kernels_of_copies();
   return kernels_for(work.dtype, work.op, scaling(work).active != 0);
 }
 
@@ -260,8 +260,7 @@ PlanView Team::view_of(const Compiled& compiled, size_t element) const {
 }
 
 // What both kinds of call are told.
-template <class A>
-void Team::fill(A& a, const Work& work, const CustomOperator* custom) const {
+void Team::fill(CallArguments& a, const Work& work, const CustomOperator* custom) const {
   a.size = size_;
   a.first_rank = first_rank_;
   a.ranks_here = ranks_here_;
@@ -272,7 +271,7 @@ void Team::fill(A& a, const Work& work, const CustomOperator* custom) const {
   a.claimed = reinterpret_cast<uint32_t*>(claimed_.data());
   a.scaling = scaling(work);
   a.digest = work.digest;
-  a.op = static_cast<int32_t>(work.dtype == Dtype::bool_ ? on_booleans(work.op) : work.op);
+  a.op = number_of(work.op, work.dtype, a.scaling.active != 0);
   a.custom = custom != nullptr ? custom->address() : 0;
   a.element = static_cast<int32_t>(size_of(work.dtype));
 }
@@ -344,7 +343,6 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   LowLatencyArguments& a = plan->exchange;
   fill(a, work, custom.get());
   a.exchanges = reinterpret_cast<const Exchange*>(plan->memory.data());
-  a.reduces = work.reduces ? 1 : 0;
   plan->custom = std::move(custom);
   return plan;
 }

@@ -109,7 +109,7 @@ class Team final : public WaitsForPeers {
   };
   Place place(int32_t member, uintptr_t address) const;
   ScaleFactors scaling(const Work& work) const;
-  template <class A> void fill(A& a, const Work& work, const CustomOperator* custom) const;
+  void fill(CallArguments& a, const Work& work, const CustomOperator* custom) const;
   Kernels choose(const Work& work, const CustomOperator* custom) const;
   PlanView view_of(const Compiled& compiled, size_t element) const;
   // Of a stream: the number of its capture; where it is not being captured, its own.

@@ -24,7 +24,7 @@ struct Calling {
 // As in custom_kernels.cu.
 template <class T>
 struct CalledElements {
-  static constexpr bool light = sizeof(T) > 1;
+  static constexpr Limit limit = Limit::mixed;
   using Element = T;
   using A = T;
   Calling<T> op;

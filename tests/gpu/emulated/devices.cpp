@@ -60,7 +60,7 @@ using namespace pc_emulated;
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   *attributes = {};
-  return load(kernel) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+  return kernel != nullptr && load(kernel) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
   *blocks = 1;
