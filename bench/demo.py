@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pycollective.cli.commands import Command, refusing
-from pycollective.schedule.user_files import near_files
+from pycollective.schedule.language.user_files import near_files
 
 from .launch import LaunchError, find_launcher
 from .live import LiveTable, can_redraw
@@ -139,7 +139,7 @@ def _train(example: Path, topology: str, epochs: int, synthetic: bool) -> Traini
 
 
 def _rank_ordered() -> set[str]:
-    registry = importlib.import_module("pycollective.schedule.registry")
+    registry = importlib.import_module("pycollective.schedule.language.registry")
     return {topology for topology in TOPOLOGIES if registry.info(topology).order == "rank"}
 
 

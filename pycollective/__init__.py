@@ -29,13 +29,13 @@ from pycollective.errors import (
 
 if TYPE_CHECKING:
     from pycollective import optim as optim
+    from pycollective.comm.arguments.operators import Op, op
     from pycollective.comm.communicator import Communicator
     from pycollective.comm.explain import Explanation
     from pycollective.comm.handle import Handle
-    from pycollective.comm.local import LocalWorld, local_world
-    from pycollective.comm.operators import Op, op
+    from pycollective.comm.host.local_world import LocalWorld, local_world
     from pycollective.comm.world import from_mpi, init, is_initialized, shutdown, world
-    from pycollective.schedule.registry import topology
+    from pycollective.schedule.language.registry import topology
 
     _world = world()
     allreduce, reduce, reduce_scatter = _world.allreduce, _world.reduce, _world.reduce_scatter
@@ -64,15 +64,15 @@ _HOMES = {
     "Communicator": "comm.communicator",
     "Explanation": "comm.explain",
     "Handle": "comm.handle",
-    "LocalWorld": "comm.local",
-    "Op": "comm.operators",
+    "LocalWorld": "comm.host.local_world",
+    "Op": "comm.arguments.operators",
     "from_mpi": "comm.world",
     "init": "comm.world",
     "is_initialized": "comm.world",
-    "local_world": "comm.local",
-    "op": "comm.operators",
+    "local_world": "comm.host.local_world",
+    "op": "comm.arguments.operators",
     "shutdown": "comm.world",
-    "topology": "schedule.registry",
+    "topology": "schedule.language.registry",
     "world": "comm.world",
 }
 """Public names that are loaded when they are first used."""

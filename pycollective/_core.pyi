@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'announcements', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'report_on_signal', 'reports_wanted', 'settings', 'takes']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -405,6 +405,10 @@ def announcements(items: collections.abc.Sequence[typing.Any], size: typing.Supp
     """
     What this rank announces of items that it submits together, among `size` ranks. Raises what is wrong with one.
     """
+def check_call(collective: str, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex, counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, x: typing.Any, out: typing.Any) -> None:
+    """
+    Raise ValueError or TypeError for arrays that cannot work in this rank's call: lengths, types, overlap. An array is one of NumPy's, a HostBuffer, or (address, elements, dtype, writable); None: not given.
+    """
 def collectives() -> list[str]:
     """
     Names of the collectives, in the order of their numbers.
@@ -441,6 +445,10 @@ def operators() -> list[tuple[str, str]]:
     """
     (name, meaning) of the reduction operators, in the order of their numbers.
     """
+def placement(collective: str, x: typing.Any, out: typing.Any, x_shared: bool, out_shared: bool) -> int:
+    """
+    Where peers may use the arrays of a call: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: whether peers have their memory mapped.
+    """
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """
     Engines write what waits for whom to standard error when the signal comes.
@@ -456,5 +464,9 @@ def settings() -> list[tuple[str, float, float, str]]:
 def takes(op: str, dtype: str) -> bool:
     """
     Whether the operator takes the element type.
+    """
+def timeout_of(timeout: typing.Any) -> float:
+    """
+    Seconds of a call's timeout; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.
     """
 ALWAYS_STAGED: int = 4096

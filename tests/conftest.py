@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pycollective.schedule import registry
+from pycollective.schedule.language import registry
 
 _torch = importlib.util.find_spec("torch")
 if _torch is not None and _torch.origin is None:  # no torch: the folder tests/torch, which is on the path, is none

@@ -20,6 +20,7 @@ FREE = (
     "pycollective/schedule/collectives.py",
     "pycollective/topologies/",
     "pycollective/bench/",
+    "pycollective/hvd/",
     "pycollective/torch/",
     "pycollective/horovod/",
     "pycollective/optim/",
@@ -41,17 +42,17 @@ ALLOWED: dict[str, set[str]] = {
     # An allreduce between hosts is composed of these.
     "pycollective/comm/cuda/rail.py": {"allreduce", "reduce_scatter", "allgather"},
     # A message is a broadcast to one.
-    "pycollective/schedule/p2p.py": {"broadcast"},
+    "pycollective/schedule/compile/p2p.py": {"broadcast"},
     # Calls with arguments of their own.
     "pycollective/comm/request.py": {"broadcast", "reduce", "allgather", "alltoall"},
     # An exchange of bytes is made of these.
-    "pycollective/comm/host.py": {"allgather"},
-    "pycollective/comm/hosts.py": {"allgather"},
+    "pycollective/comm/host/team.py": {"allgather"},
+    "pycollective/comm/hosts/team.py": {"allgather"},
     # The function that carries out each operation.
     "pycollective/engine/jobs.py": {"allgather", "alltoall", "broadcast", "reducescatter"},
     # Phases of an allreduce, and kinds of steps, in pictures and timelines.
     "pycollective/engine/timeline.py": {"reduce"},
-    "pycollective/schedule/drawing.py": {"reduce"},
+    "pycollective/schedule/draw/drawing.py": {"reduce"},
     "pycollective/cli/simulate.py": {"reduce"},
     "csrc/engine/timeline.cpp": {"reduce"},
     # The path of small allreduces, and the engine's fused ones.

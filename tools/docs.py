@@ -18,7 +18,8 @@ from typing import Any
 
 import surface
 from pycollective import _core, settings
-from pycollective.schedule import Placement, TopologyInfo, compile, describe, drawing
+from pycollective.schedule import Placement, TopologyInfo, compile, describe
+from pycollective.schedule.draw import drawing
 
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {

@@ -18,7 +18,7 @@ MODULES = (
     "pycollective",
     "pycollective.typing",
     "pycollective.schedule",
-    "pycollective.schedule.drawing",
+    "pycollective.schedule.draw.drawing",
     "pycollective.optim",
     "pycollective.optim.schedules",
 )

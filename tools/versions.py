@@ -20,7 +20,7 @@ LIMIT = 120  # seconds that one command may take
 
 # Sums what it should, but rank 1's contribution twice.
 WRONG = '''
-from pycollective.schedule.registry import topology
+from pycollective.schedule.language.registry import topology
 
 @topology("twice")
 class Twice:
@@ -37,7 +37,7 @@ class Twice:
 SMOKE = """
 import numpy as np, ml_dtypes, pycollective as pc
 from pycollective import _core
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 comm = pc.init()
 assert comm.size == 2
 for name in _core.dtypes():

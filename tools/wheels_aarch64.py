@@ -34,7 +34,7 @@ libpython{v}-minimal libpython{v}-stdlib libpython{v}-dev python{v}-minimal
 SMOKE = """
 import platform, numpy as np, pycollective as pc
 from pycollective import _core
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 assert platform.machine() == "aarch64" and _core.instruction_set() == "baseline"
 for name in _core.dtypes():
     kind = numpy_dtype(name.rstrip("_"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 
 from . import torch_sum
 from .clock import Clock

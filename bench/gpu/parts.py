@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pycollective.comm.cuda.virtual import VirtualWorld
-from pycollective.comm.segments import setting
+from pycollective.comm.host.segments import setting
 
 from ..cases import format_size
 from ..engine import shapes

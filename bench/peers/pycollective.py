@@ -67,7 +67,7 @@ class PycollectivePeer:
 
 def operators() -> tuple[str, ...]:
     """The operators that can be named."""
-    names: tuple[str, ...] = importlib.import_module("pycollective.comm.operators").NAMES
+    names: tuple[str, ...] = importlib.import_module("pycollective.comm.arguments.operators").NAMES
     return names
 
 
@@ -78,27 +78,27 @@ def find_topology(text: str) -> Any | None:
     """
     if text in ("", "default"):
         return None
-    registry = importlib.import_module("pycollective.schedule.registry")
+    registry = importlib.import_module("pycollective.schedule.language.registry")
     return registry.find(text)
 
 
 def topologies_of(collective: str) -> list[str]:
     """The registered topologies that have a collective, by name."""
-    registry = importlib.import_module("pycollective.schedule.registry")
+    registry = importlib.import_module("pycollective.schedule.language.registry")
     return [row.name for row in registry.describe() if collective in row.collectives]
 
 
 def has(text: str, collective: str) -> bool:
     """Whether the topology that a text stands for has a collective (the default always has)."""
     topology = find_topology(text)
-    registry = importlib.import_module("pycollective.schedule.registry")
+    registry = importlib.import_module("pycollective.schedule.language.registry")
     return topology is None or collective in registry.info(topology).collectives
 
 
 def unsupported(text: str, ranks: int) -> str:
     """Why a topology does not support so many ranks; empty where it does."""
     topology = find_topology(text)
-    registry = importlib.import_module("pycollective.schedule.registry")
+    registry = importlib.import_module("pycollective.schedule.language.registry")
     try:
         registry.check_ranks("direct" if topology is None else topology, ranks)
     except ValueError as error:  # a TopologyError

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dtype/table.h"
+#include "schedule/call_arrays.h"
 #include "schedule/schedule.h"
 #include "window/segment.h"
 
@@ -17,14 +18,6 @@ namespace pc {
 namespace dlpack {
 struct Tensor;
 }
-
-// A contiguous run of elements, wherever it came from.
-struct ArrayView {
-  char* data = nullptr;
-  int64_t count = 0;  // elements
-  Dtype dtype = Dtype::count;
-  bool writable = false;
-};
 
 // Elements of any strides.
 struct StridedView {
@@ -61,6 +54,9 @@ bool glance(py::handle array, ArrayView& view);
 bool is_numpy(py::handle array);  // a numpy.ndarray itself: a subclass may mean more than its elements
 Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if there is no such element type
 
+// A call's timeout in seconds; None: the default.  Throws InvalidArgument or WrongType.
+double read_timeout(const py::object& timeout);
+
 // The segment itself.  Throws py::type_error for None.
 inline std::shared_ptr<Segment> required(std::shared_ptr<Segment> segment) {
   if (segment == nullptr) throw py::type_error("a Segment is needed, not None");
@@ -77,6 +73,7 @@ void translate(std::exception_ptr pointer);
 
 void bind_agreement(py::module_& m);
 void bind_array(py::module_& m);
+void bind_call_arrays(py::module_& m);
 void bind_dlpack(py::module_& m);
 void bind_engine(py::module_& m);
 void bind_fast_path(py::module_& m);

@@ -58,21 +58,6 @@ py::object new_like(py::handle x) {
   return new_like(x, proxy->dimensions, proxy->nd);
 }
 
-double read_timeout(const py::object& timeout) {
-  if (timeout.is_none()) return environment().timeout;
-  const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (seconds == -1.0 && PyErr_Occurred() != nullptr) {
-    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw py::error_already_set();
-    PyErr_Clear();
-    throw WrongType(std::string("timeout must be a number of seconds, not of type ") + Py_TYPE(timeout.ptr())->tp_name);
-  }
-  if (!(seconds >= 0.0)) {
-    const std::string given = py::repr(timeout);
-    throw InvalidArgument("timeout must be a number of seconds, 0 or more, not " + given);
-  }
-  return std::min(seconds, kLongestTimeout);
-}
-
 uint64_t digest_of(const std::vector<int64_t>& counts) {
   Digest digest;
   digest.add(static_cast<uint64_t>(counts.size()));
@@ -99,13 +84,6 @@ bool takes(const py::object& array) {
   if (array.is_none()) return true;
   if (!is_numpy(array)) return py::isinstance<Buffer>(array);
   return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
-}
-
-// Elements of some blocks, of which none is negative.
-int64_t sum_of(const std::vector<int64_t>& counts) {
-  int64_t sum = 0;
-  for (const int64_t count : counts) sum = checked_add(sum, count, "the sum of counts");
-  return sum;
 }
 
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
@@ -159,12 +137,9 @@ void TeamCall::read_input(const py::object& x, Arrays& a) const {
 
 TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, const py::object& out, int32_t root,
                                 const std::vector<int64_t>& counts) const {
-  const auto n = static_cast<size_t>(team_->size());
   const Traits& t = traits(collective);
-  const bool matrix = t.split == Split::pairs;
-  if (t.in_blocks() && (counts.size() != (matrix ? n * n : n) ||
-                        std::any_of(counts.begin(), counts.end(), [](int64_t count) { return count < 0; })))
-    throw py::value_error("counts: one for each of " + std::to_string(n) + " ranks, none negative");
+  const CallShape call{collective, team_->rank(), team_->size(), root, counts};
+  check_counts(call);
   Arrays a;
   a.has_input = !x.is_none();
   a.has_output = !out.is_none();
@@ -177,47 +152,12 @@ TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, cons
     a.count = sum_of(counts);
     checked_mul(a.count, static_cast<int64_t>(size_of(a.dtype)), "bytes of a call");
   }
-  check(collective, a, root, counts);
-  if (t.in_blocks() && !t.has_input(team_->rank(), root)) {  // a template, of any length
+  check_arrays(call, a);
+  if (t.in_blocks() && !t.has_input(team_->rank(), root)) {  // a template
     a.has_input = false;
     a.input.data = nullptr;
   }
-  if (t.in_place == InPlace::never && a.count > 0 && a.input.data == a.output.data && a.input.count > 0)
-    throw py::value_error(std::string(t.name) + " cannot work in place: out is x");
   return a;
-}
-
-void TeamCall::check(Collective collective, const Arrays& a, int32_t root, const std::vector<int64_t>& counts) const {
-  const int32_t n = team_->size(), me = team_->rank();
-  const Traits& t = traits(collective);
-  if (t.rooted && (root < 0 || root >= n))
-    throw py::value_error("root " + std::to_string(root) + " is not a rank of this communicator of " +
-                          std::to_string(n));
-  if (t.has_input(me, root) && !a.has_input) throw py::type_error("x is missing");
-  if (t.has_output(me, root) && t.has_result(me) && !a.has_output) throw py::type_error("out is missing");
-  if (a.has_output && !a.output.writable) throw py::value_error("out is read-only");
-  if (a.has_input && a.has_output && a.input.dtype != a.output.dtype)
-    throw py::type_error(std::string("x is ") + name_of(a.input.dtype) + " but out is " + name_of(a.output.dtype));
-  int64_t input = a.count, output = a.count;
-  if (t.split == Split::pairs) {
-    const auto of = [&](int64_t from, int64_t step) {
-      int64_t sum = 0;
-      for (int32_t i = 0; i < n; ++i) sum += counts[static_cast<size_t>(from + i * step)];
-      return sum;
-    };
-    input = of(int64_t{me} * n, 1);
-    output = of(me, n);
-  }
-  if (t.packed_input()) input = counts[me];
-  if (t.packed_output()) output = counts[me];
-  const auto expect = [](const char* what, const ArrayView& view, int64_t count) {
-    if (view.count != count)
-      throw py::value_error(std::string(what) + " has " + std::to_string(view.count) + " elements; this call needs " +
-                            std::to_string(count));
-  };
-  const bool input_counts = !t.in_blocks() || t.has_input(me, root);  // elsewhere x is a template
-  if (a.has_input && input_counts) expect("x", a.input, input);
-  if (a.has_output) expect("out", a.output, output);
 }
 
 // The same on all ranks, whatever their arrays.
@@ -226,40 +166,17 @@ bool TeamCall::may_use_windows(Collective collective, const Arrays& a) {
 }
 
 uint8_t TeamCall::place(Collective collective, Arrays& a) const {
-  const auto element = static_cast<int64_t>(size_of(a.dtype));
-  const Traits& t = traits(collective);
   if (!team_->has_windows() || !may_use_windows(collective, a)) return 0;
-  if (t.single_buffer) {  // out; the call copies the root's x into it
-    a.output_at = team_->locate(a.output.data, a.output.count * element);
-    if (a.output_at.window < 0) return 0;
-    a.input_at = a.output_at;
-    return input_shared | output_shared | in_place;
-  }
-  a.input_at = team_->locate(a.input.data, a.input.count * element);
-  if (t.output != Places::root) a.output_at = team_->locate(a.output.data, a.output.count * element);
-  const bool same = a.has_output && a.input.data == a.output.data && t.in_place == InPlace::windows;
-  if (same) return a.input_at.window >= 0 ? input_shared | output_shared | in_place : 0;
-  const bool overlap = a.has_output && a.input.data < a.output.data + a.output.count * element &&
-                       a.output.data < a.input.data + a.input.count * element;
-  if (overlap) return 0;
-  return static_cast<uint8_t>((a.input_at.window >= 0 ? input_shared : 0) |
-                              (a.output_at.window >= 0 ? output_shared : 0));
-}
-
-// x and out may be the same memory only element for element; anything else would read what it has written.
-void TeamCall::check_overlap(const Arrays& a, const Plan& plan) const {
-  if (!a.has_input || !a.has_output || a.input.count == 0 || a.output.count == 0) return;
-  const auto element = static_cast<int64_t>(plan.element);
-  if (a.input.data >= a.output.data + a.output.count * element ||
-      a.output.data >= a.input.data + a.input.count * element)
-    return;
-  int64_t input_offset = 0, output_offset = 0;
-  if (traits(plan.fingerprint.collective).split == Split::ranks) {
-    input_offset = plan.layout.input_offset[team_->rank()] * element;
-    output_offset = plan.layout.output_offset[team_->rank()] * element;
-  }
-  if (a.input.data + input_offset != a.output.data + output_offset)
-    throw py::value_error("x and out overlap without being in place");
+  const auto located = [&](const ArrayView& view, Location& at) {
+    at = team_->locate(view.data, view.bytes());
+    return at.window >= 0;
+  };
+  const uint8_t placement = placement_of(
+      traits(collective), a, [&] { return located(a.input, a.input_at); },
+      [&] { return located(a.output, a.output_at); });
+  if (traits(collective).single_buffer) a.input_at = a.output_at;
+  if ((placement & in_place) != 0) a.output_at = a.input_at;
+  return placement;
 }
 
 Layout TeamCall::layout_for(const PlanKey& key, const Schedule& schedule) const {
@@ -344,7 +261,6 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
                     topology.ptr(), scaling, std::move(counts), std::move(note)};
   Operation operation;
   operation.plan = plan_for(key);
-  check_overlap(a, *operation.plan);
   if ((a.input.data == nullptr && operation.plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
       (a.output.data == nullptr && operation.plan->schedule->uses_output() && a.count > 0 && !a.has_output))
     throw InvalidArgument("the schedule touches an array that this rank does not have");

@@ -75,19 +75,14 @@ class TeamCall {
   void run_queued(Operation operation, const py::object& x, const py::object& out);
   std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 
-  struct Arrays {
-    ArrayView input, output;
+  struct Arrays : CallArrays {
     std::unique_ptr<PackedCopy> gather;  // what makes the input of an array that is not contiguous
-    bool has_input = false, has_output = false;
-    int64_t count = 0;  // of the logical buffer
     Dtype dtype = Dtype::count;
     Location input_at, output_at;
   };
   Arrays read(Collective collective, const py::object& x, const py::object& out, int32_t root,
               const std::vector<int64_t>& counts) const;
   void read_input(const py::object& x, Arrays& arrays) const;
-  void check(Collective collective, const Arrays& arrays, int32_t root, const std::vector<int64_t>& counts) const;
-  void check_overlap(const Arrays& arrays, const Plan& plan) const;
   static bool may_use_windows(Collective collective, const Arrays& arrays);
   uint8_t place(Collective collective, Arrays& arrays) const;
   std::shared_ptr<const Plan> plan_for(const PlanKey& key);

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "dtype/table.h"
-#include "schedule/collectives.h"
+#include "schedule/call_arrays.h"
 
 namespace pc {
 
@@ -40,8 +40,6 @@ struct Fingerprint {
   // What differs although both describe themselves in the same words; empty: nothing.
   std::string hidden_difference(const Fingerprint& other) const;
 };
-
-enum Placement : uint8_t { input_shared = 1, output_shared = 2, in_place = 4 };
 
 // Where a rank's arrays lie in the communicator's windows; -1: not in a window.
 struct Location {

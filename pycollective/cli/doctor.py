@@ -323,7 +323,7 @@ def _nccl() -> Finding:
 
 
 def _job() -> Iterator[Finding]:
-    from pycollective.comm.bootstrap import launcher
+    from pycollective.comm.bootstrap.detection import launcher
 
     kind = launcher(os.environ)
     texts = {"alone": "a world of one; start ranks with `pycollective run`, mpirun, torchrun or srun"}

@@ -9,8 +9,9 @@ from typing import Any
 
 from pycollective.cli.commands import choose
 from pycollective.errors import Error, TopologyError
-from pycollective.schedule import COLLECTIVES, get, info, label, load, names, registry
-from pycollective.schedule.program import MOST_RANKS
+from pycollective.schedule import COLLECTIVES, get, info, label, load, names
+from pycollective.schedule.language import registry
+from pycollective.schedule.language.program import MOST_RANKS
 
 
 def topologies(positional: Sequence[str] | None, named: Sequence[str] | None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`pycollective simulate`: topologies on a network that is not there (see schedule/simulator.py)."""
+"""`pycollective simulate`: topologies on a network that is not there (see schedule/simulate/simulator.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import complain, refusing
 from pycollective.cli.units import format_size, format_time, parse_duration, parse_rate, parse_size, parse_sizes
-from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, registry, simulate
-from pycollective.schedule.fitting import Fit, Measurement, fit
-from pycollective.schedule.user_files import near_files
+from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, simulate
+from pycollective.schedule.language import registry
+from pycollective.schedule.language.user_files import near_files
+from pycollective.schedule.simulate.fitting import Fit, Measurement, fit
 
 Case = tuple[Any, str, int]
 """(topology, collective, ranks)."""

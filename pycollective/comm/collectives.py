@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from pycollective import checks
-from pycollective.comm import arrays, request
+from pycollective.comm import request
+from pycollective.comm.arguments import arrays
+from pycollective.comm.arguments.options import waiting
 from pycollective.comm.backend import Backend, HostBackend
 from pycollective.comm.described import described
 from pycollective.comm.handle import Handle
-from pycollective.comm.options import waiting
 from pycollective.comm.request import CallRequest
 from pycollective.errors import MismatchError
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from pycollective.comm.arguments.options import Moving, Options
     from pycollective.comm.cuda.side import GpuSide
-    from pycollective.comm.options import Moving, Options
     from pycollective.typing import A, ArrayLike, Out
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core, checks
-from pycollective.comm import arrays
+from pycollective.comm.arguments import arrays
+from pycollective.comm.arguments.options import Moving
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.control import Codec
 from pycollective.comm.described import described
 from pycollective.comm.explain import Explanation, explain
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
-from pycollective.comm.options import Moving
 from pycollective.schedule.collectives import COLLECTIVES
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pycollective.comm.options import DEFAULTS, Moving, Options
+from pycollective.comm.arguments.options import DEFAULTS, Moving, Options
 
 _Class = TypeVar("_Class", bound=type)
 _SECTION = re.compile(r"^(Args|Returns|Raises):\n((?: +.*\n|\n(?= ))*)", re.MULTILINE)

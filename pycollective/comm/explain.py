@@ -78,7 +78,7 @@ def explain_between_hosts(group: Group, collective: str, nbytes: int) -> Explana
 
 def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -> Explanation:
     """Of ranks that share memory."""
-    from pycollective.schedule import registry
+    from pycollective.schedule.language import registry
 
     instance, small = choose(collective, topology, nbytes)
     row = registry.info(instance)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycollective.comm.nodes import Nodes
+from pycollective.comm.bootstrap.nodes import Nodes
 
 
 @dataclass(frozen=True, slots=True)

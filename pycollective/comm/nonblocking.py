@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from pycollective.comm import arrays, request
+from pycollective.comm import request
+from pycollective.comm.arguments import arrays
+from pycollective.comm.arguments.options import waiting
 from pycollective.comm.collectives import Collectives
 from pycollective.comm.described import nonblocking
 from pycollective.comm.handle import Handle
-from pycollective.comm.options import waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from pycollective.comm.options import Moving, Options
+    from pycollective.comm.arguments.options import Moving, Options
     from pycollective.typing import A, ArrayLike, Out
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.comm import request
-from pycollective.comm.options import Moving
+from pycollective.comm.arguments.options import Moving
 from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error
 

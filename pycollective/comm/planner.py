@@ -8,14 +8,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, settings
-from pycollective.comm.function_digest import digest
-from pycollective.comm.operators import Op, resolve
-from pycollective.comm.rows import Cut, Shape, cut
+from pycollective.comm.arguments.function_digest import digest
+from pycollective.comm.arguments.operators import Op, resolve
+from pycollective.comm.arguments.rows import Cut, Shape, cut
 from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 if TYPE_CHECKING:  # the compiler is loaded by the first call, not by init()
-    from pycollective.schedule.schedule import Placement, Schedule
+    from pycollective.schedule.compile.schedule import Placement, Schedule
 
 DEFAULT_TOPOLOGY = "direct"
 """Within a host: reduces in rank order and moves the fewest bytes."""
@@ -38,7 +38,7 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     Raises:
         TopologyError: no such topology, or it lacks the collective.
     """
-    from pycollective.schedule import registry
+    from pycollective.schedule.language import registry
 
     if isinstance(topology, str) and topology == NCCL:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
@@ -73,7 +73,7 @@ def _default(collective: str) -> Any:
     Raises:
         TopologyError: the variable names no topology, or one without allreduce.
     """
-    from pycollective.schedule import registry
+    from pycollective.schedule.language import registry
 
     text = default_text()
     if text in ("", NCCL) or collective not in COLLECTIVES:
@@ -107,8 +107,8 @@ def schedule_for(
 def _schedule_for(
     topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
-    from pycollective.schedule.compiler import compile as compile_schedule
-    from pycollective.schedule.verifier import verify
+    from pycollective.schedule.compile.compiler import compile as compile_schedule
+    from pycollective.schedule.verify.verifier import verify
 
     schedule = compile_schedule(topology, collective, size, root, placement, small)
     if not _is_ours(topology):
@@ -122,7 +122,7 @@ def keeps_small(topology: Any, collective: str, size: int, root: int | None, pla
     Where everybody overwrites what everybody reads, one-shot takes a detour through scratch, and two-shot does not. It
     is taken instead where both have the same bits.
     """
-    from pycollective.schedule import registry
+    from pycollective.schedule.language import registry
 
     if not placement.inplace or registry.info(topology).order != "rank":
         return True
@@ -179,9 +179,9 @@ class Planner:
     ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
         """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
         its code, operator's name)."""
-        from pycollective.schedule import registry
-        from pycollective.schedule.p2p import compile_send
-        from pycollective.schedule.schedule import Placement
+        from pycollective.schedule.compile.p2p import compile_send
+        from pycollective.schedule.compile.schedule import Placement
+        from pycollective.schedule.language import registry
 
         if collective == "send":
             table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import checks
-from pycollective.comm import arrays
-from pycollective.comm.operators import Op
-from pycollective.comm.options import ALLOWED, Moving, Options
-from pycollective.comm.rows import Shape, cut, note_of, rows_of
+from pycollective.comm.arguments import arrays
+from pycollective.comm.arguments.operators import Op
+from pycollective.comm.arguments.options import ALLOWED, Moving, Options
+from pycollective.comm.arguments.rows import Shape, cut, note_of, rows_of
 from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:

@@ -9,22 +9,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycollective import checks, settings
-from pycollective.comm import bootstrap as bootstraps
-from pycollective.comm import host
+from pycollective.comm.bootstrap import detection
+from pycollective.comm.bootstrap.mpi import MpiBootstrap, import_mpi, world_ranks_of
+from pycollective.comm.bootstrap.nodes import discover
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.group import Group
-from pycollective.comm.mpi_bootstrap import MpiBootstrap, import_mpi, world_ranks_of
-from pycollective.comm.nodes import discover
+from pycollective.comm.host import team
 from pycollective.errors import BootstrapError, CommunicatorError, NestedCallError
 
 _lock = threading.RLock()
 _starting = False
 _default: Communicator | None = None
-_bootstrap: bootstraps.Bootstrap | None = None
+_bootstrap: detection.Bootstrap | None = None
 _prepared = False
 
 
-def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
+def init(bootstrap: detection.Bootstrap | None = None) -> Communicator:
     """Find the other ranks and return the communicator of all of them; later calls return the same one.
 
     Works under `mpirun` (through mpi4py), under torchrun, under `pycollective run`, under Horovod's launchers, or alone
@@ -47,7 +47,7 @@ def init(bootstrap: bootstraps.Bootstrap | None = None) -> Communicator:
                 raise NestedCallError("init() was called from within init() (by a signal handler or a finalizer)")
             _starting = True
             try:
-                _bootstrap = bootstrap or bootstraps.detect()
+                _bootstrap = bootstrap or detection.detect()
                 _default = connect(_bootstrap)
             finally:
                 _starting = False
@@ -79,7 +79,7 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
         raise BootstrapError("MPI is not running in this process: it was finalized, or never initialized")
     if comm == mpi.COMM_NULL or comm.Is_inter():
         checks.refuse_value("comm", "a communicator of one group of ranks, neither COMM_NULL nor an intercomm", comm)
-    seconds = bootstraps.init_timeout() if timeout is None else checks.number(timeout, "timeout", 0)
+    seconds = detection.init_timeout() if timeout is None else checks.number(timeout, "timeout", 0)
     found = MpiBootstrap(comm, seconds, "from_mpi")
     try:
         return connect(found, world_ranks_of(comm), comm.Get_name())
@@ -87,7 +87,7 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
         found.close()
 
 
-def connect(found: bootstraps.Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
+def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
     """Collective: a communicator of the ranks that a bootstrap has found. init() does this once, and keeps it.
 
     Args:
@@ -105,15 +105,15 @@ def connect(found: bootstraps.Bootstrap, world_ranks: Sequence[int] | None = Non
     ranks = range(found.size)
     group = Group(nodes, tuple(ranks if world_ranks is None else world_ranks), name)
     if nodes.count == 1:
-        backend = host.connect(found.allgather, found.rank, ranks, group)
+        backend = team.connect(found.allgather, found.rank, ranks, group)
         assert backend is not None
         return Communicator(backend)
     if not isinstance(found, MpiBootstrap):
         raise BootstrapError(
             f"ranks on {nodes.count} hosts (host name, boot or PID namespace differ) need mpirun and mpi4py"
         )
-    from pycollective.comm.hosts import HostsTeam
-    from pycollective.comm.mpi_rail import MpiRail
+    from pycollective.comm.hosts.mpi_rail import MpiRail
+    from pycollective.comm.hosts.team import HostsTeam
 
     return Communicator(HostsTeam(MpiRail(found.comm.Dup()), group))
 

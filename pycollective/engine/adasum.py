@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pycollective.comm import arrays
+from pycollective.comm.arguments import arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pycollective import _core
-from pycollective.comm import arrays, request
+from pycollective.comm import request
+from pycollective.comm.arguments import arrays
 from pycollective.engine.adasum import adasum
 from pycollective.engine.operation import Item
 from pycollective.errors import CommunicatorError

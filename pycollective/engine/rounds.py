@@ -17,10 +17,9 @@ import msgspec
 import numpy as np
 
 from pycollective import _core
-from pycollective.comm import arrays
+from pycollective.comm.arguments import arrays
 from pycollective.comm.control import Codec, Fault
-from pycollective.comm.control_channel import ControlChannel
-from pycollective.comm.hosts import default_timeout
+from pycollective.comm.hosts.control_channel import ControlChannel
 from pycollective.engine import clocks
 from pycollective.engine.operation import Item
 from pycollective.engine.round_trace import Event, RoundTrace
@@ -67,7 +66,7 @@ class Rounds:
         quiet = settings.stall_check_disable or settings.log_level.lower() in ("error", "fatal")
         warn = 0.0 if quiet else settings.stall_check_time
         self._stalls = Stalls(comm.name, comm.rank, warn, settings.stall_shutdown_time)
-        self._limit = min(default_timeout(), settings.stall_shutdown_time or float("inf"))
+        self._limit = min(_core.timeout_of(None), settings.stall_shutdown_time or float("inf"))
         self._began = time.monotonic()
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._ident: int | None = None  # of the thread that runs the rounds

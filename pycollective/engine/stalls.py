@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from pycollective import _core
-from pycollective.comm.rendezvous import name_ranks
+from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.errors import TimeoutError
 
 _LOOK_SECONDS = 0.25

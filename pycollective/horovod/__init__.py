@@ -27,7 +27,7 @@ __version__ = "0.28.1"
 PATH = str(Path(__file__).parent / "path")
 """A folder for sys.path in which Python finds `horovod`."""
 _HOMES = {
-    "horovod.common.exceptions": "pycollective.torch.exceptions",
+    "horovod.common.exceptions": "pycollective.hvd.exceptions",
     "horovod.common": "pycollective.horovod.common",
     "horovod.runner.util.threads": "pycollective.horovod.common.threads",
     "horovod.runner.util": "pycollective.horovod.common",

@@ -2,10 +2,10 @@
 
     python -m pycollective.horovod.elastic -np 2 --max-np 8 --host-discovery-script ./slots.sh train.py
 
-The options are those of `horovodrun`. When the number of slots changes the job is ended after its next commit and
-started anew from there (see pycollective.torch.elastic.kept); so it is, without waiting, when a rank fails. A job that
-fails before it has committed anything new is given up. `import horovod` is answered by pycollective.horovod in all of
-its processes.
+The options are those of `horovodrun`. When the number of slots changes, the job is ended after its next commit and
+started anew from there (see hvd/elastic/commit_file.py); when a rank fails, this happens at once. A job that fails
+before it has committed anything new is given up. `import horovod` is answered by pycollective.horovod in all of its
+processes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import typer
 
 from pycollective import horovod
 from pycollective.cli.commands import Command, complain
-from pycollective.torch.elastic.kept import VARIABLE
-from pycollective.torch.elastic.running import timeout
+from pycollective.hvd.elastic.commit_file import VARIABLE
+from pycollective.hvd.elastic.running import timeout
 
 LOOK_EVERY = 1.0
 """Seconds between calls of the discovery script, as Horovod's."""

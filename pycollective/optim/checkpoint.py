@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pycollective import checks
-from pycollective.comm import arrays
+from pycollective.comm.arguments import arrays
 from pycollective.comm.objects import on_root
 from pycollective.comm.private_file import require_replaceable
 from pycollective.optim.averaging import Averaging

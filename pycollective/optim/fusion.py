@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pycollective.comm import arrays
+from pycollective.comm.arguments import arrays
 from pycollective.optim.containers import copy_into, namespace
 from pycollective.optim.objects import require_same
 

@@ -1,12 +1,22 @@
 """Programs, the compiler that makes schedules of them, the verifier that proves schedules right, and the simulator."""
 
-from pycollective.schedule import display as display  # it registers how notebooks show what is below
 from pycollective.schedule.collectives import COLLECTIVES, Collective
-from pycollective.schedule.compiler import compile, compile_program, trace
-from pycollective.schedule.network import Network
-from pycollective.schedule.program import Program
-from pycollective.schedule.rank_counts import multiple_of
-from pycollective.schedule.registry import (
+from pycollective.schedule.compile.compiler import compile, compile_program, trace
+from pycollective.schedule.compile.schedule import (
+    IN,
+    OUT,
+    Placement,
+    RankSchedule,
+    Schedule,
+    Source,
+    Step,
+    Target,
+    Wait,
+)
+from pycollective.schedule.draw import display as display  # it registers how notebooks show what is below
+from pycollective.schedule.language.program import Program
+from pycollective.schedule.language.rank_counts import multiple_of
+from pycollective.schedule.language.registry import (
     KiB,
     MiB,
     TopologyInfo,
@@ -18,10 +28,10 @@ from pycollective.schedule.registry import (
     names,
     topology,
 )
-from pycollective.schedule.schedule import IN, OUT, Placement, RankSchedule, Schedule, Source, Step, Target, Wait
-from pycollective.schedule.simulator import Simulation, simulate
-from pycollective.schedule.timing import TimedStep
-from pycollective.schedule.verifier import Report, verify, verify_topology
+from pycollective.schedule.simulate.network import Network
+from pycollective.schedule.simulate.simulator import Simulation, simulate
+from pycollective.schedule.simulate.timing import TimedStep
+from pycollective.schedule.verify.verifier import Report, verify, verify_topology
 
 __all__ = [
     "COLLECTIVES",

@@ -14,7 +14,7 @@ pycollective/schedule/collectives.py HEADER`, to write the same table for C++ (s
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -127,16 +127,6 @@ class Collective:
         """The output is the rank's own block alone, and not all blocks in rank order."""
         return self.output == "own"
 
-    def lengths(self, count: int, counts: Sequence[int] | None, rank: int, size: int) -> tuple[int, int]:
-        """Elements of a rank's input and of its output.
-
-        Args:
-            count: elements of the whole buffer.
-            counts: elements of each block, where it is cut in blocks.
-            rank, size: of the call.
-        """
-        return _length(self.input, count, counts, rank, size), _length(self.output, count, counts, rank, size)
-
     def block(self, sender: int, receiver: int, size: int, root: int) -> int | None:
         """The chunk that `sender` contributes to the result of `receiver`, if there is one; 0 where the split is free.
 
@@ -189,14 +179,6 @@ def _holds(places: Places, rank: int, chunk: int, size: int, root: int) -> bool:
 
 def _has(places: Places, rank: int, root: int) -> bool:
     return places not in ("root", "others") or (rank == root) == (places == "root")
-
-
-def _length(places: Places, count: int, counts: Sequence[int] | None, rank: int, size: int) -> int:
-    if counts is None or places not in ("own", "sent", "received"):
-        return count
-    if places == "own":
-        return counts[rank]
-    return sum(counts[rank * size : (rank + 1) * size] if places == "sent" else counts[rank::size])
 
 
 # fmt: off

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch.distributed as _distributed
 
+from pycollective.hvd.exceptions import HostsUpdatedInterrupt
 from pycollective.torch import compiling as _compiling
 from pycollective.torch import elastic
 from pycollective.torch import mpi_ops as _mpi_ops
-from pycollective.torch.exceptions import HostsUpdatedInterrupt
 from pycollective.torch.functions import (
     allgather_object,
     broadcast_object,

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from pycollective import checks
-from pycollective.comm import objects
-from pycollective.comm.rendezvous import name_ranks
-from pycollective.torch import handles
-from pycollective.torch.mpi_ops import allgather, broadcast_, broadcast_async_, rank, synchronize
-from pycollective.torch.process_sets import ProcessSet, global_process_set
+from pycollective.hvd.objects import allgather_object as allgather_object
+from pycollective.hvd.objects import broadcast_object as broadcast_object
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.torch.mpi_ops import broadcast_async_, rank, synchronize
 
 
 def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
@@ -142,68 +141,3 @@ def _with_tensors(plain: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(plain, (list, tuple)):
         return type(plain)([_with_tensors(inner, tensors) for inner in plain])
     return plain
-
-
-def broadcast_object(
-    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """Collective: the root's object on all ranks, by way of pickle (cloudpickle where it is installed).
-
-    Raises:
-        RuntimeError: it cannot be pickled; on the root what pickle raised.
-    """
-    root_rank = checks.integer(root_rank, "root_rank")
-    label = handles.unnamed("broadcast_object", process_set) if name is None else checks.text(name, "name")
-    data, problem = _dumped(obj) if rank() == root_rank else (_NOTHING, None)
-    count = int(broadcast_(_size(data, problem), root_rank, f"{label}.size", process_set))
-    _raise_for([count], [root_rank], problem)
-    if rank() != root_rank:
-        data = torch.empty(count, dtype=torch.uint8)
-    broadcast_(data, root_rank, f"{label}.data", process_set)
-    return obj if rank() == root_rank else _loaded(data)
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Collective: the list of all ranks' objects, in rank order.
-
-    Raises:
-        RuntimeError: one cannot be pickled; on its rank what pickle raised.
-    """
-    label = handles.unnamed("allgather_object", process_set) if name is None else checks.text(name, "name")
-    data, problem = _dumped(obj)
-    counts = allgather(_size(data, problem), f"{label}.sizes", process_set).tolist()
-    _raise_for(counts, process_set.ranks or [], problem)
-    joined = allgather(data, f"{label}.data", process_set)
-    return [_loaded(part) for part in torch.split(joined, counts)]
-
-
-_NOTHING = torch.empty(0, dtype=torch.uint8)
-
-
-def _size(data: torch.Tensor, problem: Exception | None) -> torch.Tensor:
-    """What is told first: how many bytes follow; -1 where there are none to send, so that nobody waits for them."""
-    return torch.tensor([data.numel() if problem is None else -1])
-
-
-def _raise_for(sizes: list[int], ranks: list[int], problem: Exception | None) -> None:
-    if problem is not None:
-        raise problem
-    failed = [rank for size, rank in zip(sizes, ranks, strict=True) if size < 0]
-    if failed:
-        raise RuntimeError(f"the object of {name_ranks(failed)} cannot be pickled")
-
-
-def _dumped(obj: Any) -> tuple[torch.Tensor, Exception | None]:
-    """The bytes of a pickle, or what was raised instead."""
-    try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = None
-    try:
-        return torch.frombuffer(bytearray(objects.dumped(obj, pickler)), dtype=torch.uint8), None
-    except Exception as error:
-        return _NOTHING, error
-
-
-def _loaded(data: torch.Tensor) -> Any:
-    return objects.loaded(data.numpy())

@@ -18,17 +18,9 @@ https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch
 from __future__ import annotations
 
 from pycollective.engine import Item
-from pycollective.torch import basics, handles
-from pycollective.torch.arguments import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    get_average_backwards_compatibility_fun,
-)
-from pycollective.torch.basics import (
+from pycollective.hvd import basics, handles
+from pycollective.hvd.arguments import Adasum, Average, Max, Min, Product, Sum, get_average_backwards_compatibility_fun
+from pycollective.hvd.basics import (
     add_process_set,
     cross_rank,
     cross_size,
@@ -43,7 +35,7 @@ from pycollective.torch.basics import (
     start_timeline,
     stop_timeline,
 )
-from pycollective.torch.built import (
+from pycollective.hvd.built import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -55,11 +47,12 @@ from pycollective.torch.built import (
     nccl_built,
     rocm_built,
 )
+from pycollective.hvd.exceptions import HorovodInternalError
+from pycollective.hvd.handles import poll, shutdown, synchronize
+from pycollective.hvd.horovod_basics import HorovodBasics
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.compression import Compression
-from pycollective.torch.exceptions import HorovodInternalError
-from pycollective.torch.handles import poll, shutdown, synchronize
-from pycollective.torch.horovod_basics import HorovodBasics
-from pycollective.torch.moving import (
+from pycollective.torch.hvd.data_movement import (
     allgather,
     allgather_async,
     alltoall,
@@ -72,8 +65,13 @@ from pycollective.torch.moving import (
     grouped_allgather_async,
     sparse_allreduce_async,
 )
-from pycollective.torch.process_sets import ProcessSet, global_process_set
-from pycollective.torch.reductions import (
+from pycollective.torch.hvd.reduce_scatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from pycollective.torch.hvd.reductions import (
     allreduce,
     allreduce_,
     allreduce_async,
@@ -82,12 +80,6 @@ from pycollective.torch.reductions import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-)
-from pycollective.torch.scattered import (
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
 )
 
 __all__ = [

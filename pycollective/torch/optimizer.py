@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from pycollective import checks
-from pycollective.torch.arguments import OPS, Adasum, Average, compressor
+from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.torch.compression import Compression
-from pycollective.torch.process_sets import ProcessSet, global_process_set
-from pycollective.torch.stepping import Stepping, SteppingTogether
+from pycollective.torch.hvd.optimizer_methods import Stepping, SteppingTogether
 
 
 def DistributedOptimizer(

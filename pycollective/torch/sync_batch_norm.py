@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pycollective.torch.arguments import Sum
-from pycollective.torch.basics import size
-from pycollective.torch.moving import allgather
-from pycollective.torch.reductions import allreduce
+from pycollective.hvd.arguments import Sum
+from pycollective.hvd.basics import size
+from pycollective.torch.hvd.data_movement import allgather
+from pycollective.torch.hvd.reductions import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):

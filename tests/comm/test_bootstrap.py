@@ -8,7 +8,7 @@ import pytest
 
 from launch import find_mpirun, launch
 from meeting import horovod_variables, own_variables, slurm_variables, torchrun_variables
-from pycollective.comm.bootstrap import Alone, Bootstrap, detect, launcher
+from pycollective.comm.bootstrap.detection import Alone, Bootstrap, detect, launcher
 from pycollective.errors import BootstrapError
 
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
@@ -143,7 +143,7 @@ def test_mpirun_without_mpi4py_says_what_to_install(monkeypatch: pytest.MonkeyPa
 @needs_mpi
 def test_mpirun_of_another_mpi_is_not_a_silent_world_of_one() -> None:
     script = """
-        from pycollective.comm.bootstrap import detect
+        from pycollective.comm.bootstrap.detection import detect
         from pycollective.errors import BootstrapError
         try:
             detect({"PMI_SIZE": "4", "PMI_RANK": "1"})

@@ -13,15 +13,15 @@ import pytest
 
 from launch import find_mpirun, launch
 from meeting import horovod_variables, on_threads, slurm_variables, torchrun_variables
-from pycollective.comm.bootstrap import detect
+from pycollective.comm.bootstrap.detection import detect
 from pycollective.errors import BootstrapError
 
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
 
 MEET = """
     import sys
-    from pycollective.comm.bootstrap import detect
-    from pycollective.comm.nodes import discover
+    from pycollective.comm.bootstrap.detection import detect
+    from pycollective.comm.bootstrap.nodes import discover
     b = detect()
     first = b.allgather(str(b.rank).encode() * (b.rank + 1))
     assert first == [str(r).encode() * (r + 1) for r in range(b.size)], first
@@ -54,7 +54,7 @@ def test_mpi_names_the_ranks_that_never_come() -> None:
     script = """
         import time
         from mpi4py import MPI
-        from pycollective.comm.bootstrap import detect
+        from pycollective.comm.bootstrap.detection import detect
         from pycollective.errors import BootstrapError
         if MPI.COMM_WORLD.rank in (1, 2):
             time.sleep(1.5)
@@ -74,7 +74,7 @@ def test_mpi_names_the_ranks_that_never_come() -> None:
 def test_mpi4py_initialised_without_variables_is_found() -> None:
     script = """
         from mpi4py import MPI
-        from pycollective.comm.bootstrap import detect, launcher
+        from pycollective.comm.bootstrap.detection import detect, launcher
         assert launcher({}) == "mpi"
         found = detect({})
         assert (found.kind, found.rank, found.size) == ("mpi", MPI.COMM_WORLD.rank, 2)

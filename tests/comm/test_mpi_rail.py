@@ -14,7 +14,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 from mpi4py import MPI
-from pycollective.comm.mpi_rail import MpiRail
+from pycollective.comm.hosts.mpi_rail import MpiRail
 
 rail = MpiRail(MPI.COMM_WORLD.Dup())
 n, me = rail.size, rail.rank

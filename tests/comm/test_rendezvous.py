@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from meeting import fresh_name, on_threads
-from pycollective.comm import rendezvous
-from pycollective.comm.frames import pack, unpack
-from pycollective.comm.rendezvous import SocketBootstrap
+from pycollective.comm.bootstrap import rendezvous
+from pycollective.comm.bootstrap.frames import pack, unpack
+from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
 from pycollective.errors import BootstrapError
 
 HEADER = struct.Struct("!BQ")

@@ -9,7 +9,8 @@ import numpy as np
 
 from core.reference import Array, reference
 from pycollective import Communicator, local_world
-from pycollective.schedule import COLLECTIVES, registry
+from pycollective.schedule import COLLECTIVES
+from pycollective.schedule.language import registry
 
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
 MOVING = ("broadcast", "allgather", "gather", "scatter", "alltoall")

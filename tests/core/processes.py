@@ -26,7 +26,7 @@ from typing import IO, Any
 TESTS = Path(__file__).resolve().parent.parent
 IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 """Environment in which a child finds the tests' helpers."""
-_LOADED = ("core.calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.shrink", "pytest")
+_LOADED = ("core.calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.host.shrink", "pytest")
 
 
 @dataclass
@@ -217,7 +217,7 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
     outcome, code = Outcome(), 1
     try:
         import pycollective
-        from pycollective.comm.rendezvous import SocketBootstrap
+        from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
 
         arguments = link.recv()
         body = _load(request["file"], request["name"])

@@ -15,8 +15,8 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.planner import schedule_for
 from pycollective.engine.operation import Item
-from pycollective.schedule import registry
-from pycollective.schedule.schedule import Placement
+from pycollective.schedule.compile.schedule import Placement
+from pycollective.schedule.language import registry
 
 INTEGERS = (
     0, 1, -1, 2, 3, 4, 7, 8, 9, 10, 63, 64, 100, 255, 256, 300, 4096, 1 << 16, 1 << 20, (1 << 31) - 1, 1 << 31,

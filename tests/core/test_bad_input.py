@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said(name: str) -> None:
 
 
 def test_a_program_of_too_many_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pycollective.schedule.program.MOST_PLACES", 1000)
+    monkeypatch.setattr("pycollective.schedule.language.program.MOST_PLACES", 1000)
     with pytest.raises(pycollective.ProgramError, match=r"alltoall on 33 ranks is too large .* more than 1000 places"):
         schedule.compile("direct", "alltoall", 33)
 

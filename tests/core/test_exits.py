@@ -261,7 +261,7 @@ def use_windows_for_ever(comm: Communicator, link: Connection, kind: str) -> Non
 
 def use_only(kind: str) -> None:
     """One kind of shared memory, as on a machine that lacks the others."""
-    from pycollective.comm import segments
+    from pycollective.comm.host import segments
 
     segments.KINDS = (kind,)
 

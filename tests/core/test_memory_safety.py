@@ -12,8 +12,8 @@ import pytest
 
 import pycollective
 from pycollective import _core
+from pycollective.comm.arguments.factors import Factors
 from pycollective.comm.communicator import Communicator
-from pycollective.comm.factors import Factors
 
 TIMEOUT = 0.3
 
@@ -276,8 +276,8 @@ def test_dlpack_shapes_that_no_array_has_are_refused() -> None:
 def test_a_schedule_that_does_not_fit_the_call_is_refused() -> None:
     """What a planner answers is checked against the call: else the executor would go by it through any memory."""
     from pycollective.comm.planner import Planner, schedule_for
-    from pycollective.schedule import registry
-    from pycollective.schedule.schedule import Placement
+    from pycollective.schedule.compile.schedule import Placement
+    from pycollective.schedule.language import registry
 
     direct = registry.get("direct")
 

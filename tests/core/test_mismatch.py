@@ -19,7 +19,7 @@ from core.calls import call, has
 from core.processes import run
 from core.reference import TOPOLOGIES
 from pycollective import Communicator, MismatchError, local_world, op
-from pycollective.comm.function_digest import digest_of
+from pycollective.comm.arguments.function_digest import digest_of
 from pycollective.schedule import Program, topology
 
 Act = Callable[[Any], Any]

@@ -23,7 +23,7 @@ from core.reference import (
     takes,
 )
 from pycollective import Communicator, _core, local_world
-from pycollective.schedule import registry
+from pycollective.schedule.language import registry
 
 
 def test_the_lists_are_complete() -> None:

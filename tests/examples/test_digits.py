@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch import find_mpirun, launch
-from pycollective.schedule import registry
+from pycollective.schedule.language import registry
 
 pytest.importorskip("sklearn")
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpu.emulation import on_device
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 

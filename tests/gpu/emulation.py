@@ -18,7 +18,7 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
-from pycollective.comm.operators import Op
+from pycollective.comm.arguments.operators import Op
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

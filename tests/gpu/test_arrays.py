@@ -12,7 +12,7 @@ import pytest
 import pycollective as pc
 from gpu.device import Dlpack, Interface, data, get, put
 from pycollective import _core
-from pycollective.comm import arrays as host_arrays
+from pycollective.comm.arguments import arrays as host_arrays
 from pycollective.comm.cuda import arrays
 from pycollective.comm.world import Communicator
 from pycollective.dtypes import DTYPES

@@ -14,7 +14,7 @@ from core.processes import run
 from gpu import emulation
 from gpu.device import LONG, data, get, put
 from pycollective import Communicator, _core
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.schedule import describe
 
 pytestmark = pytest.mark.usefixtures("cuda")

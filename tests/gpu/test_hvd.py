@@ -16,7 +16,7 @@ from hvd import run  # noqa: E402
 from opt import small, together  # noqa: E402
 
 from gpu import emulation  # noqa: E402
-from pycollective.comm import arrays as host_arrays  # noqa: E402
+from pycollective.comm.arguments import arrays as host_arrays  # noqa: E402
 from pycollective.comm.cuda import arrays  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
 from pycollective.engine.device import Lane  # noqa: E402

@@ -38,7 +38,7 @@ def _reductions() -> None:
 
     import pycollective as pc
     from gpu.device import get, put
-    from pycollective.comm.arrays import numpy_dtype
+    from pycollective.comm.arguments.arrays import numpy_dtype
 
     comm = pc.init()
     n, me = comm.size, comm.rank

@@ -159,10 +159,10 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
     link.send("dropped")
     comm.allreduce(data(comm.rank, LONG))
     cuda.synchronize(0)
-    from pycollective.comm.cuda import graves
+    from pycollective.comm.cuda import deferred_free
 
-    graves.bury()
-    assert not graves.left(), "and later it is closed"
+    deferred_free.bury()
+    assert not deferred_free.left(), "and later it is closed"
 
 
 @pytest.mark.parametrize("what", ["arrays", "team"])

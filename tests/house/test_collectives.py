@@ -98,24 +98,6 @@ def test_a_pair_of_ranks_shares_one_block_at_most(row: Collective, size: int) ->
 
 
 @ROWS
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_lengths_are_those_of_the_places_that_a_rank_holds(row: Collective, size: int) -> None:
-    chunks = row.required_chunks(size)
-    counts = None if chunks is None else [3 * chunk % 7 for chunk in range(chunks)]
-    whole = 17 if counts is None else sum(counts)
-    for rank in range(size):
-        got = row.lengths(whole, counts, rank, size)
-        for length, has, holds in (
-            (got[0], row.has_input(rank, 0), row.starts),
-            (got[1], row.has_output(rank, 0) and row.has_result(rank), row.ends),
-        ):
-            if counts is None:
-                assert length == whole
-            elif has:
-                assert length == sum(n for chunk, n in enumerate(counts) if holds(rank, chunk, size, 0))
-
-
-@ROWS
 def test_a_results_contributors_are_those_that_contribute(row: Collective) -> None:
     for rank in range(5):
         bits = sum(1 << source for source in range(5) if row.contributes(source, rank))

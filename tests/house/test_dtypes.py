@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pycollective import _core
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.dtypes import DTYPES, OPERATORS, Dtype, header
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,21 +15,30 @@ import imports
 ROOT = Path(__file__).resolve().parents[2]
 
 UPWARD = {  # a file, what it holds, and what the check reports
-    "schedule/bad_absolute.py": ("import pycollective.comm.nodes", "schedule.bad_absolute -> pycollective.comm.nodes"),
-    "schedule/bad_relative.py": ("from ..comm import nodes", "schedule.bad_relative -> pycollective.comm.nodes"),
+    "schedule/bad_absolute.py": (
+        "import pycollective.comm.bootstrap.nodes",
+        "schedule.bad_absolute -> pycollective.comm.bootstrap.nodes",
+    ),
+    "schedule/bad_relative.py": (
+        "from ..comm.bootstrap import nodes",
+        "schedule.bad_relative -> pycollective.comm.bootstrap.nodes",
+    ),
     "schedule/bad_lazy.py": ("def f():\n    import pycollective.optim", "schedule.bad_lazy -> pycollective.optim"),
     "schedule/bad_settings.py": ("from .. import settings", "schedule.bad_settings -> pycollective.settings"),
     "schedule/bad_core.py": ("from pycollective import _core", "schedule.bad_core: schedule must not import _core"),
-    "topologies/bad.py": ("from pycollective.comm import nodes", "topologies.bad -> pycollective.comm.nodes"),
+    "topologies/bad.py": (
+        "from pycollective.comm.bootstrap import nodes",
+        "topologies.bad -> pycollective.comm.bootstrap.nodes",
+    ),
     "topologies/bad_root.py": ("from .. import init", "topologies must not import pycollective its"),
     "comm/bad.py": ("import pycollective", "comm.bad: comm must not import pycollective itself"),
     "comm/bad_bench.py": ("import pycollective.bench.cases", "comm.bad_bench -> pycollective.bench.cases"),
     "comm/bad_topology.py": ("from ..topologies import ring", "comm.bad_topology -> pycollective.topologies.ring"),
     "engine/bad.py": ("import pycollective.optim.sgd", "engine.bad -> pycollective.optim.sgd"),
-    "optim/bad.py": ("from pycollective.torch import handles", "optim.bad -> pycollective.torch.handles"),
+    "optim/bad.py": ("from pycollective.hvd import handles", "optim.bad -> pycollective.hvd.handles"),
     "torch/bad.py": ("from ..topologies import ring", "torch.bad -> pycollective.topologies.ring"),
     "cli/bad.py": ("import pycollective.engine", "cli.bad -> pycollective.engine"),
-    "horovod/bad.py": ("from ..comm import nodes", "horovod.bad -> pycollective.comm.nodes"),
+    "horovod/bad.py": ("from ..comm.bootstrap import nodes", "horovod.bad -> pycollective.comm.bootstrap.nodes"),
     "errors.py": ("import pycollective.schedule", "errors -> pycollective.schedule"),
     "settings.py": ("from . import notebook", "settings -> pycollective.notebook"),
     "attic/__init__.py": ("", "attic"),

@@ -7,7 +7,7 @@ import pytest
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, partition
-from pycollective.schedule import registry
+from pycollective.schedule.language import registry
 
 RANKS = [1, 2, 3, 4]
 SHAPES = {"w": (5, 3), "b": (3,), "scalar": (), "none": (0, 4), "long": (1000,)}

@@ -18,10 +18,10 @@ from pycollective.schedule import (
     Wait,
     compile,
     compile_program,
-    compiler,
     names,
     verify,
 )
+from pycollective.schedule.compile import compiler
 
 
 def touched(schedule: Schedule, rank: int) -> int:

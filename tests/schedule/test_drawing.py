@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pycollective.schedule import Placement, compile, graph, names
-from pycollective.schedule.colours import chunk_colour
-from pycollective.schedule.drawing import Arrow, arrows, draw, figure, step_times
+from pycollective.schedule import Placement, compile, names
+from pycollective.schedule.draw import graph
+from pycollective.schedule.draw.colours import chunk_colour
+from pycollective.schedule.draw.drawing import Arrow, arrows, draw, figure, step_times
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

@@ -22,12 +22,12 @@ from pycollective.schedule import (
     load,
     multiple_of,
     names,
-    registry,
     simulate,
     topology,
     verify_topology,
 )
-from pycollective.schedule.verifier import supported_sizes
+from pycollective.schedule.language import registry
+from pycollective.schedule.verify.verifier import supported_sizes
 from pycollective.topologies.ring import Ring
 from pycollective.topologies.wheel import Wheel
 

@@ -23,7 +23,7 @@ from pycollective.schedule import (
     compile_program,
     verify,
 )
-from pycollective.schedule.registry import Order
+from pycollective.schedule.language.registry import Order
 
 
 def with_step(schedule: Schedule, rank: int, index: int, **changes: object) -> Schedule:

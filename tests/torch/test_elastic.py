@@ -151,8 +151,8 @@ def test_two_that_die_at_once() -> None:
 
 
 def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
-    from pycollective.comm import shrink
-    from pycollective.torch import basics
+    from pycollective.comm.host import shrink
+    from pycollective.hvd import basics
 
     training = Training(hvd, {1: 5}, "step")
     home = basics if moment == "init" else shrink

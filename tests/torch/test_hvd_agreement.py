@@ -255,7 +255,7 @@ def test_a_call_in_a_callback() -> None:
 def _in_a_callback(hvd: Any) -> None:
     """It would wait for itself: an error that is none of a lost rank, and the handle stays valid."""
     from pycollective import NestedCallError
-    from pycollective.torch import handles
+    from pycollective.hvd import handles
 
     told: list[BaseException] = []
 

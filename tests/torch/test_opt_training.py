@@ -164,7 +164,7 @@ def test_without_room_for_windows_gradients_are_packed(n: int) -> None:
 
 
 def _no_room(hvd: Any) -> None:
-    from pycollective.torch import basics
+    from pycollective.hvd import basics
 
     def full(*_: Any) -> Any:
         raise MemoryError("/dev/shm is full")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import View
 from pycollective.comm.cuda.runtime import load
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.copies import to_device, to_host
 from pycollective.comm.cuda.runtime import load

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pycollective.comm import arrays as host_arrays
+from pycollective.comm.arguments import arrays as host_arrays
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.copies import to_device, to_host
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pycollective import settings
-from pycollective.comm.arrays import numpy_dtype
+from pycollective.comm.arguments.arrays import numpy_dtype
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.planner import NCCL as NCCL

@@ -9,15 +9,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pycollective import _core
 from pycollective.comm.backend import HostBackend
+from pycollective.comm.bootstrap.nodes import node_key
 from pycollective.comm.cuda.nccl import NCCL, Library, arithmetic, blocks_for, lacks, library
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.signature import UNSCALED, Signature, seconds, sign
+from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.watch import watch
-from pycollective.comm.nodes import node_key
+from pycollective.comm.host.segments import Exchange
 from pycollective.comm.request import CallRequest
-from pycollective.comm.segments import Exchange
 from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
 
 _CLOSING_SECONDS = 5.0
@@ -75,7 +76,7 @@ class NcclRail:
         blocks = blocks_for(ranks_here, properties["multiprocessors"], self.library.version, most_blocks)
         identity = bytes.fromhex(said[0]["id"])
         self._comm = cuda.NcclComm(self.library.handle, identity, self.size, self.rank, self.device, blocks)
-        limit = seconds(None)
+        limit = _core.timeout_of(None)
         if not self._comm.settle(limit):
             raise CommunicatorError(f"not all ranks have come within {limit:g} s")
 
@@ -211,7 +212,7 @@ class NcclTeam:
             self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
         x = request.x.address if request.x is not None else 0
         out = request.out.address if request.out is not None else 0
-        self.guard(lambda: rail.run(s, x, out, request.stream, seconds(request.timeout)))
+        self.guard(lambda: rail.run(s, x, out, request.stream, _core.timeout_of(request.timeout)))
 
     def guard(self, action: Callable[[], None]) -> None:
         """Do something that concerns all ranks: if it fails, the communicator is poisoned."""

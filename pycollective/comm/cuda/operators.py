@@ -11,8 +11,8 @@ import threading
 import weakref
 from typing import Any
 
+from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda import runtime
-from pycollective.comm.operators import Op
 from pycollective.errors import CommunicatorError
 
 _compiled: weakref.WeakKeyDictionary[Op, dict[tuple[str, tuple[int, int]], Any]] = weakref.WeakKeyDictionary()

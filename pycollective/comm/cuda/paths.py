@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.windows import KINDS, DeviceWindow, give_up, share
-from pycollective.comm.segments import Exchange
+from pycollective.comm.host.segments import Exchange
 from pycollective.errors import CommunicatorError
 
 HOST = "host"

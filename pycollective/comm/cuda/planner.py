@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pycollective import _core
+from pycollective.comm.arguments.operators import NAMES as OPERATORS
+from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
-from pycollective.comm.operators import NAMES as OPERATORS
-from pycollective.comm.operators import Op
+from pycollective.comm.host.segments import setting
 from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
-from pycollective.comm.segments import setting
 from pycollective.settings import TABLE
 
-INPUT_SHARED, OUTPUT_SHARED, IN_PLACE = 1, 2, 4
-"""Placement bits, as in the core."""
 MOST_PLANS = 4096
 PLAN_BYTES = 4 << 20
 _PACKET_BYTES = 8  # of data in a packet of the low-latency path: one element must fit
@@ -79,7 +77,7 @@ class _PlanMaker:
     def takes_packets(self, s: Signature) -> bool:
         if s.row.prefix != "none" or ITEMSIZE[s.dtype] > _PACKET_BYTES:  # there a rank reduces what all have sent
             return False
-        from pycollective.schedule import registry
+        from pycollective.schedule.language import registry
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
         most = self._team.low_latency_bytes
@@ -88,7 +86,7 @@ class _PlanMaker:
         return registry.label(instance) == "direct" and s.nbytes <= most
 
     def make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
-        from pycollective.schedule import registry
+        from pycollective.schedule.language import registry
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
         label = registry.label(instance)
@@ -132,7 +130,7 @@ class _PlanMaker:
         }  # fmt: skip
 
     def _schedule(self, s: Signature, placement: int) -> Any:
-        from pycollective.schedule.schedule import Placement
+        from pycollective.schedule.compile.schedule import Placement
 
         instance, small = choose(s.collective, s.topology, s.nbytes)
         rooted = s.root if s.row.rooted else None

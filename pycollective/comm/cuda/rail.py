@@ -12,6 +12,8 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+from pycollective import _core
+from pycollective.comm.arguments.rows import split_rows
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
 from pycollective.comm.cuda.host_copies import HostCopies
@@ -19,10 +21,9 @@ from pycollective.comm.cuda.nccl_comm import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.signature import UNSCALED, Signature, seconds, sign
+from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.request import CallRequest
-from pycollective.comm.rows import split_rows
 from pycollective.dtypes import DTYPES
 from pycollective.errors import CommunicatorError
 
@@ -208,7 +209,7 @@ class _Lanes:
         ready.hold_back(self._side.address)
         if share.count:
             part = replace(s, count=share.count, scale=UNSCALED, max_channels=0)
-            self._across.run(part, share.address, share.address, self._side.address, seconds(request.timeout))
+            self._across.run(part, share.address, share.address, self._side.address, _core.timeout_of(request.timeout))
         done = cuda.Event(self._device)
         done.record(self._side.address)
         return done

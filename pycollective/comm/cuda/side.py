@@ -19,7 +19,7 @@ from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import uses_nccl
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.cuda.virtual import VirtualTeam
-from pycollective.comm.host import part_bytes
+from pycollective.comm.host.team import part_bytes
 from pycollective.comm.request import CallRequest
 from pycollective.errors import TimeoutError
 

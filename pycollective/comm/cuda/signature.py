@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pycollective import _core
+from pycollective.comm.arguments.factors import Factors
+from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda.arrays import ITEMSIZE, View
-from pycollective.comm.factors import Factors
-from pycollective.comm.operators import Op
 from pycollective.comm.planner import NCCL, default_text
 from pycollective.comm.request import CallRequest
-from pycollective.comm.segments import setting
 from pycollective.schedule.collectives import CALLS, Collective
 
 UNSCALED = Factors((1.0, 1.0))
@@ -101,63 +100,23 @@ def uses_nccl(request: CallRequest) -> bool:
     return bool(request.topology == NCCL)
 
 
-@functools.cache
-def _default_timeout() -> float:
-    return setting("PYCOLLECTIVE_TIMEOUT")
-
-
-def seconds(asked: float | None) -> float:
-    """A call's timeout.
-
-    Raises:
-        ValueError: negative, or not a number.
-    """
-    if asked is None:
-        return _default_timeout()
-    if not float(asked) >= 0:
-        raise ValueError(f"timeout must be a number of seconds, 0 or more, not {asked!r}")
-    return float(asked)
-
-
 def check(request: CallRequest, rank: int, size: int) -> None:
     """Everything that one rank can know of a request on device arrays.
 
     Raises:
         TypeError, ValueError: what cannot work, before anything is sent.
     """
-    s, x, out, row = sign(request), request.x, request.out, request.row
-    seconds(request.timeout)
+    s, x, out = sign(request), request.x, request.out
+    _core.timeout_of(request.timeout)
     if s.max_channels < 0:
         raise ValueError(f"max_channels is a number of thread blocks, not {s.max_channels}")
     if s.collective == "barrier":
         return
-    if row.rooted and not 0 <= s.root < size:
-        raise ValueError(f"root {s.root} is not a rank of this communicator of {size}")
-    if x is None and row.has_input(rank, s.root):
-        raise TypeError("x is missing")
-    if out is None and row.has_output(rank, s.root) and row.has_result(rank):
-        raise TypeError("out is missing")
-    if out is not None and not out.writable:
-        raise ValueError("out is read-only")
-    if x is not None and out is not None:
-        if x.dtype != out.dtype:
-            raise TypeError(f"x is {x.dtype} but out is {out.dtype}")
-        if x.device != out.device:
-            raise ValueError(f"x is on device {x.device} but out is on device {out.device}")
-        _check_overlap(s, x, out, rank)
-    needs_input, needs_output = row.lengths(s.count, s.counts, rank, size)
-    template = row.in_blocks and not row.has_input(rank, s.root)  # x is one, of any length
-    for what, array, needed in (("x", None if template else x, needs_input), ("out", out, needs_output)):
-        if array is not None and array.count != needed:
-            raise ValueError(f"{what} has {array.count} elements; this call needs {needed}")
+    if x is not None and out is not None and x.device != out.device:
+        raise ValueError(f"x is on device {x.device} but out is on device {out.device}")
+    _core.check_call(s.collective, rank, size, s.root, s.counts, as_told(x), as_told(out))
 
 
-def _check_overlap(s: Signature, x: View, out: View, rank: int) -> None:
-    """x and out may be the same memory only element for element; anything else would read what it has written."""
-    if not x.count or not out.count or not x.overlaps(out):
-        return
-    if s.row.in_place == "never":
-        raise ValueError(f"{s.collective} cannot work in place: out is x")
-    skip = 0 if s.counts is None else sum(s.counts[:rank]) * ITEMSIZE[s.dtype]
-    if x.address + skip * s.row.packed_output != out.address + skip * s.row.packed_input:
-        raise ValueError("x and out overlap without being in place")
+def as_told(array: View | None) -> tuple[int, int, str, bool] | None:
+    """A device array as the core's rules take it."""
+    return None if array is None else (array.address, array.count, array.dtype, array.writable)

@@ -15,16 +15,16 @@ from typing import Any
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
+from pycollective.comm.cuda.deferred_free import MAILBOXES, Graves, bury, leave, left, table_bytes
 from pycollective.comm.cuda.faults import raise_mismatch, report_fault
-from pycollective.comm.cuda.graves import MAILBOXES, Graves, bury, leave, left, table_bytes
 from pycollective.comm.cuda.paths import HOST, Path, agree
-from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned, plan_bytes
+from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.signature import seconds, sign
+from pycollective.comm.cuda.signature import as_told, sign
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
+from pycollective.comm.host.segments import setting
 from pycollective.comm.request import CallRequest
-from pycollective.comm.segments import setting
 from pycollective.errors import CommunicatorError, Error
 
 
@@ -109,7 +109,7 @@ class DeviceTeam:
             if self._rank == s.root and x is not None and out is not None and x.address != out.address:
                 copies.append((out.address, x.address, out.nbytes))
             addresses = (addresses[1], addresses[1])
-        timeout = seconds(request.timeout)
+        timeout = _core.timeout_of(request.timeout)
         self._team.run(planned.plan, [addresses], request.stream, s.max_channels, timeout, copies)
 
     def note(self, planned: Planned) -> None:
@@ -172,20 +172,12 @@ class DeviceTeam:
 
     def _place(self, request: CallRequest) -> int:
         """Placement bits of the call's arrays."""
-        row, x, out = request.row, request.x, request.out
+        x, out = request.x, request.out
+        shared = self._has_mapped(x), self._has_mapped(out)
+        return _core.placement(request.collective, as_told(x), as_told(out), *shared)
 
-        def shared(array: View | None) -> bool:
-            return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
-
-        if row.single_buffer:
-            return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE if shared(out) else 0
-        assert x is not None
-        if out is not None and out.address == x.address and row.in_place == "windows":
-            return (INPUT_SHARED | OUTPUT_SHARED | IN_PLACE) if shared(x) else 0
-        if out is not None and x.overlaps(out):
-            return 0
-        bits = INPUT_SHARED if shared(x) else 0
-        return bits | OUTPUT_SHARED if row.output != "root" and shared(out) else bits
+    def _has_mapped(self, array: View | None) -> bool:
+        return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """Collective: a DeviceArray in a window; in plain device memory where arrays travel through the host."""

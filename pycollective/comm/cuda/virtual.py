@@ -11,15 +11,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.paths import Path
-from pycollective.comm.cuda.planner import IN_PLACE, INPUT_SHARED, OUTPUT_SHARED, DevicePlanner, Planned, plan_bytes
+from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
 from pycollective.comm.cuda.runtime import device_number, load
-from pycollective.comm.cuda.signature import seconds, sign
+from pycollective.comm.cuda.signature import as_told, sign
 from pycollective.comm.cuda.windows import share_locally
+from pycollective.comm.host.segments import setting
 from pycollective.comm.request import CallRequest
-from pycollective.comm.segments import setting
 from pycollective.errors import CommunicatorError, MismatchError, TimeoutError
 
 
@@ -95,25 +96,13 @@ class VirtualWorld:
                     copies.append((out, x, request.out.nbytes))
                 x = out
             addresses.append((x, out))
-        timeout = min(seconds(request.timeout) for request in requests)
+        timeout = min(_core.timeout_of(request.timeout) for request in requests)
         self.team.run(planned.plan, addresses, stream, signature.max_channels, timeout, copies)
 
 
 def _placement(request: CallRequest) -> int:
     """Placement bits of one rank's arrays."""
-    row, x, out = request.row, request.x, request.out
-    if not row.windows:
-        return 0
-    if row.output == "root":
-        return INPUT_SHARED
-    if row.single_buffer:
-        return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
-    assert x is not None and out is not None
-    if x.address == out.address and row.in_place == "windows":
-        return INPUT_SHARED | OUTPUT_SHARED | IN_PLACE
-    if x.overlaps(out):
-        return 0
-    return INPUT_SHARED | OUTPUT_SHARED
+    return _core.placement(request.collective, as_told(request.x), as_told(request.out), True, True)
 
 
 class _Meeting:
@@ -188,7 +177,7 @@ class VirtualTeam:
             if len(meeting.requests) == self._size:
                 self._launch(request.stream)
             else:
-                self._wait(now, seconds(request.timeout))
+                self._wait(now, _core.timeout_of(request.timeout))
             if meeting.outcome is not None:
                 raise type(meeting.outcome)(str(meeting.outcome))
 

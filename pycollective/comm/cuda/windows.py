@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pycollective.comm.bootstrap.rendezvous import peer_uid
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.rendezvous import peer_uid
-from pycollective.comm.segments import Exchange
+from pycollective.comm.host.segments import Exchange
 from pycollective.errors import CommunicatorError
 
 IPC, VMM = "cuda-ipc", "cuda-vmm"

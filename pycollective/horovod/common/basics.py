@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pycollective.torch.horovod_basics import HorovodBasics
+from pycollective.hvd.horovod_basics import HorovodBasics
 
 __all__ = ["HorovodBasics"]

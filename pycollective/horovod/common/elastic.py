@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycollective.torch.elastic.running import run_fn
-from pycollective.torch.elastic.state import ObjectState, State
+from pycollective.hvd.elastic.running import run_fn
+from pycollective.hvd.elastic.state import ObjectState, State
 
 __all__ = ["ObjectState", "State", "run_fn"]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pycollective.torch
-from pycollective.torch import mpi_ops
-from pycollective.torch.arguments import (
+from pycollective.hvd.arguments import (
     get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun,
 )
+from pycollective.torch import mpi_ops
 
 T = TypeVar("T")
 

@@ -12,16 +12,16 @@ from typing import Any
 import torch.distributed as dist
 
 from pycollective.comm.communicator import forget_all
-from pycollective.comm.segments import Exchange
-from pycollective.torch.distributed import accelerate, kept, rendezvous
+from pycollective.comm.host.segments import Exchange
+from pycollective.torch.distributed import accelerate, kept_works, rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.health import Health
-from pycollective.torch.distributed.lane import Lane
 from pycollective.torch.distributed.mailbox import Mailbox
 from pycollective.torch.distributed.meeting import meet
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
+from pycollective.torch.distributed.side_queue import Lane
 
 NAME = "pycollective"
 _registered = False
@@ -40,7 +40,7 @@ def register() -> None:
     rendezvous.TORCH_RENDEZVOUS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # if autoload was there
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.register()
-    kept.register()
+    kept_works.register()
     accelerate.adapt()
     atexit.register(_leave)
     os.register_at_fork(after_in_child=_forget)

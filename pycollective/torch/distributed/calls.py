@@ -15,12 +15,12 @@ from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import profiling, streams, tensors
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.fusion import Fusion
-from pycollective.torch.distributed.lane import Lane
+from pycollective.torch.distributed.hazards import DIRECT, ENGINE, LANE, STREAM, Order
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
+from pycollective.torch.distributed.multi_step import Steps
 from pycollective.torch.distributed.options import Options
-from pycollective.torch.distributed.order import DIRECT, ENGINE, LANE, STREAM, Order
-from pycollective.torch.distributed.several import Steps
+from pycollective.torch.distributed.side_queue import Lane
 from pycollective.torch.distributed.streams import Streams, StreamWork
 from pycollective.torch.distributed.work import Through, Work
 

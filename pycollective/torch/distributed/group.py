@@ -13,7 +13,7 @@ from pycollective.errors import CommunicatorError
 from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.arguments import Together, one, options
 from pycollective.torch.distributed.cuda import cuda
-from pycollective.torch.distributed.moving import Moving
+from pycollective.torch.distributed.data_movement import Moving
 from pycollective.torch.distributed.operators import operator
 from pycollective.torch.distributed.reductions import Reductions
 from pycollective.torch.distributed.streams import StreamWork, put_on_device

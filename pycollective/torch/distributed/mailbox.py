@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycollective.comm.segments import Exchange, share_segment
+from pycollective.comm.host.segments import Exchange, share_segment
 
 SLOTS = 128
 """Messages from one rank to another that can be announced and not yet taken."""

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from pycollective.comm import host as one_host
-from pycollective.comm.bootstrap import launcher
+from pycollective.comm.bootstrap.detection import launcher
+from pycollective.comm.bootstrap.mpi import gather_among, import_mpi
+from pycollective.comm.bootstrap.nodes import node_key, place
+from pycollective.comm.bootstrap.rendezvous import SocketBootstrap, name_ranks
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
-from pycollective.comm.mpi_bootstrap import gather_among, import_mpi
-from pycollective.comm.nodes import node_key, place
-from pycollective.comm.rendezvous import SocketBootstrap, name_ranks
-from pycollective.comm.segments import Exchange
+from pycollective.comm.host import team as one_host
+from pycollective.comm.host.segments import Exchange
 from pycollective.errors import BootstrapError
 
 T = TypeVar("T")
@@ -146,8 +146,8 @@ def _key(store: Any, known: Sequence[str], said: Sequence[bytes]) -> str:
 
 def _across_hosts(exchange: StoreExchange, key: str, group: Group, timeout: float) -> Communicator:
     """The ranks in MPI come from the store: they are used once all ranks have confirmed them over MPI."""
-    from pycollective.comm.hosts import HostsTeam
-    from pycollective.comm.mpi_rail import MpiRail
+    from pycollective.comm.hosts.mpi_rail import MpiRail
+    from pycollective.comm.hosts.team import HostsTeam
 
     name = group.name
     world = import_mpi().COMM_WORLD if launcher(os.environ) == "mpi" else None

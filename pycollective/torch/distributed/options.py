@@ -25,7 +25,7 @@ class Options:
     engine: bool = False
 
     def __post_init__(self) -> None:
-        from pycollective.schedule import registry
+        from pycollective.schedule.language import registry
 
         has = frozenset() if self.topology is None else frozenset(registry.info(self.topology).collectives)
         object.__setattr__(self, "_has", has)

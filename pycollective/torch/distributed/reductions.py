@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from pycollective.torch.distributed import several, tensors
+from pycollective.torch.distributed import multi_step, tensors
 from pycollective.torch.distributed.arguments import many, one, options, same_size
 from pycollective.torch.distributed.calls import Calls
 from pycollective.torch.distributed.operators import operator
@@ -22,7 +22,7 @@ class Reductions(Calls):
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
-            return self._steps(several.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], [x], opts)
+            return self._steps(multi_step.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], [x], opts)
         tensors.check([x], "allreduce")
         return self._allreduce([x], opts)
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pycollective.comm import bootstrap, world
+from pycollective.comm import world
+from pycollective.comm.bootstrap import detection
 from pycollective.comm.communicator import Communicator
 from pycollective.errors import BootstrapError
 
@@ -37,7 +38,7 @@ def register() -> None:
 
     def handler(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
         may = "rank=" not in url and ("RANK" not in os.environ or "PYCOLLECTIVE_RANK" in os.environ)
-        ours = may and bootstrap.launcher(os.environ) in _KINDS
+        ours = may and detection.launcher(os.environ) in _KINDS
         answer: Answer = meet(url, timeout) if ours else from_environment(url, timeout=timeout, **more)
         return answer
 

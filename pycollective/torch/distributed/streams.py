@@ -10,8 +10,8 @@ from typing import Any
 import torch.distributed as dist
 
 from pycollective.comm import request
+from pycollective.comm.arguments.options import Options
 from pycollective.comm.communicator import Communicator
-from pycollective.comm.options import Options
 from pycollective.errors import TimeoutError
 from pycollective.schedule.collectives import CALLS
 from pycollective.torch.distributed.cuda import cuda

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pycollective.errors import TimeoutError
-from pycollective.torch.distributed.lane import Lane
+from pycollective.torch.distributed.side_queue import Lane
 
 
 class Flight(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycollective.torch.elastic.running import run
+from pycollective.hvd.elastic.running import run
 from pycollective.torch.elastic.sampler import ElasticSampler
 from pycollective.torch.elastic.state import TorchState
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.utils.data
 
-from pycollective.torch.basics import rank, size
+from pycollective.hvd.basics import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler):

@@ -1,134 +1,19 @@
-"""What training consists of: models, optimizers, samplers and plain values, committed, restored and made equal."""
+"""What training in torch consists of: models, optimizers, samplers and plain values."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from pycollective.torch.arguments import Max
-from pycollective.torch.elastic import kept
+from pycollective.hvd.elastic.state import ObjectState as ObjectState
+from pycollective.hvd.elastic.state import State as State
+from pycollective.hvd.elastic.state import require_names
+from pycollective.hvd.objects import broadcast_object
 from pycollective.torch.elastic.sampler import ElasticSampler
-from pycollective.torch.exceptions import HostsUpdatedInterrupt
-from pycollective.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
-from pycollective.torch.mpi_ops import allreduce, rank
-from pycollective.torch.reducing import Reducing
-
-REMOVED, ADDED = 1, 2
-"""What happened to hosts; bits."""
-
-
-class State:
-    """What `elastic.run` keeps equal on all ranks. Subclasses say how: save, restore, sync and perhaps reset."""
-
-    def __init__(self, bcast_object: Callable[..., Any] = broadcast_object, get_rank: Callable[[], int] = rank) -> None:
-        """Args: bcast_object: gives the object of rank 0 to all; get_rank: this rank."""
-        self._bcast_object, self._rank = bcast_object, get_rank
-        self._reset_callbacks: list[Callable[[], Any]] = []
-        self._told: list[tuple[float, int]] = []
-        self._newest = 0.0
-
-    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Functions to call whenever the ranks have changed, before the state is synchronised: to scale the step size
-        with size(), say."""
-        self._reset_callbacks.extend(callbacks)
-
-    def on_reset(self) -> None:
-        """Called by `elastic.run` when the ranks have started anew."""
-        self._told.clear()
-        self.reset()
-        for callback in self._reset_callbacks:
-            callback()
-
-    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell this rank that hosts were removed (1) or added (2), or both (3), at a time in seconds.
-
-        At their next commit all ranks raise HostsUpdatedInterrupt. May be called from any thread.
-        """
-        self._told.append((float(timestamp), int(update_res)))
-
-    def commit(self) -> None:
-        """Collective: what the state is now is what a restore goes back to; then check_host_updates().
-
-        Where PYCOLLECTIVE_ELASTIC_FILE names a file, rank 0 leaves it there, too, for a job that is started anew.
-        """
-        self.save()
-        kept.keep(self)
-        self.check_host_updates()
-
-    def check_host_updates(self) -> None:
-        """Collective: raises HostsUpdatedInterrupt on all ranks if one was told since the last check."""
-        told, self._told = self._told, []
-        news = [(when, what) for when, what in told if when > self._newest]
-        happened = [max([when for when, _ in news], default=0.0)]
-        happened += [float(any(what & bit for _, what in news)) for bit in (REMOVED, ADDED)]
-        newest, removed, added = allreduce(torch.tensor(happened, dtype=torch.float64), op=Max).tolist()
-        if newest > self._newest:
-            self._newest = newest
-            raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
-
-    def save(self) -> None:
-        """Keep a copy."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Go back to the copy. Not collective."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Collective: everything as on rank 0; this is also what a restore goes back to."""
-        raise NotImplementedError
-
-    def reset(self) -> None:
-        """Called when the ranks have changed, before the reset callbacks."""
-
-    def kept(self) -> Any:
-        """The copy, as something that torch.save takes; None: it cannot be kept in a file."""
-
-    def take_kept(self, content: Any) -> None:
-        """Make what `kept` gave the copy, and go back to it."""
-        raise NotImplementedError
-
-
-class ObjectState(State):
-    """A state of plain values, each an attribute. They are copied deeply, and sent by way of pickle."""
-
-    def __init__(
-        self, bcast_object: Callable[..., Any] = broadcast_object, get_rank: Callable[[], int] = rank, **kwargs: Any
-    ) -> None:
-        super().__init__(bcast_object, get_rank)
-        self._saved_state = copy.deepcopy(kwargs)
-        for name, value in kwargs.items():
-            setattr(self, name, value)
-
-    def save(self) -> None:
-        self._saved_state = {name: copy.deepcopy(getattr(self, name)) for name in self._saved_state}
-
-    def restore(self) -> None:
-        for name, value in self._saved_state.items():
-            setattr(self, name, copy.deepcopy(value))
-
-    def kept(self) -> Any:
-        return {"values": self._saved_state}
-
-    def take_kept(self, content: Any) -> None:
-        _same_names("values", self._saved_state, content)
-        self._saved_state = content["values"]
-        self.restore()
-
-    def sync(self) -> None:
-        if self._saved_state:
-            now = {name: getattr(self, name) for name in self._saved_state}
-            for name, value in self._bcast_object(now).items():
-                setattr(self, name, value)
-        ObjectState.save(self)
-
-
-def _same_names(what: str, mine: dict[str, Any], content: dict[str, Any]) -> None:
-    if set(mine) != set(content.get(what, {})):
-        raise ValueError(f"the file has {what} {sorted(content.get(what, {}))}, the state {sorted(mine)}")
+from pycollective.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from pycollective.torch.hvd.gradient_reducer import Reducing
 
 
 class StateHandler:
@@ -243,10 +128,16 @@ class TorchState(ObjectState):
         return {**super().kept(), "parts": {name: handler.saved for name, handler in self._handlers.items()}}
 
     def take_kept(self, content: Any) -> None:
-        _same_names("parts", self._handlers, content)
+        require_names("parts", self._handlers, content)
         for name, handler in self._handlers.items():
             handler.saved = content["parts"][name]
         super().take_kept(content)
+
+    def write(self, content: Any, file: BinaryIO) -> None:
+        torch.save(content, file)
+
+    def read(self, file: BinaryIO) -> Any:
+        return torch.load(file, map_location="cpu", weights_only=False)  # values may be of any class
 
     def sync(self) -> None:
         for handler in self._handlers.values():

@@ -1,0 +1,1 @@
+"""How this process finds its rank and its peers, under each launcher."""

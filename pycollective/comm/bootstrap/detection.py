@@ -1,0 +1,198 @@
+"""How this process finds its rank, its size and its peers.
+
+`detect` asks, in this order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's, Slurm's; else the
+process is alone. Where several launchers have left variables (see launchers.py), the first complete set counts if the
+others agree with it. Whatever is found offers one operation, an allgather of bytes; all else is built on that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from pycollective import settings
+from pycollective.comm.bootstrap.launchers import (
+    HOROVOD_VARIABLES,
+    OWN_VARIABLES,
+    SLURM_VARIABLES,
+    TORCHRUN_VARIABLES,
+    choose,
+    integer,
+)
+from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
+from pycollective.errors import BootstrapError
+
+_ONE_HOST = (
+    "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
+    "itself); start a job of several hosts with mpirun"
+)
+
+
+@runtime_checkable
+class Bootstrap(Protocol):
+    """What a communicator is built from."""
+
+    rank: int
+    size: int
+    kind: str
+    """`pycollective`, `mpi`, `horovod`, `torchrun`, `slurm` or `alone`."""
+
+    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
+        """Collective: every rank's `data` in rank order, once all have called; `timeout` in seconds.
+
+        Raises BootstrapError naming the ranks that are missing at the deadline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; may be called twice."""
+        ...
+
+
+class Alone:
+    """A world of one."""
+
+    rank = 0
+    size = 1
+    kind = "alone"
+
+    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
+        return [data]
+
+    def close(self) -> None:
+        pass
+
+
+def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -> Bootstrap:
+    """The bootstrap that the environment asks for; collective unless alone.
+
+    Args:
+        env: environment variables, `os.environ` by default.
+        timeout: seconds to wait for the other ranks; by default PYCOLLECTIVE_INIT_TIMEOUT, else 120.
+
+    Raises:
+        BootstrapError: incomplete or contradictory variables, an mpirun without a usable mpi4py, an mpirun of
+            another MPI than mpi4py's, ranks missing at the deadline.
+    """
+    env = os.environ if env is None else env
+    seconds = init_timeout(env) if timeout is None else timeout
+    kind = launcher(env)
+    if kind == "pycollective":
+        return _own(env, seconds)
+    if kind == "mpi":
+        return _mpi(env, seconds)
+    if kind == "horovod":
+        return _horovod(env, seconds)
+    if kind == "torchrun":
+        return _torchrun(env, seconds)
+    if kind == "slurm":
+        return _slurm(env, seconds)
+    return Alone()
+
+
+def launcher(env: Mapping[str, str]) -> str:
+    """Who started this process, from its environment alone: the `kind` that `detect` will return.
+
+    Raises:
+        BootstrapError: variables of two launchers that contradict each other; shows both.
+    """
+    return choose(env)
+
+
+def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    _require(env, OWN_VARIABLES, "`pycollective run`")
+    rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
+    name = f"run/{env['PYCOLLECTIVE_RENDEZVOUS']}"
+    return SocketBootstrap(name, rank, size, kind="pycollective", timeout=timeout)
+
+
+def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    rank, size = _rank_and_size(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+    if size > 1:
+        _require(env, HOROVOD_VARIABLES, "Horovod's launcher")
+    if integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
+        raise BootstrapError(
+            f"Horovod's launcher runs {size} ranks, of which {env['HOROVOD_LOCAL_SIZE']} on this host; pycollective "
+            "meets those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
+        )
+    job = "\0".join(env.get(name, "") for name in HOROVOD_VARIABLES[2:])
+    name = f"horovod/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    return SocketBootstrap(name, rank, size, kind="horovod", timeout=timeout)
+
+
+def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    _require(env, TORCHRUN_VARIABLES, "torchrun")
+    rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
+    if integer(env, "LOCAL_WORLD_SIZE", size) < size:
+        raise BootstrapError(
+            f"torchrun runs {size} ranks, of which {env['LOCAL_WORLD_SIZE']} on this host; " + _ONE_HOST
+        )
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    job = "\0".join(env.get(name, "") for name in names)
+    name = f"torchrun/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    return SocketBootstrap(name, rank, size, kind="torchrun", timeout=timeout, hint=_ONE_HOST)
+
+
+def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    _require(env, SLURM_VARIABLES, "srun")
+    rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if (nodes := integer(env, "SLURM_STEP_NUM_NODES", 1)) > 1:
+        raise BootstrapError(
+            f"srun runs {size} ranks on {nodes} nodes, and no PMI that mpi4py could use; pycollective by itself meets "
+            "those of one node: for several use mpirun, or srun --mpi=pmix with an MPI that speaks it"
+        )
+    names = (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT")
+    name = f"slurm/{os.getuid()}/" + ".".join(env.get(name, "") for name in names)
+    return SocketBootstrap(name, rank, size, kind="slurm", timeout=timeout)
+
+
+def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
+    from pycollective.comm.bootstrap.mpi import MpiBootstrap, import_mpi
+
+    mpi = import_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        atexit.register(lambda: mpi.Is_finalized() or mpi.Finalize())
+    if mpi.Is_finalized():
+        raise BootstrapError("MPI is already finalized in this process")
+    world = mpi.COMM_WORLD
+    told = max(integer(env, "OMPI_COMM_WORLD_SIZE", 1), integer(env, "PMI_SIZE", 1))
+    if told > 1 and world.Get_size() == 1:
+        library = mpi.Get_library_version().split("\n")[0].split(",")[0]
+        raise BootstrapError(
+            f"mpirun started {told} ranks, but mpi4py's MPI library ({library}) sees only this one: "
+            "mpirun and mpi4py belong to different MPI installations; use the mpirun of that library, or "
+            "reinstall mpi4py against yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
+        )
+    return MpiBootstrap(world, timeout)
+
+
+def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> None:
+    missing = [name for name in names if name not in env]
+    if missing:
+        found = ", ".join(name for name in names if name in env)
+        raise BootstrapError(f"{found} set, but {', '.join(missing)} not: {setter} sets all of {', '.join(names)}")
+
+
+def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    rank, size = integer(env, rank_name, 0), integer(env, size_name, 1)
+    if size < 1 or not 0 <= rank < size:
+        raise BootstrapError(f"{rank_name}={rank} and {size_name}={size} do not fit: a rank is 0 <= rank < size")
+    return rank, size
+
+
+def init_timeout(env: Mapping[str, str] | None = None) -> float:
+    """Seconds to wait for the other ranks (PYCOLLECTIVE_INIT_TIMEOUT).
+
+    Raises:
+        BootstrapError: it is no number of seconds.
+    """
+    env = os.environ if env is None else env
+    try:
+        seconds = float(settings.read("PYCOLLECTIVE_INIT_TIMEOUT", env))
+    except ValueError as error:
+        raise BootstrapError(str(error)) from None
+    return min(seconds, 1e6)  # what the sockets' clocks take

@@ -1,0 +1,92 @@
+"""Who shares a node: ranks of one host, one boot and one PID namespace can map each other's memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pycollective.comm.bootstrap.detection import Bootstrap
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Where every rank lives, seen from `rank`. Nodes are numbered in the order of their lowest rank."""
+
+    rank: int
+    of: tuple[int, ...]
+    """Node index of every rank."""
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return max(self.of) + 1
+
+    @property
+    def node(self) -> int:
+        """This rank's node."""
+        return self.of[self.rank]
+
+    def ranks(self, node: int | None = None) -> tuple[int, ...]:
+        """The ranks on `node` (this rank's node by default), ascending."""
+        wanted = self.node if node is None else node
+        return tuple(r for r, n in enumerate(self.of) if n == wanted)
+
+    @property
+    def local_rank(self) -> int:
+        """Position among the ranks of this node."""
+        return self.ranks().index(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this node."""
+        return len(self.ranks())
+
+    def cross_ranks(self) -> tuple[int, ...]:
+        """One rank of each node: those with this rank's `local_rank` (a smaller node may lack one)."""
+        mine = self.local_rank
+        columns = (self.ranks(node) for node in range(self.count))
+        return tuple(column[mine] for column in columns if len(column) > mine)
+
+    @property
+    def cross_rank(self) -> int:
+        """Position among `cross_ranks()`, as in Horovod."""
+        return self.cross_ranks().index(self.rank)
+
+    @property
+    def cross_size(self) -> int:
+        """Number of `cross_ranks()`."""
+        return len(self.cross_ranks())
+
+
+def node_key() -> bytes:
+    """What processes that can share memory have in common: host name, boot id and PID namespace."""
+    parts = [socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")]
+    return "\0".join(parts).encode()
+
+
+def place(keys: Sequence[bytes], rank: int) -> Nodes:
+    """Nodes from every rank's key, in rank order."""
+    index = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return Nodes(rank, tuple(index[key] for key in keys))
+
+
+def discover(bootstrap: Bootstrap) -> Nodes:
+    """Collective: one allgather of `node_key`."""
+    return place(bootstrap.allgather(node_key()), bootstrap.rank)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

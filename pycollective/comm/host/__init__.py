@@ -1,0 +1,1 @@
+"""The backend of ranks that share memory: processes of one host, or threads of one process."""

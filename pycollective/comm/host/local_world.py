@@ -1,0 +1,164 @@
+"""Ranks as threads of this process: for trying things out, for tests, and for the thread sanitizer."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from pycollective import _core, checks, settings
+from pycollective.comm.bootstrap.nodes import Nodes
+from pycollective.comm.communicator import Communicator
+from pycollective.comm.group import Group
+from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.segments import scratch_bytes
+from pycollective.comm.host.team import HostTeam
+from pycollective.errors import PeerLostError
+
+_Result = TypeVar("_Result")
+MOST_RANKS = 4096  # threads of one process: more end in errors of the system
+_GRACE = 2.0
+"""Seconds in which the ranks of an interrupted run may end."""
+
+
+class LocalWorld:
+    """A world of `size` ranks that live as threads; each `run` makes a fresh communicator.
+
+    Args:
+        size, device: as for `local_world`.
+    """
+
+    def __init__(self, size: int, device: str | int | None = None) -> None:
+        self.size = checks.integer(size, "size", 1, MOST_RANKS)
+        settings.warn_of_unknown(stacklevel=3)
+        if device is not None:
+            from pycollective.comm.cuda.virtual import require_room
+
+            require_room(size, device)
+
+    def run(self, function: Callable[[Communicator], _Result]) -> list[_Result]:
+        """Call `function(comm)` on every rank's thread.
+
+        An interrupt (KeyboardInterrupt in the calling thread) ends the ranks: those that wait for others get
+        PeerLostError, those that compute get SystemExit where they execute Python next. A rank that is in native code
+        for longer is left behind as a daemon thread, which ends when that code returns. The next `run` is not affected.
+
+        Args:
+            function: what each rank does with its communicator.
+
+        Returns:
+            what the calls returned, in rank order.
+
+        Raises:
+            TypeError: function cannot be called.
+            Exception: the first one that a rank raised, with a note naming the rank (and its attribute `failed_rank`);
+                the other ranks get PeerLostError from the call they are in.
+        """
+        checks.function(function, "function", "a function of a communicator")
+        world: _World[_Result] = _World(self.size)
+        threads = [
+            threading.Thread(target=world.serve, args=(rank, function), name=f"rank-{rank}", daemon=True)
+            for rank in range(self.size)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in threads:  # not by join(), which until Python 3.13 took an interrupted thread for ended
+                world.ended.get()
+        except BaseException:  # an interrupt, or no more threads
+            world.interrupt(threads)
+            raise
+        for thread in threads:
+            thread.join()
+        if world.failures:
+            raise world.failures[0]
+        return [world.results[rank] for rank in range(self.size)]
+
+
+class _World(Generic[_Result]):
+    """One run: its communicators, results and failures (in the order in which they happened)."""
+
+    def __init__(self, size: int) -> None:
+        scratch, ranks = scratch_bytes(), range(size)
+        segment = _core.Segment.create("local", _core.Team.segment_bytes(size, scratch))
+        self.groups = [Group(Nodes(rank, (0,) * size), tuple(ranks), "local", threads=True) for rank in ranks]
+        self.comms = []
+        for group in self.groups:
+            team = make_team(segment, group, scratch)
+            set_patience(team, size)
+            self.comms.append(Communicator(HostTeam(team, group)))
+        self.results: dict[int, _Result] = {}
+        self.failures: list[BaseException] = []
+        self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # ranks, as they end
+
+    def serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
+        """A rank's thread."""
+        try:
+            self._serve(rank, function)
+        finally:
+            self.ended.put(rank)
+
+    def interrupt(self, threads: list[threading.Thread]) -> None:
+        """End the ranks that have not ended, and wait for a moment until they have."""
+        self._lose("the run was interrupted")
+        for thread in threads:
+            if thread.ident is not None and thread.is_alive():  # else its number may be another thread's by now
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        deadline = time.monotonic() + _GRACE
+        with contextlib.suppress(queue.Empty):
+            for _ in threads:
+                self.ended.get(timeout=max(deadline - time.monotonic(), 0))
+
+    def _lose(self, text: str) -> None:
+        """Let every rank's waits fail, in all communicators of this world."""
+        for group in self.groups:
+            for comm in _all_of(group):
+                comm.backend.fail(PeerLostError(text, comm.rank))
+
+    def _serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
+        own = self.groups[rank].relatives  # what the others may wait in
+        try:
+            self.results[rank] = function(self.comms[rank])
+            for comm in list(own):
+                comm.free()
+        except BaseException as error:
+            self.failures.append(error)  # list.append is atomic: the first failure stays first
+            error.failed_rank = rank  # type: ignore[attr-defined]
+            if hasattr(error, "add_note"):
+                error.add_note(f"raised on rank {rank}")
+            for comm in list(own):
+                text = f"rank {rank} has failed: {type(error).__name__}: {error}"
+                comm.backend.fail(PeerLostError(text, comm.rank))
+                comm.free()
+
+
+def _all_of(group: Group) -> list[Communicator]:
+    """A rank's communicators, of which its thread may be making more."""
+    while True:
+        try:
+            return list(group.relatives)
+        except RuntimeError:  # the set has changed meanwhile
+            time.sleep(0)
+
+
+def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
+    """A world of `size` ranks as threads of this process: `local_world(4).run(lambda comm: comm.rank)`.
+
+    Args:
+        size: how many ranks.
+        device: a GPU ("cuda", "cuda:1" or its number) that can run so many ranks at a time, or an error now. Calls on
+            arrays in its memory meet and become one launch; see docs/gpu.md.
+
+    Returns:
+        a LocalWorld; its `run(function)` calls function(comm) on every rank.
+
+    Raises:
+        TypeError: size is no integer.
+        ValueError: size < 1 or > MOST_RANKS.
+        CommunicatorError: no such GPU, or no room on it; states why.
+    """
+    return LocalWorld(size, device)

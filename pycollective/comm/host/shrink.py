@@ -1,0 +1,126 @@
+"""shrink(): how the survivors of a lost rank agree on who they are, in the memory that they share.
+
+The old control block still is common memory. Each survivor has a flag there; when every rank has raised its, died or
+run out of time, the lowest survivor writes down who is in and where the new segment is. If one of these dies before it
+has come there, the others see that and begin another round.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pycollective import _core
+from pycollective.comm.group import Group
+from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.segments import kinds
+from pycollective.errors import CommunicatorError
+
+POLL_SECONDS = 0.001
+READY, CALLED, THERE, WATCHING = 1, 2, 3, 4
+"""How far a survivor is in a round of shrink(): waits; has called the others; has come; watches all others, who live.
+Its flag is this, and ROUND times the number of the round."""
+ROUND = 8
+
+
+def shrink(team: _core.Team, group: Group, timeout: float) -> tuple[_core.Team, list[int]]:
+    """See Communicator.shrink.
+
+    Returns:
+        the core's end of the new communicator, and its members' ranks in this one.
+    """
+    if not timeout >= 0:
+        raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout}")
+    team.require_open()
+    deadline = time.monotonic() + timeout
+    mine = team.survivor(group.rank)
+    number = mine // ROUND + 1 if mine else 0  # the call before this failed
+    while True:
+        number = max(number, max(team.survivor(rank) // ROUND for rank in range(group.size)))
+        team.set_survivor(ROUND * number + READY)
+        found = _find(team, group, number, deadline, timeout)
+        made = _meet(team, group, number, *found, deadline + timeout) if found else None
+        if made is not None and found is not None:
+            return made, found[1]
+        number += found is not None
+
+
+def _find(
+    team: _core.Team, group: Group, number: int, deadline: float, timeout: float
+) -> tuple[_core.Segment | None, list[int]] | None:
+    """Of a round: the new segment (None: its maker is gone) and its members; None: a later round has begun."""
+    while True:
+        flags = [team.survivor(rank) for rank in range(group.size)]
+        if max(flags) // ROUND > number:
+            return None
+        called = [rank for rank, flag in enumerate(flags) if flag >= ROUND * number + CALLED and rank != group.rank]
+        for leader in called:  # also one that has finished since
+            label, token, listed = (*team.mail(leader).split(" "), "", "", "")[:3]
+            if label == str(number):
+                members = [int(rank) for rank in listed.split(",")]
+                if group.rank not in members:
+                    raise CommunicatorError(f"shrink() went on without rank {group.rank}, which came too late")
+                return _attach(team, leader, token, len(members)), members
+        living = [rank for rank in range(group.size) if not team.gone(rank) and not team.departed(rank)]
+        ready = [rank for rank in living if flags[rank] >= ROUND * number + READY]
+        late = time.monotonic() > deadline
+        if ready[:1] == [group.rank] and (ready == living or late):
+            segment = _core.Segment.create(
+                kinds(group.threads)[0], _core.Team.segment_bytes(len(ready), team.scratch_bytes)
+            )
+            team.set_mail(f"{number} {segment.token()} {','.join(map(str, ready))}")
+            team.set_survivor(ROUND * number + CALLED)
+            return segment, ready
+        if time.monotonic() > deadline + timeout:
+            raise CommunicatorError(f"rank {ready[0]} should have led shrink() but did not within {timeout:g} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _attach(team: _core.Team, leader: int, token: str, size: int) -> _core.Segment | None:
+    try:
+        return _core.Segment.attach(token, _core.Team.segment_bytes(size, team.scratch_bytes))
+    except (OSError, ValueError):
+        if team.gone(leader):  # and with it what it has made
+            return None
+        raise
+
+
+def _meet(
+    old: _core.Team, group: Group, number: int, segment: _core.Segment | None, members: list[int], end: float
+) -> _core.Team | None:
+    """The end of a communicator of `members`, once all have come; None: one has died before."""
+    if segment is None:
+        return None
+    team = make_team(segment, group.part(members, f"{group.name}/shrunk"), old.scratch_bytes)
+    team.tile_bytes = old.tile_bytes
+    set_patience(team, len(members))
+    old.set_survivor(ROUND * number + THERE)
+    if not _all_reach(old, members, number, THERE, end):
+        return None
+    team.watch_peers()
+    if any(map(old.gone, members)):  # perhaps before it could be watched
+        return None
+    old.set_survivor(ROUND * number + WATCHING)
+    if not _all_reach(old, members, number, WATCHING, end):
+        return None
+    segment.seal()
+    return team
+
+
+def _all_reach(team: _core.Team, members: list[int], number: int, stage: int, end: float) -> bool:
+    """Wait until all are so far; False if one dies before, or gives up the round.
+
+    What one rank finds all find: who is at the last stage stays there unless another one never comes so far.
+    """
+    while True:
+        gone = [rank for rank in members if team.gone(rank) or team.departed(rank)]
+        flags = {rank: team.survivor(rank) for rank in members}
+        if any(flag // ROUND > number for flag in flags.values()):
+            return False
+        missing = [rank for rank, flag in flags.items() if flag < ROUND * number + stage]
+        if not missing:
+            return True
+        if set(missing) & set(gone):
+            return False
+        if time.monotonic() > end:
+            raise CommunicatorError(f"ranks {missing} have joined shrink() but did not come to its end")
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,231 @@
+"""The backend of ranks that share memory: processes of one host, or threads of one process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pycollective import _core, settings
+from pycollective.comm.explain import Explanation, explain_on_host
+from pycollective.comm.group import Group
+from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
+from pycollective.comm.host.shrink import shrink
+from pycollective.comm.planner import Planner
+from pycollective.comm.request import CallRequest
+from pycollective.errors import CommunicatorError, Error, MismatchError, PeerLostError, TimeoutError
+from pycollective.schedule.collectives import NUMBERS
+
+_ALLGATHER, _SEND = NUMBERS["allgather"], NUMBERS["send"]
+_HUGE_PAGE, _PAGE = 2 << 20, 4096
+MOST_WINDOW_BYTES = 1 << 62
+"""Far from where a number of bytes would not fit its type; less than this can be mapped."""
+
+
+class HostTeam:
+    """A rank's end of a communicator whose ranks share memory. A HostBackend.
+
+    Args:
+        team: the core's end.
+        group: the ranks.
+    """
+
+    def __init__(self, team: _core.Team, group: Group) -> None:
+        self.team, self.group = team, group
+        self.outgoing: dict[int, _core.Team] = {}
+        self.incoming: dict[int, _core.Team] = {}
+        self._windows = itertools.count()
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def run(self, request: CallRequest) -> None:
+        self._call(request, False)
+
+    def start(self, request: CallRequest) -> Any:
+        return self._call(request, True)
+
+    def _call(self, r: CallRequest, nonblocking: bool) -> Any:
+        kind = NUMBERS.get(r.collective)
+        if kind is None or kind == _SEND:
+            return self._channel(r).call(_SEND, r.x, r.out, "sum", None, 0, None, None, r.timeout, nonblocking)
+        return self.team.call(
+            kind, r.x, r.out, r.op, r.topology, r.root, r.counts, r.scale, r.timeout, nonblocking, r.note or None
+        )
+
+    def _channel(self, request: CallRequest) -> _core.Team:
+        """The team of two over which a message goes."""
+        sends, peer = request.out is None, request.root
+        channels = self.outgoing if sends else self.incoming
+        channel = channels.get(peer)
+        if channel is None:
+            self.team.require_open()
+            sender, receiver = (self.group.rank, peer) if sends else (peer, self.group.rank)
+            made = self.team.channel(sender, receiver, Planner(int(not sends), 2))
+            channel = channels.setdefault(peer, made)
+        return channel
+
+    def exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
+        size, note = self.group.size, f"for {operation}"
+        lengths = np.empty(size, np.int64)
+        self._allgather(np.array([len(data)], np.int64), lengths, (1,) * size, note)
+        counts = tuple(int(length) for length in lengths)
+        joined = np.empty(sum(counts), np.uint8)
+        self._allgather(np.frombuffer(data, np.uint8), joined, counts, note)
+        return cut(joined, counts)
+
+    def _allgather(self, x: Any, out: Any, counts: tuple[int, ...], note: str) -> None:
+        self.team.call(_ALLGATHER, x, out, "sum", None, -1, counts, None, None, False, note)
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        nbytes = part_bytes(shape, dtype.itemsize, self.group.size)
+        number = self.window_number(shape, str(dtype))
+        unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _PAGE
+        stride = max(unit, -(-nbytes // unit) * unit)
+        window: _core.Window = self.team.window(self.share(stride * self.group.size), number, stride, stride)
+        return window.array(dtype, list(shape))
+
+    def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
+        self.require_turn()  # before the number is taken: they stay in step
+        number = next(self._windows)
+        self.exchange(b"", f"empty({shape}, {dtype}), window {number}")
+        return number
+
+    def share(self, nbytes: int) -> _core.Segment:
+        """Collective: a segment of shared memory that begins as zeros.
+
+        Raises:
+            CommunicatorError: no kind of shared memory works; says why for each.
+        """
+        segment = share_segment(self.exchange, self.group.rank, range(self.group.size), nbytes, self.group.threads)
+        assert segment is not None  # every rank is a member
+        return segment
+
+    # -- other groups of ranks -----------------------------------------------------------------------------------------
+
+    def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
+        part = self.group.part(members, name) if members else None
+        return connect(self.exchange, self.group.rank, members, part, self.group.threads)
+
+    def shrink(self, timeout: float) -> HostTeam:
+        team, members = shrink(self.team, self.group, timeout)
+        return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"))
+
+    # -- errors and the end --------------------------------------------------------------------------------------------
+
+    @property
+    def poisoned(self) -> bool:
+        return self.team.poisoned
+
+    @property
+    def closed(self) -> bool:
+        return self.team.closed
+
+    def require_turn(self) -> None:
+        self.team.require_turn()
+
+    def check(self) -> None:
+        self.team.require_sound()
+
+    def fail(self, error: Error, culprit: int = -1) -> None:
+        if self.poisoned:
+            return
+        text = str(error)
+        if isinstance(error, PeerLostError):
+            self.team.report_lost(error.rank, text)
+        elif isinstance(error, MismatchError):
+            self.team.report_mismatch(culprit, text)
+        elif isinstance(error, TimeoutError):
+            self.team.report_timeout(culprit, text)
+        else:
+            self.team.give_up(text)
+
+    def fail_all(self, error: Error) -> None:
+        """End the communicator, and the messages between its ranks."""
+        for team in (self.team, *self.outgoing.values(), *self.incoming.values()):
+            team.give_up(str(error))
+
+    def lost_peer(self) -> int | None:
+        for rank in range(self.group.size):
+            if rank != self.group.rank and self.team.gone(rank) and not self.team.departed(rank):
+                return rank
+        return None
+
+    def is_gone(self, rank: int) -> bool:
+        return self.team.gone(rank)
+
+    def has_departed(self, rank: int) -> bool:
+        return self.team.departed(rank)
+
+    def close(self) -> None:
+        for channel in (*self.outgoing.values(), *self.incoming.values()):
+            channel.close()
+        self.team.close()
+
+    # -- what there is to know -----------------------------------------------------------------------------------------
+
+    def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
+        return explain_on_host(self.group, collective, nbytes, topology)
+
+    def watch_calls(self, look: Callable[[], None]) -> None:
+        """The core looks after the peers."""
+
+    def duplicate_mpi(self) -> None:
+        return None
+
+
+def connect(
+    exchange: Exchange, position: int, members: Sequence[int], group: Group | None, threads: bool = False
+) -> HostTeam | None:
+    """Collective: this rank's end of a new communicator of the ranks at `members`; None for a bystander.
+
+    Args:
+        exchange, position, members: as for share_segment.
+        group: of the members; None for a bystander.
+        threads: whether the ranks are threads of this process.
+    """
+    # The first member's settings count: ranks whose tiles differ would not do the same steps.
+    mine = f"{scratch_bytes()} {setting('PYCOLLECTIVE_TILE')} {setting('PYCOLLECTIVE_STAGED_TILE')}"
+    said = exchange(mine.encode())
+    scratch, tile, staged_tile = (float(text) for text in said[members[0] if members else position].split())
+    nbytes = _core.Team.segment_bytes(len(members), int(scratch)) if members else 0
+    segment = share_segment(exchange, position, members, nbytes, threads)
+    team = None
+    if segment is not None:
+        assert group is not None
+        team = make_team(segment, group, int(scratch))
+        if group.world_ranks[group.rank] == 0:  # one process of a job; also where nobody calls init()
+            settings.warn_of_unknown(stacklevel=4)
+        team.tile_bytes = (tile, staged_tile)
+    exchange(b"")  # everybody's presence is written
+    if team is None or group is None:
+        return None
+    team.watch_peers()
+    set_patience(team, group.size)
+    return HostTeam(team, group)
+
+
+def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
+    """Bytes of each rank's part of a window.
+
+    Raises:
+        ValueError: a negative extent. CommunicatorError: more than can be mapped.
+    """
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array has no shape {shape}")
+    nbytes = math.prod(shape) * itemsize
+    if nbytes * size > MOST_WINDOW_BYTES:
+        raise CommunicatorError(f"{nbytes} bytes for each of {size} ranks are more than can be mapped")
+    return nbytes
+
+
+def cut(joined: Any, lengths: Sequence[int]) -> list[bytes]:
+    """The pieces of these lengths that an array of bytes is made of."""
+    ends = itertools.accumulate(lengths)
+    whole = joined.tobytes()
+    return [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]

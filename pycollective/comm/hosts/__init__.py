@@ -1,0 +1,1 @@
+"""The backend of ranks on several hosts."""

@@ -1,0 +1,74 @@
+"""What was built, and what is in use: the questions that scripts ask before they choose a way of working."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from pycollective.comm.bootstrap.detection import launcher
+from pycollective.hvd.basics import world
+
+
+def mpi_built() -> bool:
+    """Whether mpi4py is there: MPI is found at run time."""
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def mpi_enabled() -> bool:
+    """Whether the ranks found each other through MPI."""
+    return launcher(os.environ) == "mpi"
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be called from several threads.
+
+    Raises:
+        ValueError: no init(), or no MPI.
+    """
+    world()
+    if not mpi_enabled():
+        raise ValueError("MPI is not in use: the job was not started by mpirun")
+    from mpi4py import MPI
+
+    return bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+
+
+def gloo_built() -> bool:
+    """False: pycollective has its own transport in Gloo's place, which needs no MPI either."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False, see gloo_built."""
+    return False
+
+
+def nccl_built() -> int:
+    """NCCL's version where a GPU and NCCL can be used, as NCCL_VERSION_CODE has it; else 0."""
+    from pycollective.comm.cuda import runtime
+
+    if not cuda_built() or runtime.why_not() is not None:
+        return 0
+    from pycollective.comm.cuda import nccl
+
+    return 0 if nccl.why_not() is not None else int(nccl.library().version)
+
+
+def cuda_built() -> bool:
+    """Whether the package has its GPU side."""
+    return importlib.util.find_spec("pycollective._cuda") is not None
+
+
+def ddl_built() -> bool:
+    """False: IBM's DDL is not used."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: Intel's oneCCL is not used."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: there is no ROCm build."""
+    return False

@@ -1,0 +1,66 @@
+"""Commits that outlive the job: a job that is started anew, on more ranks or fewer, continues from the last one.
+
+PYCOLLECTIVE_ELASTIC_FILE names the file. Rank 0 writes it at each commit and reads it before the first sync, so it must
+be stored where rank 0 finds it again. Reading unpickles it, which can execute code: so it is read only if it is a
+regular file of this user to which nobody else may write, and it is written with mode 0600.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pycollective.comm.private_file import open_private, write_private
+from pycollective.hvd.basics import rank, size
+from pycollective.hvd.objects import broadcast_object
+
+if TYPE_CHECKING:
+    from pycollective.hvd.elastic.state import State
+
+VARIABLE = "PYCOLLECTIVE_ELASTIC_FILE"
+_begun = False
+
+
+def keep(state: State) -> None:
+    """After a commit: store it in the file, if one is named. A reader finds this commit or the one before."""
+    content = state.kept()
+    path = _path()
+    if path is None or content is None or rank() != 0:
+        return
+    write_private(path, lambda file: state.write({"ranks": size(), "state": content}, file))
+
+
+def resume(state: State) -> None:
+    """Collective, before a sync: rank 0's state from the file, if there is one.
+
+    Nothing after rank 0's first sync: what is in the file then are this job's own commits.
+
+    If another number of ranks has written it, all ranks call the reset callbacks, as after a loss.
+
+    Raises:
+        ValueError: the file does not fit the state. PermissionError: others may have written it; see open_private.
+            Otherwise what `state.read` raises.
+    """
+    path = _path()
+    ranks: int | None = None
+    file = open_private(path) if rank() == 0 and not _begun and path is not None else None
+    if file is not None:
+        with file:
+            found: dict[str, Any] = state.read(file)
+        ranks = found["ranks"]
+        state.take_kept(found["state"])
+    ranks = broadcast_object(ranks)
+    if ranks is not None and ranks != size():
+        state.on_reset()
+
+
+def begin() -> None:
+    """After a sync: this rank has what there was in the file."""
+    global _begun
+    _begun = True
+
+
+def _path() -> Path | None:
+    name = os.environ.get(VARIABLE, "")
+    return Path(name) if name else None

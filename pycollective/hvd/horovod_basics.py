@@ -1,0 +1,71 @@
+"""The basics as methods of one object, as Horovod has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycollective.hvd import arguments, basics, built, handles
+
+_BASICS = {
+    *("init", "is_initialized", "start_timeline", "stop_timeline", "is_homogeneous"),
+    *("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
+}
+_BUILT = {
+    *("mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built"),
+    *("nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built"),
+}
+
+
+class HorovodBasics:
+    """init(), shutdown(), rank() and so on, and the operators: those of pycollective.torch."""
+
+    Average, Sum, Adasum = arguments.Average, arguments.Sum, arguments.Adasum
+    Min, Max, Product = arguments.Min, arguments.Max, arguments.Product
+
+    def __init__(self, pkg_path: Any = None, *args: Any) -> None:
+        """The arguments named a C++ library; there is none to name here."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _BASICS:
+            return getattr(basics, name)
+        if name in _BUILT:
+            return getattr(built, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def shutdown(self) -> None:
+        """End the engines; what is under way fails. init() may be called again."""
+        handles.shutdown()
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """Number -> ranks, of all process sets that are registered.
+
+        Raises:
+            ValueError: no init().
+        """
+        return basics.process_set_ranks()
+
+    def _process_set_size(self, process_set_id: int) -> int:
+        """How many ranks a process set has.
+
+        Raises:
+            ValueError: no init(), or no such set.
+        """
+        return len(_ranks_of(process_set_id))
+
+    def _process_set_rank(self, process_set_id: int) -> int:
+        """This process's number in a process set.
+
+        Raises:
+            ValueError: no init(), no such set, or this process is not in it.
+        """
+        ranks, me = _ranks_of(process_set_id), basics.rank()
+        if me not in ranks:
+            raise ValueError(f"rank {me} is not part of process set {process_set_id} of the ranks {ranks}")
+        return ranks.index(me)
+
+
+def _ranks_of(process_set_id: int) -> list[int]:
+    registered = basics.process_set_ranks()
+    if process_set_id not in registered:
+        raise ValueError(f"there is no process set {process_set_id!r}; registered are {sorted(registered)}")
+    return registered[process_set_id]

@@ -1,0 +1,44 @@
+"""What operations submit to the engine, whatever the framework: arrays and arguments as `Item`s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycollective import checks
+from pycollective.engine import Item
+from pycollective.hvd import basics, handles
+from pycollective.hvd.arguments import Adasum, factor, operator_name
+from pycollective.hvd.process_sets import ProcessSet
+
+
+def reduction(x: Any, out: Any, label: str, op: int, prescale: Any, postscale: Any, priority: int = 0) -> Item:
+    """An allreduce, or Adasum.
+
+    Raises:
+        ValueError: no operator, or Adasum with a factor.
+    """
+    prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
+    if op == Adasum:
+        if prescale != 1.0 or postscale != 1.0:
+            raise ValueError("Adasum takes no prescale_factor or postscale_factor")
+        return Item("adasum", label, x, out, priority=priority)
+    return Item(
+        "allreduce", label, x, out, operator_name(op), prescale=prescale, postscale=postscale, priority=priority
+    )
+
+
+def broadcast(x: Any, out: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Item:
+    """A broadcast; `root_rank` is a rank of the world, also where a process set takes part.
+
+    Raises:
+        ValueError: the root is not in the set.
+    """
+    engine = basics.engine_of(process_set)
+    ranks = process_set.ranks or []
+    if type(root_rank) is not int:
+        root_rank = checks.integer(root_rank, "root_rank")
+    if root_rank not in ranks:
+        raise ValueError(f"root_rank {root_rank} is not one of the ranks {ranks}")
+    label = handles.named("broadcast", name, process_set)
+    root = ranks.index(root_rank)
+    return Item("broadcast", label, x if engine.rank == root else out, out, root=root)

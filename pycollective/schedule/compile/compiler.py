@@ -1,0 +1,165 @@
+"""The compiler: a topology's program becomes a schedule.
+
+    program -> values -> steps in memory -> order -> waits
+
+Each pass is a file of its own; this one puts them in line and remembers the results.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from pycollective import checks
+from pycollective.errors import ProgramError, TopologyError
+from pycollective.schedule.collectives import collective_named
+from pycollective.schedule.compile.lowering import lower
+from pycollective.schedule.compile.schedule import Placement, Schedule
+from pycollective.schedule.compile.values import build_values
+from pycollective.schedule.compile.waits import order_steps, synchronize
+from pycollective.schedule.language import registry
+from pycollective.schedule.language.program import MOST_RANKS, Program
+
+
+def compile(
+    topology: object,
+    collective: str,
+    size: int,
+    root: int | None = None,
+    placement: Placement = Placement.STAGED,
+    small: bool = False,
+) -> Schedule:
+    """Compile one collective of a topology; the result is remembered.
+
+    Args:
+        topology: a name, "wheel(hub=3)", a class or an instance.
+        collective: the name of the collective, such as "allreduce".
+        size: the number of ranks, from 1.
+        root: the root where the collective has one (default 0); ignored elsewhere.
+        placement: which buffers peers can address.
+        small: use the `<collective>_small` variant if the topology has one.
+
+    Raises:
+        TopologyError: no such topology, it lacks the collective or does not support so many ranks, or the root is out
+            of range.
+        ProgramError: no such collective, or the topology's program breaks a rule of the language.
+        TypeError, ValueError: another argument is not what it must be.
+    """
+    instance = registry.get(topology)
+    root = (0 if root is None else root) if collective_named(collective).rooted else None
+    size, root = checked_ranks(instance, size, root)
+    checks.instance(placement, "placement", Placement, "a Placement")
+    small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
+    return _compile(instance, collective, size, root, placement, small)
+
+
+@lru_cache(maxsize=4096)
+def _compile(
+    instance: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
+) -> Schedule:
+    program = trace(instance, collective, size, root, small)
+    return compile_program(program, placement, topology=registry.label(instance), small=small)
+
+
+def trace(
+    topology: object,
+    collective: str,
+    size: int,
+    root: int | None = None,
+    small: bool = False,
+    program: Program | None = None,
+) -> Program:
+    """Run a topology's method and return the program that it wrote.
+
+    Args:
+        topology: a name, "wheel(hub=3)", a class or an instance.
+        collective: its name.
+        size: the number of ranks.
+        root: where the collective has one; default 0.
+        small: whether to run the variant for small messages.
+        program: an empty program to write to; default a new one.
+
+    Returns:
+        the program.
+
+    Raises:
+        Exception: as `compile`.
+    """
+    instance = registry.get(topology)
+    row = registry.info(instance)
+    size, root = checked_ranks(instance, size, root)
+    collective_named(collective)
+    if program is not None:
+        checks.instance(program, "program", Program, "a Program or None")
+    if collective not in row.collectives:
+        others = ", ".join(other.name for other in registry.describe() if collective in other.collectives)
+        raise TopologyError(f"{row.name} has no {collective}; topologies that have it: {others or 'none'}")
+    method = getattr(instance, collective)
+    if checks.flag(small, "small"):
+        method = getattr(instance, f"{collective}_small", method)
+    if program is None:
+        program = Program(collective, size, root)
+    if root is None:
+        method(program)
+    else:
+        method(program, root)
+    return program
+
+
+def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, int | None]:
+    """The number of ranks and the root of a topology's program.
+
+    Raises:
+        TypeError: no integers.
+        ValueError: more than MOST_RANKS.
+        TopologyError: no rank, a number of
+            ranks that the topology does not support, or the root is none of them.
+    """
+    name = registry.info(topology).name
+    size = checks.integer(size, "size", most=MOST_RANKS)
+    if size < 1:
+        raise TopologyError(f"{name}: {size} ranks; a schedule needs at least one")
+    registry.check_ranks(topology, size)
+    root = None if root is None else checks.integer(root, "root")
+    if root is not None and not 0 <= root < size:
+        raise TopologyError(f"{name}: root {root} is out of range for {size} ranks")
+    return size, root
+
+
+def compile_program(
+    program: Program, placement: Placement = Placement.STAGED, *, topology: str = "", small: bool = False
+) -> Schedule:
+    """Compile a program that was written without a topology.
+
+    Args:
+        program: all its statements.
+        placement: which buffers peers can address.
+        topology, small: only label the result.
+
+    Returns:
+        the schedule of all ranks.
+
+    Raises:
+        ProgramError: a statement reads what nothing has been written to.
+    """
+    checks.instance(program, "program", Program, "a Program")
+    checks.instance(placement, "placement", Placement, "a Placement")
+    checks.text(topology, "topology")
+    small = checks.flag(small, "small")
+    if program.size < 1:
+        raise ProgramError(f"a program for {program.size} ranks")
+    steps = lower(program, build_values(program, pull_copies=not placement.out_shared), placement)
+    ranks = synchronize(order_steps(steps, program.size))
+    cells = [target.place + 1 for step in steps for target in step.targets]
+    return Schedule(
+        topology=topology,
+        collective=program.collective,
+        size=program.size,
+        root=program.root,
+        placement=placement,
+        small=small,
+        chunks=program.chunk_count,
+        stride=max(1, *(len(mine.steps) for mine in ranks)),
+        cells=max(0, 0, *cells),
+        ranks=ranks,
+    )

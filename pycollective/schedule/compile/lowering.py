@@ -1,0 +1,259 @@
+"""Second pass of the compiler: where each value lives, and the steps that bring it there.
+
+What decides is the placement. Where peers can write a rank's output, values go where the program says. Where they
+cannot, a value lives with the rank that produces it: in its own output if it is that rank's result, in a cell of
+its scratch if others need it, both written by one step; every other rank whose result it is copies it from there.
+So a push becomes a pull, and a value with many destinations is stored once. A raw contribution that peers need
+is first copied from a private input into a cell.
+
+Dependencies come from physical memory: read after write, write after read and write after write on
+(rank, place, chunk), in the order in which the steps are emitted.
+"""
+
+from __future__ import annotations
+
+from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.compile.schedule import IN, OUT, Placement, Source, Target
+from pycollective.schedule.compile.values import Value, ValueGraph
+from pycollective.schedule.language.program import Program
+
+Location = tuple[int, int, int]
+"""(rank, place, chunk)."""
+
+
+class LoweredStep:
+    """A step before it has a position in its rank's list.
+
+    Attributes:
+        depends: steps that must be done before.
+        entered: peers that must have entered the call before.
+        depth: the longest chain of dependencies up to here.
+        position: index in the rank's list, set by the pass that orders the steps.
+        line: "file:line" of the statement; empty for what is only brought in.
+    """
+
+    __slots__ = ("chunk", "complete", "depends", "depth", "entered", "line", "position", "rank", "sources", "targets")
+
+    def __init__(
+        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str
+    ) -> None:
+        self.rank = rank
+        self.chunk = chunk
+        self.sources = sources
+        self.targets = targets
+        self.complete = complete
+        self.line = line
+        self.depends: list[LoweredStep] = []
+        self.entered: set[int] = set()
+        self.depth = 0
+        self.position = -1
+
+
+def lower(program: Program, graph: ValueGraph, placement: Placement) -> list[LoweredStep]:
+    """The steps of all ranks, in an order that respects their dependencies."""
+    lowering = _Lowering(program, placement)
+    for value in graph.initial.values():
+        if value.needed:
+            lowering.bring_in(value)
+    for group in graph.groups:
+        if len(group) == 1:
+            lowering.execute(group[0])
+        else:
+            lowering.execute_together(group)
+    return lowering.steps
+
+
+class _Lowering:
+    """The state of the pass: the steps emitted so far, and who touched each location last."""
+
+    def __init__(self, program: Program, placement: Placement) -> None:
+        self.steps: list[LoweredStep] = []
+        self._placement = placement
+        self._out_shared = placement.out_shared
+        self._collective = COLLECTIVES[program.collective]
+        self._size, self._root = program.size, program.root or 0
+        self._reduces = self._collective.reduces
+        self._cells = [0] * program.size  # cells in use, by rank
+        self._cell_of: dict[Value, int] = {}
+        self._output_at: dict[Value, list[int]] = {}  # the ranks in whose output a value lies
+        self._written: dict[Location, LoweredStep] = {}
+        self._read: dict[Location, list[LoweredStep]] = {}
+
+    # Where a value lives
+
+    def bring_in(self, value: Value) -> None:
+        """Make what is there at the start available to those who need it."""
+        rank, here = value.rank, self._placement
+        has_output = self._has_output(rank, value.chunk)
+        is_result = bool(value.finals)
+        if here.inplace and has_output:  # input and output are one: it lies there already
+            self._output_at[value] = [rank]
+            if is_result and self._reduces and value.full:  # a single rank: keep the step that scales
+                self._emit(rank, value.chunk, [Source(rank, OUT, True)], [Target(rank, OUT)], True)
+            return
+        targets = [Target(rank, OUT)] if is_result else []
+        if not here.in_shared and any(reader.rank != rank for reader, _ in value.reads):
+            if is_result and here.out_shared:
+                self._output_at[value] = [rank]
+            else:
+                targets.append(self._new_cell(value))
+        if targets:
+            source = Source(rank, IN, self._reduces)
+            self._emit(rank, value.chunk, [source], targets, self._reduces and value.full)
+
+    def _locate(self, value: Value, name: int, reader: int) -> Source:
+        """Where `reader` finds a value that the program reads as p[name, chunk]."""
+        initial = self._reduces and value.raw
+        outputs = self._output_at.get(value, ())
+        if self._out_shared:
+            if name in outputs:
+                return Source(name, OUT, initial)
+        elif reader == value.rank and reader in outputs:
+            return Source(reader, OUT, initial)
+        if not value.sources and (reader == value.rank or self._placement.in_shared):
+            return Source(value.rank, IN, initial)
+        return Source(value.rank, self._cell_of[value], initial)
+
+    def _targets(self, value: Value) -> list[Target]:
+        """Where the execution of a value writes it."""
+        if self._out_shared:
+            return self._targets_as_written(value)
+        rank = value.rank
+        outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
+        self._output_at[value] = outputs
+        targets = [Target(rank, OUT) for rank in outputs]
+        needed_elsewhere = any(final != rank for final in value.finals) or any(
+            reader.rank != rank for reader, _ in value.reads
+        )
+        if needed_elsewhere or not outputs:
+            targets.append(self._new_cell(value))
+        return targets
+
+    def _targets_as_written(self, value: Value) -> list[Target]:
+        """Shared outputs: as the program says; a cell stands in where a rank has no output of this chunk."""
+        outputs = self._live_outputs(value)
+        self._output_at[value] = outputs
+        targets = [Target(rank, OUT) for rank in outputs]
+        names = {name for _, name in value.reads}
+        if not names.issubset(outputs):
+            targets.append(self._new_cell(value))
+        return targets
+
+    def _live_outputs(self, value: Value) -> list[int]:
+        """The ranks whose output the program writes with a value that is read there later or is a result."""
+        live = set(value.finals)
+        live.update(name for _, name in value.reads)
+        return [rank for rank in value.destinations if rank in live and self._has_output(rank, value.chunk)]
+
+    def _is_passing_through(self, value: Value) -> bool:
+        """Private outputs: an intermediate value that only its own rank reads, in a place it overwrites later."""
+        return (
+            value.destinations == (value.rank,)
+            and not value.finals
+            and all(reader.rank == value.rank for reader, _ in value.reads)
+            and self._has_output(value.rank, value.chunk)
+        )
+
+    def _has_output(self, rank: int, chunk: int) -> bool:
+        return self._collective.ends(rank, chunk, self._size, self._root)
+
+    def _new_cell(self, value: Value) -> Target:
+        cell = self._cells[value.rank]
+        self._cells[value.rank] += 1
+        self._cell_of[value] = cell
+        return Target(value.rank, cell)
+
+    # Steps
+
+    def execute(self, value: Value) -> None:
+        """One execution: the step itself, and the copies to private outputs elsewhere."""
+        sources = self._sources(value)
+        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line)
+        self._copy_to_results(value)
+
+    def _copy_to_results(self, value: Value) -> None:
+        if self._out_shared:
+            return
+        for rank in value.finals:
+            if rank != value.rank:
+                source = self._locate(value, rank, rank)
+                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line)
+
+    def execute_together(self, group: list[Value]) -> None:
+        """The executions of one statement: each before those that overwrite what it reads.
+
+        Where they wait for each other in a circle (everybody overwrites what everybody reads), each computes into a
+        cell of its own first, and copies after all have read.
+        """
+        if not self._out_shared:  # peers read cells, which are written once
+            for value in group:
+                self.execute(value)
+            return
+        readers: dict[int, set[Value]] = {}  # of each rank's output
+        for value in group:
+            for source in self._sources(value):
+                if source.place == OUT:
+                    readers.setdefault(source.rank, set()).add(value)
+        pending = group
+        while pending:
+            free = [value for value in pending if self._may_write(value, readers)]
+            if not free:
+                self._execute_in_two_steps(pending)
+                return
+            for value in free:
+                self.execute(value)
+                for others in readers.values():
+                    others.discard(value)
+            pending = [value for value in pending if value not in free]
+
+    def _may_write(self, value: Value, readers: dict[int, set[Value]]) -> bool:
+        """Nobody else has yet to read what the execution overwrites."""
+        return all(readers.get(rank, set()) <= {value} for rank in self._live_outputs(value))
+
+    def _execute_in_two_steps(self, group: list[Value]) -> None:
+        cells = []
+        for value in group:
+            sources = self._sources(value)
+            cells.append(self._new_cell(value))
+            self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete, value.line)
+        for value, cell in zip(group, cells, strict=True):
+            source = Source(cell.rank, cell.place, self._reduces and value.raw)
+            outputs = self._output_at[value] = self._live_outputs(value)
+            targets = [Target(rank, OUT) for rank in outputs]
+            self._emit(value.rank, value.chunk, [source], targets, False, value.line)
+
+    def _sources(self, value: Value) -> list[Source]:
+        return [self._locate(source, name, value.rank) for source, name in value.sources]
+
+    def _emit(
+        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str = ""
+    ) -> None:
+        step = LoweredStep(rank, chunk, sources, targets, complete, line)
+        depends = step.depends
+        for source in sources:
+            if source.place < 0 and source.rank != rank:
+                step.entered.add(source.rank)
+            where = self._location(source.rank, source.place, chunk)
+            writer = self._written.get(where)
+            if writer is not None:
+                depends.append(writer)
+        for target in targets:
+            if target.rank != rank:
+                step.entered.add(target.rank)
+            where = self._location(target.rank, target.place, chunk)
+            writer = self._written.get(where)
+            if writer is not None:
+                depends.append(writer)
+            depends.extend(self._read.pop(where, ()))
+        for source in sources:
+            self._read.setdefault(self._location(source.rank, source.place, chunk), []).append(step)
+        for target in targets:
+            self._written[self._location(target.rank, target.place, chunk)] = step
+        step.depth = 1 + max((before.depth for before in depends), default=0)
+        self.steps.append(step)
+
+    def _location(self, rank: int, place: int, chunk: int) -> Location:
+        """Where a place is in memory. Staged calls may pass one private array as input and output."""
+        if place == IN and self._placement is Placement.STAGED:
+            place = OUT
+        return rank, place, chunk

@@ -1,0 +1,216 @@
+"""First pass of the compiler: from statements to values.
+
+A value is what one execution of a statement produces (or what a rank holds at the start). From here on nothing has
+a name that changes its meaning: an execution reads values, and a value knows who reads it and where it must end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pycollective.errors import ProgramError
+from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.language.program import Program, Statement
+
+
+class Value:
+    """The content of a chunk, produced by `rank` at one point of the program.
+
+    Attributes:
+        rank: who executes it, or holds it at the start.
+        chunk: of which chunk it is the content.
+        sources: the (value, name) pairs that are combined; name is the rank under which the program reads it.
+            Empty for what is there at the start.
+        destinations: the ranks that the program writes it to.
+        origin: the value that this is a copy of, through any number of copies; itself where it is none.
+        raw: one rank's contribution as it came, or a copy of it.
+        full: it holds every rank's contribution.
+        complete: what it produces is a result, and nothing else: factors on results belong here. Of a reducing
+            collective whose results hold all contributions: it is full, and no source was.
+        reads: the (reader, name) pairs of the executions that are needed.
+        finals: the ranks whose result it is.
+        line: "file:line" of the statement that produces it; empty for what is there at the start.
+    """
+
+    __slots__ = (
+        "chunk",
+        "complete",
+        "destinations",
+        "finals",
+        "full",
+        "line",
+        "origin",
+        "rank",
+        "raw",
+        "reads",
+        "sources",
+    )
+
+    def __init__(
+        self,
+        rank: int,
+        chunk: int,
+        sources: tuple[tuple[Value, int], ...],
+        destinations: tuple[int, ...],
+        full: bool,
+        complete: bool,
+        line: str = "",
+    ) -> None:
+        self.rank = rank
+        self.chunk = chunk
+        self.sources = sources
+        self.destinations = destinations
+        self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw and not complete)
+        self.origin: Value = sources[0][0].origin if len(sources) == 1 else self
+        self.full = full
+        self.complete = complete
+        self.line = line
+        self.reads: list[tuple[Value, int]] = []
+        self.finals: list[int] = []
+
+    @property
+    def needed(self) -> bool:
+        """Somebody reads it, or it is a result."""
+        return bool(self.reads or self.finals)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueGraph:
+    """A program as values.
+
+    Attributes:
+        initial: what ranks hold at the start, by (rank, chunk).
+        groups: for each statement, in program order, its executions that somebody needs. Those of one group are
+            simultaneous: all read before any writes.
+    """
+
+    initial: dict[tuple[int, int], Value]
+    groups: list[list[Value]]
+
+
+def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
+    """Run the program over values and keep what is needed for the results.
+
+    Args:
+        program: a traced program.
+        pull_copies: outputs are private, so that nobody can push: a copy that the program has pushed by `at` is made
+            by each destination straight from where the source lies, instead of being stored again on the way.
+
+    Raises:
+        ProgramError: a statement reads a place that holds nothing.
+    """
+    collective = COLLECTIVES[program.collective]
+    size, root = program.size, program.root or 0
+    masks = [0] * program.chunk_count  # of each chunk, the ranks that contribute to it
+    initial: dict[tuple[int, int], Value] = {}
+    for chunk in range(program.chunk_count):
+        holders = [rank for rank in range(size) if collective.starts(rank, chunk, size, root)]
+        masks[chunk] = sum(1 << rank for rank in holders)
+        for rank in holders:
+            initial[rank, chunk] = Value(rank, chunk, (), (rank,), len(holders) == 1, False)
+
+    current = dict(initial)
+    holds = {value: 1 << value.rank for value in initial.values()}  # whose contributions are in a value
+    groups: list[list[Value]] = []
+    by_fullness = collective.reduces and collective.prefix == "none"
+    for statement in program.statements:
+        group = _execute(statement, program, current, holds, masks[statement.chunk], by_fullness, pull_copies)
+        for value in group:
+            for rank in value.destinations:
+                current[rank, value.chunk] = value
+        if group:
+            groups.append(group)
+
+    for (rank, chunk), value in current.items():
+        if collective.ends(rank, chunk, size, root):
+            value.finals.append(rank)
+    kept = _drop_unneeded(groups)
+    if collective.reduces and not by_fullness:
+        kept += _complete([*initial.values(), *(value for group in kept for value in group)])
+    return ValueGraph(initial, kept)
+
+
+def _complete(values: list[Value]) -> list[list[Value]]:
+    """Mark what becomes a result where ranks end with different contributions.
+
+    One rank's result may be another one's operand, to which factors on results must not be applied: then a copy of it
+    becomes the result, last of all.
+
+    Returns:
+        the copies, each simultaneous with nothing.
+    """
+    groups = []
+    for value in values:
+        if not value.finals:
+            continue
+        if value.sources and not value.reads:
+            value.complete, value.raw = True, False
+            continue
+        for rank in value.finals:
+            copy = Value(rank, value.chunk, ((value, rank),), (rank,), value.full, True, value.line)
+            copy.finals.append(rank)
+            value.reads.append((copy, rank))
+            groups.append([copy])
+        value.finals = []
+    return groups
+
+
+def _execute(
+    statement: Statement,
+    program: Program,
+    current: dict[tuple[int, int], Value],
+    holds: dict[Value, int],
+    everyone: int,
+    by_fullness: bool,
+    pull_copies: bool,
+) -> list[Value]:
+    """The executions of one statement: one for each destination, or one altogether where it says `at`.
+
+    `by_fullness`: those that bring all contributions together complete a result.
+    """
+    chunk = statement.chunk
+    try:
+        sources = tuple((current[rank, chunk], rank) for rank in statement.sources)
+    except KeyError as missing:
+        place = missing.args[0]
+        raise ProgramError(
+            f"{statement.line}: p[{place[0]}, {place[1]}] is read but holds nothing yet"
+            f" ({program.collective} on {program.size} ranks, root {program.root})"
+        ) from None
+    destinations = statement.destinations
+    if len(sources) == 1:
+        destinations = tuple(rank for rank in destinations if not _holds_copy(current.get((rank, chunk)), sources))
+        if not destinations:
+            return []
+    mask, any_full = 0, False
+    for value, _ in sources:
+        mask |= holds[value]
+        any_full = any_full or value.full
+    full = mask == everyone
+    complete = by_fullness and full and not any_full
+    if statement.at is None or (pull_copies and len(sources) == 1):
+        group = [Value(rank, chunk, sources, (rank,), full, complete, statement.line) for rank in destinations]
+    else:
+        group = [Value(statement.at, chunk, sources, destinations, full, complete, statement.line)]
+    for value in group:
+        holds[value] = mask
+    return group
+
+
+def _holds_copy(here: Value | None, sources: tuple[tuple[Value, int], ...]) -> bool:
+    """A place has the very content already that would be copied there."""
+    return here is not None and here.origin is sources[0][0].origin
+
+
+def _drop_unneeded(groups: list[list[Value]]) -> list[list[Value]]:
+    """Note who reads what, last statement first, so that executions nobody needs are left out."""
+    kept: list[list[Value]] = []
+    for group in reversed(groups):
+        needed = [value for value in group if value.needed]
+        for value in needed:
+            for source, name in value.sources:
+                source.reads.append((value, name))
+        if needed:
+            kept.append(needed)
+    kept.reverse()
+    return kept

@@ -1,0 +1,1 @@
+"""Schedules and programs as pictures."""

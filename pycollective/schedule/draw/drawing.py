@@ -1,0 +1,197 @@
+"""A compiled schedule as a space-time diagram: how a topology moves data.
+
+One lane a rank, time from left to right; every step takes one unit and starts as soon as its waits allow. An arrow
+leads from where a piece of data was made (or has lain for a while) to the step that reads it, or from the step that
+writes it to the rank that gets it. The colour is the chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from pycollective import checks
+from pycollective.schedule.compile.schedule import Schedule, Step
+from pycollective.schedule.draw.colours import chunk_colour
+
+__all__ = ["draw", "figure"]
+
+_INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
+_LISTED = 24
+"""Chunks that the legend lists; more have a bar of colours."""
+_START = -0.9  # when the initial contributions are there
+_RESTED = 0.6  # how long before its reader an arrow begins if the data has lain there for longer
+_LANDING = 0.55  # how long after its step a push is drawn to arrive
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """Data on its way: from (time, rank) to (time, rank), of one chunk; `push` where the writer moves it."""
+
+    begin: tuple[float, int]
+    end: tuple[float, int]
+    chunk: int
+    push: bool
+
+
+def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
+    """Write the diagram to a file. Made for 2 to 16 ranks.
+
+    Args:
+        schedule: what is drawn.
+        path: the file, whose suffix (.png, .svg, .pdf) tells the format.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError, OSError: the path has an unknown suffix or cannot be written.
+    """
+    checks.path(path, "path")
+    figure(schedule).savefig(path)
+
+
+def figure(schedule: Schedule) -> Any:
+    """The diagram as a matplotlib Figure.
+
+    Args:
+        schedule: what is drawn.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
+    from matplotlib.figure import Figure
+
+    times = step_times(schedule)
+    last = max((time for lane in times for time in lane), default=0)
+    picture = Figure(figsize=(2.6 + 0.62 * (last + 2), 1.9 + 0.46 * schedule.size), dpi=150, layout="constrained")
+    axes = picture.subplots()
+    _draw_lanes(axes, schedule, last)
+    moving = arrows(schedule, times)
+    for arrow in moving:
+        _draw_arrow(axes, arrow, schedule.chunks, crowded=len(moving) > 60)
+    for rank, mine in enumerate(schedule.ranks):
+        for step, time in zip(mine.steps, times[rank], strict=True):
+            _draw_step(axes, time, rank, step, schedule.chunks)
+    picture.suptitle(schedule.title, x=0.01, ha="left", fontsize=11, fontweight="bold", color=_INK)
+    _draw_legend(picture, schedule)
+    if schedule.chunks > _LISTED:
+        _draw_chunk_bar(picture, axes, schedule.chunks)
+    return picture
+
+
+def step_times(schedule: Schedule) -> list[list[int]]:
+    """When each step of each rank runs if every step takes one unit and waits only for what it must."""
+    times: list[list[int]] = [[] for _ in schedule.ranks]
+    moved = True
+    while moved:  # ends with all steps done, as compiled schedules do not deadlock
+        moved = False
+        for rank, mine in enumerate(schedule.ranks):
+            for step in mine.steps[len(times[rank]) :]:
+                if any(len(times[wait.peer]) < wait.count for wait in step.waits):
+                    break
+                before = [times[wait.peer][wait.count - 1] for wait in step.waits if wait.count]
+                times[rank].append(1 + max(before + times[rank][-1:], default=-1))
+                moved = True
+    return times
+
+
+def arrows(schedule: Schedule, times: list[list[int]]) -> list[Arrow]:
+    """Every movement of data between ranks, in the order of time."""
+    made: dict[tuple[int, int, int], float] = {}  # when the content of (rank, place, chunk) got there
+    moving: list[Arrow] = []
+    steps = [
+        (time, rank, step)
+        for rank, mine in enumerate(schedule.ranks)
+        for time, step in zip(times[rank], mine.steps, strict=True)
+    ]
+    for time, rank, step in sorted(steps, key=lambda entry: entry[:2]):
+        for source in step.sources:
+            if source.rank != rank:
+                begin = made.get((source.rank, source.place, step.chunk), _START)
+                begin = begin if begin >= time - 1 else time - _RESTED
+                moving.append(Arrow((begin, source.rank), (time, rank), step.chunk, push=False))
+        for target in step.targets:
+            pushed = target.rank != rank
+            made[target.rank, target.place, step.chunk] = time + _LANDING * pushed
+            if pushed:
+                moving.append(Arrow((time, rank), (time + _LANDING, target.rank), step.chunk, push=True))
+    return moving
+
+
+def _draw_lanes(axes: Any, schedule: Schedule, last: int) -> None:
+    for rank in range(schedule.size):
+        axes.plot([_START, last + 0.7], [rank, rank], color=_LANE, linewidth=6, solid_capstyle="round", zorder=0)
+    axes.set_yticks(range(schedule.size), [str(rank) for rank in range(schedule.size)], fontsize=9, color=_INK)
+    axes.set_ylabel("rank", fontsize=9, color=_INK)
+    axes.set_xticks(range(last + 1), [str(time + 1) for time in range(last + 1)], fontsize=8, color=_INK)
+    axes.set_xlabel("time in steps", fontsize=9, color=_INK)
+    axes.set_xlim(_START - 0.25, last + 0.9)
+    axes.set_ylim(schedule.size - 0.45, -0.55)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_arrow(axes: Any, arrow: Arrow, chunks: int, crowded: bool) -> None:
+    axes.annotate(
+        "",
+        xy=arrow.end,
+        xytext=arrow.begin,
+        zorder=2,
+        arrowprops={
+            "arrowstyle": "-|>,head_length=0.35,head_width=0.16",
+            "color": chunk_colour(arrow.chunk, chunks),
+            "linewidth": 0.7 if crowded else 1.1,
+            "linestyle": (0, (3, 1.5)) if arrow.push else "-",
+            "alpha": 0.55 if crowded else 0.85,
+            "shrinkA": 0 if arrow.begin[0] == _START else 4.5,
+            "shrinkB": 0 if arrow.push else 5.5,
+            "joinstyle": "miter",
+        },
+    )
+
+
+def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None:
+    """Filled where something is combined, open where it is copied, with a halo where the result is complete."""
+    colour = chunk_colour(step.chunk, chunks)
+    if step.complete:
+        axes.plot(time, rank, "o", markersize=13, color=colour, alpha=0.25, markeredgewidth=0, zorder=1)
+    face = colour if len(step.sources) > 1 else _PAPER
+    style = {"markersize": 8, "markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.8}
+    axes.plot(time, rank, "o", zorder=3, **style)
+
+
+def _draw_chunk_bar(picture: Any, axes: Any, chunks: int) -> None:
+    """The legend of more chunks than can be listed: a bar of their colours."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    colours = ListedColormap([chunk_colour(chunk, chunks) for chunk in range(chunks)])
+    bar = picture.colorbar(ScalarMappable(Normalize(-0.5, chunks - 0.5), colours), ax=axes, pad=0.01, aspect=30)
+    bar.set_label("chunk", fontsize=9, color=_INK)
+    bar.ax.tick_params(labelsize=8, color=_INK)
+    bar.ax.invert_yaxis()
+
+
+def _draw_legend(picture: Any, schedule: Schedule) -> None:
+    from matplotlib.lines import Line2D
+
+    def mark(label: str, **style: Any) -> Any:
+        return Line2D([], [], label=label, color=_INK, **style)
+
+    steps = [step for mine in schedule.ranks for step in mine.steps]
+    pushes = any(target.rank != rank for rank, m in enumerate(schedule.ranks) for s in m.steps for target in s.targets)
+    ring = {"linestyle": "", "marker": "o", "markersize": 7, "markeredgecolor": _INK, "markeredgewidth": 1.6}
+    entries = [mark("reduce", markerfacecolor=_INK, **ring)] * any(len(step.sources) > 1 for step in steps)
+    entries += [mark("copy", markerfacecolor=_PAPER, **ring)] * any(len(step.sources) == 1 for step in steps)
+    if any(step.complete for step in steps):
+        halo = {"linestyle": "", "marker": "o", "markersize": 11, "alpha": 0.25, "markeredgewidth": 0}
+        entries.append(mark("holds all contributions", **halo))
+    entries.append(mark("read by a peer", linewidth=1.1))
+    entries += [mark("written to a peer", linewidth=1.1, linestyle=(0, (3, 1.5)))] * pushes
+    if 1 < schedule.chunks <= _LISTED:
+        for chunk in range(schedule.chunks):
+            colour = chunk_colour(chunk, schedule.chunks)
+            entries.append(Line2D([], [], label=f"chunk {chunk}", color=colour, linewidth=4))
+    columns = max(2, int(picture.get_size_inches()[0] / 1.45))
+    picture.legend(handles=entries, loc="outside lower left", ncols=columns, frameon=False, fontsize=7.5)

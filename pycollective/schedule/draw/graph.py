@@ -1,0 +1,104 @@
+"""Who talks to whom in a compiled schedule: ranks on a circle, and the data that goes from one to another in a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+from pycollective import checks
+from pycollective.schedule.compile.schedule import Schedule
+
+_INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
+
+
+def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
+    """Write the picture to a file; the suffix (.png, .svg, .pdf) gives its kind.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError, OSError: the path has an unknown suffix or cannot be written.
+    """
+    checks.path(path, "path")
+    figure(schedule).savefig(path)
+
+
+def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """(from, to) -> the chunks that move between two ranks: read by the one, or written by the other."""
+    moved: dict[tuple[int, int], int] = {}
+    for rank, mine in enumerate(schedule.ranks):
+        for step in mine.steps:
+            pairs = [(source.rank, rank) for source in step.sources]
+            pairs += [(rank, target.rank) for target in step.targets]
+            for pair in pairs:
+                if pair[0] != pair[1]:
+                    moved[pair] = moved.get(pair, 0) + 1
+    return moved
+
+
+def figure(schedule: Schedule) -> Any:
+    """The picture as a matplotlib Figure: an arrow is as wide as what it carries."""
+    checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
+    from matplotlib.figure import Figure
+
+    moved = traffic(schedule)
+    side = min(12.0, 3.6 + 0.28 * schedule.size)
+    picture = Figure(figsize=(side, side + 0.9), dpi=150, layout="constrained")
+    axes = picture.subplots()
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.set_xlim(-1.22, 1.22)
+    axes.set_ylim(-1.22, 1.22)
+    places = [_place(rank, schedule.size) for rank in range(schedule.size)]
+    most = max(moved.values(), default=1)
+    crowded = len(moved) > 40
+
+    def width(count: int) -> float:
+        return (0.3 + 1.2 * count / most) * (1 if crowded else 2)
+
+    for (giver, taker), count in sorted(moved.items(), key=lambda item: item[1]):
+        _draw_arrow(axes, places[giver], places[taker], width(count), crowded)
+    for rank, place in enumerate(places):
+        axes.plot(*place, "o", markersize=19, color=_NODE, markeredgecolor=_INK, markeredgewidth=1.2, zorder=3)
+        weight = "bold" if rank == schedule.root else "normal"
+        axes.text(*place, str(rank), ha="center", va="center", fontsize=9, color=_INK, weight=weight, zorder=4)
+    picture.suptitle(schedule.title, x=0.02, ha="left", fontsize=11, fontweight="bold", color=_INK)
+    _draw_legend(picture, moved, schedule.chunks, width)
+    return picture
+
+
+def _place(rank: int, size: int) -> tuple[float, float]:
+    """Clockwise from the top."""
+    angle = math.tau * rank / size
+    return math.sin(angle), math.cos(angle)
+
+
+def _draw_arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float], width: float, crowded: bool) -> None:
+    axes.annotate(
+        "",
+        xy=end,
+        xytext=begin,
+        zorder=1,
+        arrowprops={
+            "arrowstyle": "-|>,head_length=0.4,head_width=0.2",
+            "connectionstyle": "arc3,rad=0.09",  # so that there and back are two lines
+            "color": _EDGE,
+            "linewidth": width,
+            "alpha": 0.5 if crowded else 0.85,
+            "shrinkA": 11,
+            "shrinkB": 11,
+        },
+    )
+
+
+def _draw_legend(picture: Any, moved: dict[tuple[int, int], int], chunks: int, width: Callable[[int], float]) -> None:
+    """What the widths mean, in shares of the buffer."""
+    from matplotlib.lines import Line2D
+
+    entries = []
+    for count in sorted({min(moved.values()), max(moved.values())} if moved else ()):
+        share = f"{count / chunks:.3g} times the buffer"
+        entries.append(Line2D([], [], color=_EDGE, linewidth=width(count), label=share))
+    entries.append(Line2D([], [], linestyle="", label=f"{len(moved)} pairs of ranks, {sum(moved.values())} movements"))
+    picture.legend(handles=entries, loc="outside lower left", ncols=1, frameon=False, fontsize=8)

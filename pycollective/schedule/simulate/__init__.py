@@ -1,0 +1,1 @@
+"""What a program costs on a network."""

@@ -1,0 +1,206 @@
+"""A program as executions and what each must wait for, in flat arrays: what the simulator runs.
+
+values.py and lowering.py do this for the compiler with several objects a statement. Here all is numbers in arrays, so
+that programs of millions of statements fit. Memory is that of the program: one place for each (rank, chunk).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from pycollective.errors import ProgramError
+from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.language.program import Program, Statement
+
+
+class Executions(Program):
+    """A program that keeps the executions of its statements in place of the statements.
+
+    Execution e is done by ranks[e] on chunks[e], reads the ranks in `sources` from source_at[e] to source_at[e + 1],
+    and writes those in `targets` from target_at[e] to target_at[e + 1]. What nobody needs is dropped by `finish`.
+
+    Attributes:
+        group: the number of the statement; executions of one are simultaneous, all read before any writes.
+        depth: of each execution, the longest chain of dependencies up to it, from 1.
+        height: the longest chain of those that depend on it, from 0.
+        before, before_at: the executions that must be done before each, as for `sources`.
+
+    Raises:
+        ProgramError: as for a program, and where more than `limit` places are read and written.
+    """
+
+    def __init__(self, collective: str, size: int, root: int | None, limit: int) -> None:
+        super().__init__(collective, size, root)
+        self.limit = limit
+        self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
+        self.sources, self.source_at = array("i"), array("q", [0])
+        self.targets, self.target_at = array("i"), array("q", [0])
+        self.depth, self.height = array("i"), array("i")
+        self.before, self.before_at = array("i"), array("q", [0])
+        self._table = COLLECTIVES[collective]
+        self._statements = 0
+        self._holds: dict[int, int] = {}  # what lies in chunk * size + rank: an index of targets, or ~place initially
+        self._writer = array("i")  # of each source, the index of the target that wrote it; below 0: nobody
+        self._origin = array("q")  # of each target, the first that got its value
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def record(self, statement: Statement) -> None:
+        """Append the executions of a statement: one for each destination, or one altogether where it says `at`."""
+        chunk, sources = statement.chunk, statement.sources
+        read = [self._content(rank, chunk, statement) for rank in sources]
+        origin, targets = None, statement.destinations
+        if len(sources) == 1:
+            origin = self._origin_of(read[0])
+            targets = tuple(rank for rank in targets if self._copied_to(rank, chunk) != origin)
+        self._statements += 1
+        self._refuse_more(statement, len(sources) * (len(targets) if statement.at is None else 1) + len(targets))
+        writers = array("i", [max(-1, content) for content in read])
+        if statement.at is None:
+            for rank in targets:
+                self._append(rank, chunk, sources, (rank,), writers, origin)
+        elif targets:
+            self._append(statement.at, chunk, sources, targets, writers, origin)
+        for at in range(len(self.targets) - len(targets), len(self.targets)):
+            self._holds[chunk * self.size + self.targets[at]] = at
+
+    def _refuse_more(self, statement: Statement, places: int) -> None:
+        if len(self.sources) + len(self.targets) + places > self.limit:
+            raise ProgramError(
+                f"{statement.line}: {self.collective} on {self.size} ranks is too large to simulate: its first "
+                f"{self._statements} statements read and write more than {self.limit} places"
+            )
+
+    def _append(
+        self,
+        rank: int,
+        chunk: int,
+        sources: tuple[int, ...],
+        targets: tuple[int, ...],
+        writers: array[int],
+        origin: int | None,
+    ) -> None:
+        value = len(self.targets) if origin is None else origin
+        self._origin.extend([value] * len(targets))
+        self.rank.append(rank)
+        self.chunk.append(chunk)
+        self.group.append(self._statements)
+        self.sources.extend(sources)
+        self.targets.extend(targets)
+        self._writer.extend(writers)
+        self.source_at.append(len(self.sources))
+        self.target_at.append(len(self.targets))
+
+    def _content(self, rank: int, chunk: int, statement: Statement) -> int:
+        place = chunk * self.size + rank
+        content = self._holds.get(place)
+        if content is None:
+            if not self._table.starts(rank, chunk, self.size, self.root or 0):
+                raise ProgramError(
+                    f"{statement.line}: p[{rank}, {chunk}] is read but holds nothing yet"
+                    f" ({self.collective} on {self.size} ranks, root {self.root})"
+                )
+            content = self._holds[place] = ~place
+        return content
+
+    def _origin_of(self, content: int) -> int:
+        return content if content < 0 else self._origin[content]
+
+    def _copied_to(self, rank: int, chunk: int) -> int | None:
+        """The origin of what a place holds, for copies of it need not be made; None where it holds nothing."""
+        place = chunk * self.size + rank
+        content = self._holds.get(place)
+        if content is None:
+            return ~place if self._table.starts(rank, chunk, self.size, self.root or 0) else None
+        return self._origin_of(content)
+
+    def finish(self) -> None:
+        """Drop what nobody needs, and find out what must be done before what."""
+        needed = self._needed()
+        if not all(needed):
+            self._keep(needed)
+        del self._holds, self._origin
+        self._find_dependencies()
+        del self._writer
+        self.height = array("i", bytes(4 * len(self)))
+        for number in reversed(range(len(self))):
+            above = self.height[number] + 1
+            for earlier in self.before[self.before_at[number] : self.before_at[number + 1]]:
+                if self.height[earlier] < above:
+                    self.height[earlier] = above
+
+    def _needed(self) -> bytearray:
+        """For each target, whether what is written there is read or is a result."""
+        needed = bytearray(len(self.targets))
+        for place, content in self._holds.items():
+            if content >= 0 and self._table.ends(place % self.size, place // self.size, self.size, self.root or 0):
+                needed[content] = 1
+        for number in reversed(range(len(self))):
+            if any(needed[self.target_at[number] : self.target_at[number + 1]]):
+                for writer in self._writer[self.source_at[number] : self.source_at[number + 1]]:
+                    if writer >= 0:
+                        needed[writer] = 1
+        return needed
+
+    def _keep(self, needed: bytearray) -> None:
+        """Append the needed executions anew, with the targets that are needed."""
+        old = (
+            self.rank,
+            self.chunk,
+            self.group,
+            self.sources,
+            self.targets,
+            self.source_at,
+            self.target_at,
+            self._writer,
+        )
+        ranks, chunks, groups, sources, targets, source_at, target_at, writers = old
+        self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
+        self.sources, self.source_at = array("i"), array("q", [0])
+        self.targets, self.target_at = array("i"), array("q", [0])
+        self._writer = array("i")
+        for number, rank in enumerate(ranks):
+            written = range(target_at[number], target_at[number + 1])
+            kept = tuple(targets[at] for at in written if needed[at])
+            if kept:
+                read = slice(source_at[number], source_at[number + 1])
+                self._statements = groups[number]
+                self._append(rank, chunks[number], tuple(sources[read]), kept, writers[read], None)
+
+    def _find_dependencies(self) -> None:
+        """Read after write, write after read and write after write, on places of the program."""
+        written: dict[int, int] = {}  # place -> the execution that wrote it last
+        readers: dict[int, list[int]] = {}  # place -> those that have read it since
+        for group in self._groups():
+            reads = [self._places(number, self.sources, self.source_at) for number in group]
+            before = [{written[place] for place in places if place in written} for places in reads]
+            for number, found in zip(group, before, strict=True):
+                for place in self._places(number, self.targets, self.target_at):
+                    if place in written:
+                        found.add(written[place])
+                    found.update(readers.pop(place, ()))
+                    written[place] = number
+                depth = 1
+                for earlier in found:
+                    if self.depth[earlier] >= depth:
+                        depth = self.depth[earlier] + 1
+                self.depth.append(depth)
+                self.before.extend(found)
+                self.before_at.append(len(self.before))
+            for number, places in zip(group, reads, strict=True):
+                for place in places:
+                    readers.setdefault(place, []).append(number)
+
+    def _groups(self) -> Iterator[range]:
+        """The executions of one statement after the other."""
+        first = 0
+        for number in range(1, len(self) + 1):
+            if number == len(self) or self.group[number] != self.group[first]:
+                yield range(first, number)
+                first = number
+
+    def _places(self, number: int, ranks: array[int], at: array[int]) -> list[int]:
+        base = self.chunk[number] * self.size
+        return [base + rank for rank in ranks[at[number] : at[number + 1]]]

@@ -1,0 +1,127 @@
+"""The clocks of a simulation: when ranks and ports are free, message by message."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycollective.schedule.simulate.executions import Executions
+from pycollective.schedule.simulate.messages import BETWEEN, COMBINE, CONTINUES, FIRST, LAST, Messages
+from pycollective.schedule.simulate.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """A step of `rank` on `chunk`, from `begin` to `end` in seconds."""
+
+    rank: int
+    chunk: int
+    begin: float
+    end: float
+
+
+class Clocks:
+    """Times in seconds. Executions are steps; steps and messages are numbered on from tile to tile.
+
+    Attributes:
+        free: of each rank, when it is done with its steps so far.
+        sending, receiving: until when each rank's port is; behind the ranks' come those that nodes share.
+        begin, end: of each step.
+        cause: of each message, the one that it waited for last; -1: none.
+    """
+
+    def __init__(self, executions: Executions, messages: Messages, network: Network) -> None:
+        self.executions, self.messages, self.network = executions, messages, network
+        each, size = network.ranks_per_node, executions.size
+        self._node = [size + rank // each for rank in range(size)] if network.shared_port else []
+        self._kind: Any = messages.kind + BETWEEN * (messages.source // each != messages.target // each)
+        ports = size + -(-size // each)
+        self.free, self._latest = [0.0] * size, [-1] * size  # _latest, ...: the message that it was
+        self.sending, self._sent = [0.0] * ports, [-1] * ports
+        self.receiving, self._received = [0.0] * ports, [-1] * ports
+        self.begin, self.end, self._ending = array("d"), array("d"), array("q")
+        self.cause = array("q")
+        self._ready = [0.0] * size  # of the step that a rank is at: when what its next message carries was ready
+
+    def run(self, lengths: Sequence[int]) -> None:
+        """Run all messages once, with chunks of these lengths in bytes."""
+        executions, free, ready, latest = self.executions, self.free, self._ready, self._latest
+        ranks, chunks, source_at = executions.rank, executions.chunk, executions.source_at
+        costs, reduction = (self.network.within_node, self.network.between_nodes), 1 / self.network.reduction
+        first, number = len(self.end), len(self.cause)
+        for times in (self.begin, self.end, self._ending):
+            times.frombytes(bytes(8 * len(ranks)))
+        columns: Any = (self.messages.execution, self.messages.source, self.messages.target, self._kind)
+        messages = [memoryview(column) for column in columns]  # which gives plain integers
+        for execution, source, target, kind in zip(*messages, strict=True):
+            rank, length = ranks[execution], lengths[chunks[execution]]
+            self.cause.append(latest[rank])
+            if kind & FIRST:
+                self._start(execution, rank, first)
+            now = free[rank]
+            if source != target and length:
+                alpha, beta = costs[kind >= BETWEEN]
+                now = self._port_free(source, target, kind, now)
+                if kind & CONTINUES:
+                    now = max(now, ready[rank] + alpha) + length * beta
+                else:
+                    now += alpha + length * beta
+                self._occupy(source, target, kind, now, number)
+            if kind & COMBINE:
+                now += (source_at[execution + 1] - source_at[execution] - 1) * length * reduction
+                ready[rank] = now
+            free[rank], latest[rank] = now, number
+            if kind & LAST:
+                self.end[first + execution], self._ending[first + execution] = now, number
+            number += 1
+
+    def _start(self, execution: int, rank: int, first: int) -> None:
+        """The rank goes on to a step as soon as it and all that the step depends on are done."""
+        executions, end = self.executions, self.end
+        ready, cause = 0.0, -1
+        for earlier in executions.before[executions.before_at[execution] : executions.before_at[execution + 1]]:
+            if end[first + earlier] > ready:
+                ready, cause = end[first + earlier], first + earlier
+        self._ready[rank] = ready
+        if cause >= 0 and ready >= self.free[rank]:
+            self.free[rank], self.cause[-1] = ready, self._ending[cause]
+        self.begin[first + execution] = self.free[rank]
+
+    def _port_free(self, source: int, target: int, kind: int, now: float) -> float:
+        """When the ports that a message passes are all free, from now on."""
+        if self.sending[source] > now:
+            now, self.cause[-1] = self.sending[source], self._sent[source]
+        if self.receiving[target] > now:
+            now, self.cause[-1] = self.receiving[target], self._received[target]
+        if self._node and kind >= BETWEEN:
+            return self._port_free(self._node[source], self._node[target], 0, now)
+        return now
+
+    def _occupy(self, source: int, target: int, kind: int, until: float, number: int) -> None:
+        self.sending[source] = self.receiving[target] = until
+        self._sent[source] = self._received[target] = number
+        if self._node and kind >= BETWEEN:
+            self._occupy(self._node[source], self._node[target], 0, until, number)
+
+    def step(self, number: int) -> TimedStep:
+        """A step with its times."""
+        execution = number % len(self.executions)
+        rank, chunk = self.executions.rank[execution], self.executions.chunk[execution]
+        return TimedStep(rank, chunk, self.begin[number], self.end[number])
+
+    def critical_path(self) -> list[int]:
+        """The steps that led to the last, in the order of time."""
+        if not self.end:
+            return []
+        count = len(self.messages.kind)
+        path: list[int] = []
+        number = self._ending[max(range(len(self.end)), key=self.end.__getitem__)]
+        while number >= 0:
+            tile, message = divmod(number, count)
+            step = tile * len(self.executions) + int(self.messages.execution[message])
+            if path[-1:] != [step]:
+                path.append(step)
+            number = self.cause[number]
+        return path[::-1]

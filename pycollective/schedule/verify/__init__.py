@@ -1,0 +1,1 @@
+"""Proofs that a schedule computes its collective, without races and deadlocks."""

@@ -1,0 +1,199 @@
+"""Proof that a schedule computes its collective: an execution over contributions instead of numbers.
+
+What a place holds is abstracted to: which ranks' contributions are in it, which more than once, in what order they
+were combined, whether it is still raw, and whether the step that completes it has been applied.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from pycollective.errors import VerificationError
+from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.compile.schedule import IN, OUT, Placement, Schedule, Step, describe_step, place_name
+
+ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a place holds.
+
+    Attributes:
+        once: the ranks whose contribution is in it, as bits.
+        more: those whose contribution is in it more than once, as bits.
+        order: number of the expression that made it, with the order of operands.
+        tree: number of the same expression where a + b and b + a are one: equal trees give equal bits
+            (but for the sign of a zero of min and max, and the bits of a NaN).
+        raw: one contribution, not reduced or scaled yet.
+        complete: how often a step marked `complete` has been applied.
+        step: the (rank, index) of the step that wrote it last; None at the start.
+        doubled: the step that first combined something with itself.
+    """
+
+    once: int
+    more: int
+    order: int
+    tree: int
+    raw: bool
+    complete: int
+    step: tuple[int, int] | None = None
+    doubled: tuple[int, int] | None = None
+
+
+class _Expressions:
+    """Numbers for expressions, equal where the expressions are; those of single contributions come first."""
+
+    def __init__(self, size: int) -> None:
+        self._next = size
+        self._known: dict[tuple[int, int], int] = {}
+
+    def add(self, left: int, right: int) -> int:
+        number = self._known.get((left, right))
+        if number is None:
+            number = self._known[left, right] = self._next
+            self._next += 1
+        return number
+
+
+def check_contributions(schedule: Schedule, order: list[tuple[int, int]]) -> ProvenOrder:
+    """Execute the steps in the given order (any that respects the waits) and check what every rank ends with.
+
+    Returns:
+        The strongest statement that holds about the order of reduction, as in `TopologyInfo`; "none" where two ranks
+        reduce the same chunk in different orders. "rank" for collectives that do not reduce.
+
+    Raises:
+        VerificationError: a wrong result, or wrong marks for scaling, naming rank, chunk and steps.
+    """
+    # A staged call may have got one array as input and output, or two.
+    both = {Placement.STAGED: (True, False), Placement.INPLACE: (True,)}
+    for aliased in both.get(schedule.placement, (False,)):
+        execution = _Execution(schedule, aliased)
+        for rank, index in order:
+            execution.run(rank, index)
+        proven = execution.check_results()
+    return proven
+
+
+class _Execution:
+    def __init__(self, schedule: Schedule, aliased: bool) -> None:
+        self.schedule = schedule
+        self.collective = COLLECTIVES[schedule.collective]
+        self.root = schedule.root or 0
+        self.aliased = aliased  # input and output are one array
+        self.orders = _Expressions(schedule.size)
+        self.trees = _Expressions(schedule.size)
+        self.holds: dict[tuple[int, int, int], Content] = {}
+        self.rank_orders: dict[int, int] = {}
+        self.expected = [0] * schedule.chunks  # of each chunk, the contributions of which results are made
+        for rank in range(schedule.size):
+            for chunk in range(schedule.chunks):
+                if self.collective.starts(rank, chunk, schedule.size, self.root):
+                    content = Content(1 << rank, 0, rank, rank, raw=True, complete=0)
+                    self.holds[self.place(rank, IN, chunk)] = content
+                    self.expected[chunk] |= 1 << rank
+
+    def place(self, rank: int, place: int, chunk: int) -> tuple[int, int, int]:
+        """A place as memory."""
+        if place >= 0:
+            return rank, place, -1
+        return rank, OUT if self.aliased else place, chunk
+
+    def run(self, rank: int, index: int) -> None:
+        step = self.schedule.ranks[rank].steps[index]
+        contents = []
+        for source in step.sources:
+            content = self.holds.get(self.place(source.rank, source.place, step.chunk))
+            if content is None:
+                self.fail(rank, index, f"{place_name(source.rank, source.place)} holds nothing yet")
+            if source.initial != (content.raw and self.collective.reduces):
+                mark = "marked initial, but not raw" if source.initial else "raw, but not marked initial"
+                self.fail(rank, index, f"{place_name(source.rank, source.place)} is {mark}")
+            contents.append(content)
+        result = self.combine(contents, step, (rank, index))
+        for target in step.targets:
+            self.holds[self.place(target.rank, target.place, step.chunk)] = result
+
+    def combine(self, contents: list[Content], step: Step, me: tuple[int, int]) -> Content:
+        first, *others = contents
+        once, more, order, tree, complete = first.once, first.more, first.order, first.tree, first.complete
+        doubled = first.doubled
+        for content in others:
+            overlap = once & content.once
+            doubled = doubled or content.doubled or (me if overlap else None)
+            more |= content.more | overlap
+            once |= content.once
+            order = self.orders.add(order, content.order)
+            tree = self.trees.add(min(tree, content.tree), max(tree, content.tree))
+            complete = max(complete, content.complete)
+        if step.complete and complete:
+            self.fail(*me, "completes what was complete already")
+        raw = first.raw and not others and not step.complete
+        return Content(once, more, order, tree, raw, complete + step.complete, me, doubled)
+
+    def check_results(self) -> ProvenOrder:
+        size = self.schedule.size
+        results: list[tuple[int, int, Content]] = []  # (chunk, contributors, content)
+        for rank in range(size):
+            for chunk in range(self.schedule.chunks):
+                if self.collective.ends(rank, chunk, size, self.root):
+                    contributors = self.collective.contributors(rank, self.expected[chunk])
+                    results.append((chunk, contributors, self.check_result(rank, chunk)))
+        if not self.collective.reduces:
+            return "rank"
+        if all(content.order == self.in_rank_order(contributors) for _, contributors, content in results):
+            return "rank"
+        trees = {(contributors, content.tree) for _, contributors, content in results}
+        if len(trees) == len({contributors for contributors, _ in trees}):
+            return "fixed"
+        by_chunk = {(chunk, contributors, content.tree) for chunk, contributors, content in results}
+        return "chunk" if len(by_chunk) == len({(chunk, which) for chunk, which, _ in by_chunk}) else "none"
+
+    def in_rank_order(self, contributors: int) -> int:
+        """The number of the expression that combines the ranks in these bits in their order."""
+        number = self.rank_orders.get(contributors)
+        if number is None:
+            ranks = [rank for rank in range(contributors.bit_length()) if contributors >> rank & 1]
+            number = self.rank_orders[contributors] = functools.reduce(self.orders.add, ranks)
+        return number
+
+    def check_result(self, rank: int, chunk: int) -> Content:
+        title = f"{self.schedule.title}: rank {rank}, chunk {chunk}"
+        content = self.holds.get(self.place(rank, OUT, chunk))
+        if content is None:
+            raise VerificationError(f"{title}: nothing is written to its output")
+        expected = self.collective.contributors(rank, self.expected[chunk])
+        faults = [
+            f"{what} of rank {_bits(mask)}"
+            for what, mask in (
+                ("lacks the contribution", expected & ~content.once),
+                ("has the contribution", content.once & ~expected),
+                ("has the contribution twice", content.more),
+            )
+            if mask
+        ]
+        if not faults and self.collective.reduces and content.complete != 1:
+            faults = ["is never marked complete, so that postscale would be missing"]
+        if faults:
+            where = f", written by {self.name(content.step)}" if content.step else ""
+            doubled = f"; {self.name(content.doubled)} combines it with itself" if content.doubled else ""
+            lines = [self.schedule.line(*step) for step in (content.step, content.doubled) if step]
+            raise VerificationError(f"{title}: the result {' and '.join(faults)}{where}{doubled}", lines)
+        return content
+
+    def fail(self, rank: int, index: int, what: str) -> NoReturn:
+        chunk = self.schedule.ranks[rank].steps[index].chunk
+        name = self.name((rank, index))
+        lines = [self.schedule.line(rank, index)]
+        raise VerificationError(f"{self.schedule.title}: rank {rank}, chunk {chunk}: {name}: {what}", lines)
+
+    def name(self, step: tuple[int, int]) -> str:
+        rank, index = step
+        return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"
+
+
+def _bits(mask: int) -> str:
+    return ", ".join(str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1)

@@ -1,0 +1,199 @@
+"""The verifier: proves that a compiled schedule does what its collective promises, or says where it does not.
+
+It looks at the compiled steps alone, as the executor will run them: neither the program nor the compiler is trusted.
+Steps are numbered from 0 in the order in which their rank executes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pycollective import checks
+from pycollective.errors import TopologyError, VerificationError
+from pycollective.schedule.collectives import COLLECTIVES, collective_named
+from pycollective.schedule.compile.compiler import compile
+from pycollective.schedule.compile.schedule import IN, OUT, Placement, Schedule, Wait, describe_step
+from pycollective.schedule.language import registry
+from pycollective.schedule.language.program import MOST_RANKS
+from pycollective.schedule.language.registry import Order
+from pycollective.schedule.verify.contributions import ProvenOrder, check_contributions
+from pycollective.schedule.verify.interleaving import check_interleavings
+
+_STRENGTH: dict[str, int] = {"none": 0, "chunk": 1, "fixed": 2, "rank": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was proved about one schedule, and its size.
+
+    Attributes:
+        title: topology, collective, ranks, root and placement in words.
+        order: the strongest order of reduction that holds, see `TopologyInfo`; "none" where ranks differ.
+        steps: steps of all ranks in a tile.
+        waits: waits of all ranks in a tile.
+        longest: steps of the rank that has most.
+        cells: scratch cells of the rank that has most.
+    """
+
+    title: str
+    order: ProvenOrder
+    steps: int
+    waits: int
+    longest: int
+    cells: int
+
+
+def verify(schedule: Schedule, order: Order | None = None) -> Report:
+    """Prove that a schedule gives the right results, without races or deadlocks, in the order it claims.
+
+    Args:
+        schedule: a compiled schedule.
+        order: the claim about the order of reduction; by default that of the topology registered under the
+            schedule's name, and none for a schedule without a topology.
+
+    Raises:
+        VerificationError: names rank, chunk and the steps in conflict.
+    """
+    checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
+    if order is not None:
+        checks.choice(order, "order", registry.ORDERS)
+    check_structure(schedule)
+    proven = check_contributions(schedule, check_interleavings(schedule))
+    claim = order or _claim(schedule)
+    if claim is not None and _STRENGTH[proven] < _STRENGTH[claim]:
+        told = {"none": "ranks reduce the same chunk in different orders"}.get(proven, f"it is {proven!r} at most")
+        raise VerificationError(f"{schedule.title}: claims order {claim!r}, but {told}")
+    steps = [step for rank in schedule.ranks for step in rank.steps]
+    return Report(
+        title=schedule.title,
+        order=proven,
+        steps=len(steps),
+        waits=sum(len(step.waits) for step in steps),
+        longest=max(len(rank.steps) for rank in schedule.ranks),
+        cells=schedule.cells,
+    )
+
+
+def verify_topology(
+    topology: object,
+    sizes: Iterable[int] | None = None,
+    placements: Iterable[Placement] = tuple(Placement),
+    collectives: Iterable[str] | None = None,
+    roots: Iterable[int] | None = None,
+) -> Iterator[Report]:
+    """Verify all that a topology can do: each collective, with its small variant, size, placement and root.
+
+    Args:
+        topology: a name, "wheel(hub=3)", a class or an instance.
+        sizes: numbers of ranks; default those from 1 to 17 that the topology supports, or the least that it does.
+        placements: placements to compile for.
+        collectives: only these; default all that the topology has.
+        roots: only these; default the first, the last and one between.
+
+    Returns:
+        a report for each schedule, as soon as it is proved.
+
+    Raises:
+        VerificationError: the first schedule that is wrong.
+        ProgramError, TopologyError: as `compile`.
+        TypeError, ValueError: an argument is not what it must be, at once.
+    """
+    instance = registry.get(topology)
+    row = registry.info(instance)
+    chosen = row.collectives if collectives is None else tuple(checks.items(collectives, "collectives", "names"))
+    for name in chosen:
+        collective_named(name)
+    some = checks.items(placements, "placements", "placements")
+    for i, placement in enumerate(some):
+        checks.instance(placement, f"placements[{i}]", Placement, "a Placement")
+    counts = supported_sizes(instance) if sizes is None else checks.integers(sizes, "sizes", 1)
+    return _reports(instance, counts, some, chosen, None if roots is None else checks.integers(roots, "roots", 0))
+
+
+def supported_sizes(topology: object) -> list[int]:
+    """The numbers of ranks from 1 to 17 that a topology supports, or the least above where it supports none of them.
+
+    Raises:
+        TopologyError: as `registry.get`; or it supports none up to MOST_RANKS.
+    """
+    found = [size for size in range(1, 18) if registry.supports(topology, size)]
+    found = found or [size for size in range(18, MOST_RANKS + 1) if registry.supports(topology, size)][:1]
+    if not found:
+        raise TopologyError(f"{registry.label(topology)} supports no number of ranks up to {MOST_RANKS}")
+    return found
+
+
+def _reports(
+    instance: Any, sizes: list[int], placements: list[Placement], chosen: tuple[str, ...], roots: list[int] | None
+) -> Iterator[Report]:
+    for size in sizes:
+        for name in chosen:
+            some_roots = sorted({0, size // 2, size - 1}) if roots is None else [r for r in roots if r < size]
+            variants = (False, True) if hasattr(instance, f"{name}_small") else (False,)
+            for root in some_roots if COLLECTIVES[name].rooted else (None,):
+                for small in variants:
+                    for placement in placements:
+                        yield verify(compile(instance, name, size, root, placement, small))
+
+
+def _claim(schedule: Schedule) -> Order | None:
+    try:
+        return registry.info(schedule.topology).order if schedule.topology else None
+    except TopologyError:
+        return None
+
+
+def check_structure(schedule: Schedule) -> None:
+    """Everything that a step names exists, may be touched by its rank, and is published where waited for.
+
+    Raises:
+        VerificationError: names rank, step and what is wrong with it.
+    """
+    for rank, mine in enumerate(schedule.ranks):
+        where = f"{schedule.title}: rank {rank}"
+        if len(mine.steps) > schedule.stride:
+            raise VerificationError(f"{where}: {len(mine.steps)} steps exceed the stride {schedule.stride}")
+        for wait in mine.exit_waits + mine.readers:
+            _check_wait(schedule, rank, wait, f"{where}: after its steps")
+        for index, step in enumerate(mine.steps):
+            place = f"{where}: step {index} ({describe_step(step)})"
+            if not (step.sources and step.targets and 0 <= step.chunk < schedule.chunks):
+                raise VerificationError(f"{place}: needs a source, a target and one of {schedule.chunks} chunks")
+            for wait in step.waits:
+                _check_wait(schedule, rank, wait, place)
+            for source in step.sources:
+                _check_place(schedule, rank, source.rank, source.place, step.chunk, place)
+            for target in step.targets:
+                _check_place(schedule, rank, target.rank, target.place, step.chunk, place)
+                if target.place == IN:
+                    raise VerificationError(f"{place}: writes an input")
+                if target.place >= 0 and target.rank != rank:
+                    raise VerificationError(f"{place}: writes the scratch of rank {target.rank}")
+
+
+def _check_wait(schedule: Schedule, rank: int, wait: Wait, where: str) -> None:
+    if wait.peer == rank or not 0 <= wait.peer < schedule.size:
+        raise VerificationError(f"{where}: waits for rank {wait.peer}")
+    steps = schedule.ranks[wait.peer].steps
+    if not 0 <= wait.count <= len(steps):
+        raise VerificationError(f"{where}: waits for {wait.count} of {len(steps)} steps of rank {wait.peer}")
+    if wait.count and not steps[wait.count - 1].consumed:
+        unpublished = f"step {wait.count - 1} of rank {wait.peer}"
+        raise VerificationError(f"{where}: waits for {unpublished}, which is not published")
+
+
+def _check_place(schedule: Schedule, rank: int, owner: int, place: int, chunk: int, where: str) -> None:
+    if not (0 <= owner < schedule.size and OUT <= place < schedule.cells):
+        raise VerificationError(f"{where}: no such place: rank {owner}, place {place}")
+    if place >= 0:
+        return
+    collective, placement = COLLECTIVES[schedule.collective], schedule.placement
+    exists = collective.starts if place == IN else collective.ends
+    if not exists(owner, chunk, schedule.size, schedule.root or 0):
+        kind = "input" if place == IN else "output"
+        raise VerificationError(f"{where}: rank {owner} has no {kind} of chunk {chunk}")
+    shared = placement.in_shared if place == IN else placement.out_shared
+    if owner != rank and not shared:
+        raise VerificationError(f"{where}: touches a private buffer of rank {owner}")

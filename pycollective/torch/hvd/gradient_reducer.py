@@ -1,0 +1,303 @@
+"""The gradients of a distributed optimizer: reduced over all ranks while backward is still going on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pycollective.engine import Item, Work
+from pycollective.errors import MismatchError
+from pycollective.hvd.arguments import OPS, Average
+from pycollective.hvd.basics import engine_of, size
+from pycollective.hvd.handles import internal_errors
+from pycollective.hvd.process_sets import ProcessSet
+from pycollective.torch.hvd.agreement import DENSE, NONE, SPARSE, Agreement
+from pycollective.torch.hvd.data_movement import sparse_allreduce_async
+from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending
+
+_numbers: dict[int | None, Iterator[int]] = defaultdict(itertools.count)
+_owners: weakref.WeakValueDictionary[int, Reducing] = weakref.WeakValueDictionary()
+"""id of a parameter -> the optimizer that reduces its gradients, and keeps it alive."""
+
+
+class _Gradient:
+    """The state of one parameter's gradient in a step.
+
+    Attributes:
+        passes: backward passes to come before it is reduced.
+        finish: waits for the reduction and puts the result into p.grad; None: not started.
+        spoilt: changed while it was being reduced, which an error has told.
+    """
+
+    def __init__(self, name: str, priority: int, passes: int) -> None:
+        self.name, self.priority, self.passes = name, priority, passes
+        self.finish: Callable[[], None] | None = None
+        self.spoilt = False
+
+
+class Reducing:
+    """What a distributed optimizer knows of its parameters' gradients, and does with them; see stepping.py."""
+
+    param_groups: list[dict[str, Any]]
+
+    def start_reducing(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named: list[tuple[str, torch.Tensor]],
+        compression: Any,
+        backward_passes_per_step: int,
+        op: int,
+        gradient_predivide_factor: float,
+        groups: dict[torch.Tensor, tuple[torch.Tensor, ...]],
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        """`optimizer`: which this one was made of. `groups`: parameter -> all that are reduced with it."""
+        self._compression, self._op, self._factor = compression, op, gradient_predivide_factor
+        self._sparse_as_dense, self._group_of = sparse_as_dense, groups
+        self.process_set = process_set
+        self.backward_passes_per_step = backward_passes_per_step
+        self._synchronized, self._should_synchronize, self._replaced = False, True, False
+        self._scaling = False  # synchronized for a GradScaler, which is about to call step()
+        ranks, included = size(), process_set.included()
+        if included is None:
+            raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
+        self._communicates = included and ranks > 1
+        # Two optimizers may have parameters of the same names; of each set all ranks make the same optimizers.
+        self._prefix = f"gradient.{next(_numbers[process_set.process_set_id])}"
+        self._gradients: dict[torch.Tensor, _Gradient] = {}
+        self._hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle] = {}
+        self._agreement: Agreement | None = None
+        self._windows: GradientWindows | None = None
+        self.made_of: list[Any] = [optimizer]
+        if isinstance(optimizer, Reducing):
+            self.made_of += optimizer.made_of
+        for name, p in named:
+            self._know(name, p)
+        self._watch()
+        weakref.finalize(self, _unhook, self._hooks).atexit = False
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """Parameter -> its name; scripts read this of Horovod's optimizers."""
+        start = len(self._prefix) + 1
+        return {p: gradient.name[start:] for p, gradient in self._gradients.items()}
+
+    def _know(self, name: str, p: torch.Tensor) -> None:
+        number = len(self._gradients)
+        self._gradients[p] = _Gradient(f"{self._prefix}.{name}", number, self.backward_passes_per_step)
+        self._agreement = None
+        older = _owners.get(id(p))
+        if older is not None and older is not self:
+            older._replace()
+        _owners[id(p)] = self
+
+    def _replace(self) -> None:
+        """Another optimizer reduces these gradients from now on."""
+        for p, gradient in self._gradients.items():
+            if gradient.finish is not None:  # of a step that was broken off; what is under way may still change it
+                p.grad = None
+        self.reset_reduction()
+        _unhook(self._hooks)
+        self._replaced = True
+
+    def _refuse_if_replaced(self) -> None:
+        if self._replaced:
+            raise RuntimeError("another DistributedOptimizer was made of these parameters since: use that one")
+
+    def _watch(self) -> None:
+        """Hook the parameters, also those that were added or unfrozen since the last time."""
+        if not self._communicates:
+            return
+        for p in self._own():
+            if p not in self._gradients:
+                self._know(f"added.{len(self._gradients)}", p)
+            if p.requires_grad and p not in self._hooks:
+                self._hooks[p] = p.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
+
+    def _own(self) -> Iterator[torch.Tensor]:
+        return (p for group in self.param_groups for p in group["params"])
+
+    # -- reducing --------------------------------------------------------------------------------------------------
+
+    def note_accumulated(self, p: torch.Tensor) -> None:
+        """A backward pass has added to a gradient."""
+        gradient = self._gradients[p]
+        if gradient.passes <= 0 or gradient.finish is not None:
+            gradient.spoilt = True
+            raise AssertionError(
+                f"{gradient.name} was computed more than backward_passes_per_step ({self.backward_passes_per_step}) "
+                "times before step(): raise backward_passes_per_step to accumulate gradients"
+            )
+        gradient.passes -= 1
+        self._scaling = False
+        group = self._group_of.get(p, (p,))
+        if all(self._gradients[member].passes == 0 for member in group):
+            self._reduce(group)
+
+    def _reduce(self, group: Sequence[torch.Tensor]) -> None:
+        """Start the reduction of the gradients of a group."""
+        items: list[Item] = []
+        takers: list[tuple[_Gradient, Callable[[], None]]] = []
+        before, after = (1 / self._factor, self._factor) if self._op == Average else (1.0, 1.0)
+        for p in group:
+            gradient = self._gradients[p]
+            assert p.grad is not None
+            if p.grad.is_sparse and not self._sparse_as_dense:
+                self._reduce_sparse(p)
+                continue
+            x, take = sending(p, self._compression)
+            items.append(Item("allreduce", gradient.name, x, x, OPS[self._op], prescale=before, postscale=after,
+                              priority=gradient.priority))  # fmt: skip
+            takers.append((gradient, _unchanged(p, gradient, take)))
+        if not items:
+            return
+        with internal_errors():
+            works = engine_of(self.process_set).submit(items)
+        for (gradient, take), work in zip(takers, works, strict=True):
+            gradient.finish = _finisher(work, take)
+
+    def _reduce_sparse(self, p: torch.Tensor) -> None:
+        finish = sparse_allreduce_async(p.grad, self._gradients[p].name, self._op, self.process_set)
+
+        def take() -> None:
+            p.grad = finish()
+
+        self._gradients[p].finish = take
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced: p.grad then holds the result on every rank.
+
+        A parameter that got no gradient here, but did on another rank, takes part with zeros; one that got none
+        anywhere keeps none. Called by `step`; call it yourself to change gradients before the step, and the step under
+        `skip_synchronize`.
+
+        Raises:
+            HorovodInternalError: a rank is gone.
+            RuntimeError: the ranks' parameters differ, another optimizer was made of this one's parameters, or a
+                gradient was changed between backward and this call.
+        """
+        self._refuse_if_replaced()
+        if self._communicates:
+            self._watch()
+            try:
+                with internal_errors(), torch.no_grad():
+                    self._reduce_rest()
+                    self._finish()
+            finally:
+                self.reset_reduction()
+        self._synchronized = True
+
+    def _agree(self) -> Agreement:
+        if self._agreement is None:
+            named = {name: p for p, name in self._parameter_names.items()}
+            self._agreement = Agreement(self._prefix, named, self.process_set)
+        return self._agreement
+
+    def _reduce_rest(self) -> None:
+        """Start what backward has not: gradients short of passes, of incomplete groups, of other ranks only."""
+        for p, gradient in self._gradients.items():
+            if gradient.finish is None and p.grad is not None and p not in self._group_of:
+                self._reduce((p,))
+        kinds = self._agree().reach()
+        for p, kind in kinds.items():
+            if kind != NONE and p.grad is None:
+                p.grad = nothing(p, kind == SPARSE)
+        for p, gradient in self._gradients.items():
+            if gradient.finish is None and p.grad is not None:
+                self._reduce([member for member in self._group_of.get(p, (p,)) if member.grad is not None])
+        if not self._sparse_as_dense:
+            self._refuse_both([p for p, kind in kinds.items() if kind == DENSE | SPARSE])
+        if self._windows is None:
+            dense = [p for p in self._gradients if kinds[p] == DENSE]
+            self._windows = GradientWindows(f"{self._prefix}.windows", dense, self.process_set)
+
+    def _refuse_both(self, mixed: list[torch.Tensor]) -> None:
+        """Raise if gradients are dense on some ranks and sparse on others.
+
+        What is under way is completed, so that nobody waits for it for ever: each rank takes part in the other kind,
+        too, with nothing.
+        """
+        if not mixed:
+            return
+        problem = self._agree().kinds_differ({p: self._parameter_names[p] for p in mixed})
+        rest: list[Callable[[], None]] = []
+        for p in mixed:
+            gradient, mine = self._gradients[p], p.grad
+            started = gradient.finish
+            assert mine is not None and started is not None
+            p.grad = nothing(p, not mine.is_sparse)
+            self._reduce((p,))
+            assert gradient.finish is not None
+            rest.append(gradient.finish)
+            p.grad, gradient.finish = mine, started
+        with contextlib.suppress(MismatchError):  # in a group that is another one on other ranks
+            self._finish(rest)
+        raise problem
+
+    def _finish(self, others: Sequence[Callable[[], None]] = ()) -> None:
+        """Wait for all, also if some fail: nothing is under way afterwards. `others`: waits beside the gradients'."""
+        failed: Exception | None = None
+        started = [gradient.finish for gradient in self._gradients.values() if gradient.finish is not None]
+        for finish in (*started, *others):
+            try:
+                finish()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _under_way(self) -> bool:
+        return any(gradient.finish is not None for gradient in self._gradients.values())
+
+    def reset_reduction(self) -> None:
+        for gradient in self._gradients.values():
+            gradient.finish, gradient.passes, gradient.spoilt = None, self.backward_passes_per_step, False
+
+
+def _hook(me: weakref.ref[Reducing]) -> Callable[[torch.Tensor], None]:
+    """A hook that does not keep the optimizer alive."""
+
+    def accumulated(p: torch.Tensor) -> None:
+        optimizer = me()
+        if optimizer is not None:
+            optimizer.note_accumulated(p)
+
+    return accumulated
+
+
+def _unhook(hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle]) -> None:
+    for hook in hooks.values():
+        hook.remove()
+    hooks.clear()
+
+
+def _finisher(work: Work, take: Callable[[], None]) -> Callable[[], None]:
+    def finish() -> None:
+        work.wait()
+        take()
+
+    return finish
+
+
+def _unchanged(p: torch.Tensor, gradient: _Gradient, take: Callable[[], None]) -> Callable[[], None]:
+    """`take`, but an error where torch has changed p.grad in place since this call: it is being reduced."""
+    started = p.grad
+    assert started is not None
+    before = changes(started)
+
+    def checked() -> None:
+        if p.grad is started and changes(started) != before and not gradient.spoilt:
+            raise RuntimeError(
+                f"{gradient.name} was changed while it was being reduced: call synchronize() before you change "
+                "gradients (torch.nn.utils.clip_grad_norm_, say), and step() under skip_synchronize()"
+            )
+        take()
+
+    return checked

@@ -1,0 +1,163 @@
+"""Where gradients lie: in windows, for reductions that copy nothing; and as what they are sent."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pycollective.comm.arguments import arrays
+from pycollective.engine import Engine, Item, Work
+from pycollective.hvd.basics import engine_of
+from pycollective.hvd.handles import internal_errors
+from pycollective.hvd.process_sets import ProcessSet
+
+if TYPE_CHECKING:
+    from pycollective.comm.communicator import Communicator
+
+_logger = logging.getLogger(__name__)
+Kind = tuple[torch.dtype, int | None]
+"""Element type, and the number of the GPU in whose memory it is; None: CPU memory."""
+
+
+def _order(p: torch.Tensor) -> tuple[int, ...] | None:
+    """Of a parameter in channels-last order, the axes as they lie in memory; else None.
+
+    Gradients are sent in the parameter's order, whatever their own is: that may differ between ranks.
+    """
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if p.is_contiguous() or p.dim() not in formats or not p.is_contiguous(memory_format=formats[p.dim()]):
+        return None
+    return (0, *range(2, p.dim()), 1)
+
+
+def _unordered(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose axes are in the order of _order, as it is seen by all others."""
+    return tensor.permute(0, tensor.dim() - 1, *range(1, tensor.dim() - 1))
+
+
+def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[], None]]:
+    """What is sent of a parameter's gradient and reduced in place, and what then puts the result into p.grad."""
+    gradient = p.grad
+    assert gradient is not None
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    small, context = compression.compress(dense)
+    order = _order(p)
+    x = (small.detach() if order is None else small.detach().permute(order)).contiguous()
+    is_small = x.data_ptr() == small.data_ptr()
+
+    def take() -> None:
+        if p.grad is None or (is_small and small is p.grad):
+            return
+        reduced = small if is_small else x if order is None else _unordered(x)
+        result = compression.decompress(reduced, context)
+        if p.grad.is_sparse:
+            p.grad = result.to_sparse(p.grad.sparse_dim())
+        else:
+            p.grad.detach().copy_(result)
+
+    return x, take
+
+
+def changes(x: torch.Tensor) -> int | None:
+    """How often torch has changed a tensor; None for views, which share their count, and where it does not count."""
+    return None if x._is_view() or x.is_inference() else x._version
+
+
+def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
+    """The gradient of a parameter that this rank did not use, sparse as an embedding's is."""
+    if not sparse:
+        return torch.zeros_like(p, requires_grad=False)
+    nowhere = torch.zeros((1, 0), dtype=torch.int64, device=p.device)
+    rows = torch.zeros((0, *p.shape[1:]), dtype=p.dtype, device=p.device)
+    return torch.sparse_coo_tensor(nowhere, rows, p.shape, is_coalesced=True, check_invariants=False)
+
+
+class GradientWindows:
+    """Room for the gradients of a model in windows that all ranks share, one for each element type and memory.
+
+    Backward adds into a gradient that exists; where gradients are kept from step to step (zeroed, not forgotten) they
+    can lie there. The windows are made by the engine, behind the caller's back, once all ranks have asked for them.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[torch.Tensor], process_set: ProcessSet) -> None:
+        """`parameters`: that have dense gradients, in the order of the forward pass, the same on all ranks.
+
+        Neighbours in time become neighbours in memory.
+        """
+        self._name, self._process_set = name, process_set
+        self._parameters = list(reversed(parameters))
+        self._engine: Engine | None = None
+        self._work: Work | None = None
+        self._failed = False
+        self._flat: list[torch.Tensor] = []
+        self._views: dict[torch.Tensor, torch.Tensor] = {}
+
+    def zero(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Make the gradients of `parameters` zeros, in windows; False where that cannot be done (yet).
+
+        Parameters without a gradient stay without.
+        """
+        engine = engine_of(self._process_set)
+        if engine is not self._engine:  # the first one, or one after a shutdown
+            self._engine, self._work, self._failed, self._flat, self._views = engine, None, False, [], {}
+        if not self._views and not self._make(engine):
+            return False
+        for flat in self._flat:
+            flat.zero_()
+        for p in parameters:
+            gradient, view = p.grad, self._views.get(p)
+            if gradient is None or gradient is view:
+                continue
+            if view is not None and (view.shape, view.dtype, view.device) == (p.shape, p.dtype, p.device):
+                p.grad = view
+            else:
+                p.grad = gradient.detach().zero_()
+        return True
+
+    def _make(self, engine: Engine) -> bool:
+        kinds = list(dict.fromkeys(map(_kind, self._parameters)))  # no set: its order may differ between ranks
+        if self._failed or not kinds:
+            return False
+        if self._work is None:
+            sizes = [sum(p.numel() * p.element_size() for p in self._parameters if _kind(p) == kind) for kind in kinds]
+
+            def make(comm: Communicator) -> list[Any]:
+                rows = zip(sizes, kinds, strict=True)
+                return [comm.empty(nbytes, np.uint8, device=memory) for nbytes, (_, memory) in rows]
+
+            with internal_errors():
+                (self._work,) = engine.submit([Item("call", self._name, run=make)])
+        if not self._work.done():
+            return False
+        try:
+            windows = self._work.wait()
+        except Exception as error:  # no room (/dev/shm is small in many containers), or a rank has joined
+            _logger.warning("gradients are packed to be reduced: no windows for them (%s)", error)
+            self._failed = True
+            return False
+        for kind, window in zip(kinds, windows, strict=True):
+            flat = torch.from_numpy(window) if isinstance(window, np.ndarray) else torch.from_dlpack(window)
+            self._divide(flat.view(kind[0]), kind)
+        return True
+
+    def _divide(self, flat: torch.Tensor, kind: Kind) -> None:
+        self._flat.append(flat)
+        members = [p for p in self._parameters if _kind(p) == kind]
+        ends = itertools.accumulate(p.numel() for p in members)
+        for p, end in zip(members, ends, strict=True):
+            self._views[p] = _like(p, flat[end - p.numel() : end]).data  # with a count of changes of its own
+
+
+def _kind(p: torch.Tensor) -> Kind:
+    return p.dtype, (p.device.index or 0) if arrays.on_device(p) else None
+
+
+def _like(p: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """A view of a flat tensor in a parameter's shape and order of elements."""
+    order = _order(p)
+    return flat.view(p.shape) if order is None else _unordered(flat.view([p.shape[axis] for axis in order]))

@@ -1,0 +1,202 @@
+"""allreduce in all its forms: single and grouped, in place and not. See mpi_ops for the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pycollective.engine import Item
+from pycollective.hvd import arguments, handles, operations
+from pycollective.hvd.arguments import (
+    compressor,
+    get_average_backwards_compatibility_fun,
+)
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.torch.compression import Compression
+from pycollective.torch.hvd.result_buffers import empty_like
+from pycollective.torch.hvd.tensors import Tensors, changeable, sendable, several
+
+_operator = get_average_backwards_compatibility_fun(arguments)
+
+
+def _allreduces(
+    tensors: Tensors,
+    outputs: Tensors | None,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    priorities: Sequence[int] | None = None,
+) -> list[Item]:
+    """Items of a group; of a single one the name is not numbered. `outputs` None: in place."""
+    base = handles.named("allreduce", name, process_set)
+    items = []
+    for number, tensor in enumerate(tensors):
+        x = changeable(tensor) if outputs is None else sendable(tensor)
+        out = x if outputs is None else outputs[number]
+        label = base if len(tensors) == 1 else f"{base}.{number}"
+        items.append(
+            operations.reduction(x, out, label, op, prescale, postscale, priorities[number] if priorities else 0)
+        )
+    return items
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a reduction over all ranks; `synchronize` of the handle gives a new tensor."""
+    out = empty_like(tensor)
+    items = _allreduces([tensor], [out], name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a reduction over all ranks into the tensor itself."""
+    items = _allreduces([tensor], None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set, lambda _: tensor)
+
+
+class Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float,
+                process_set: ProcessSet) -> Any:  # fmt: skip
+        ctx.arguments = op, prescale, postscale, process_set
+        out = empty_like(tensor)
+        return handles.run(_allreduces([tensor], [out], name, op, prescale, postscale, process_set), process_set)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        op, prescale, postscale, process_set = ctx.arguments
+        return Allreduce.apply(gradients[0], None, op, prescale, postscale, process_set), None, None, None, None, None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """A new tensor: the reduction over all ranks. Its gradient is the same reduction of the gradients."""
+    small, context = compressor(compression).compress(tensor)
+    reduced = Allreduce.apply(small, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    result: torch.Tensor = compression.decompress(reduced, context)
+    return result
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor in place over all ranks; returns it."""
+    items = _allreduces([tensor], None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    handles.run(items, process_set)
+    return tensor
+
+
+def grouped_allreduce_async(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """allreduce_async of several tensors, which are reduced together; gives a list."""
+    tensors = several(tensors)
+    outputs = [empty_like(tensor) for tensor in tensors]
+    items = _allreduces(tensors, outputs, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set, lambda _: outputs)
+
+
+def grouped_allreduce_async_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """allreduce_async_ of several tensors, which are reduced together."""
+    tensors = several(tensors)
+    items = _allreduces(tensors, None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    return handles.start(items, process_set, lambda _: list(tensors))
+
+
+class GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
+                *tensors: torch.Tensor) -> Any:  # fmt: skip
+        ctx.arguments = op, prescale, postscale, process_set
+        outputs = [empty_like(tensor) for tensor in tensors]
+        items = _allreduces(tensors, outputs, name, op, prescale, postscale, process_set)
+        handles.run(items, process_set, list)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        op, prescale, postscale, process_set = ctx.arguments
+        reduced = GroupedAllreduce.apply(None, op, prescale, postscale, process_set, *gradients)
+        return (None, None, None, None, None, *reduced)
+
+
+def grouped_allreduce(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """New tensors: the reductions over all ranks. Differentiable, as allreduce is."""
+    tensors = several(tensors)
+    small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True) if tensors else ((), ())
+    reduced = GroupedAllreduce.apply(
+        name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small
+    )
+    return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
+
+
+def grouped_allreduce_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduce tensors in place over all ranks; returns them."""
+    tensors = several(tensors)
+    items = _allreduces(tensors, None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    handles.run(items, process_set, list)
+    return list(tensors)

@@ -1,0 +1,61 @@
+"""Memory for results, used again once the tensors in it are gone.
+
+A large tensor that is made anew in every step costs more in page faults than the allreduce that fills it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pycollective.torch.hvd.tensors import require_dense
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_BYTES = 64 << 10
+"""From here on malloc asks the kernel for pages."""
+MOST_KEPT = 512 << 20
+"""Bytes that are kept for later at most."""
+_ALIGNMENT = 64
+_kept: dict[int, list[NDArray[Any]]] = {}
+_bytes_kept = 0
+_lock = threading.RLock()  # a tensor may end while this thread holds it
+
+
+def empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """An uninitialised contiguous tensor of the same shape, type and device; each has a storage of its own."""
+    try:
+        nbytes = tensor.numel() * tensor.element_size()
+    except Exception:
+        require_dense(tensor)
+        raise
+    if nbytes < LEAST_BYTES or tensor.device.type != "cpu":
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    memory = _take(nbytes)
+    lease = memory[:]  # lives as long as the tensor's storage
+    weakref.finalize(lease, _give_back, memory).atexit = False
+    return torch.from_numpy(lease).view(tensor.dtype).view(tensor.shape)
+
+
+def _take(nbytes: int) -> NDArray[Any]:
+    global _bytes_kept
+    with _lock:
+        if _kept.get(nbytes):
+            _bytes_kept -= nbytes
+            return _kept[nbytes].pop()
+    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    skip = -room.ctypes.data % _ALIGNMENT
+    return room[skip : skip + nbytes]
+
+
+def _give_back(memory: NDArray[Any]) -> None:
+    global _bytes_kept
+    with _lock:
+        if _bytes_kept + memory.nbytes <= MOST_KEPT:
+            _bytes_kept += memory.nbytes
+            _kept.setdefault(memory.nbytes, []).append(memory)

@@ -1,0 +1,61 @@
+"""Tensors as operations take them, and what is sent of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pycollective import checks
+
+Tensors = Sequence[torch.Tensor]
+
+
+def sendable(tensor: torch.Tensor) -> torch.Tensor:
+    """What can be sent of a tensor that is only read: itself, or a contiguous copy, negated if that is still to do."""
+    try:
+        if tensor.is_meta:
+            require_dense(tensor)
+        return tensor.detach().contiguous().resolve_neg()
+    except Exception:
+        require_dense(tensor)
+        raise
+
+
+def changeable(tensor: torch.Tensor) -> torch.Tensor:
+    """What can be written of a tensor that is changed in place.
+
+    Raises:
+        ValueError: it is not contiguous, or a view of the negative of what is stored in memory.
+        TypeError: no dense tensor.
+    """
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
+        require_dense(tensor)
+    if not tensor.is_contiguous() or tensor.is_neg():
+        raise ValueError("tensor: one that is changed in place must be contiguous")
+    return tensor.detach()
+
+
+def require_dense(tensor: Any) -> None:
+    """
+    Raises:
+        TypeError: no tensor, or one whose elements are not all in memory.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        checks.refuse_type("tensor", "a torch.Tensor", tensor)
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        checks.refuse_type("tensor", "a dense tensor in memory", f"{tensor.layout} on {tensor.device}")
+
+
+def several(tensors: Any) -> Tensors:
+    """The tensors of a grouped operation.
+
+    Raises:
+        TypeError: no sequence of tensors.
+    """
+    if isinstance(tensors, (list, tuple)):
+        return tensors
+    if isinstance(tensors, torch.Tensor):
+        checks.refuse_type("tensors", "a list or tuple of tensors", tensors)
+    return checks.items(tensors, "tensors", "tensors")
