@@ -251,15 +251,15 @@ class Work:
     def item(self) -> typing.Any:
         ...
     @property
-    def landing(self) -> typing.Any:
+    def name(self) -> str:
+        ...
+    @property
+    def on_wait(self) -> typing.Any:
         """
         Called by wait() once all is well, in the thread that waits.
         """
-    @landing.setter
-    def landing(self, arg0: typing.Any) -> None:
-        ...
-    @property
-    def name(self) -> str:
+    @on_wait.setter
+    def on_wait(self, arg0: typing.Any) -> None:
         ...
 class Engine:
     """

@@ -241,7 +241,7 @@ void bind_engine(py::module_& m) {
       .def_readonly("item", &Work::item)
       .def_readwrite("result", &Work::result)
       .def_readwrite("error", &Work::error)
-      .def_readwrite("landing", &Work::landing, "Called by wait() once all is well, in the thread that waits.")
+      .def_readwrite("on_wait", &Work::on_wait, "Called by wait() once all is well, in the thread that waits.")
       .def("done", &Work::done, "Whether it has completed, successfully or not.")
       .def("wait", &Work::wait, py::arg("timeout") = py::none(),
            "Block until it has completed, `timeout` seconds at most; returns the result, raises what the operation "

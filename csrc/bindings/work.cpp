@@ -50,7 +50,7 @@ py::object Work::wait(std::optional<double> timeout) const {
     PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr());
     throw py::error_already_set();
   }
-  if (!landing.is_none()) landing();
+  if (!on_wait.is_none()) on_wait();
   return pending->number() >= 0 ? py::cast(pending->number()) : result;
 }
 

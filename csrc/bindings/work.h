@@ -30,7 +30,7 @@ class Work {
   void call_back();
 
   std::shared_ptr<engine::Pending> pending;
-  py::object item, result = py::none(), error = py::none(), landing = py::none();
+  py::object item, result = py::none(), error = py::none(), on_wait = py::none();
   Arrays arrays;
 
  private:

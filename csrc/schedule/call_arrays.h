@@ -97,8 +97,7 @@ inline void check_arrays(const CallShape& call, const CallArrays& a) {
                           std::to_string(call.size));
   const bool sends = t.has_input(call.rank, call.root);
   if (sends && !a.has_input) throw WrongType("x is missing");
-  if (t.has_output(call.rank, call.root) && t.has_result(call.rank) && !a.has_output)
-    throw WrongType("out is missing");
+  if (t.has_output(call.rank, call.root) && t.has_result(call.rank) && !a.has_output) throw WrongType("out is missing");
   if (a.has_output && !a.output.writable) throw InvalidArgument("out is read-only");
   if (a.has_input && a.has_output && a.input.dtype != a.output.dtype)
     throw WrongType(std::string("x is ") + name_of(a.input.dtype) + " but out is " + name_of(a.output.dtype));

@@ -53,8 +53,8 @@ class Collectives:
         except Exception as error:
             _name_call(error, made.name)
             raise
-        if made.landing is not None:
-            made.landing.finish()
+        if made.received is not None:
+            made.received.finish()
         return made.result
 
     def start(self, made: CallRequest) -> Handle[Any]:
@@ -77,7 +77,7 @@ class Collectives:
         except Exception as error:
             _name_call(error, made.name)
             raise
-        return Handle(work if made.landing is None else made.landing.behind(work), made.result)
+        return Handle(work if made.received is None else made.received.behind(work), made.result)
 
     def _backend(self, made: CallRequest) -> Backend:
         if made.device is None:

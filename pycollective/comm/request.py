@@ -47,7 +47,7 @@ class CallRequest:
         device, stream: of arrays in GPU memory: the number of the GPU, and the handle of the stream that the call goes
             into; None and 0 for the CPU.
         signature: what of the call decides its plan on a GPU, once that is known (see cuda/signature.py).
-        landing: of a message for an array in GPU memory: where it comes, and what copies it there.
+        received: of a message for an array in GPU memory: where it comes, and what copies it there.
     """
 
     collective: str
@@ -66,7 +66,7 @@ class CallRequest:
     stream: int = 0
     max_channels: int = 0
     signature: Any = None
-    landing: Any = None
+    received: Any = None
 
     @property
     def row(self) -> Collective:
@@ -163,10 +163,10 @@ def recv(out: Any, source: int, group: Group, timeout: float | None) -> CallRequ
     peer = _peer(source, "source", group)
     if not arrays.on_device(out):
         return CallRequest("recv", None, arrays.writable(out), out, peer, timeout=timeout)
-    from pycollective.comm.cuda.messages import Landing
+    from pycollective.comm.cuda.messages import ReceiveBuffer
 
-    landing = Landing(out)
-    return CallRequest("recv", None, landing.copy, out, peer, timeout=timeout, landing=landing)
+    received = ReceiveBuffer(out)
+    return CallRequest("recv", None, received.copy, out, peer, timeout=timeout, received=received)
 
 
 def rank_number(rank: Any, name: str) -> int:

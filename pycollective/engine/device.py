@@ -58,7 +58,7 @@ def _check_out(item: Item, x: arrays.View, out: arrays.View) -> None:
         raise ValueError(f"{item.name!r}: out has shape {out.shape}, x {x.shape}")
 
 
-class Lane:
+class EngineStream:
     """A stream that computes nothing: collectives in it run beside the application's kernels.
 
     An operation waits for the point at which it was submitted; whoever waits for the operation lets the stream that is
@@ -79,28 +79,28 @@ class Lane:
         self._failed = False
 
     @property
-    def stream(self) -> int:
+    def address(self) -> int:
         """Its handle."""
         return int(self._stream.address)
 
     def follow(self, items: Sequence[Item | None]) -> None:
-        """What is put into the lane from now on waits until the items' inputs are there."""
+        """What is put into the stream from now on waits until the items' inputs are there."""
         for item in items:
             if item is not None and item.entered is not None:
-                item.entered.hold_back(self.stream)
+                item.entered.hold_back(self.address)
 
-    def landing(self) -> Callable[[Any, Any], None]:
-        """Notes how far the lane is now. The function returned lets the stream that is current when it is called, of
+    def completion(self) -> Callable[[Any, Any], None]:
+        """Notes how far the stream is now. The function returned lets the stream that is current when it is called, of
         an array's library, wait for that point, so that results can be used there."""
         event = load().Event(self.device)
-        event.record(self.stream)
+        event.record(self.address)
 
-        def land(x: Any, result: Any) -> None:
+        def complete(x: Any, result: Any) -> None:
             stream = arrays.stream_of(None, x)
             event.hold_back(stream)
             arrays.keep_for(result[0] if isinstance(result, tuple) else result, stream)
 
-        return land
+        return complete
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
         """What a rank that has joined puts in."""
@@ -108,9 +108,9 @@ class Lane:
 
     def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any:
         """`work` of a flat copy of x in host memory, copied into `out` (None: a new array), which is returned."""
-        result = arrays.new_like(x, tuple(x.shape), self.stream) if out is None else out
-        made = work(to_host(arrays.view(x, self.stream, "x"), self.stream))
-        to_device(made, arrays.view(result, self.stream, "out"), self.stream)
+        result = arrays.new_like(x, tuple(x.shape), self.address) if out is None else out
+        made = work(to_host(arrays.view(x, self.address, "x"), self.address))
+        to_device(made, arrays.view(result, self.address, "out"), self.address)
         return result
 
     # -- allreduce ---------------------------------------------------------------------------------------------------
@@ -139,12 +139,12 @@ class Lane:
         if job.item is None:
             return None
         out = job.item.out
-        return arrays.new_like(job.item.x, tuple(job.item.x.shape), self.stream) if out is None else out
+        return arrays.new_like(job.item.x, tuple(job.item.x.shape), self.address) if out is None else out
 
     def _reduce(self, job: Job, x: Any, out: Any) -> None:
         self._comm.allreduce(
             x, out, op=job.op, prescale=job.prescale, postscale=job.postscale, topology=self._topology,
-            stream=self.stream,
+            stream=self.address,
         )  # fmt: skip
 
     def _reduce_alone(self, job: Job, out: Any) -> None:
@@ -167,7 +167,7 @@ class Lane:
     def _reduce_span(self, span: Sequence[Job]) -> None:
         item = span[0].item
         assert item is not None
-        x = arrays.view(item.x, self.stream, "x")
+        x = arrays.view(item.x, self.address, "x")
         count = sum(job.nbytes for job in span) // ITEMSIZE[x.dtype]
         whole = load().DeviceArray(x, x.address, (count,), x.dtype, self.device)
         self._reduce(span[0], whole, whole)
@@ -189,15 +189,15 @@ class Lane:
         base, itemsize = self._buffer.address, ITEMSIZE[jobs[0].dtype]
         for tile in tiles(pieces, self._bytes):
             used = tile[-1][0] + tile[-1][1][2]
-            load().move(self.device, [(base + at, x, nbytes) for at, (x, _, nbytes) in tile], self.stream)
+            load().move(self.device, [(base + at, x, nbytes) for at, (x, _, nbytes) in tile], self.address)
             part = load().DeviceArray(self._buffer, base, (-(-used // itemsize),), jobs[0].dtype, self.device)
             self._reduce(jobs[0], part, part)
-            load().move(self.device, [(out, base + at, nbytes) for at, (_, out, nbytes) in tile if out], self.stream)
+            load().move(self.device, [(out, base + at, nbytes) for at, (_, out, nbytes) in tile if out], self.address)
 
     def _piece(self, job: Job, out: Any) -> Piece:
         if job.item is None:
             return 0, 0, job.nbytes
-        x, target = arrays.view(job.item.x, self.stream, "x"), arrays.view(out, self.stream, "out")
+        x, target = arrays.view(job.item.x, self.address, "x"), arrays.view(out, self.address, "out")
         return x.address, target.address, x.nbytes
 
 

@@ -25,7 +25,7 @@ from pycollective.engine.timeline import Timeline
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.device import Lane
+    from pycollective.engine.device import EngineStream
 
 Row = tuple[Any, list[int], list[int], list[int], int]
 """Of a batch: a rank's work (None where it has joined), shape, all ranks' rows, ranks that have joined, place."""
@@ -76,7 +76,7 @@ class Engine:
         if self.settings.log_level:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
-        self._lane: Lane | None = None
+        self._stream: EngineStream | None = None
         self.core: Any = self._make_core()
         self._tuner = autotune.set_up(self)
         self.comm.barrier()
@@ -166,40 +166,42 @@ class Engine:
         """Called by the core, for a batch that Python runs: allreduces in GPU memory, or one of anything else."""
         works = [work for work, *_ in rows]
         try:
-            lane = self._on_gpu(works) if device else None
+            stream = self._on_gpu(works) if device else None
             batch = [
                 jobs.Job(
-                    work and work.item, collective, dtype, shape, firsts, absent, place, op, prescale, postscale, lane
+                    work and work.item, collective, dtype, shape, firsts, absent, place, op, prescale, postscale, stream
                 )
                 for work, shape, firsts, absent, place in rows
             ]
-            self._settle(works, jobs.run(self.comm, batch), lane)
+            self._settle(works, jobs.run(self.comm, batch), stream)
         except Exception as error:
             if self._core_poisoned():
                 raise
             for work in filter(None, works):
                 work.error = error
 
-    def _on_gpu(self, works: Sequence[Any]) -> Lane:
-        """The lane for arrays in GPU memory, which then waits for those of `works`."""
+    def _on_gpu(self, works: Sequence[Any]) -> EngineStream:
+        """The stream for arrays in GPU memory, which then waits for those of `works`."""
         from pycollective.comm.cuda import runtime
-        from pycollective.engine.device import Lane
+        from pycollective.engine.device import EngineStream
 
         items = [work.item for work in works if work is not None]
-        if self._lane is None:
+        if self._stream is None:
             device = items[0].device if items else runtime.load().current_device()
-            self._lane = Lane(self.comm, device, self.settings.gpu_fusion_buffer, self.settings.topology or None)
-        self._lane.follow(items)
-        return self._lane
+            self._stream = EngineStream(
+                self.comm, device, self.settings.gpu_fusion_buffer, self.settings.topology or None
+            )
+        self._stream.follow(items)
+        return self._stream
 
     @staticmethod
-    def _settle(works: Sequence[Any], results: Sequence[Any], lane: Lane | None) -> None:
-        land = lane.landing() if lane is not None else None
+    def _settle(works: Sequence[Any], results: Sequence[Any], stream: EngineStream | None) -> None:
+        complete = stream.completion() if stream is not None else None
         for work, result in zip(works, results, strict=True):
             if work is not None:
                 work.result = result
-                if land is not None:
-                    work.landing = functools.partial(land, work.item.x, result)
+                if complete is not None:
+                    work.on_wait = functools.partial(complete, work.item.x, result)
 
     def _core_poisoned(self) -> bool:
         return self.comm.backend.poisoned

@@ -19,7 +19,7 @@ from pycollective.schedule.collectives import OPERATIONS
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
-    from pycollective.engine.device import Lane
+    from pycollective.engine.device import EngineStream
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Job:
         absent: ranks that have joined.
         place: see Item; agreed among the ranks.
         op, prescale, postscale: see Item.
-        lane: for arrays in GPU memory, where the work is done.
+        gpu: the stream for arrays in GPU memory, where the work is done.
     """
 
     item: Item | None
@@ -48,12 +48,12 @@ class Job:
     op: str = "sum"
     prescale: float = 1.0
     postscale: float = 1.0
-    lane: Lane | None = None
+    gpu: EngineStream | None = None
 
     @property
     def stream(self) -> int | None:
         """The handle of the stream that the call goes into; None for arrays of the CPU."""
-        return None if self.lane is None else self.lane.stream
+        return None if self.gpu is None else self.gpu.address
 
     @property
     def nbytes(self) -> int:
@@ -65,8 +65,8 @@ class Job:
         if self.item is not None:
             return self.item.x
         shape = tuple(0 if extent < 0 else extent for extent in self.shape)
-        if self.lane is not None:
-            return self.lane.zeros(shape, self.dtype)
+        if self.gpu is not None:
+            return self.gpu.zeros(shape, self.dtype)
         return np.zeros(shape, arrays.numpy_dtype(self.dtype))
 
 
@@ -80,8 +80,8 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
     if first.absent and first.collective not in _WITHOUT_SOME:
         raise _needs_all(first, _WITHOUT_SOME)
     if OPERATIONS[first.collective].fused:
-        assert first.lane is not None  # those of the CPU are the core's
-        return first.lane.allreduce(jobs)
+        assert first.gpu is not None  # those of the CPU are the core's
+        return first.gpu.allreduce(jobs)
     return [_RUN[first.collective](comm, first)]
 
 
@@ -128,8 +128,8 @@ def _reducescatter(comm: Communicator, job: Job) -> Any:
 def _adasum(comm: Communicator, job: Job) -> Any:
     item = job.item
     assert item is not None
-    if job.lane is not None:
-        return job.lane.through_host(lambda x: adasum(comm, x), item.x, item.out)
+    if job.gpu is not None:
+        return job.gpu.through_host(lambda x: adasum(comm, x), item.x, item.out)
     return adasum(comm, item.x, item.out)
 
 

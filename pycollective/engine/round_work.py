@@ -20,7 +20,7 @@ class RoundWork:
     Attributes:
         item: what was submitted. submitted: when, by clocks.now().
         result, error: what came of it.
-        landing: called by wait() once all is well, in the thread that waits.
+        on_wait: called by wait() once all is well, in the thread that waits.
     """
 
     def __init__(self, item: Item, require_outside: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ class RoundWork:
         self.submitted = clocks.now()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.landing: Callable[[], None] | None = None
+        self.on_wait: Callable[[], None] | None = None
         self._done = threading.Event()
         self._lock = threading.RLock()  # a signal handler may come while this thread holds it
         self._require_outside = require_outside
@@ -45,8 +45,8 @@ class RoundWork:
             raise TimeoutError(f"operation {self.name!r} has not completed yet; it can be waited for again")
         if self.error is not None:
             raise self.error
-        if self.landing is not None:
-            self.landing()
+        if self.on_wait is not None:
+            self.on_wait()
         return self.result
 
     def when_done(self, callback: Callable[[], None]) -> None:

@@ -123,7 +123,7 @@ def _some_in_windows(comm: Communicator, link: Connection) -> None:
     engine.run([Item("allreduce", f"part {i}", x, x) for i, x in enumerate(parts)])
     for x, sums in zip(parts, expected, strict=True):
         np.testing.assert_allclose(get(x), sums, rtol=1e-5, atol=1e-5)
-    assert engine._lane is not None and engine._lane._buffer is None, "nothing was packed"
+    assert engine._stream is not None and engine._stream._buffer is None, "nothing was packed"
 
     expected = fill(50)
     if rank == 0:  # this rank's lies elsewhere: all pack it
@@ -131,7 +131,7 @@ def _some_in_windows(comm: Communicator, link: Connection) -> None:
     engine.run([Item("allreduce", f"part {i}", x, x) for i, x in enumerate(parts)])
     for x, sums in zip(parts, expected, strict=True):
         np.testing.assert_allclose(get(x), sums, rtol=1e-5, atol=1e-5)
-    assert engine._lane._buffer is not None
+    assert engine._stream._buffer is not None
 
     mine = fill(100)[0] - (data(101 - rank, 1000) if size == 2 else 0)  # what a rank that has joined puts in is zeros
     if rank == 1:

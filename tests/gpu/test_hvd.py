@@ -19,7 +19,7 @@ from gpu import emulation  # noqa: E402
 from pycollective.comm.arguments import arrays as host_arrays  # noqa: E402
 from pycollective.comm.cuda import arrays  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
-from pycollective.engine.device import Lane  # noqa: E402
+from pycollective.engine.device import EngineStream  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("cuda")]
 
@@ -116,16 +116,16 @@ def _train(hvd: Any, on_gpu: bool) -> bytes:
     spans = []
     if on_gpu:
         use_cuda()
-        reduce_span = Lane._reduce_span
-        Lane._reduce_span = lambda lane, span: (spans.append(len(span)), reduce_span(lane, span))
+        reduce_span = EngineStream._reduce_span
+        EngineStream._reduce_span = lambda stream, span: (spans.append(len(span)), reduce_span(stream, span))
     found = []
     for set_to_none in (True, False):
         model = small(torch.float32)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         found.append(together(hvd, adam, model=model, set_to_none=set_to_none).cpu())
     if on_gpu and hvd.basics.engine_of(hvd.global_process_set).settings.fusion_threshold > 0:
-        lane = hvd.basics.engine_of(hvd.global_process_set)._lane
-        assert lane is not None and lane._buffer is not None, "nothing went through the GPU's fusion buffer"
+        stream = hvd.basics.engine_of(hvd.global_process_set)._stream
+        assert stream is not None and stream._buffer is not None, "nothing went through the GPU's fusion buffer"
         assert max(spans) > 1, "nothing was reduced in windows, or no neighbours together"
     return b"".join(weights.numpy().tobytes() for weights in found)
 

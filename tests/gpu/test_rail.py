@@ -85,7 +85,7 @@ for turn in range(2):
 items = [Item("allreduce", f"group {i}", x, x) for i, x in enumerate(arrays)]
 assert engine.run(items)[1] is arrays[1]
 assert np.array_equal(get(arrays[0]), sum(ranks(np.arange(5.0))))
-assert engine._lane._buffer is not None, "a group goes through the fusion buffer"
+assert engine._stream._buffer is not None, "a group goes through the fusion buffer"
 (rows,) = engine.run([Item("allgather", "rows", put(np.full((me + 1, 2), me)))])
 assert get(rows)[:, 0].tolist() == [r for r in range(n) for _ in range(r + 1)]
 try:

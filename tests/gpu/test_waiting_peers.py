@@ -161,8 +161,8 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
     cuda.synchronize(0)
     from pycollective.comm.cuda import deferred_free
 
-    deferred_free.bury()
-    assert not deferred_free.left(), "and later it is closed"
+    deferred_free.free_closed()
+    assert not deferred_free.is_waiting(), "and later it is closed"
 
 
 @pytest.mark.parametrize("what", ["arrays", "team"])

@@ -242,19 +242,19 @@ def test_a_part_is_freed_after_all_have_unmapped_it() -> None:
 
 def test_graves_wait_for_every_rank() -> None:
     segment = _core.Segment.create("local", deferred_free.table_bytes(2))
-    first, second = deferred_free.Graves(segment, 0, 2), deferred_free.Graves(segment, 1, 2)
+    first, second = deferred_free.ClosedWindows(segment, 0, 2), deferred_free.ClosedWindows(segment, 1, 2)
     own, other, again = Part(), Part(), Part()
     alive = weakref.ref(own), weakref.ref(other), weakref.ref(again)
     first.close(5, own)
     del own
-    deferred_free.bury()
+    deferred_free.free_closed()
     assert alive[0]() is not None, "rank 1 has it mapped"
     second.close(5, other)
     del other
     assert alive[0]() is None and alive[1]() is None
     first.close(5 + deferred_free.MOST_WINDOWS, again)  # the same row for a later window
     del again
-    deferred_free.bury()
+    deferred_free.free_closed()
     assert alive[2]() is not None, "what rank 1 said of the earlier window does not count"
     second.close(5 + deferred_free.MOST_WINDOWS, None)
     assert alive[2]() is None
@@ -263,7 +263,7 @@ def test_graves_wait_for_every_rank() -> None:
 def test_graves_within_graves() -> None:
     """A part's destructor, or a collection of garbage, may close another window in the midst of a burial."""
     segment = _core.Segment.create("local", deferred_free.table_bytes(1))
-    table = deferred_free.Graves(segment, 0, 1)
+    table = deferred_free.ClosedWindows(segment, 0, 1)
     closed: list[int] = []
 
     class Nested:
@@ -276,7 +276,7 @@ def test_graves_within_graves() -> None:
                 table.close(self.number - 1, Nested(self.number - 1))
 
     table.close(20, Nested(20))
-    deferred_free.bury()
+    deferred_free.free_closed()
     assert closed == list(range(20, -1, -1))
 
 

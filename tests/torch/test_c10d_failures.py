@@ -68,7 +68,7 @@ def _late(world: World) -> None:
         dist.all_reduce(torch.ones(3))
 
 
-@pytest.mark.parametrize("way", ["waiting", "work", "future", "lane", "later", "barrier"])
+@pytest.mark.parametrize("way", ["waiting", "work", "future", "jobs", "later", "barrier"])
 def test_a_killed_rank_is_named_by_all_others(way: str) -> None:
     with job(3, _killed, way) as ranks:
         for rank in range(3):
@@ -98,7 +98,7 @@ def _killed(world: World, way: str) -> float:
             dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
         elif way == "later":
             dist.all_to_all_single(out, torch.ones(3), async_op=True).wait()
-        elif way == "lane":
+        elif way == "jobs":
             dist.all_to_all_single(out, torch.ones(3))
         else:
             dist.barrier()

@@ -95,7 +95,7 @@ def _come_and_go(world: World, engine: bool) -> None:
         group = dist.new_group(pg_options=Options(engine=engine))
         x = torch.ones(3)
         dist.all_reduce(x, group=group)
-        dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its lane
+        dist.all_to_all_single(x := torch.ones(2), torch.full((2,), float(i)), group=group)  # and its job queue
         dist.all_reduce(x, group=group, async_op=True).get_future().then(lambda f: None).wait()
         assert x.tolist() == [2.0 * i] * 2
         dist.destroy_process_group(group)
@@ -197,7 +197,7 @@ def _forks(world: World) -> None:
     import gc
     import multiprocessing
 
-    dist.all_to_all_single(x := torch.ones(2), torch.ones(2))  # the lane, too
+    dist.all_to_all_single(x := torch.ones(2), torch.ones(2))  # the job queue, too
     work = dist.isend(torch.ones(3), 1 - world.rank)
     child = multiprocessing.get_context("fork").Process(target=gc.collect)
     child.start()

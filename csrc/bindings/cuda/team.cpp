@@ -8,8 +8,8 @@
 namespace pc::cuda {
 namespace {
 
-Work work_of(const std::string& dtype, int op, double prescale, double divisor, double postscale, bool reduces,
-             uint64_t digest) {
+CallKind kind_of(const std::string& dtype, int op, double prescale, double divisor, double postscale, bool reduces,
+                 uint64_t digest) {
   const Dtype type = dtype_named(dtype);
   const auto operation = static_cast<Operator>(op);
   if (reduces && operation != Operator::custom && !takes(operation, type))
@@ -112,7 +112,7 @@ void bind_cuda_team(py::module_& m) {
           [](const Team& self, const Compilation& schedule, const std::optional<Compilation>& fallback,
              const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom, double prescale,
              double divisor, double postscale, bool reduces, uint32_t placement, bool negotiates, uint64_t digest) {
-            const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
+            const CallKind work = kind_of(dtype, op, prescale, divisor, postscale, reduces, digest);
             const Compiled compiled = compiled_of(schedule), staged = fallback ? compiled_of(*fallback) : Compiled{};
             const py::gil_scoped_release release;
             return self.plan(compiled, staged, work, placement, negotiates, std::move(custom));
@@ -127,7 +127,7 @@ void bind_cuda_team(py::module_& m) {
           [](const Team& self, const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom,
              double prescale, double divisor, double postscale, bool reduces, const std::vector<Exchanged>& exchanges,
              int64_t longest, uint64_t digest) {
-            const Work work = work_of(dtype, op, prescale, divisor, postscale, reduces, digest);
+            const CallKind work = kind_of(dtype, op, prescale, divisor, postscale, reduces, digest);
             std::vector<Exchange> made;
             for (const Exchanged& numbers : exchanges) made.push_back(exchange_of(numbers));
             const py::gil_scoped_release release;

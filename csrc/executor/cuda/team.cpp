@@ -212,12 +212,12 @@ Place Team::place(int32_t member, uintptr_t address) const {
   return {Place::nowhere, 0};
 }
 
-ScaleFactors Team::scaling(const Work& work) const {
+ScaleFactors Team::scaling(const CallKind& work) const {
   const bool active = work.reduces && (work.prescale != 1.0 || work.divisor != 1.0 || work.postscale != 1.0);
   return {work.prescale, work.divisor, work.postscale, active ? 1 : 0};
 }
 
-Kernels Team::choose(const Work& work, const CustomOperator* custom) const {
+Kernels Team::choose(const CallKind& work, const CustomOperator* custom) const {
   if (scaling(work).active != 0 && !(is_arithmetic(work.op) && work.dtype != Dtype::bool_))
     throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
                     " takes no prescale or postscale");
@@ -260,7 +260,7 @@ PlanView Team::view_of(const Compiled& compiled, size_t element) const {
 }
 
 // What both kinds of call are told.
-void Team::fill(CallArguments& a, const Work& work, const CustomOperator* custom) const {
+void Team::fill(CallArguments& a, const CallKind& work, const CustomOperator* custom) const {
   a.size = size_;
   a.first_rank = first_rank_;
   a.ranks_here = ranks_here_;
@@ -276,7 +276,7 @@ void Team::fill(CallArguments& a, const Work& work, const CustomOperator* custom
   a.element = static_cast<int32_t>(size_of(work.dtype));
 }
 
-std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const Work& work,
+std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallback, const CallKind& work,
                                  uint32_t placement, bool negotiates,
                                  std::shared_ptr<const CustomOperator> custom) const {
   require_no_pending_error();
@@ -321,8 +321,8 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
   return plan;
 }
 
-std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const Work& work,
-                                             std::shared_ptr<const CustomOperator> custom) const {
+std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest,
+                                             const CallKind& work, std::shared_ptr<const CustomOperator> custom) const {
   require(exchanges.size() == static_cast<size_t>(ranks_here_), "one exchange for each rank here");
   require_no_pending_error();
   auto plan = std::make_shared<Plan>();

@@ -20,7 +20,7 @@
 namespace pc::cuda {
 
 // What a call does, apart from its arrays.
-struct Work {
+struct CallKind {
   Dtype dtype;
   Operator op;
   double prescale, divisor, postscale;
@@ -82,10 +82,10 @@ class Team final : public WaitsForPeers {
   std::optional<std::pair<int64_t, int64_t>> locate(int32_t member, uintptr_t address, int64_t bytes) const;
 
   // `fallback`: the same call staged, for when the ranks' arrays do not lie alike; without tables if there is none.
-  std::shared_ptr<Plan> plan(const Compiled& compiled, const Compiled& fallback, const Work& work, uint32_t placement,
-                             bool negotiates, std::shared_ptr<const CustomOperator> custom) const;
+  std::shared_ptr<Plan> plan(const Compiled& compiled, const Compiled& fallback, const CallKind& work,
+                             uint32_t placement, bool negotiates, std::shared_ptr<const CustomOperator> custom) const;
   // `longest`: elements of the longest message between any two ranks, the same on all ranks.
-  std::shared_ptr<Plan> low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const Work& work,
+  std::shared_ptr<Plan> low_latency_plan(const std::vector<Exchange>& exchanges, int64_t longest, const CallKind& work,
                                          std::shared_ptr<const CustomOperator> custom) const;
 
   struct Buffers { uintptr_t input, output; };
@@ -108,9 +108,9 @@ class Team final : public WaitsForPeers {
     int64_t bytes;
   };
   Place place(int32_t member, uintptr_t address) const;
-  ScaleFactors scaling(const Work& work) const;
-  void fill(CallArguments& a, const Work& work, const CustomOperator* custom) const;
-  Kernels choose(const Work& work, const CustomOperator* custom) const;
+  ScaleFactors scaling(const CallKind& work) const;
+  void fill(CallArguments& a, const CallKind& work, const CustomOperator* custom) const;
+  Kernels choose(const CallKind& work, const CustomOperator* custom) const;
   PlanView view_of(const Compiled& compiled, size_t element) const;
   // Of a stream: the number of its capture; where it is not being captured, its own.
   struct StreamIdentity {

@@ -25,7 +25,7 @@ MAILBOXES = MOST_WINDOWS
 """The row of the memory that belongs to the communicator itself."""
 
 
-class Graves:
+class ClosedWindows:
     """The table of one communicator.
 
     Args:
@@ -49,7 +49,7 @@ class Graves:
         at = number % MOST_WINDOWS if row is None else row
         self._table[at, self._rank] = number + 1
         _waiting[next(_numbers)] = (self._table[at], number + 1, own)
-        bury()
+        free_closed()
 
 
 def table_bytes(size: int) -> int:
@@ -57,17 +57,17 @@ def table_bytes(size: int) -> int:
     return (MOST_WINDOWS + 1) * size * 8
 
 
-def leave(close: Callable[[], None]) -> None:
+def close_when_idle(close: Callable[[], None]) -> None:
     """Close a window now, or, while kernels of this process are in flight, later.
 
     Args:
         close: what is to be done, once.
     """
     _leaving[next(_numbers)] = close
-    bury()
+    free_closed()
 
 
-def left() -> bool:
+def is_waiting() -> bool:
     """Whether windows are still to be closed."""
     return bool(_leaving)
 
@@ -78,7 +78,7 @@ _leaving: dict[int, Callable[[], None]] = {}
 _numbers = itertools.count()
 
 
-def bury() -> None:
+def free_closed() -> None:
     """Close what was dropped and free what nobody has mapped any more, unless kernels are in flight."""
     cuda: Any = sys.modules.get("pycollective._cuda")
     if cuda is not None and not cuda.idle():

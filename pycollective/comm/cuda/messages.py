@@ -17,7 +17,7 @@ def host_copy(x: Any) -> np.ndarray[Any, Any]:
     return to_host(arrays.view(x, stream, "x"), stream)
 
 
-class Landing:
+class ReceiveBuffer:
     """The host memory into which a message for a device array comes.
 
     Args:
@@ -37,18 +37,18 @@ class Landing:
             raise ValueError("out is read-only")
         self.copy = np.empty(self._into.count, host_arrays.numpy_dtype(self._into.dtype))
         self._work: Any = None
-        self._landed = False
+        self._copied = False
 
-    def behind(self, work: Any) -> Landing:
+    def behind(self, work: Any) -> ReceiveBuffer:
         """Itself, as the work of a nonblocking message."""
         self._work = work
         return self
 
     def finish(self) -> None:
         """Copy the message into the device array."""
-        if not self._landed:
+        if not self._copied:
             to_device(self.copy, self._into, self._stream)
-            self._landed = True
+            self._copied = True
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the message is in the device array."""

@@ -51,7 +51,7 @@ class RailTeam:
     def __init__(self, host: HostBackend, device: int, nccl: NcclTeam) -> None:
         self.device = device
         self._host, self._whole, self._copies = host, nccl, HostCopies(host)
-        self._lanes: _Lanes | None = None
+        self._tiled: _TiledAllreduce | None = None
         try:
             library = nccl.meet(0).library
         except CommunicatorError as error:
@@ -62,9 +62,9 @@ class RailTeam:
                 stacklevel=2,
             )
             return
-        self.path = Path("nccl", f"{library}; {self._build_lanes()}")
+        self.path = Path("nccl", f"{library}; {self._build_tiled()}")
 
-    def _build_lanes(self) -> str:
+    def _build_tiled(self) -> str:
         """The host's communicator, and NCCL's among the ranks with this local rank; says what large allreduces do."""
         host, nodes = self._host, self._host.group.nodes
         sizes = {len(nodes.ranks(n)) for n in range(nodes.count)}
@@ -95,16 +95,16 @@ class RailTeam:
 
         across = NcclRail(among_equals, nodes.cross_rank, nodes.cross_size, self.device)
         self._whole.adopt(across, within)
-        self._lanes = _Lanes(node, within, across, self.device)
+        self._tiled = _TiledAllreduce(node, within, across, self.device)
         return f"large allreduces go through {within.path.kind} within a host, and by NCCL between hosts"
 
     def run(self, request: CallRequest) -> None:
         """Put a call into its stream; one that NCCL lacks is made through host memory, and is over on return."""
-        s, lanes = sign(request), self._lanes
-        if lanes is not None and s.nbytes > SMALL_BYTES and _can_stage(s):
+        s, tiled = sign(request), self._tiled
+        if tiled is not None and s.nbytes > SMALL_BYTES and _can_stage(s):
             self._whole.check()
-            lanes.prepare(request)
-            self._whole.guard(lambda: lanes.allreduce(request))
+            tiled.prepare(request)
+            self._whole.guard(lambda: tiled.allreduce(request))
         elif self._whole.meet(0).lacks(s) is None:
             self._whole.run(request)
         else:
@@ -125,9 +125,9 @@ class RailTeam:
 
     def close(self) -> None:
         """The communicator was freed."""
-        if self._lanes is not None:
-            self._lanes.close()
-            self._lanes = None
+        if self._tiled is not None:
+            self._tiled.close()
+            self._tiled = None
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A DeviceArray in memory of its own: no window spans hosts."""
@@ -145,7 +145,7 @@ def _can_stage(s: Signature) -> bool:
     return s.scale == (1.0, 1.0) or (s.op in ("sum", "avg") and "int" not in s.dtype)
 
 
-class _Lanes:
+class _TiledAllreduce:
     """The three stages of an allreduce, and the scratch between them."""
 
     def __init__(self, node: HostBackend, within: DeviceTeam, across: NcclRail, device: int) -> None:

@@ -15,7 +15,14 @@ from typing import Any
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
-from pycollective.comm.cuda.deferred_free import MAILBOXES, Graves, bury, leave, left, table_bytes
+from pycollective.comm.cuda.deferred_free import (
+    MAILBOXES,
+    ClosedWindows,
+    close_when_idle,
+    free_closed,
+    is_waiting,
+    table_bytes,
+)
 from pycollective.comm.cuda.faults import raise_mismatch, report_fault
 from pycollective.comm.cuda.paths import HOST, Path, agree
 from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
@@ -70,7 +77,7 @@ class DeviceTeam:
         )
         self._planner = DevicePlanner(self._team, size, [rank])
         self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
-        self._graves = Graves(self._shared(table_bytes(size)), rank, size)
+        self._closed = ClosedWindows(self._shared(table_bytes(size)), rank, size)
         exchange(b"")  # every rank's mailbox is there and empty
         watch(host, self)
 
@@ -94,8 +101,8 @@ class DeviceTeam:
         self.check()
         if self._freed:
             raise CommunicatorError("the communicator was freed")
-        if left():
-            bury()
+        if is_waiting():
+            free_closed()
         s = sign(request)
         negotiates = self._windows > 0 and s.row.windows
         packets = self._planner.takes_packets(s)
@@ -136,7 +143,7 @@ class DeviceTeam:
             self._let_go()
 
     def __del__(self) -> None:
-        if hasattr(self, "_graves") and not self._freed:
+        if hasattr(self, "_closed") and not self._freed:
             self._team.end()
             self._let_go()
 
@@ -144,7 +151,7 @@ class DeviceTeam:
         with self._freeing:
             self._freed = True
             del self._planner, self._team
-        leave(functools.partial(_close_mailboxes, self._graves, self._mailboxes.memory, self._rank))
+        close_when_idle(functools.partial(_close_mailboxes, self._closed, self._mailboxes.memory, self._rank))
 
     def abort(self) -> None:
         """Let the kernels in flight give up."""
@@ -184,11 +191,11 @@ class DeviceTeam:
         if self.path.kind == HOST:
             return allocate(shape, dtype, self.device)
         cuda = load()
-        if left():
+        if is_waiting():
             self._team.wait()
-        bury()
+        free_closed()
         window = self._share(max(math.prod(shape) * ITEMSIZE[dtype], 16))
-        owner = _Window(self._team, self._graves, number, window, self._rank)
+        owner = _Window(self._team, self._closed, number, window, self._rank)
         self._windows += 1
         return cuda.DeviceArray(owner, window.bases[self._rank], shape, dtype, self.device)
 
@@ -196,26 +203,26 @@ class DeviceTeam:
 class _Window:
     """Holds a window's memory for the arrays in it."""
 
-    def __init__(self, team: Any, graves: Graves, number: int, window: DeviceWindow, rank: int) -> None:
-        self._team, self._graves, self._number = team, graves, number
+    def __init__(self, team: Any, closed: ClosedWindows, number: int, window: DeviceWindow, rank: int) -> None:
+        self._team, self._closed, self._number = team, closed, number
         self._own = window.memory[rank]
         self._peers = window.memory
         team.add_window(number, list(window.bases), window.nbytes)
 
     def __del__(self) -> None:
-        leave(functools.partial(_close, self._team, self._graves, self._number, self._own, self._peers))
+        close_when_idle(functools.partial(_close, self._team, self._closed, self._number, self._own, self._peers))
 
 
-def _close_mailboxes(graves: Graves, memory: list[Any], rank: int) -> None:
+def _close_mailboxes(closed: ClosedWindows, memory: list[Any], rank: int) -> None:
     own = memory[rank]
     memory.clear()
-    graves.close(0, own, MAILBOXES)
+    closed.close(0, own, MAILBOXES)
 
 
-def _close(team: Any, graves: Graves, number: int, own: Any, peers: list[Any]) -> None:
+def _close(team: Any, closed: ClosedWindows, number: int, own: Any, peers: list[Any]) -> None:
     team.remove_window(number)  # waits for the calls that use it
     peers.clear()
-    graves.close(number, own)
+    closed.close(number, own)
 
 
 def _agree_on_channels(gpus: list[str], most: list[list[int]]) -> int:

@@ -16,12 +16,12 @@ from pycollective.comm.host.segments import Exchange
 from pycollective.torch.distributed import accelerate, kept_works, rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.health import Health
+from pycollective.torch.distributed.job_queue import JobQueue
 from pycollective.torch.distributed.mailbox import Mailbox
 from pycollective.torch.distributed.meeting import meet
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
-from pycollective.torch.distributed.side_queue import Lane
 
 NAME = "pycollective"
 _registered = False
@@ -68,7 +68,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
         return Mailbox(exchange, rank, len(ranks))
 
     def beside() -> Any:
-        return meet(store, rank, ranks, f"process group {name}/lane", timeout, "lane")[0]
+        return meet(store, rank, ranks, f"process group {name}/jobs", timeout, "jobs")[0]
 
     comm, box = meet(store, rank, ranks, f"process group {name}", timeout, "group", mailbox)
 
@@ -79,8 +79,8 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     else:
         assert box is not None
         messages = Messages(comm, box, timeout)
-    lane = Lane(beside, f"pycollective-{name}", Health(comm))
-    group = ProcessGroup(comm, lane, messages, options or Options(), timeout, name, store)
+    jobs = JobQueue(beside, f"pycollective-{name}", Health(comm))
+    group = ProcessGroup(comm, jobs, messages, options or Options(), timeout, name, store)
     _live.add(group)
     return group
 

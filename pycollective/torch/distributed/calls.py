@@ -15,20 +15,20 @@ from pycollective.comm.request import CallRequest
 from pycollective.torch.distributed import profiling, streams, tensors
 from pycollective.torch.distributed.cuda import cuda
 from pycollective.torch.distributed.fusion import Fusion
-from pycollective.torch.distributed.hazards import DIRECT, ENGINE, LANE, STREAM, Order
+from pycollective.torch.distributed.hazards import DIRECT, ENGINE, JOBS, STREAM, Order
+from pycollective.torch.distributed.job_queue import JobQueue
 from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.multi_step import Steps
 from pycollective.torch.distributed.options import Options
-from pycollective.torch.distributed.side_queue import Lane
 from pycollective.torch.distributed.streams import Streams, StreamWork
-from pycollective.torch.distributed.work import Through, Work
+from pycollective.torch.distributed.work import CompletedWork, Work
 
 
 class Calls(dist.ProcessGroup):
     """Args:
     comm: of the group's ranks.
-    lane: for calls of several steps and for futures' callbacks.
+    jobs: for calls of several steps and for futures' callbacks.
     messages: for send and recv.
     options: see Options.
     timeout: seconds that a call waits for the others.
@@ -39,7 +39,7 @@ class Calls(dist.ProcessGroup):
     def __init__(
         self,
         comm: Communicator,
-        lane: Lane,
+        jobs: JobQueue,
         messages: Messages | MpiMessages,
         options: Options,
         timeout: float,
@@ -48,7 +48,7 @@ class Calls(dist.ProcessGroup):
     ) -> None:
         super().__init__(comm.rank, comm.size)  # the form with a store is refused to Python subclasses (torch 2.13)
         self.comm, self.options = comm, options
-        self._lane, self._messages, self._fusion = lane, messages, Fusion(comm)
+        self._jobs, self._messages, self._fusion = jobs, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
         self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
 
@@ -132,7 +132,7 @@ class Calls(dist.ProcessGroup):
 
     def _settle(self, kind: str, touched: Sequence[Any], copies: bool = False) -> None:
         """Before a call, and before it copies anything; see Order."""
-        if self._order.flying and not self._lane.inside():
+        if self._order.pending and not self._jobs.inside():
             on_device = touched and cuda().device(touched[0]) >= 0
             self._order.settle(touched, STREAM if on_device else ENGINE if self._fuses(kind) else DIRECT, copies)
 
@@ -160,7 +160,7 @@ class Calls(dist.ProcessGroup):
         if root != -1 and not 0 <= root < self.comm.size:
             raise ValueError(f"root {root} is not a rank of this process group of {self.comm.size}")
         self._calls += 1
-        within = self._lane.inside()
+        within = self._jobs.inside()
         device = -1 if kind == "barrier" else cuda().device(into if data is None else data)
         if device >= 0:
             made = self._in_stream(kind, data, into, opts, outputs, finish, device, op, root, counts, scale)
@@ -168,21 +168,21 @@ class Calls(dist.ProcessGroup):
         later = getattr(opts, "asyncOp", True)
         touched = (data, into, *outputs)
         if self._fuses(kind) and not within:
-            flight = self._fusion.start(kind, [(data, into)], op, root, scale)
-            return self._fused(Work(flight, outputs, finish, self._lane), touched, later)
-        comm = self._lane.comm if within else self.comm
+            call = self._fusion.start(kind, [(data, into)], op, root, scale)
+            return self._fused(Work(call, outputs, finish, self._jobs), touched, later)
+        comm = self._jobs.comm if within else self.comm
         topology = self.options.topology_for(kind)
         x, out = tensors.buffers(data, into)
         request = CallRequest(
             kind, x, out, root=root, counts=counts, op=op, scale=scale, topology=topology, timeout=self._seconds(opts)
         )
         if later:
-            work = Work(comm.backend.start(request), outputs, finish, self._lane)
+            work = Work(comm.backend.start(request), outputs, finish, self._jobs)
             return work if within else self._order.note(work, touched, DIRECT)
         comm.backend.run(request)
         if finish is not None:
             finish()
-        return Through(outputs, self._lane)
+        return CompletedWork(outputs, self._jobs)
 
     def _in_stream(
         self,
@@ -199,8 +199,8 @@ class Calls(dist.ProcessGroup):
         scale: tuple[float, float] | None,
     ) -> StreamWork:
         """The same of tensors on a device: in the current stream, or beside it if the call is asynchronous."""
-        within = self._lane.inside()
-        comm = self._lane.comm if within else self.comm
+        within = self._jobs.inside()
+        comm = self._jobs.comm if within else self.comm
         stream = self._streams.enter(device, within, getattr(opts, "asyncOp", True))
         streams.launch(
             comm, kind, data, into, stream, self._seconds(opts),
@@ -226,17 +226,17 @@ class Calls(dist.ProcessGroup):
         if device >= 0:
             return self._steps_in_stream(steps, touched, outputs, opts, device)
 
-        def job(lane: Lane) -> None:
-            steps.move(lane.comm, steps.agree(lane.comm))
+        def job(jobs: JobQueue) -> None:
+            steps.move(jobs.comm, steps.agree(jobs.comm))
 
-        if self._lane.inside():
-            job(self._lane)
-            return Through(outputs, self._lane)
-        self._order.settle(touched, LANE, False)
+        if self._jobs.inside():
+            job(self._jobs)
+            return CompletedWork(outputs, self._jobs)
+        self._order.settle(touched, JOBS, False)
         if getattr(opts, "asyncOp", True):
-            return self._order.note(Work(self._lane.submit(job), outputs, None, self._lane), touched, LANE)
-        self._lane.run(job)
-        return Through(outputs, self._lane)
+            return self._order.note(Work(self._jobs.submit(job), outputs, None, self._jobs), touched, JOBS)
+        self._jobs.run(job)
+        return CompletedWork(outputs, self._jobs)
 
     def _steps_in_stream(
         self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any, device: int
@@ -244,22 +244,22 @@ class Calls(dist.ProcessGroup):
         """The same of tensors on a device. Here the host waits until the ranks have agreed.
 
         A kernel that waits for its peers keeps others from the GPU: kernels must be launched in the program's order,
-        and so neither by the lane's thread nor by its communicator.
+        and so neither by the job queue's thread nor by its communicator.
         """
-        within = self._lane.inside()
+        within = self._jobs.inside()
         if not within:
             self._order.settle(touched, STREAM, False)
         current = cuda().current(device)
 
-        def agree(lane: Lane) -> Any:
-            with cuda().using(current):  # it may be the lane's thread
-                return steps.agree(lane.comm)
+        def agree(jobs: JobQueue) -> Any:
+            with cuda().using(current):  # it may be the job queue's thread
+                return steps.agree(jobs.comm)
 
-        agreed = self._lane.run(agree)
+        agreed = self._jobs.run(agree)
         # Sparse tensors are many, which would have to be kept for another stream.
         dense = touched[0].layout == torch.strided
         stream = self._streams.enter(device, within, dense and getattr(opts, "asyncOp", True))
-        comm = self._lane.comm if within else self.comm
+        comm = self._jobs.comm if within else self.comm
         with cuda().using(stream):
             steps.move(comm, agreed)
         for x in touched if dense else ():

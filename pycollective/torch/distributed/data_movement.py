@@ -21,12 +21,12 @@ class Moving(Calls):
         x = one(inputs, "broadcast")
         tensors.check([x], "broadcast")
         root = opts.rootRank
-        landing = tensors.Landing([x])
-        finish = None if self.comm.rank == root else landing.finish
-        self._settle("broadcast", [x], landing.finish is not None)
+        joined = tensors.JoinedOutputs([x])
+        finish = None if self.comm.rank == root else joined.finish
+        self._settle("broadcast", [x], joined.finish is not None)
         if self.comm.rank == root:
-            landing.fill()
-        data = tensors.moved(landing.whole)
+            joined.fill()
+        data = tensors.moved(joined.whole)
         return self._call("broadcast", data, data, opts, [x], finish, root=root)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
@@ -42,8 +42,8 @@ class Moving(Calls):
             raise ValueError(
                 f"allgather: {self.comm.size} x {input.numel()} elements for an output of {output.numel()}"
             )
-        landing = tensors.Landing([output])
-        return self._gather_into("allgather", landing, input, [input.numel()] * self.comm.size, opts, [output])
+        joined = tensors.JoinedOutputs([output])
+        return self._gather_into("allgather", joined, input, [input.numel()] * self.comm.size, opts, [output])
 
     _allgather_base = all_gather_single
 
@@ -51,28 +51,28 @@ class Moving(Calls):
         tensors.check([*outputs, x], "allgather")
         same_size(x, outputs[self.comm.rank], "allgather")
         sizes = [out.numel() for out in outputs]
-        return self._gather_into("allgather", tensors.Landing(outputs), x, sizes, opts, outputs)
+        return self._gather_into("allgather", tensors.JoinedOutputs(outputs), x, sizes, opts, outputs)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """The root gets all ranks' tensors, which are of equal size."""
         opts = options(c10d.GatherOptions, opts, *more)
         x = one(inputs, "gather")
-        landing = None
+        joined = None
         outs: Sequence[Any] = []
         if self.comm.rank == opts.rootRank:
             outs = many(outputs, self.comm.size, "gather")
             for out in outs:
                 same_size(x, out, "gather")
             tensors.check([x, *outs], "gather")
-            landing = tensors.Landing(outs)
+            joined = tensors.JoinedOutputs(outs)
         tensors.check([x], "gather")
         sizes = [x.numel()] * self.comm.size
-        return self._gather_into("gather", landing, x, sizes, opts, outs, opts.rootRank)
+        return self._gather_into("gather", joined, x, sizes, opts, outs, opts.rootRank)
 
     def _gather_into(
         self,
         kind: str,
-        landing: tensors.Landing | None,
+        joined: tensors.JoinedOutputs | None,
         x: Any,
         sizes: Sequence[int],
         opts: Any,
@@ -81,8 +81,8 @@ class Moving(Calls):
     ) -> Any:
         self._settle(kind, [x, *outputs], not tensors.plain(x))
         data = tensors.moved(tensors.straight(x))
-        into = None if landing is None else tensors.moved(landing.whole)
-        finish = None if landing is None else landing.finish
+        into = None if joined is None else tensors.moved(joined.whole)
+        finish = None if joined is None else joined.finish
         width = tensors.width(x)
         counts = tuple(width * size for size in sizes)
         return self._call(kind, data, into, opts, outputs, finish, root=root, counts=counts)
@@ -100,10 +100,10 @@ class Moving(Calls):
             self._settle("scatter", [out, *parts], tensors.adjacent(parts) is None)
             data = tensors.moved(tensors.joined(parts))
         self._settle("scatter", [out])
-        landing = tensors.Landing([out])
-        into = tensors.moved(landing.whole)
+        joined = tensors.JoinedOutputs([out])
+        into = tensors.moved(joined.whole)
         counts = (tensors.width(out) * out.numel(),) * self.comm.size
-        return self._call("scatter", data, into, opts, [out], landing.finish, root=opts.rootRank, counts=counts)
+        return self._call("scatter", data, into, opts, [out], joined.finish, root=opts.rootRank, counts=counts)
 
     def all_to_all_single(
         self, output: Any, input: Any, output_splits: Any = None, input_splits: Any = None, opts: Any = None

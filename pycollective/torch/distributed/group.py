@@ -17,7 +17,7 @@ from pycollective.torch.distributed.data_movement import Moving
 from pycollective.torch.distributed.operators import operator
 from pycollective.torch.distributed.reductions import Reductions
 from pycollective.torch.distributed.streams import StreamWork, put_on_device
-from pycollective.torch.distributed.work import Flights, Through, Work
+from pycollective.torch.distributed.work import CompletedWork, PendingCalls, Work
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -39,7 +39,7 @@ class ProcessGroup(Reductions, Moving):
     def allreduce_coalesced(self, inputs: Sequence[Any], opts: Any = None) -> Any:
         """allreduce of several tensors; small ones of one type are packed into one call."""
         opts = options(c10d.AllreduceCoalescedOptions, opts)
-        if self.options.engine and inputs and not self._lane.inside() and cuda().device(inputs[0]) < 0:
+        if self.options.engine and inputs and not self._jobs.inside() and cuda().device(inputs[0]) < 0:
             return self._fused_together(inputs, opts)
         packs: dict[Any, list[Any]] = {}
         for i, x in enumerate(inputs):
@@ -52,13 +52,13 @@ class ProcessGroup(Reductions, Moving):
         for x in inputs:
             tensors.check([x], "allreduce")
         named = [operator(opts.reduceOp, x) for x in inputs]
-        landings = [tensors.Landing([x]) for x in inputs]
+        joins = [tensors.JoinedOutputs([x]) for x in inputs]
         self._settle("allreduce", inputs, True)
-        data = [tensors.numbers(landing.fill().whole) for landing in landings]
+        data = [tensors.numbers(joined.fill().whole) for joined in joins]
         self._calls += 1
-        flight = self._fusion.start("allreduce", [(x, x) for x in data], named[0][0], -1, named[0][1])
-        finishes = [landing.finish for landing in landings if landing.finish is not None]
-        work = Work(flight, inputs, _chain(finishes) if finishes else None, self._lane)
+        call = self._fusion.start("allreduce", [(x, x) for x in data], named[0][0], -1, named[0][1])
+        finishes = [joined.finish for joined in joins if joined.finish is not None]
+        work = Work(call, inputs, _chain(finishes) if finishes else None, self._jobs)
         return self._fused(work, [*data, *inputs], getattr(opts, "asyncOp", True))
 
     def allgather_coalesced(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Any:
@@ -88,12 +88,12 @@ class ProcessGroup(Reductions, Moving):
         outputs = [x for work in works for x in work.outputs]
         if works and isinstance(works[-1], StreamWork):
             return works[-1].together(outputs)
-        return Work(Flights(works), outputs, None, self._lane) if later else Through(outputs, self._lane)
+        return Work(PendingCalls(works), outputs, None, self._jobs) if later else CompletedWork(outputs, self._jobs)
 
     # -- waiting for each other ----------------------------------------------------------------------------------------
 
     def barrier(self, opts: Any = None, *more: Any) -> Any:
-        """Through once every rank has called, and for CUDA tensors: once all that came before has completed."""
+        """CompletedWork once every rank has called, and for CUDA tensors: once all that came before has completed."""
         opts = options(c10d.BarrierOptions, opts, *more)
         self._streams.synchronize()
         return self._call("barrier", _NOTHING, _NOTHING, opts, [])
@@ -142,9 +142,9 @@ class ProcessGroup(Reductions, Moving):
             copy = torch.empty(out.shape, dtype=out.dtype)
             message = self._messages.receive(tensors.as_bytes(copy), source, tag)
             return Received(message, [out], lambda: put_on_device(copy, out, device))
-        landing = tensors.Landing([out])
-        message = self._messages.receive(tensors.as_bytes(landing.whole), source, tag)
-        return Received(message, [out], landing.finish)
+        joined = tensors.JoinedOutputs([out])
+        message = self._messages.receive(tensors.as_bytes(joined.whole), source, tag)
+        return Received(message, [out], joined.finish)
 
     def _start_coalescing(self, device: Any) -> None:
         pass  # calls are under way as soon as they are made
@@ -157,7 +157,7 @@ class ProcessGroup(Reductions, Moving):
     def shutdown(self) -> None:
         """Say goodbye to the other ranks; later calls raise. Called by destroy_process_group."""
         self._messages.close()
-        self._lane.close()
+        self._jobs.close()
         self._fusion.close()
         self.comm.free()
 
@@ -165,7 +165,7 @@ class ProcessGroup(Reductions, Moving):
         """End the group now, also for ranks that are in a call: theirs raises."""
         text = f"rank {self.comm.rank} has aborted the process group"
         self.comm.backend.fail_all(CommunicatorError(text))
-        self._lane.abort(text)
+        self._jobs.abort(text)
         self.shutdown()
 
 
@@ -175,8 +175,8 @@ class Received(Work):
     def source_rank(self) -> int:
         """The rank in the group that sent it, once it has completed."""
         self.wait()
-        flight: Any = self.flight
-        return int(flight.sender)
+        call: Any = self.call
+        return int(call.sender)
 
     _source_rank = source_rank
 

@@ -11,15 +11,15 @@ from pycollective.torch.distributed.streams import StreamWork
 from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import Work
 
-DIRECT, LANE, ENGINE, STREAM = "direct", "lane", "engine", "stream"
-"""Where a call is done: by the communicator, one after the other; by the lane, likewise; by the engine, in any order;
-in a stream, where to wait costs the host nothing."""
-_IN_ORDER = frozenset((DIRECT, LANE))
+DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
+"""Where a call is carried out: by the communicator, one after the other; by the job queue, likewise; by the engine, in
+any order; in a stream, where waiting costs the host nothing."""
+_IN_ORDER = frozenset((DIRECT, JOBS))
 AnyWork = Work | StreamWork
 
 
 @dataclass(slots=True)
-class _Flying:
+class _Pending:
     work: AnyWork
     place: str
     memory: list[Span]
@@ -29,7 +29,7 @@ class Order:
     """A process group's asynchronous calls that may not be through. For the thread that makes the calls."""
 
     def __init__(self) -> None:
-        self.flying: list[_Flying] = []
+        self.pending: list[_Pending] = []
 
     def settle(self, touched: Sequence[Any], place: str, copies: bool) -> None:
         """Before a call on tensors `touched`: wait for those under way that it must not overtake.
@@ -39,11 +39,11 @@ class Order:
             place: where it is going to be done.
             copies: whether it copies what it reads already now.
         """
-        if not self.flying:
+        if not self.pending:
             return
-        self.flying = [one for one in self.flying if not one.work.is_completed()]
+        self.pending = [one for one in self.pending if not one.work.is_completed()]
         memory = [span(x) for x in touched]
-        for one in self.flying:
+        for one in self.pending:
             in_turn = one.place == place and place in _IN_ORDER and not copies and not one.work.copies
             if not in_turn and overlap(one.memory, memory):
                 with contextlib.suppress(RuntimeError):  # what went wrong is for its own Work to tell
@@ -51,5 +51,5 @@ class Order:
 
     def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
         """A call that is under way from now on; returns its Work."""
-        self.flying.append(_Flying(work, place, [span(x) for x in touched]))
+        self.pending.append(_Pending(work, place, [span(x) for x in touched]))
         return work

@@ -22,7 +22,7 @@ _NAP, _LONGEST_NAP = 20e-6, 1e-3
 
 @dataclass(eq=False, slots=True)
 class Send:
-    """A message under way; a Flight."""
+    """A message under way; a PendingCall."""
 
     box: Messages
     dest: int
@@ -41,7 +41,7 @@ class Send:
 
 @dataclass(eq=False, slots=True)
 class Receive:
-    """A message that is waited for; a Flight. source None: any.
+    """A message that is waited for; a PendingCall. source None: any.
 
     Attributes:
         data: one-dimensional uint8 tensor that it goes to.

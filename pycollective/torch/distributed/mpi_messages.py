@@ -56,7 +56,7 @@ class MpiMessages:
 
 
 class MpiMessage:
-    """A message under way; a Flight.
+    """A message under way; a PendingCall.
 
     Attributes:
         sender: whom it came from, once it has completed.

@@ -62,13 +62,13 @@ def alltoall(
         return _matrix(comm, sending, receiving, timeout)
 
     def move(comm: Communicator, matrix: Any) -> None:
-        landing = tensors.Landing(outputs)
-        data, into = tensors.moved(tensors.joined(inputs)), tensors.moved(landing.whole)
+        joined = tensors.JoinedOutputs(outputs)
+        data, into = tensors.moved(tensors.joined(inputs)), tensors.moved(joined.whole)
         width = tensors.width(outputs[0])
         counts = tuple(width * int(count) for count in matrix.flat)
         _move(comm, "alltoall", data, into, counts, timeout)
-        if landing.finish is not None:
-            landing.finish()
+        if joined.finish is not None:
+            joined.finish()
 
     return Steps("alltoall", agree, move)
 

@@ -29,10 +29,10 @@ class Reductions(Calls):
     def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
         """allreduce of tensors of one type, as one call."""
         op, scale = operator(opts.reduceOp, inputs[0])
-        landing = tensors.Landing(inputs)
-        self._settle("allreduce", inputs, landing.finish is not None)
-        data = tensors.numbers(landing.fill().whole)
-        return self._call("allreduce", data, data, opts, inputs, landing.finish, op=op, scale=scale)
+        joined = tensors.JoinedOutputs(inputs)
+        self._settle("allreduce", inputs, joined.finish is not None)
+        data = tensors.numbers(joined.fill().whole)
+        return self._call("allreduce", data, data, opts, inputs, joined.finish, op=op, scale=scale)
 
     def reduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """The root's tensor becomes the reduction of all; the others' stay as they are."""
@@ -42,8 +42,8 @@ class Reductions(Calls):
         op, scale = operator(opts.reduceOp, x)
         root, out, finish = opts.rootRank, None, None
         if self.comm.rank == root:
-            landing = tensors.Landing([x])
-            out, finish = tensors.numbers(landing.whole), landing.finish
+            joined = tensors.JoinedOutputs([x])
+            out, finish = tensors.numbers(joined.whole), joined.finish
         self._settle("reduce", [x], not tensors.plain(x))
         data = tensors.numbers(tensors.straight(x))
         return self._call("reduce", data, out, opts, [x], finish, op=op, root=root, scale=scale)
@@ -67,9 +67,9 @@ class Reductions(Calls):
     def _reduce_scatter(self, out: Any, parts: Sequence[Any], sizes: Sequence[int], opts: Any) -> Any:
         tensors.check([out, *parts], "reduce_scatter")
         op, scale = operator(opts.reduceOp, out)
-        landing = tensors.Landing([out])
+        joined = tensors.JoinedOutputs([out])
         self._settle("reduce_scatter", [out, *parts], tensors.adjacent(parts) is None)
-        data, into = tensors.numbers(tensors.joined(parts)), tensors.numbers(landing.whole)
+        data, into = tensors.numbers(tensors.joined(parts)), tensors.numbers(joined.whole)
         width = 2 if out.is_complex() else 1
         counts = tuple(width * size for size in sizes)
-        return self._call("reduce_scatter", data, into, opts, [out], landing.finish, op=op, counts=counts, scale=scale)
+        return self._call("reduce_scatter", data, into, opts, [out], joined.finish, op=op, counts=counts, scale=scale)

@@ -26,20 +26,20 @@ class Streams:
         self._own: dict[tuple[int, bool], Any] = {}
         self._used: set[int] = set()
 
-    def enter(self, device: int, lane: bool, later: bool) -> Any:
+    def enter(self, device: int, jobs: bool, later: bool) -> Any:
         """The stream for a call; what the current one holds by now comes first.
 
         Args:
-            lane: the call is one of the lane's, which has a communicator and a stream of its own.
+            jobs: the call is one of the job queue's, which has a communicator and a stream of its own.
             later: the call is asynchronous; the others go into the current stream.
         """
         current = cuda().current(device)
         self._used.add(device)
         if not later:
             return current
-        stream = self._own.get((device, lane))
+        stream = self._own.get((device, jobs))
         if stream is None:
-            stream = self._own[device, lane] = cuda().stream(device)
+            stream = self._own[device, jobs] = cuda().stream(device)
         cuda().hold_back(stream, cuda().mark(current))
         return stream
 
@@ -90,7 +90,7 @@ class StreamWork(dist.Work):
     def __init__(self, comm: Communicator, device: int, stream: Any, outputs: Sequence[Any]) -> None:
         super().__init__()
         self._comm, self._device, self._stream, self.outputs = comm, device, stream, list(outputs)
-        self._through = cuda().mark(stream)
+        self._completed = cuda().mark(stream)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let the current stream wait for the call. The host waits only with a timeout, then until it has completed.
@@ -100,13 +100,13 @@ class StreamWork(dist.Work):
         """
         if isinstance(timeout, timedelta) and timeout:
             self._block(timeout.total_seconds())
-        cuda().hold_back(cuda().current(self._device), self._through)
+        cuda().hold_back(cuda().current(self._device), self._completed)
         self._check()
         return True
 
     def _block(self, seconds: float) -> None:
         until, nap = time.monotonic() + seconds, _NAP
-        while not self._through.query():
+        while not self._completed.query():
             self._check()
             if time.monotonic() > until:
                 raise TimeoutError("the call has not completed yet; it can be waited for again")
@@ -124,7 +124,7 @@ class StreamWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether the stream has come past the call. Does not block."""
-        return bool(self._through.query())
+        return bool(self._completed.query())
 
     test = is_completed
 

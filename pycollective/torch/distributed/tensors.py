@@ -57,7 +57,7 @@ def moved(x: Any) -> Any:
 
 def buffers(data: Any, into: Any) -> tuple[Any, Any]:
     """Input and output of a call, tensors or None, as the core takes them."""
-    # Through DLPack, not numpy(): that would forbid torch to resize the storage ever after, which FSDP does.
+    # CompletedWork DLPack, not numpy(): that would forbid torch to resize the storage ever after, which FSDP does.
     first = None if data is None else _core.HostBuffer(data)
     if into is data:
         return first, first
@@ -69,8 +69,8 @@ def as_bytes(x: Any) -> Any:
     return x.detach().as_strided((x.numel(),), (1,)).view(torch.uint8)  # strides of length 1 or 0 may be any
 
 
-class Landing:
-    """Memory in which the parts of a result land one after the other: the outputs' own where they lie so.
+class JoinedOutputs:
+    """Memory for the parts of a result, one after the other: the outputs' own memory where it is so arranged.
 
     Args:
         outputs: tensors of one type, in the order of their parts.
@@ -96,7 +96,7 @@ class Landing:
             self._whole = room(sum(out.numel() for out in self._outputs), self._outputs[0])
         return self._whole
 
-    def fill(self) -> Landing:
+    def fill(self) -> JoinedOutputs:
         """Itself, holding the outputs' elements already: for calls in place."""
         if self.finish is not None:
             _put_together(self._outputs, self.whole)

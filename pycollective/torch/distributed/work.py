@@ -12,32 +12,32 @@ import torch
 import torch.distributed as dist
 
 from pycollective.errors import TimeoutError
-from pycollective.torch.distributed.side_queue import Lane
+from pycollective.torch.distributed.job_queue import JobQueue
 
 
-class Flight(Protocol):
-    """A call under way: a communicator's handle, a lane's ticket, a message."""
+class PendingCall(Protocol):
+    """A call under way: a communicator's handle, a job queue's ticket, a message."""
 
     def wait(self, timeout: float | None = None, /) -> Any: ...
 
     def test(self) -> bool: ...
 
 
-class Flights:
+class PendingCalls:
     """Several as one."""
 
-    def __init__(self, flights: Sequence[Flight]) -> None:
-        self.flights = flights
+    def __init__(self, calls: Sequence[PendingCall]) -> None:
+        self.calls = calls
 
     def wait(self, timeout: float | None = None) -> None:
-        for flight in self.flights:
-            flight.wait(timeout)
+        for call in self.calls:
+            call.wait(timeout)
 
     def test(self) -> bool:
-        return all(flight.test() for flight in self.flights)
+        return all(call.test() for call in self.calls)
 
 
-class EngineFlight:
+class PendingOperation:
     """An operation of the engine, whose Work says `done` for `test`."""
 
     def __init__(self, work: Any) -> None:
@@ -51,19 +51,19 @@ class EngineFlight:
 
 
 class Future(torch.futures.Future):
-    """A future whose callbacks run on the process group's lane, in the order of the program.
+    """A future whose callbacks run on the process group's job queue, in the order of the program.
 
     torch runs a callback at once where the future is complete already, else on the thread that completes it: which
     one it is differs from rank to rank, and with it the order of what the callbacks call.
     """
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, jobs: JobQueue) -> None:
         super().__init__()
-        self._lane = lane
+        self._jobs = jobs
 
     def then(self, callback: Callable[[Any], Any]) -> Any:
         """A future of what `callback(self)` returns."""
-        following = Future(self._lane)
+        following = Future(self._jobs)
 
         def job(_: object = None) -> None:
             if not self.done():
@@ -74,10 +74,10 @@ class Future(torch.futures.Future):
             except Exception as error:
                 following.set_exception(error)
 
-        if self._lane.inside():
+        if self._jobs.inside():
             job()
         else:
-            self._lane.submit(job)
+            self._jobs.submit(job)
         return following
 
 
@@ -85,25 +85,25 @@ class Work(dist.Work):
     """A call under way.
 
     Args:
-        flight: of the call.
+        call: the call itself.
         outputs: the tensors that it fills.
         finish: what is left to do when it has completed (copying to tensors that are not contiguous).
-        lane: of the process group; None for messages, which may come in any order.
+        jobs: of the process group; None for messages, which may come in any order.
     """
 
     def __init__(
         self,
-        flight: Flight,
+        call: PendingCall,
         outputs: Sequence[Any],
         finish: Callable[[], None] | None = None,
-        lane: Lane | None = None,
+        jobs: JobQueue | None = None,
     ) -> None:
         super().__init__()
-        self.flight = flight
-        self.outputs, self._finish, self._lane = list(outputs), finish, lane
+        self.call = call
+        self.outputs, self._finish, self._jobs = list(outputs), finish, jobs
         self.copies = finish is not None
         self._turn = threading.RLock()  # a signal handler may come while this thread holds it
-        self._through = False
+        self._completed = False
         self._future: Any = None
         self._error: BaseException | None = None
 
@@ -127,9 +127,9 @@ class Work(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether the call has completed, successfully or not. Does not block."""
-        if not self._through and self.flight.test():
+        if not self._completed and self.call.test():
             self._settle(None)
-        return self._through
+        return self._completed
 
     test = is_completed
 
@@ -153,16 +153,16 @@ class Work(dist.Work):
         return self._future
 
     def _promise(self) -> Any:
-        lane = self._lane
-        if lane is None:
+        jobs = self._jobs
+        if jobs is None:
             future = torch.futures.Future()
             threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
             return future
-        future = Future(lane)
-        if lane.inside() or self.is_completed():
+        future = Future(jobs)
+        if jobs.inside() or self.is_completed():
             self._fulfil(future)
         else:
-            lane.submit(lambda _: self._fulfil(future))
+            jobs.submit(lambda _: self._fulfil(future))
         return future
 
     def _fulfil(self, future: Any) -> None:
@@ -174,20 +174,20 @@ class Work(dist.Work):
             future.set_result(self.outputs)
 
     def _settle(self, timeout: float | None) -> None:
-        """Wait for the flight and finish, once; who comes meanwhile waits for that."""
-        if self._through:
+        """Wait for the call and finish, once; who comes meanwhile waits for that."""
+        if self._completed:
             return
         error: BaseException | None = None
         try:
-            self.flight.wait(timeout)
+            self.call.wait(timeout)
         except TimeoutError as late:
-            if not self.flight.test():
+            if not self.call.test():
                 raise  # can be waited for again
             error = late
         except Exception as failure:
             error = failure
         with self._turn:
-            if not self._through:
+            if not self._completed:
                 self._complete(error)
 
     def _complete(self, error: BaseException | None) -> None:
@@ -197,15 +197,15 @@ class Work(dist.Work):
             except Exception as failure:
                 error = failure
         self._error, self._finish = error, None
-        self._through = True
+        self._completed = True
 
 
-class Through(dist.Work):
+class CompletedWork(dist.Work):
     """A call that had completed when it returned."""
 
-    def __init__(self, outputs: Sequence[Any], lane: Lane) -> None:
+    def __init__(self, outputs: Sequence[Any], jobs: JobQueue) -> None:
         super().__init__()
-        self.outputs, self._lane = list(outputs), lane
+        self.outputs, self._jobs = list(outputs), jobs
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         return True
@@ -226,6 +226,6 @@ class Through(dist.Work):
         return self.outputs
 
     def get_future(self) -> Any:
-        future = Future(self._lane)
+        future = Future(self._jobs)
         future.set_result(self.outputs)
         return future

@@ -21,34 +21,34 @@ from pycollective.torch.distributed.health import Health
 
 _LOOK = 0.05
 """Seconds between two looks after the other ranks."""
-Job = Callable[["Lane"], Any]
-"""What a lane carries out. It asks for `lane.comm` only if all ranks' jobs do: making that is collective."""
+Job = Callable[["JobQueue"], Any]
+"""What a job queue carries out. It asks for `jobs.comm` only if all ranks' jobs do: making that is collective."""
 
 
 class Ticket:
     """A job under way; waits and tests as a communicator's handle does."""
 
-    def __init__(self, job: Job, lane: Lane) -> None:
-        self._job, self._lane = job, lane
-        self._through = threading.Event()
+    def __init__(self, job: Job, jobs: JobQueue) -> None:
+        self._job, self._jobs = job, jobs
+        self._completed = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def carry_out(self, lane: Lane) -> None:
+    def carry_out(self, jobs: JobQueue) -> None:
         try:
-            self.result = lane.perform(self._job)
+            self.result = jobs.perform(self._job)
         except BaseException as error:
             self.error = error
         self._job = _nothing  # lets go of its tensors
-        self._through.set()
+        self._completed.set()
 
     def fail(self, error: BaseException) -> None:
         self.error = error
-        self._through.set()
+        self._completed.set()
 
     def test(self) -> bool:
         """Whether the job has completed or failed."""
-        return self._through.is_set()
+        return self._completed.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the job has completed; raises what it raised, or TimeoutError after `timeout` seconds.
@@ -56,21 +56,21 @@ class Ticket:
         Raises:
             NestedCallError: this thread carries out a job before it, and would wait for itself.
         """
-        if not self._through.is_set():
-            self._lane.require_outside()
-        if not self._through.wait(timeout):
+        if not self._completed.is_set():
+            self._jobs.require_outside()
+        if not self._completed.wait(timeout):
             raise TimeoutError("the call has not completed yet; it can be waited for again")
         if self.error is not None:
             raise self.error
 
 
-def _nothing(lane: Lane) -> None:
+def _nothing(jobs: JobQueue) -> None:
     pass
 
 
-class Lane:
+class JobQueue:
     """Args:
-    build: collective, makes the lane's communicator; called when a job first asks for it.
+    build: collective, makes the job queue's communicator; called when a job first asks for it.
     name: for messages.
     health: of the process group.
     """
@@ -88,7 +88,7 @@ class Lane:
 
     @property
     def comm(self) -> Communicator:
-        """The lane's communicator; only for the job that is being carried out. Raises what has ended the group."""
+        """The job queue's communicator; only for the job that is being carried out. Raises what has ended the group."""
         self._health.require_sound()
         if self._comm is None:
             try:
@@ -115,7 +115,7 @@ class Lane:
         return building.result()
 
     def perform(self, job: Job) -> Any:
-        """What `job(self)` returns. If it raises what ends the lane's communicator, that ends the group's, too."""
+        """What `job(self)` returns. If it raises what ends the job queue's communicator, that ends the group's, too."""
         try:
             return job(self)
         except Error as error:
@@ -124,16 +124,16 @@ class Lane:
             raise
 
     def inside(self) -> bool:
-        """Whether the caller is a job of this lane."""
+        """Whether the caller is a job of this queue."""
         return threading.get_ident() == self._ident
 
     def require_outside(self) -> None:
-        """Raise NestedCallError if the caller carries out a job of this lane: it cannot wait for a later one."""
+        """Raise NestedCallError if the caller carries out a job of this queue: it cannot wait for a later one."""
         if threading.get_ident() == self._runner:
             raise NestedCallError.on(self._name)
 
     def submit(self, job: Job) -> Ticket:
-        """Carry out `job(lane)` on the lane's thread, after all jobs before it."""
+        """Carry out `job(jobs)` on the job queue's thread, after all jobs before it."""
         ticket = Ticket(job, self)
         with self._changed:
             if self._closed:
@@ -147,7 +147,7 @@ class Lane:
         return ticket
 
     def run(self, job: Job) -> Any:
-        """What `job(lane)` returns, after all jobs before it: here, without a change of thread, if there is none.
+        """What `job(jobs)` returns, after all jobs before it: here, without a change of thread, if there is none.
 
         Raises:
             NestedCallError: called by a signal handler or a finalizer, while this thread carries out a job here.
