@@ -27,14 +27,14 @@ from pycollective.cli import outputs
 from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
 
+from .cases import COLLECTIVES as TABLE
 from .stats import Ratio, paired_ratio
 
 __all__ = ["Case", "Row", "compare", "rows_of"]
 
 SCHEMA = "pycollective-ab/1"
 WORKER = Path(__file__).with_name("ab_worker.py")
-COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall",
-               "send_recv", "barrier")  # fmt: skip
+COLLECTIVES = (*TABLE, "send_recv", "barrier")
 LIMIT = 1.03
 """A slowdown up to this counts as none."""
 _SMALL, _SMALL_BLOCK = 16384, 100
@@ -93,9 +93,9 @@ class Job:
 
     def turn(self, case: Case, repetitions: int, seed: int) -> float:
         """Median seconds of a call."""
-        seconds: list[float] = self._ask(
-            {**asdict(case), "block": case.block, "repetitions": repetitions, "seed": seed}
-        )
+        counts = _counts(case, len(self._ranks))
+        turn = {**asdict(case), "counts": counts, "block": case.block, "repetitions": repetitions, "seed": seed}
+        seconds: list[float] = self._ask(turn)
         return median(seconds)
 
     def close(self) -> None:
@@ -118,6 +118,15 @@ class Job:
         if not all(answers):
             raise RuntimeError("a rank has ended; its error is above")
         return json_text.loads(answers[0])
+
+
+def _counts(case: Case, ranks: int) -> tuple[int, int]:
+    """Elements (float32) of the input and of the output."""
+    row, whole = TABLE.get(case.collective), case.bytes // 4
+    if row is None or not row.in_blocks:
+        return whole, whole
+    each = max(1, whole // ranks)
+    return each if row.packed_input else each * ranks, each if row.packed_output else each * ranks
 
 
 @contextmanager

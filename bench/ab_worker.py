@@ -40,21 +40,14 @@ class Arrays:
         return cut
 
 
-def make_call(comm: Any, collective: str, count: int, arrays: Arrays, seed: int) -> tuple[Callable[[], Any], Any]:
-    """(something to call, the array to write before each call)."""
-    n, rank = comm.size, comm.rank
-    each = max(1, count // n)
-    whole = each * n
+def make_call(
+    comm: Any, collective: str, counts: Sequence[int], arrays: Arrays, seed: int
+) -> tuple[Callable[[], Any], Any]:
+    """(something to call, the array to write before each call). `counts`: elements of the input and of the output."""
+    rank = comm.rank
     if collective == "barrier":
         return comm.barrier, None
-    if collective in ("allreduce", "broadcast", "reduce", "send_recv"):
-        x, out = arrays.pair((count, count), seed)
-    elif collective in ("allgather", "gather"):
-        x, out = arrays.pair((each, whole), seed)
-    elif collective == "alltoall":
-        x, out = arrays.pair((whole, whole), seed)
-    else:
-        x, out = arrays.pair((whole, each), seed)
+    x, out = arrays.pair(counts, seed)
     if collective == "send_recv":  # there and back, between ranks 0 and 1
         if rank > 1:
             return (lambda: None), x
@@ -101,8 +94,7 @@ def main() -> None:
     print(json.dumps(pycollective.__file__), file=answers, flush=True)
     for line in sys.stdin:
         turn = json.loads(line)
-        count = turn["bytes"] // 4
-        call, written = make_call(comm, turn["collective"], count, held[turn["kind"]], turn["seed"])
+        call, written = make_call(comm, turn["collective"], turn["counts"], held[turn["kind"]], turn["seed"])
         print(json.dumps(measure(comm, call, written, turn["repetitions"], turn["block"])), file=answers, flush=True)
     pycollective.shutdown()
 

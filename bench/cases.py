@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pycollective.cli.commands import choose
 from pycollective.cli.units import KIB, format_size, parse_size, parse_sizes
 from pycollective.dtypes import DTYPES
-from pycollective.schedule import collectives as programs
+from pycollective.schedule.collectives import COLLECTIVES, Collective
 
 __all__ = [
     "COLLECTIVES",
@@ -20,32 +20,6 @@ __all__ = [
     "parse_sizes",
     "sweep_cases",
 ]
-
-
-@dataclass(frozen=True)
-class Collective:
-    """How a collective's buffers relate to its count.
-
-    ``send`` and ``recv`` say how many times the count each rank's buffers hold (0 stands for "times the
-    ranks").
-    """
-
-    send: int
-    recv: int
-    reduces: bool
-    rooted: bool
-
-
-COLLECTIVES: dict[str, Collective] = {
-    "allreduce": Collective(1, 1, True, False),
-    "broadcast": Collective(1, 1, False, True),
-    "reduce": Collective(1, 1, True, True),
-    "reduce_scatter": Collective(0, 1, True, False),
-    "allgather": Collective(1, 0, False, False),
-    "gather": Collective(1, 0, False, True),
-    "scatter": Collective(0, 1, False, True),
-    "alltoall": Collective(0, 0, False, False),
-}
 
 
 def element_size(dtype: str) -> int:
@@ -81,12 +55,17 @@ class Case:
     @property
     def send_count(self) -> int:
         """Elements of the send buffer."""
-        return self.count * (self.kind.send or self.ranks)
+        return self.count * (1 if self.kind.packed_input else self._blocks)
 
     @property
     def recv_count(self) -> int:
         """Elements of the receive buffer."""
-        return self.count * (self.kind.recv or self.ranks)
+        return self.count * (1 if self.kind.packed_output else self._blocks)
+
+    @property
+    def _blocks(self) -> int:
+        """Parts of `count` elements in a buffer that is whole."""
+        return self.ranks if self.kind.in_blocks else 1
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +78,7 @@ class Case:
 
     def busbw(self, seconds: float) -> float:
         """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
-        return self.algbw(seconds) * programs.COLLECTIVES[self.collective].busbw_factor(self.ranks)
+        return self.algbw(seconds) * self.kind.busbw_factor(self.ranks)
 
 
 def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], ranks: int, root: int = 0) -> list[Case]:
@@ -107,7 +86,7 @@ def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], rank
     kind = COLLECTIVES.get(collective)
     if kind is None:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
-    shares = ranks if 0 in (kind.send, kind.recv) else 1
+    shares = ranks if kind.in_blocks else 1
     width = element_size(dtype)
     counts = sorted({max(1, size // width // shares) for size in sizes})
     root = root if kind.rooted else -1

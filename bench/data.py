@@ -76,10 +76,10 @@ class _Segment:
 
 
 @lru_cache(maxsize=8)
-def _reduced(dtype: str, op: str, ranks: int) -> tuple[Array, Array | None]:
-    """One period of the reduction over all ranks, exact or in float64, and the rounding it may carry."""
-    kind = numpy_dtype(dtype)
-    blocks = [_block(rank, dtype) for rank in range(ranks)]
+def _reduced(dtype: str, op: str, sources: tuple[int, ...]) -> tuple[Array, Array | None]:
+    """One period of the reduction over some ranks, exact or in float64, and the rounding it may carry."""
+    kind, ranks = numpy_dtype(dtype), len(sources)
+    blocks = [_block(rank, dtype) for rank in sources]
     if kind.kind in "biu":
         return _reduce_exactly(blocks, op, kind), None
     wide = np.stack([block.astype(np.float64) for block in blocks])
@@ -115,17 +115,19 @@ def _reduce_exactly(blocks: list[Array], op: str, kind: np.dtype[Any]) -> Array:
 
 
 def _expected(case: Case, rank: int) -> Iterator[_Segment]:
-    name, count, dtype = case.collective, case.count, case.dtype
-    if name in ("allreduce", "reduce", "reduce_scatter"):
-        if name != "reduce" or rank == case.root:
-            values, slack = _reduced(dtype, case.op, case.ranks)
-            yield _Segment(0, count, rank * count if name == "reduce_scatter" else 0, values, slack)
-    elif name in ("broadcast", "scatter"):
-        yield _Segment(0, count, rank * count if name == "scatter" else 0, _block(case.root, dtype), None)
-    elif name != "gather" or rank == case.root:
-        for peer in range(case.ranks):
-            phase = rank * count if name == "alltoall" else 0
-            yield _Segment(peer * count, (peer + 1) * count, phase, _block(peer, dtype), None)
+    """From the table of the collectives: which rank's input each part of the output has, or a reduction of which."""
+    row, count = case.kind, case.count
+    if not (row.has_output(rank, case.root) and row.has_result(rank)):
+        return
+    if row.reduces:
+        sources = tuple(source for source in range(case.ranks) if row.contributes(source, rank))
+        values, slack = _reduced(case.dtype, case.op, sources)
+        yield _Segment(0, count, rank * count if row.packed_output else 0, values, slack)
+        return
+    senders = range(case.ranks) if row.in_blocks and not row.packed_output else (case.root,)
+    for place, sender in enumerate(senders):
+        phase = rank * count if row.in_blocks and not row.packed_input else 0
+        yield _Segment(place * count, (place + 1) * count, phase, _block(sender, case.dtype), None)
 
 
 def count_wrong(output: Array, case: Case, rank: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cases import KIB, Case, format_size
+from .cases import COLLECTIVES, KIB, Case, format_size
 from .peers.ceiling import CEILING
 from .plan import OURS, Candidate
 from .result import Row
@@ -94,14 +94,14 @@ def groups_for(ranks: int) -> list[tuple[Candidate, ...]]:
 
 def _case(collective: str, dtype: str, ranks: int, size: int) -> Case:
     width = 2 if dtype == "bfloat16" else 4
-    rooted = collective == "broadcast"
-    return Case(collective, dtype, "none" if rooted else "sum", size // width, ranks, 0 if rooted else -1)
+    row = COLLECTIVES[collective]
+    return Case(collective, dtype, "sum" if row.reduces else "none", size // width, ranks, 0 if row.rooted else -1)
 
 
 def _candidates(one: Comparison, ranks: int, size: int) -> list[Candidate]:
     """Ours and theirs, each in place and with two arrays where the collective knows both: the faster form counts."""
     case, float_case = (_case(one.collective, dtype, ranks, size) for dtype in (one.dtype, "float32"))
-    forms = (False,) if one.collective == "broadcast" else (False, True)
+    forms = (False,) if case.kind.single_buffer else (False, True)
     if one.against == "the ceiling":
         return [Candidate(case, CEILING, "", "windows"), Candidate(case, OURS, "default", "windows")]
     ours = [

@@ -146,11 +146,10 @@ class _Run(Timed):
     def _check_once(self, world: World) -> int:
         case, rank = self.candidate.case, world.rank
         poison(self.recv)
-        if case.collective == "broadcast":
-            if rank == case.root:
-                fill_input(self.recv, rank, case.dtype)
-        else:
+        if not case.kind.single_buffer:
             fill_input(self.send, rank, case.dtype)
+        elif rank == case.root:
+            fill_input(self.recv, rank, case.dtype)
         world.barrier()
         self.call()
         wrong = count_wrong(self.recv, case, rank) if self.checked else 0
@@ -183,7 +182,7 @@ def _ready(
 
 def _prepare(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run:
     case = candidate.case
-    in_place = candidate.in_place or case.collective in {"broadcast", *peer.always_in_place}
+    in_place = candidate.in_place or case.kind.single_buffer or case.collective in peer.always_in_place
     send, recv = buffers.pair(candidate, in_place)
     run = _Run(candidate, prepare(peer, case, send, recv), send, recv, peer.checked)
     run.call()  # the first call may compile, connect or refuse

@@ -141,8 +141,9 @@ def sweep_groups(
     sizes = parse_sizes(options.sizes)
     groups = []
     for collective in options.collectives:
-        in_place = options.in_place and collective in ("allreduce", "reduce")
-        ops = options.ops if COLLECTIVES[collective].reduces else options.ops[:1]
+        row = COLLECTIVES[collective]
+        in_place = options.in_place and row.reduces and not row.in_blocks
+        ops = options.ops if row.reduces else options.ops[:1]
         for dtype, op in ((dtype, op) for dtype in options.dtypes for op in ops):
             for case in sweep_cases(collective, dtype, op, sizes, ranks, options.root):
                 theirs = [Candidate(case, peer, in_place=in_place) for peer in peers]

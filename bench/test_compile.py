@@ -9,7 +9,7 @@ import pytest
 
 from pycollective import schedule
 from pycollective.schedule import Placement
-from pycollective.schedule.verify.verifier import verify
+from pycollective.schedule.verifier.verifier import verify
 
 Benchmark = Callable[..., Any]
 

@@ -2,12 +2,11 @@
 
 topologies.md with a drawing of each topology, and reference.md with the public names, the element types, operators and
 settings, both from what the code itself has, so that a new line there is all it takes; packages.md from the first
-sentences of the modules.
+sentences of the modules; the lists of architecture.md.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
 import re
@@ -16,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from architecture import fill, purpose
+
 import surface
 from pycollective import _core, settings
-from pycollective.schedule import Placement, TopologyInfo, compile, describe
-from pycollective.schedule.draw import drawing
+from pycollective.schedule import Placement, TopologyInfo, compile, describe, drawing
 
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {
@@ -128,20 +128,19 @@ def packages() -> str:
     lines = [HEADER, "# Packages", "", "What each module is for, in the first sentence of its docstring.", ""]
     for folder in sorted((ROOT / "pycollective").rglob("__init__.py")):
         place = folder.parent
-        lines += [f"## {place.relative_to(ROOT)}", "", _purpose(folder), ""]
+        lines += [f"## {place.relative_to(ROOT)}", "", purpose(folder), ""]
         modules = [file for file in sorted(place.glob("*.py")) if file != folder]
-        lines += [f"- `{file.name}`: {_purpose(file)}" for file in modules] + [""] * bool(modules)
+        lines += [f"- `{file.name}`: {purpose(file)}" for file in modules] + [""] * bool(modules)
     lines += ["## csrc", "", "The folders of C++, of which each uses only those above it.", ""]
-    for part, purpose in CPP.items():
+    for part, holds in CPP.items():
         names = sorted({file.stem for file in (ROOT / "csrc" / part).glob("*.[ch]*")})
-        lines.append(f"- `{part}`: {purpose} ({', '.join(names)})")
+        lines.append(f"- `{part}`: {holds} ({', '.join(names)})")
     return "\n".join([*lines, ""])
 
 
-def _purpose(file: Path) -> str:
-    """The first paragraph of a module's docstring."""
-    text = ast.get_docstring(ast.parse(file.read_text())) or ""
-    return " ".join(text.split("\n\n")[0].split())
+def architecture() -> str:
+    """architecture.md, whose lists are made from the code."""
+    return fill((ROOT / "docs" / "architecture.md").read_text())
 
 
 def schemas() -> dict[str, str]:
@@ -163,6 +162,7 @@ def write(folder: Path) -> None:
     (folder / "topologies.md").write_text(topologies())
     (folder / "reference.md").write_text(reference())
     (folder / "packages.md").write_text(packages())
+    (folder / "architecture.md").write_text(architecture())
     for info in describe():
         if "allreduce" in info.collectives:
             schedule = compile(info.name, "allreduce", RANKS, placement=Placement.WINDOW)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pycollective.schedule import Placement, Schedule, Step, compile
-from pycollective.schedule.draw.drawing import step_times
+from pycollective.schedule.drawing.diagram import step_times
 
 RANKS = 8
 REDUCE, COPY, INK, FAINT = "#c2410c", "#0284c7", "#1f2937", "#e5e7eb"
@@ -28,7 +28,7 @@ CHUNKS = (
     "#0891b2",
     "#ca8a04",
     "#db2777",
-)  # as schedule/draw/drawing.py
+)  # as schedule/drawing/diagram.py
 
 Point = tuple[float, float]
 Edge = tuple[int, int, bool]

@@ -18,7 +18,7 @@ MODULES = (
     "pycollective",
     "pycollective.typing",
     "pycollective.schedule",
-    "pycollective.schedule.draw.drawing",
+    "pycollective.schedule.drawing",
     "pycollective.optim",
     "pycollective.optim.schedules",
 )

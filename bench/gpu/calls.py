@@ -7,7 +7,7 @@ from typing import Any
 from pycollective.comm import request
 from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
-from pycollective.schedule.compile.schedule import Placement, Schedule
+from pycollective.schedule.compiler.schedule import Placement, Schedule
 
 from .buffers import Buffers
 from .clock import Candidate, Clock

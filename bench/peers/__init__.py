@@ -51,6 +51,10 @@ class Peer(Protocol):
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call: ...
 
+    def scan(self, send: Array, recv: Array, op: str) -> Call: ...
+
+    def exscan(self, send: Array, recv: Array, op: str) -> Call: ...
+
     def broadcast(self, buffer: Array, root: int) -> Call: ...
 
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call: ...
@@ -68,21 +72,14 @@ class Peer(Protocol):
 
 def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
     """The peer's call for a case on these arrays (broadcast works on ``recv``)."""
-    match case.collective:
-        case "broadcast":
-            return peer.broadcast(recv, case.root)
-        case "allreduce" | "reduce_scatter":
-            method = peer.allreduce if case.collective == "allreduce" else peer.reduce_scatter
-            return method(send, recv, case.op)
-        case "reduce":
-            return peer.reduce(send, recv, case.op, case.root)
-        case "gather" | "scatter":
-            rooted = peer.gather if case.collective == "gather" else peer.scatter
-            return rooted(send, recv, case.root)
-        case "allgather" | "alltoall":
-            plain = peer.allgather if case.collective == "allgather" else peer.alltoall
-            return plain(send, recv)
-    raise ValueError(f"unknown collective {case.collective!r}")
+    row = case.kind
+    arguments: list[Any] = [recv] if row.single_buffer else [send, recv]
+    if row.reduces:
+        arguments.append(case.op)
+    if row.rooted:
+        arguments.append(case.root)
+    made: Call = getattr(peer, case.collective)(*arguments)
+    return made
 
 
 def open_peer(name: str, world: World) -> Peer:

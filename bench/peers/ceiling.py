@@ -47,4 +47,4 @@ class CeilingPeer:
     def _none(self, *_: object) -> Call:
         raise NotImplementedError("the ceiling knows allreduce only")
 
-    broadcast = reduce = reduce_scatter = allgather = gather = scatter = alltoall = _none
+    scan = exscan = broadcast = reduce = reduce_scatter = allgather = gather = scatter = alltoall = _none

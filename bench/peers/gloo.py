@@ -39,6 +39,8 @@ class GlooPeer:
         self.version = f"Gloo of PyTorch {torch.__version__}"
 
     def supports(self, case: Case) -> bool:
+        if case.kind.prefix != "none":
+            return False
         if not case.kind.reduces:
             return case.dtype in _MOVES
         return case.dtype in _REDUCES and case.op in _OPS
@@ -58,6 +60,11 @@ class GlooPeer:
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         call, tensor, operator = self._dist.all_reduce, self._tensor(recv), self._op(op)
         return lambda: call(tensor, operator)
+
+    def scan(self, send: Array, recv: Array, op: str) -> Call:
+        raise NotImplementedError("torch.distributed has no prefix reductions")
+
+    exscan = scan
 
     def broadcast(self, buffer: Array, root: int) -> Call:
         call, tensor = self._dist.broadcast, self._tensor(buffer)

@@ -59,6 +59,16 @@ class MpiPeer:
         source, target = self._input(send, recv), self._buffer(recv)
         return lambda: comm.Allreduce(source, target, operator)
 
+    def scan(self, send: Array, recv: Array, op: str) -> Call:
+        return self._prefix(self._comm.Scan, send, recv, op)
+
+    def exscan(self, send: Array, recv: Array, op: str) -> Call:
+        return self._prefix(self._comm.Exscan, send, recv, op)
+
+    def _prefix(self, call: Any, send: Array, recv: Array, op: str) -> Call:
+        source, target, operator = self._input(send, recv), self._buffer(recv), getattr(self._mpi, _OPS[op])
+        return lambda: call(source, target, operator)
+
     def broadcast(self, buffer: Array, root: int) -> Call:
         comm, both = self._comm, self._buffer(buffer)
         return lambda: comm.Bcast(both, root)

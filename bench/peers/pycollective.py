@@ -33,6 +33,19 @@ class PycollectivePeer:
             return (lambda: call(send, recv)) if topology is None else (lambda: call(send, recv, topology=topology))
         return lambda: call(send, recv, op=op, topology=topology)
 
+    def scan(self, send: Array, recv: Array, op: str) -> Call:
+        return self._reduction(self._comm.scan, send, recv, op)
+
+    def exscan(self, send: Array, recv: Array, op: str) -> Call:
+        return self._reduction(self._comm.exscan, send, recv, op)
+
+    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
+        return self._reduction(self._comm.reduce_scatter, send, recv, op)
+
+    def _reduction(self, call: Any, send: Array, recv: Array, op: str) -> Call:
+        topology = self._topology
+        return lambda: call(send, recv, op=op, topology=topology)
+
     def broadcast(self, buffer: Array, root: int) -> Call:
         call, topology = self._comm.broadcast, self._topology
         if topology is None:
@@ -42,10 +55,6 @@ class PycollectivePeer:
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
         call, topology = self._comm.reduce, self._topology
         return lambda: call(send, root, recv, op=op, topology=topology)
-
-    def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
-        call, topology = self._comm.reduce_scatter, self._topology
-        return lambda: call(send, recv, op=op, topology=topology)
 
     def allgather(self, send: Array, recv: Array) -> Call:
         call, topology = self._comm.allgather, self._topology

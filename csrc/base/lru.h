@@ -16,12 +16,11 @@ class LruCache {
 
   // The value, now the latest in use; null where there is none.  It stays until `most - 1` others were used.
   Value* find(const Key& key) {
+    if (newest_ != nullptr && newest_->first == key) return &newest_->second.value;  // most often, and without a hash
     const auto found = entries_.find(key);
     if (found == entries_.end()) return nullptr;
-    if (&*found != newest_) {
-      unlink(*found);
-      link(*found);
-    }
+    unlink(*found);
+    link(*found);
     return &found->second.value;
   }
 

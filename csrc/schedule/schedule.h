@@ -1,4 +1,4 @@
-// A compiled schedule of one rank, as plain int32 data: what pycollective/schedule/compile/schedule.py writes
+// A compiled schedule of one rank, as plain int32 data: what pycollective/schedule/compiler/schedule.py writes
 // (Schedule.table) and the executor reads.  Trivially copyable views; nothing here allocates.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""`pycollective draw`: compiled schedules as pictures (schedule/draw/), or what these show."""
+"""`pycollective draw`: compiled schedules as pictures (schedule/drawing/), or what these show."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
 from pycollective.errors import Error, TopologyError
-from pycollective.schedule import Placement, Schedule, compile, label
-from pycollective.schedule.compile.schedule import IN, OUT, Source, Target
-from pycollective.schedule.draw import drawing
-from pycollective.schedule.draw import graph as graphs
+from pycollective.schedule import Placement, Schedule, compile, drawing, label
+from pycollective.schedule.compiler.schedule import IN, OUT, Source, Target
+from pycollective.schedule.drawing import graph as graphs
 
 DEFAULT = Path("topology.png")
 

@@ -1,4 +1,4 @@
-"""`pycollective simulate`: topologies on a network that is not there (see schedule/simulate/simulator.py)."""
+"""`pycollective simulate`: topologies on a network that is not there (see schedule/simulator/simulator.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pycollective.cli.units import format_size, format_time, parse_duration, par
 from pycollective.schedule import COLLECTIVES, Network, Simulation, describe, get, info, label, simulate
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.user_files import near_files
-from pycollective.schedule.simulate.fitting import Fit, Measurement, fit
+from pycollective.schedule.simulator.fitting import Fit, Measurement, fit
 
 Case = tuple[Any, str, int]
 """(topology, collective, ranks)."""

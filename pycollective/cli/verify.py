@@ -17,7 +17,7 @@ from pycollective.cli.commands import refusing
 from pycollective.errors import ProgramError, VerificationError
 from pycollective.schedule import COLLECTIVES, Report, info, label, verify_topology
 from pycollective.schedule.language import registry
-from pycollective.schedule.verify.verifier import supported_sizes
+from pycollective.schedule.verifier.verifier import supported_sizes
 
 _NAMED_LINE = re.compile(r"(.+?:\d+): ")
 
@@ -171,7 +171,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
     """Steps of the rank that has most, over ranks."""
     from matplotlib.figure import Figure
 
-    from pycollective.schedule.draw.colours import chunk_colour
+    from pycollective.schedule.drawing.colours import chunk_colour
 
     figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     axes = figure.subplots()

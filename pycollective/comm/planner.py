@@ -15,7 +15,7 @@ from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 if TYPE_CHECKING:  # the compiler is loaded by the first call, not by init()
-    from pycollective.schedule.compile.schedule import Placement, Schedule
+    from pycollective.schedule.compiler.schedule import Placement, Schedule
 
 DEFAULT_TOPOLOGY = "direct"
 """Within a host: reduces in rank order and moves the fewest bytes."""
@@ -107,8 +107,8 @@ def schedule_for(
 def _schedule_for(
     topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
-    from pycollective.schedule.compile.compiler import compile as compile_schedule
-    from pycollective.schedule.verify.verifier import verify
+    from pycollective.schedule.compiler.compiler import compile as compile_schedule
+    from pycollective.schedule.verifier.verifier import verify
 
     schedule = compile_schedule(topology, collective, size, root, placement, small)
     if not _is_ours(topology):
@@ -179,8 +179,8 @@ class Planner:
     ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
         """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
         its code, operator's name)."""
-        from pycollective.schedule.compile.p2p import compile_send
-        from pycollective.schedule.compile.schedule import Placement
+        from pycollective.schedule.compiler.p2p import compile_send
+        from pycollective.schedule.compiler.schedule import Placement
         from pycollective.schedule.language import registry
 
         if collective == "send":

@@ -1,8 +1,8 @@
 """Programs, the compiler that makes schedules of them, the verifier that proves schedules right, and the simulator."""
 
 from pycollective.schedule.collectives import COLLECTIVES, Collective
-from pycollective.schedule.compile.compiler import compile, compile_program, trace
-from pycollective.schedule.compile.schedule import (
+from pycollective.schedule.compiler.compiler import compile, compile_program, trace
+from pycollective.schedule.compiler.schedule import (
     IN,
     OUT,
     Placement,
@@ -13,7 +13,7 @@ from pycollective.schedule.compile.schedule import (
     Target,
     Wait,
 )
-from pycollective.schedule.draw import display as display  # it registers how notebooks show what is below
+from pycollective.schedule.drawing import display as display  # it registers how notebooks show what is below
 from pycollective.schedule.language.program import Program
 from pycollective.schedule.language.rank_counts import multiple_of
 from pycollective.schedule.language.registry import (
@@ -28,10 +28,10 @@ from pycollective.schedule.language.registry import (
     names,
     topology,
 )
-from pycollective.schedule.simulate.network import Network
-from pycollective.schedule.simulate.simulator import Simulation, simulate
-from pycollective.schedule.simulate.timing import TimedStep
-from pycollective.schedule.verify.verifier import Report, verify, verify_topology
+from pycollective.schedule.simulator.network import Network
+from pycollective.schedule.simulator.simulator import Simulation, simulate
+from pycollective.schedule.simulator.timing import TimedStep
+from pycollective.schedule.verifier.verifier import Report, verify, verify_topology
 
 __all__ = [
     "COLLECTIVES",

@@ -26,6 +26,8 @@ def perform(case: Case, send: list[np.ndarray], rank: int) -> np.ndarray:
     match case.collective:
         case "allreduce" | "reduce":
             out = np.sum([array.astype(np.float64) for array in send], 0)
+        case "scan" | "exscan":
+            out = np.sum([array.astype(np.float64) for array in send[: rank + (case.collective == "scan")]], 0)
         case "reduce_scatter":
             out = np.sum([piece[rank].astype(np.float64) for piece in pieces], 0)
         case "broadcast":
@@ -45,7 +47,7 @@ def test_right_results_pass_and_wrong_elements_are_counted(collective: str, dtyp
     case = Case(collective, dtype, "sum", COUNT, RANKS, 1)
     send = inputs(case, dtype)
     for rank in range(RANKS):
-        if collective in ("reduce", "gather") and rank != case.root:
+        if not (case.kind.has_output(rank, case.root) and case.kind.has_result(rank)):
             continue
         out = perform(case, send, rank)
         assert count_wrong(out, case, rank) == 0

@@ -15,7 +15,7 @@ import numpy as np
 from pycollective import _core
 from pycollective.comm.planner import schedule_for
 from pycollective.engine.operation import Item
-from pycollective.schedule.compile.schedule import Placement
+from pycollective.schedule.compiler.schedule import Placement
 from pycollective.schedule.language import registry
 
 INTEGERS = (

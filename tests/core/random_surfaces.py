@@ -76,7 +76,7 @@ def communicators(pick: Inputs) -> Iterator[list[Target]]:
 @contextmanager
 def schedules(pick: Inputs) -> Iterator[list[Target]]:
     from pycollective import schedule
-    from pycollective.schedule.draw import drawing
+    from pycollective.schedule import drawing
 
     compiled = schedule.compile("ring", "allreduce", 3)
     program = schedule.Program("allreduce", 3)

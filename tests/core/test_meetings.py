@@ -11,7 +11,7 @@ import itertools
 import pytest
 
 from pycollective.schedule import COLLECTIVES, Placement, Schedule, compile, describe, get
-from pycollective.schedule.compile.p2p import compile_send
+from pycollective.schedule.compiler.p2p import compile_send
 
 
 def waited_for(schedule: Schedule) -> list[set[int]]:

@@ -276,7 +276,7 @@ def test_dlpack_shapes_that_no_array_has_are_refused() -> None:
 def test_a_schedule_that_does_not_fit_the_call_is_refused() -> None:
     """What a planner answers is checked against the call: else the executor would go by it through any memory."""
     from pycollective.comm.planner import Planner, schedule_for
-    from pycollective.schedule.compile.schedule import Placement
+    from pycollective.schedule.compiler.schedule import Placement
     from pycollective.schedule.language import registry
 
     direct = registry.get("direct")

@@ -18,7 +18,7 @@ import pycollective
 from pycollective import Communicator
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, compile_program, topology, verify
-from pycollective.schedule.verify import verifier
+from pycollective.schedule.verifier import verifier
 
 BASE = 1 << 12  # more than the contributions that the longest program can pile up
 COUNT = 5000  # elements: above what is always staged

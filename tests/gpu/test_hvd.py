@@ -20,6 +20,7 @@ from pycollective.comm.arguments import arrays as host_arrays  # noqa: E402
 from pycollective.comm.cuda import arrays  # noqa: E402
 from pycollective.comm.cuda.runtime import load  # noqa: E402
 from pycollective.engine.device import EngineStream  # noqa: E402
+from pycollective.hvd.basics import engine_of  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("cuda")]
 
@@ -123,8 +124,8 @@ def _train(hvd: Any, on_gpu: bool) -> bytes:
         model = small(torch.float32)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         found.append(together(hvd, adam, model=model, set_to_none=set_to_none).cpu())
-    if on_gpu and hvd.basics.engine_of(hvd.global_process_set).settings.fusion_threshold > 0:
-        stream = hvd.basics.engine_of(hvd.global_process_set)._stream
+    if on_gpu and engine_of(hvd.global_process_set).settings.fusion_threshold > 0:
+        stream = engine_of(hvd.global_process_set)._stream
         assert stream is not None and stream._buffer is not None, "nothing went through the GPU's fusion buffer"
         assert max(spans) > 1, "nothing was reduced in windows, or no neighbours together"
     return b"".join(weights.numpy().tobytes() for weights in found)

@@ -32,8 +32,8 @@ def wait(text):
 _STAGES = """
 rail.SMALL_BYTES, rail.TILE_BYTES = 64, 4096
 stages = []
-whole = rail._Lanes.allreduce
-rail._Lanes.allreduce = lambda self, request: stages.append(request) or whole(self, request)
+whole = rail._TiledAllreduce.allreduce
+rail._TiledAllreduce.allreduce = lambda self, request: stages.append(request) or whole(self, request)
 for count in (1000, 512, 5000, 1537):  # one tile, exactly one, several, and a rest
     x = np.arange(count, dtype="f8") + me
     total = sum(ranks(np.arange(count, dtype="f8")))

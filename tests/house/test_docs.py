@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import architecture
 import jsonschema
 import pytest
 
@@ -14,7 +15,7 @@ from pycollective import schedule
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["topologies", "reference", "packages"])
+@pytest.mark.parametrize("name", ["topologies", "reference", "packages", "architecture"])
 def test_generated_page_is_up_to_date(name: str) -> None:
     page = DOCS / f"{name}.md"
     assert page.read_text() == getattr(docs, name)(), f"run `make docs` and commit docs/{name}.md"
@@ -25,6 +26,21 @@ def test_every_module_and_folder_is_on_the_map() -> None:
     assert rows and all(row.split(": ", 1)[1] for row in rows), "a module without a docstring"
     folders = {str(file.parent.relative_to(docs.ROOT / "csrc")) for file in (docs.ROOT / "csrc").rglob("*.cpp")}
     assert folders <= set(docs.CPP)
+
+
+def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = architecture.CALL[0]
+    for wrong, reason in (
+        ((first, first), "returns to a file"),
+        ((first._replace(function="allreduced"),), "has no function allreduced"),
+    ):
+        monkeypatch.setattr(architecture, "CALL", wrong)
+        with pytest.raises(ValueError, match=reason):
+            architecture.lists()
+    monkeypatch.undo()
+    monkeypatch.setitem(architecture.EXTENSIONS, "a wheel", "`pycollective/wheels/`")
+    with pytest.raises(ValueError, match="there is no pycollective/wheels/"):
+        architecture.lists()
 
 
 def test_the_schemas_are_those_of_what_is_written() -> None:

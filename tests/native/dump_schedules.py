@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pycollective.schedule import COLLECTIVES, Placement, Schedule, compile, describe, get
-from pycollective.schedule.compile.p2p import compile_send
+from pycollective.schedule.compiler.p2p import compile_send
 
 SIZES = (2, 3, 5)
 BITS = {

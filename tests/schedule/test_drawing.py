@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pycollective.schedule import Placement, compile, names
-from pycollective.schedule.draw import graph
-from pycollective.schedule.draw.colours import chunk_colour
-from pycollective.schedule.draw.drawing import Arrow, arrows, draw, figure, step_times
+from pycollective.schedule.drawing import graph
+from pycollective.schedule.drawing.colours import chunk_colour
+from pycollective.schedule.drawing.diagram import Arrow, arrows, draw, figure, step_times
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

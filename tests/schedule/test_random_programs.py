@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, Schedule, compile_program
-from pycollective.schedule.compile.schedule import describe_step
-from pycollective.schedule.verify.interleaving import check_interleavings
-from pycollective.schedule.verify.verifier import check_structure
+from pycollective.schedule.compiler.schedule import describe_step
+from pycollective.schedule.verifier.interleaving import check_interleavings
+from pycollective.schedule.verifier.verifier import check_structure
 
 from .interpreter import Interpreter, Stuck, inputs_for, run_program
 from .random_programs import programs

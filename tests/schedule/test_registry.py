@@ -27,7 +27,7 @@ from pycollective.schedule import (
     verify_topology,
 )
 from pycollective.schedule.language import registry
-from pycollective.schedule.verify.verifier import supported_sizes
+from pycollective.schedule.verifier.verifier import supported_sizes
 from pycollective.topologies.ring import Ring
 from pycollective.topologies.wheel import Wheel
 

@@ -24,10 +24,10 @@ from pycollective.schedule import (
     simulate,
     topology,
 )
-from pycollective.schedule.simulate.executions import Executions
-from pycollective.schedule.simulate.fitting import Measurement, fit
-from pycollective.schedule.simulate.messages import FIRST, LAST, messages_of
-from pycollective.schedule.simulate.simulator import chunk_sizes
+from pycollective.schedule.simulator.executions import Executions
+from pycollective.schedule.simulator.fitting import Measurement, fit
+from pycollective.schedule.simulator.messages import FIRST, LAST, messages_of
+from pycollective.schedule.simulator.simulator import chunk_sizes
 
 from .random_programs import programs
 
@@ -184,7 +184,7 @@ def test_order_of_independent_statements_does_not_matter(
     name: str, collective: str, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks are independent of each other: written last chunk first, all is the same."""
-    from pycollective.schedule.simulate import simulator
+    from pycollective.schedule.simulator import simulator
 
     n = 7
     network = replace(NETWORK, ranks_per_node=3, node_latency=1e-6)

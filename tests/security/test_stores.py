@@ -138,7 +138,7 @@ try:
 except PermissionError:
     pass
 import torch, torch.distributed as dist, pycollective.torch
-from pycollective.comm import segments
+from pycollective.comm.host import segments
 dist.init_process_group("pycollective")
 me = dist.get_rank()
 x = torch.tensor([me + 1.0])

@@ -130,7 +130,7 @@ class _PlanMaker:
         }  # fmt: skip
 
     def _schedule(self, s: Signature, placement: int) -> Any:
-        from pycollective.schedule.compile.schedule import Placement
+        from pycollective.schedule.compiler.schedule import Placement
 
         instance, small = choose(s.collective, s.topology, s.nbytes)
         rooted = s.root if s.row.rooted else None

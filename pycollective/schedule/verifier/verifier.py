@@ -13,13 +13,13 @@ from typing import Any
 from pycollective import checks
 from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule.collectives import COLLECTIVES, collective_named
-from pycollective.schedule.compile.compiler import compile
-from pycollective.schedule.compile.schedule import IN, OUT, Placement, Schedule, Wait, describe_step
+from pycollective.schedule.compiler.compiler import compile
+from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Schedule, Wait, describe_step
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.program import MOST_RANKS
 from pycollective.schedule.language.registry import Order
-from pycollective.schedule.verify.contributions import ProvenOrder, check_contributions
-from pycollective.schedule.verify.interleaving import check_interleavings
+from pycollective.schedule.verifier.contributions import ProvenOrder, check_contributions
+from pycollective.schedule.verifier.interleaving import check_interleavings
 
 _STRENGTH: dict[str, int] = {"none": 0, "chunk": 1, "fixed": 2, "rank": 3}
 

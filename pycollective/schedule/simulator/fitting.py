@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from pycollective.schedule.simulate.network import Network
-from pycollective.schedule.simulate.simulator import simulate
+from pycollective.schedule.simulator.network import Network
+from pycollective.schedule.simulator.simulator import simulate
 
 _ROUNDS = 30
 _STEP = 1e-4

@@ -13,8 +13,8 @@ Dependencies come from physical memory: read after write, write after read and w
 from __future__ import annotations
 
 from pycollective.schedule.collectives import COLLECTIVES
-from pycollective.schedule.compile.schedule import IN, OUT, Placement, Source, Target
-from pycollective.schedule.compile.values import Value, ValueGraph
+from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Source, Target
+from pycollective.schedule.compiler.values import Value, ValueGraph
 from pycollective.schedule.language.program import Program
 
 Location = tuple[int, int, int]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pycollective.schedule.simulate.executions import Executions
-from pycollective.schedule.simulate.messages import BETWEEN, COMBINE, CONTINUES, FIRST, LAST, Messages
-from pycollective.schedule.simulate.network import Network
+from pycollective.schedule.simulator.executions import Executions
+from pycollective.schedule.simulator.messages import BETWEEN, COMBINE, CONTINUES, FIRST, LAST, Messages
+from pycollective.schedule.simulator.network import Network
 
 
 @dataclass(frozen=True, slots=True)

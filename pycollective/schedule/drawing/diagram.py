@@ -12,8 +12,8 @@ from os import PathLike
 from typing import Any
 
 from pycollective import checks
-from pycollective.schedule.compile.schedule import Schedule, Step
-from pycollective.schedule.draw.colours import chunk_colour
+from pycollective.schedule.compiler.schedule import Schedule, Step
+from pycollective.schedule.drawing.colours import chunk_colour
 
 __all__ = ["draw", "figure"]
 

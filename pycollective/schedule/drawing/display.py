@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pycollective import notebook
 from pycollective.errors import Error
-from pycollective.schedule.compile.compiler import compile
-from pycollective.schedule.compile.schedule import Placement, Schedule, describe_step
-from pycollective.schedule.draw import drawing
+from pycollective.schedule.compiler.compiler import compile
+from pycollective.schedule.compiler.schedule import Placement, Schedule, describe_step
+from pycollective.schedule.drawing import diagram
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.program import Program
-from pycollective.schedule.simulate.simulator import Simulation
+from pycollective.schedule.simulator.simulator import Simulation
 
 RANKS = 8
 """Of the picture of a topology."""
@@ -28,7 +28,7 @@ def can_draw(schedule: Schedule) -> bool:
 @notebook.picture.register
 def schedule_picture(schedule: Schedule) -> str | None:
     """The diagram as SVG; None where it cannot be drawn."""
-    return notebook.svg(drawing.figure(schedule)) if can_draw(schedule) else None
+    return notebook.svg(diagram.figure(schedule)) if can_draw(schedule) else None
 
 
 @notebook.html.register

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pycollective.errors import VerificationError
-from pycollective.schedule.compile.schedule import IN, OUT, Schedule, Wait, describe_step, place_name
+from pycollective.schedule.compiler.schedule import IN, OUT, Schedule, Wait, describe_step, place_name
 
 CALLS = 2
 TILES = 3

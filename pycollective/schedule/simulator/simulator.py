@@ -13,12 +13,12 @@ from typing import Any
 
 from pycollective import checks, notebook
 from pycollective.schedule.collectives import COLLECTIVES, collective_named
-from pycollective.schedule.compile.compiler import checked_ranks, trace
+from pycollective.schedule.compiler.compiler import checked_ranks, trace
 from pycollective.schedule.language import registry
-from pycollective.schedule.simulate.executions import Executions
-from pycollective.schedule.simulate.messages import CONTINUES, Messages, messages_of
-from pycollective.schedule.simulate.network import Network
-from pycollective.schedule.simulate.timing import Clocks, TimedStep
+from pycollective.schedule.simulator.executions import Executions
+from pycollective.schedule.simulator.messages import CONTINUES, Messages, messages_of
+from pycollective.schedule.simulator.network import Network
+from pycollective.schedule.simulator.timing import Clocks, TimedStep
 
 LIMIT = 1 << 23
 """Places that a program may read and write altogether: about a gigabyte of memory and a minute."""

@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
-from pycollective.schedule.compile.schedule import IN, OUT, Placement, Schedule, Step, describe_step, place_name
+from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Schedule, Step, describe_step, place_name
 
 ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
 

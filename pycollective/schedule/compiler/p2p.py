@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from pycollective.schedule.compile.compiler import compile_program
-from pycollective.schedule.compile.schedule import Schedule
+from pycollective.schedule.compiler.compiler import compile_program
+from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.language.program import Program
 
 

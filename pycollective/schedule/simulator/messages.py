@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from pycollective.schedule.simulate.executions import Executions
+    from pycollective.schedule.simulator.executions import Executions
 
     Array = np.ndarray[Any, Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 from pycollective import checks
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule.collectives import collective_named
-from pycollective.schedule.compile.lowering import lower
-from pycollective.schedule.compile.schedule import Placement, Schedule
-from pycollective.schedule.compile.values import build_values
-from pycollective.schedule.compile.waits import order_steps, synchronize
+from pycollective.schedule.compiler.lowering import lower
+from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.values import build_values
+from pycollective.schedule.compiler.waits import order_steps, synchronize
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.program import MOST_RANKS, Program
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pycollective.schedule.compile.lowering import LoweredStep
-from pycollective.schedule.compile.schedule import RankSchedule, Step, Wait
+from pycollective.schedule.compiler.lowering import LoweredStep
+from pycollective.schedule.compiler.schedule import RankSchedule, Step, Wait
 
 UNKNOWN = -1
 
