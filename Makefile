@@ -1,20 +1,20 @@
-# Everything here makes its own virtual environment from python3, a C++ compiler and make; CMake and Ninja come from
-# PyPI. A second run is quick: stamps in the environment record what is done. A step that fails is tried again.
+# Each target creates its own virtual environment from python3, a C++ compiler and make; CMake and Ninja come from
+# PyPI. A second run is quick: stamps in the environment record what is done. A failed step is retried.
 
 PYTHON ?= python3
 VENV   ?= .venv
-# The peer for the Gloo column. `make TORCH= test` goes without.
+# The peer for the Gloo column. `make TORCH= test` runs without it.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
-# The CPythons that `make wheels` is for, as "3.10 newest"; empty: all of this machine.
+# The CPython versions for `make wheels`, such as "3.10 newest"; empty: all on this machine.
 WHEELS ?=
-# ON, OFF, or AUTO: the GPU side where nvcc is found.
+# ON, OFF, or AUTO: GPU support if nvcc is found.
 PC_CUDA ?= AUTO
-# Processes that share the tests, a file each at a time; 0: pytest alone.
+# Number of processes that run the tests, one file at a time each; 0: pytest alone.
 JOBS   ?= 2
 
 BIN := $(VENV)/bin
-# -I: not the source tree beside us but the package as it was installed.
+# -I: use the installed package, not the source tree in this folder.
 PY  := $(BIN)/python -I
 PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -23,16 +23,16 @@ export PIP_RETRIES ?= 2
 FRAMEWORKS := $(VENV)/frameworks/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
 DOCS := $(VENV)/site/bin/python
-# What the package and its extras need, without the package itself, which is compiled meanwhile.
+# The requirements of the package and its extras, without the package itself, which is compiled meanwhile.
 NEEDS = $(PIP) install --no-build-isolation --only-deps
 WHEELS_PYTHON := $(VENV)/wheels/bin/python
 WHEEL = $(PIP) -v wheel --no-build-isolation --no-deps --wheel-dir $(VENV)
 SITE := import sysconfig; print(sysconfig.get_path('purelib'))
-# Reports what a long command does, in lines with the seconds since make has begun.
+# Reports the progress of a long command, with the seconds since make started.
 export STEP_START := $(shell date +%s)
 STEP = $(PYTHON) tools/step.py $(1)
 
-# What compiles needs the cores, what installs packages the network: they run side by side.
+# Compiling needs the cores, installing packages the network: they run in parallel.
 MAKEFLAGS += -j2
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
@@ -44,12 +44,12 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective be
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed $(VENV)/.torch ## the package with all that tests need, in .venv
+install: $(VENV)/.installed $(VENV)/.torch ## the package with all test requirements, in .venv
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
 
-test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" goes to pytest)
+test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" is passed to pytest)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
@@ -57,18 +57,18 @@ QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py 
   $(addprefix core/,test_reductions.py test_moving.py test_bits.py test_nonblocking.py test_point_to_point.py \
   test_mismatch.py) engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
 
-# Where nothing is installed it installs; what `make dev` installed it leaves as it is.
-quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most telling tests of what is installed, about a minute
+# Installs only if nothing is installed; keeps an installation by `make dev`.
+quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, about a minute
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
 	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
-wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tried in empty environments, in dist
+wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
 	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
 	  tests/core/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
-asan: $(VENV)/.installed ## native and near-native tests under the address and undefined-behavior sanitizers
+asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
 	JOBS=$(JOBS) $(PY) tools/asan.py $(ARGS)
 
 faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
@@ -76,19 +76,19 @@ faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks
 
 test-recipes: $(VENV)/.frameworks ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	@# Lightning imports mpi4py if it is there, which finds a library beside its own environment alone.
+	@# Lightning imports mpi4py if available, which finds a library only next to its own environment.
 	MPI4PY_LIBMPI=$(abspath $(VENV))/lib/libmpi.so.40 $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
-notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then notebooks' own tests
+notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
 	$(NOTEBOOK) -I tools/tour.py
 	$(NOTEBOOK) -I -m pytest tests/examples/test_notebook.py tests/examples/test_tour.py $(ARGS)
 
-dev: $(VENV)/.needed ## an editable install: edits of Python count at once, edits of C++ are compiled when it is imported
+dev: $(VENV)/.needed ## an editable install: edits of Python take effect at once, edits of C++ are compiled at the next import
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
 	  -C editable.rebuild=true -C build-dir=build/dev -C cmake.define.PC_UNITY_BUILD=OFF -C cmake.define.PC_CUDA=OFF -e .
-	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' installs the package again
+	@rm -f $(VENV)/.core $(VENV)/.wheel $(VENV)/.installed # the next 'make test' reinstalls the package
 
-bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" shows what it takes)
+bench: $(VENV)/.installed $(VENV)/.torch ## the sweep (ARGS="--help" lists the options)
 	$(BIN)/pycollective bench $(ARGS)
 	$(BIN)/pytest bench
 
@@ -101,13 +101,14 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imp
 	$(BIN)/python tools/imports.py
 	$(BIN)/python tools/includes.py
 	$(BIN)/python tools/collectives.py
+	$(BIN)/python tools/phrases.py
 	$(BIN)/python tools/nonblocking.py --check
 	$(PY) tools/make_stubs.py --check
 
 stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi, after a change of csrc/bindings
 	$(PY) tools/make_stubs.py
 
-sass: $(VENV)/.installed ## the machine code of the GPU kernels: its rules, registers and spills
+sass: $(VENV)/.installed ## checks the machine code of the GPU kernels: rules, registers and spills
 	$(PY) tools/sass.py $(ARGS)
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
@@ -115,7 +116,7 @@ docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings o
 	$(PY) tools/figures.py docs/images
 
 site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
-	@# Not --quiet: strict counts the warnings that are shown.
+	@# Not --quiet: strict counts only the warnings that are shown.
 	@PATH="$(abspath $(VENV)/site/bin):$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(DOCS) -I -m mkdocs build
 
 clean: ## build products and caches
@@ -123,7 +124,7 @@ clean: ## build products and caches
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 	rm -f $(VENV)/.installed $(VENV)/.wheel $(VENV)/.core
 
-distclean: clean ## the same, and the environment
+distclean: clean ## the same, and removes the environment
 	rm -rf $(VENV)
 
 $(VENV)/.made:
@@ -131,14 +132,14 @@ $(VENV)/.made:
 	@$(call STEP,"making the environment $(VENV)") $(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# What the build needs is in the environment itself: without pip's build isolation CMake keeps its cache.
+# The build requirements are in the environment itself: without pip's build isolation CMake keeps its cache.
 # pip 26.2 is the first with --only-deps.
 $(VENV)/.tools: $(VENV)/.made
 	@$(call STEP,"installing the build tools") $(PIP) install "pip>=26.2" "scikit-build-core>=0.10" "pybind11>=3.1,<3.2" \
 	  "setuptools-scm>=8" cmake ninja
 	@touch $@
 
-# The package without its GPU side: all that the demo needs.
+# The package without GPU support, which is enough for the demo.
 $(VENV)/.core: $(VENV)/.tools $(SOURCES)
 	@rm -rf $(VENV)/core
 	@$(call STEP,"compiling the core") $(WHEEL)/core -C cmake.define.PC_CUDA=OFF .
@@ -149,7 +150,7 @@ $(VENV)/.demo: $(VENV)/.tools pyproject.toml
 	@$(call STEP,"installing the demo's packages") $(NEEDS) ".[examples]"
 	@touch $@
 
-# In the folder that the core was compiled in: what is added is the GPU side.
+# In the build folder of the core, so that only the GPU extension is added.
 $(VENV)/.wheel: $(VENV)/.core
 	@rm -rf $(VENV)/wheel
 	@$(call STEP,"compiling the GPU side") $(WHEEL)/wheel -C cmake.define.PC_CUDA=$(PC_CUDA) .
@@ -164,12 +165,12 @@ $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.needed
 	@$(call STEP,"installing the package") $(PIP) install --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
 
-# After the others: of two pips in one environment neither knows what the other brings.
+# After the others: two concurrent pips in one environment do not know what the other installs.
 $(VENV)/.torch: | $(VENV)/.needed
 	@$(if $(TORCH),$(call STEP,"installing $(TORCH)") $(PIP) install "$(TORCH)" || { echo "Without torch: 'make TORCH= ...'" >&2; exit 1; },echo "without torch")
 	@touch $@
 
-# Environments of their own that see what is in the other one: these bring dozens of packages. torch stays as it is.
+# Separate environments that see the packages of the main one: these install dozens of packages. torch stays as it is.
 # Argument: the name of the environment.
 define INNER
 	@rm -rf $(VENV)/$(1)

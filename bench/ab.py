@@ -2,7 +2,7 @@
 
 BEFORE and AFTER are Python interpreters (``.venv/bin/python`` of two clones). Each version runs as a job of its own;
 both jobs are alive at the same time and take turns at the same case in the order A B B A, so that a machine which slows
-down slows both. Jobs are started anew several times, because where the kernel places a process's memory decides much.
+down slows both. Jobs are restarted several times, because where the kernel places a process's memory decides much.
 A ratio above 1 means that AFTER is slower. How far one version differs from itself is measured in the same way, from
 the same turns: a difference within that spread is none.
 """

@@ -1,6 +1,6 @@
 """A rank of one of the two jobs that `bench.ab` compares. Run as a script by the interpreter of the version under test.
 
-Uses the public interface alone, so that older versions run it too. Commands are JSON lines on standard input; each is
+Uses only the public interface, so that older versions can run it. Commands are JSON lines on standard input; each is
 answered by a JSON line: the seconds of every repetition, of the slowest rank.
 """
 
@@ -30,7 +30,7 @@ class Arrays:
         self._torch = kind == "torch"
 
     def pair(self, sizes: Sequence[int], seed: int) -> list[Any]:
-        """An array of each size (in float32 elements) that begins somewhere within a page, the same on all ranks."""
+        """An array of each size (in float32 elements) at an offset within a page, the same on all ranks."""
         offsets = np.random.default_rng(seed).integers(0, 4096 // 4, 2) * 4
         cut = [held[at : at + 4 * n].view(np.float32) for held, at, n in zip(self._held, offsets, sizes, strict=True)]
         if self._torch:
@@ -43,16 +43,16 @@ class Arrays:
 def make_call(
     comm: Any, collective: str, counts: Sequence[int], arrays: Arrays, seed: int
 ) -> tuple[Callable[[], Any], Any]:
-    """(something to call, the array to write before each call). `counts`: elements of the input and of the output."""
+    """(callable, array to write before each call). `counts`: elements of the input and of the output."""
     rank = comm.rank
     if collective == "barrier":
         return comm.barrier, None
     x, out = arrays.pair(counts, seed)
-    if collective == "send_recv":  # there and back, between ranks 0 and 1
+    if collective == "send_recv":  # round trip between ranks 0 and 1
         if rank > 1:
             return (lambda: None), x
 
-        def there_and_back() -> None:
+        def round_trip() -> None:
             if rank == 0:
                 comm.send(x, 1)
                 comm.recv(out, 1)
@@ -60,15 +60,15 @@ def make_call(
                 comm.recv(out, 0)
                 comm.send(x, 0)
 
-        return there_and_back, x
+        return round_trip, x
     method = getattr(comm, collective)
     return (lambda: method(x, out=out)), x
 
 
 def measure(comm: Any, call: Callable[[], Any], written: Any, repetitions: int, block: int) -> list[float]:
-    """Seconds of a call in each repetition: a block of calls that begins after all ranks have written their input.
+    """Seconds per call in each repetition: a block of calls that begins after all ranks have written their input.
 
-    One call at a time would measure how far apart the ranks leave the barrier, where a call takes less than that.
+    With single calls, short ones would measure how far apart the ranks leave the barrier.
     """
     taken = np.empty(repetitions, np.int64)
     for i in range(-1, repetitions):
@@ -80,14 +80,14 @@ def measure(comm: Any, call: Callable[[], Any], written: Any, repetitions: int, 
             call()
         if i >= 0:
             taken[i] = perf_counter_ns() - begin
-    everybody = comm.allgather(taken).reshape(comm.size, repetitions)
-    slowest: list[float] = (everybody.max(axis=0) / 1e9 / block).tolist()
+    gathered = comm.allgather(taken).reshape(comm.size, repetitions)
+    slowest: list[float] = (gathered.max(axis=0) / 1e9 / block).tolist()
     return slowest
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # libraries may print to standard output
     comm = pycollective.init()
     kinds = json.loads(sys.stdin.readline())
     held = {kind: Arrays(comm, kind, nbytes) for kind, nbytes in kinds.items()}

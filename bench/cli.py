@@ -1,4 +1,4 @@
-"""``python -m bench`` and ``pycollective bench``: the sweep on the command line."""
+"""``python -m bench`` and ``pycollective bench``: the command line of the benchmark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bench(
     op: Annotated[str, typer.Option(help="operators, separated by commas")] = "sum",
     root: Root = 0,
     peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, gloo; 'none'")] = "mpi,gloo",
-    paths: Annotated[str, typer.Option(help="where our arrays are: windows, plain")] = "windows,plain",
+    paths: Annotated[str, typer.Option(help="memory of our arrays: windows, plain")] = "windows,plain",
     in_place: Annotated[bool, typer.Option("--in-place", help="one array as input and output")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds")] = False,
     json: Json = None,
@@ -73,8 +73,8 @@ def bench(
 ) -> None:
     """Measure collectives x topologies x sizes x ranks x types, interleaved with Open MPI or MPICH and Gloo.
 
-    Without a topology: all that have the collective; 'none': the peers alone. Started by itself it starts the ranks,
-    one world for each rank count; started by mpirun, `pycollective run` or torchrun it uses the ranks that it finds.
+    Without a topology: all that implement the collective; 'none': only the peers. Started alone it starts the ranks,
+    one world for each rank count; started by mpirun, `pycollective run` or torchrun it uses the existing ranks.
     """
     from pycollective.cli import selection
 
@@ -134,7 +134,7 @@ def _expanded(words: list[str]) -> tuple[str, ...]:
 
 
 def _check_names(options: Options) -> None:
-    """Find all that is named, before any rank is started; ValueError (for a topology TopologyError) where it is not."""
+    """Check all names before any rank is started; ValueError (for a topology TopologyError) if one is unknown."""
     from .peers import PEERS
     from .peers.pycollective import find_topology, operators, unsupported
     from .world import ranks_started
@@ -147,29 +147,29 @@ def _check_names(options: Options) -> None:
     counts = (ranks_started(),) if ranks_started() else options.ranks
     for topology in options.topologies:
         if topology == "none":
-            raise ValueError("--topology none stands for the peers alone: name no other topology")
+            raise ValueError("--topology none stands for the peers only: name no other topology")
         find_topology(topology)
         if all(unsupported(topology, count) for count in counts):
             raise ValueError(unsupported(topology, counts[0]))
 
 
 class _Outputs:
-    """Where results go besides the table; Path("-") is standard output."""
+    """Destinations of results besides the table; Path("-") is standard output."""
 
     def __init__(self, json: Path | None, csv: Path | None, plot: Path | None) -> None:
         self.json, self.csv, self.plot = json, csv, plot
 
     @property
     def for_machines(self) -> bool:
-        """Standard output is not for people."""
+        """Whether standard output is machine-readable."""
         return Path("-") in (self.json, self.csv)
 
     def check(self) -> None:
-        """Nobody should measure for an hour and then have nowhere to write; OSError, ValueError or ImportError."""
+        """Report outputs that cannot be written before measuring for an hour; OSError, ValueError or ImportError."""
         from pycollective.cli.outputs import check_picture
 
         if self.json == self.csv == Path("-"):
-            raise ValueError("one of --json and --csv can have standard output")
+            raise ValueError("one of --json and --csv can use standard output")
         for path in (self.json, self.csv):
             if path is not None and path != Path("-") and not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class _Outputs:
             check_picture(folder / "x.svg" if _is_folder(self.plot) else self.plot)
 
     def write(self, result: Result, console: Console) -> None:
-        """All that was asked for."""
+        """Write all requested outputs."""
         from pycollective.cli.outputs import write_text
 
         from .plot import plot_rows
@@ -241,7 +241,7 @@ def _run(options: Options, outputs: _Outputs) -> None:
 
 
 def _wide(console: Any) -> Any:
-    """Into a pipe or file the table keeps its columns instead of folding at 80 characters."""
+    """For a pipe or file, keep the table's columns instead of folding them at 80 characters."""
     if not console.is_terminal:
         console.width = max(console.width, 140)
     return console

@@ -1,6 +1,6 @@
-"""``pycollective demo``: training on four ranks, then our topologies against the others.
+"""``pycollective demo``: training on four ranks, then our topologies against other libraries.
 
-It needs nothing but the package; what is missing of scikit-learn, matplotlib and MPI is reported and gone without.
+It needs only the package; missing scikit-learn, matplotlib or MPI is reported and worked around.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class Training:
-    """What a run of examples/digits.py said."""
+    """The output of a run of examples/digits.py."""
 
     topology: str
     accuracy: float
@@ -93,7 +93,7 @@ def _find_example() -> Path:
 
 
 def _find_missing() -> dict[str, str]:
-    """By module that is not installed: what the demo does without it, and the command that installs it."""
+    """Module that is not installed -> what the demo does without it, and the command that installs it."""
     lines = {"mpi": find_launcher().note} if find_launcher().note else {}
     without = {
         "sklearn": "scikit-learn is not installed: noisy patterns instead of digits; `pip install scikit-learn`",
@@ -103,7 +103,7 @@ def _find_missing() -> dict[str, str]:
 
 
 def _train_all(console: Console, example: Path, epochs: int, synthetic: bool) -> bool:
-    """Train with every topology; whether all are accurate and those that keep rank order agree bit for bit."""
+    """Train with every topology; whether all are accurate and those that keep rank order are bitwise identical."""
     by = "mpirun" if find_launcher().program else "pycollective run"
     data = "noisy patterns" if synthetic else "handwritten digits"
     console.print(f"\n[bold]Data-parallel SGD on {data}, {by} -np {RANKS}[/]")
@@ -163,7 +163,7 @@ def _training_table(done: list[Training], running: str | None) -> Table:
 
 
 def _sweep(console: Console, out: Path, plot: bool) -> bool:
-    """A small sweep, its table and, if asked for, its plot; whether every result was right."""
+    """A small sweep, its table and, if requested, its plot; whether every result was right."""
     console.print()
     console.print(f"[bold]allreduce of float32, {RANKS} ranks[/], ours on windows")
     options = Options(

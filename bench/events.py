@@ -1,7 +1,7 @@
-"""How rank 0 tells whoever watches: one JSON object a line, appended to a file or handed to a function.
+"""Events that rank 0 reports: one JSON object per line, appended to a file or passed to a function.
 
-A file, because it passes through any launcher unharmed, while stdout may carry anything a library likes to
-print. Kinds: ``begin`` (groups to come, libraries found), ``note`` (text), ``row`` (a
+A file, because it works with any launcher, while libraries may print anything to stdout. Kinds: ``begin``
+(number of groups, libraries found), ``note`` (text), ``row`` (a
 :class:`~.result.Row`), ``group`` (index of a finished group) and ``end``.
 """
 
@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Emit", "EventReader", "to_file", "to_nobody"]
+__all__ = ["Emit", "EventReader", "discard", "to_file"]
 
 Emit = Callable[[dict[str, Any]], None]
 
 
-def to_nobody(event: dict[str, Any]) -> None:
-    """What every rank but 0 emits to."""
+def discard(event: dict[str, Any]) -> None:
+    """The emitter of every rank but 0."""
 
 
 def to_file(path: Path) -> Emit:
-    """An emitter that appends to a file, each event at once."""
+    """An emitter that appends each event to a file immediately."""
     file = path.open("a", buffering=1)
 
     def emit(event: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ def to_file(path: Path) -> Emit:
 
 
 class EventReader:
-    """Reads the events that have been appended since the last look."""
+    """Reads the events that have been appended since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0

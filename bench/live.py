@@ -1,4 +1,4 @@
-"""The table of a session while it grows, with a progress bar."""
+"""The table of a session as it grows, with a progress bar."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .table import row_table
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether what was written can be replaced: on a terminal.
+    """Whether output can be replaced: on a terminal.
 
-    A command in a notebook's cell (`!pycollective bench`) has a terminal too, but its cursor cannot move up.
+    A command in a notebook's cell (`!pycollective bench`) also has a terminal, but its cursor cannot move up.
     """
     return console.is_terminal and "JPY_PARENT_PID" not in os.environ
 
 
 class LiveTable:
-    """Watches a session: on a terminal the newest rows and a progress bar, elsewhere nothing until the end.
+    """Watches a session: on a terminal it shows the newest rows and a progress bar, elsewhere only the final table.
 
-    The picture is redrawn only when something has arrived, which is between measurements: the ranks need
+    It is redrawn only on new events, i.e. between measurements: the ranks need
     the cores.
     """
 
@@ -78,7 +78,7 @@ class LiveTable:
         self._live.update(Group(*shown, self._progress), refresh=True)
 
     def summary(self) -> str:
-        """One line: how much was measured and whether all of it was right."""
+        """One line: number of measurements and whether all of them were right."""
         checked = [row.wrong for row in self._rows if row.wrong is not None]
         sizes = [row.size for row in self._rows]
         span = f", {format_size(min(sizes))} to {format_size(max(sizes))}" if sizes else ""

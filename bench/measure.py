@@ -1,10 +1,9 @@
-"""Interleaved measurement: rounds in which every candidate runs once, in rotated order, in the same
-processes.
+"""Interleaved measurement: rounds in which every candidate runs once, in rotated order, in the same processes.
+
 
 A candidate's turn is a block of repetitions, long enough for the timer, that begins after a barrier.
-Candidates share their buffers, so all touch the same memory.  What a machine does to one round (another
-process, a slower clock) it does to all candidates of that round, which is why comparisons pair the times of
-a round.
+Candidates share their buffers, so all use the same memory.  Disturbances of a round (another process, a slower
+clock) affect all candidates of that round, which is why comparisons pair the times of a round.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """A candidate that failed, or whose library does not have this case."""
+    """A candidate that failed, or whose library does not support this case."""
 
     candidate: Candidate
     reason: str
@@ -61,7 +60,7 @@ class Buffers:
         self._held: dict[tuple[str, str], Array] = {}
 
     def pair(self, candidate: Candidate, in_place: bool) -> tuple[Array, Array]:
-        """Flat (send, recv) arrays of the case; one array twice where the candidate works in place."""
+        """Flat (send, recv) arrays of the case; the same array twice if the candidate works in place."""
         case = candidate.case
         kind = numpy_dtype(case.dtype)
         recv = self._get(candidate.path, "recv", case.recv_count * kind.itemsize).view(kind)
@@ -77,7 +76,7 @@ class Buffers:
             if nbytes * self._world.size > 0.8 * min(self._world.share(_free_memory())):
                 raise OutOfMemory(f"no memory for {self._world.size} buffers of {nbytes / 2**20:.0f} MiB")
             held = self._allocate[path](nbytes)
-            held[:] = 0  # every page exists before anything is timed
+            held[:] = 0  # touch every page before timing
             self._held[path, role] = held
         return held[:nbytes]
 
@@ -100,7 +99,7 @@ def measure(
 ) -> list[Measured | NotMeasured]:
     """Measure a group of candidates against each other; collective, the same list on every rank.
 
-    ``peers[library, topology]`` are the libraries at hand.
+    ``peers[library, topology]`` are the available libraries.
     """
     runs = [_ready(world, candidate, peers, buffers) for candidate in group]
     ready = [run for run in runs if isinstance(run, _Run)]
@@ -115,7 +114,7 @@ def measure(
 
 
 class Timed:
-    """Something that takes turns with others: a call without arguments, collective."""
+    """A contender that takes turns with others: a call without arguments, collective."""
 
     def __init__(self, call: Call) -> None:
         self.call, self.repetitions = call, 1
@@ -139,7 +138,7 @@ class _Run(Timed):
         self.seconds: list[float] = []
 
     def check(self, world: World, calls: int) -> None:
-        """Count the wrong elements of so many calls, each on fresh inputs and a poisoned output."""
+        """Count the wrong elements of this many calls, each on fresh inputs and a poisoned output."""
         for _ in range(calls):
             self.wrong = (self.wrong or 0) + self._check_once(world)
 
@@ -154,7 +153,7 @@ class _Run(Timed):
         self.call()
         wrong = count_wrong(self.recv, case, rank) if self.checked else 0
         if self.send is self.recv:
-            self.recv[:] = 0  # or repeated sums in place would overflow
+            self.recv[:] = 0  # otherwise repeated sums in place would overflow
         return sum(world.share(wrong))
 
     def measured(self) -> Measured:
@@ -164,7 +163,7 @@ class _Run(Timed):
 def _ready(
     world: World, candidate: Candidate, peers: dict[tuple[str, str], Peer], buffers: Buffers
 ) -> _Run | NotMeasured:
-    """The candidate ready to run or, where that failed on any rank, the same :class:`NotMeasured` on all."""
+    """The candidate ready to run or, if that failed on any rank, the same :class:`NotMeasured` on all."""
     run: _Run | None = None
     problem = ""
     peer = peers[candidate.library, candidate.topology]
@@ -172,7 +171,7 @@ def _ready(
         return NotMeasured(candidate, f"{peer.name} does not have it", supported=False)
     try:
         run = _prepare(candidate, peer, buffers)
-    except Exception as error:  # whatever it is, the other candidates go on
+    except Exception as error:  # any error: the other candidates continue
         problem = str(error) or type(error).__name__
     problems: list[str] = [text for text in world.share(problem) if text]
     if run is None or problems:
@@ -208,7 +207,7 @@ def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[lis
 
 
 def _prepare_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> int:
-    """Set the repetitions of a block; how many rounds the budget allows."""
+    """Set the repetitions of a block; returns the number of rounds within the budget."""
     if budget.calls is not None:
         for run in runs:
             run.repetitions = budget.calls
@@ -220,7 +219,7 @@ def _prepare_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> int:
 
 
 def _calibrate(world: World, run: Timed, block_s: float) -> float:
-    """Set the repetitions that fill a block; the block's seconds.  Warms the call up on the way."""
+    """Set the repetitions that fill a block; returns the block's seconds.  Also warms the call up."""
     while True:
         seconds = _block_everywhere(world, run)
         if seconds < 10 * block_s:
@@ -231,13 +230,13 @@ def _calibrate(world: World, run: Timed, block_s: float) -> float:
             break
         run.repetitions = int(run.repetitions * min(10.0, max(2.0, block_s / max(seconds, 1e-7))))
     call_s = seconds / run.repetitions
-    # three at least where that is not much more, so that who leaves the barrier last hardly matters
+    # three at least where that is not much more, so that skew after the barrier hardly matters
     run.repetitions = max(round(block_s / call_s), 3 if call_s < block_s else 1)
     return call_s * run.repetitions
 
 
 def _stalled(world: World, run: Timed, seconds: float, block_s: float) -> bool:
-    """Whether a block took its time because a rank waited for its core: twice the calls then take hardly longer."""
+    """Whether a block was delayed because a rank waited for its core: then doubling the calls hardly takes longer."""
     if seconds > 5 * block_s:
         return False
     run.repetitions *= 2

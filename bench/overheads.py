@@ -1,4 +1,4 @@
-"""Times that no peer is needed for: compiling, a call's overhead, importing, and starting up.  All in seconds."""
+"""Times without a peer: compiling, a call's overhead, importing, and starting up.  All in seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INIT = "import numpy; import pycollective; pycollective.init().barrier()"
 
 
 def compile_time(ranks: int = 8) -> float:
-    """The slowest allreduce or broadcast of any topology, compiled anew in every placement; best of three."""
+    """The slowest allreduce or broadcast of any topology, compiled without caches in every placement; best of three."""
     schedule: Any = importlib.import_module("pycollective.schedule")
     slowest = 0.0
     for row in schedule.describe():
@@ -56,7 +56,7 @@ def _timed(function: Callable[[], object]) -> float:
 
 
 def call_overhead() -> float:
-    """An allreduce of one element on a communicator of one rank: nothing but the way in and out."""
+    """An allreduce of one element on a communicator of one rank: the pure overhead."""
     return float(_python(_CALL))
 
 
@@ -66,9 +66,9 @@ def import_time(repeats: int = 9) -> float:
 
 
 def init_time(ranks: int = 4, repeats: int = 7) -> float:
-    """What import, ``init()`` and a barrier add to an mpirun whose ranks do the same with mpi4py alone.
+    """The time that import, ``init()`` and a barrier add to an mpirun whose ranks do the same with mpi4py only.
 
-    Both import NumPy, as everybody's program does.  Paired differences of the whole commands, start to end.
+    Both import NumPy, as all programs do.  Paired differences of the full commands, start to end.
     Raises RuntimeError without mpirun.
     """
     if not find_launcher().program:

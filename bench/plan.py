@@ -1,6 +1,6 @@
-"""What a run will measure, as plain data that travels from the command line to the ranks.
+"""What a run will measure, as plain data that is sent from the command line to the ranks.
 
-A *candidate* is one library (with us: one topology and one kind of memory) on one case.  A *group* is a
+A *candidate* is one library (for ours: one topology and one kind of memory) on one case.  A *group* is a
 list of candidates that are measured against each other, interleaved; a *plan* is a list of groups.
 """
 
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 OURS = "pycollective"
-NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}  # as people write them
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}  # display names
 PATHS = ("windows", "plain")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """``topology`` is ours alone ("" elsewhere; "default" leaves the choice to the library).
+    """``topology`` is for our library only ("" elsewhere; "default" leaves the choice to the library).
 
-    ``path`` is where the arrays live: "windows" (``comm.empty``) or "plain" (any NumPy array).
-    ``in_place`` asks for one array as input and output; libraries that know only that get it in any case.
+    ``path`` is the memory of the arrays: "windows" (``comm.empty``) or "plain" (any NumPy array).
+    ``in_place`` requests one array as input and output; libraries that support only that always get it.
     """
 
     case: Case
@@ -49,9 +49,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure: seconds of a block of repetitions, rounds, and seconds of a group at most.
+    """How long to measure: seconds per block of repetitions, rounds, and maximum seconds per group.
 
-    As in nccl-tests, where they are given: ``calls`` are timed one after the other, in one round, after ``warmup``
+    As in nccl-tests, if given: ``calls`` are timed one after the other, in one round, after ``warmup``
     others, and ``checks`` calls are checked; 0 checks none.
     """
 
@@ -65,7 +65,7 @@ class Budget:
 
     @staticmethod
     def quick() -> Budget:
-        """Enough to see that things work and roughly where they stand."""
+        """Enough to see that everything works, with rough figures."""
         return Budget(block_s=0.003, rounds=7, least_rounds=3, group_s=0.4)
 
 
@@ -74,7 +74,7 @@ class Options:
     """A sweep as the command line describes it (``python -m bench --help`` explains each)."""
 
     collectives: tuple[str, ...] = ("allreduce",)
-    topologies: tuple[str, ...] = ()  # nothing: all that have the collective; ("none",): the peers alone
+    topologies: tuple[str, ...] = ()  # empty: all that have the collective; ("none",): only the peers
     sizes: str = "4:256M:x4"
     ranks: tuple[int, ...] = (2, 4, 8)
     dtypes: tuple[str, ...] = ("float32",)
@@ -86,7 +86,7 @@ class Options:
     budget: Budget = field(default_factory=Budget)
 
     def check(self) -> None:
-        """ValueError for what no rank should have to find out."""
+        """ValueError for options that are invalid on all ranks."""
         for what in ("collectives", "dtypes", "ops"):
             if not getattr(self, what):
                 raise ValueError(f"no {what} are given")
@@ -97,7 +97,7 @@ class Options:
         if not self.ranks or min(self.ranks) < 1:
             raise ValueError("every rank count must be at least 1")
         if not 0 <= self.root < min(self.ranks):
-            raise ValueError(f"root {self.root} is no rank of {min(self.ranks)}")
+            raise ValueError(f"root {self.root} is not a rank of {min(self.ranks)}")
         sizes = parse_sizes(self.sizes)
         for dtype in self.dtypes:
             sweep_cases("allreduce", dtype, "sum", sizes, 1)
@@ -136,7 +136,7 @@ def sweep_groups(
 ) -> list[tuple[Candidate, ...]]:
     """One group for each collective, type, operator and size: the peers, then our topologies on each path.
 
-    ``topologies[collective]`` are the names that have it.
+    ``topologies[collective]`` are the names that implement it.
     """
     sizes = parse_sizes(options.sizes)
     groups = []
@@ -157,11 +157,11 @@ def sweep_groups(
 
 
 def short_name(topology: str) -> str:
-    """``NAME`` of ``FILE:NAME``: where somebody keeps their files is nobody's business."""
+    """``NAME`` of ``FILE:NAME``, without the user's path."""
     return topology.rsplit(":", 1)[-1]
 
 
 def short_options(options: Options) -> dict[str, Any]:
-    """The options as they go into a result: plain data, without paths."""
+    """The options as stored in a result: plain data, without paths."""
     data = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
     return {**data, "topologies": [short_name(topology) for topology in options.topologies]}

@@ -1,4 +1,4 @@
-"""A figure for each collective, type and operator: time and busbw over size, one column a rank count."""
+"""A figure for each collective, type and operator: time and busbw over size, one column per rank count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_rows"]
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; grey for the others' libraries
+# Okabe and Ito's palette, suitable for colour-blind readers; grey for other libraries
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#5B3A8C")
 _THEIRS = {
     "openmpi": ("#222222", "s"),
@@ -40,9 +40,9 @@ Line = tuple[str, str, str]  # library, topology, path
 
 
 def plot_rows(rows: Sequence[Row], where: Path, suffix: str = "svg") -> list[Path]:
-    """Draw all rows; the files written, one for each (collective, type, op).
+    """Draw all rows; returns the files written, one for each (collective, type, op).
 
-    ``where`` is a folder, or the file of the only picture; of several it is the stem.
+    ``where`` is a folder, or the file of a single picture; with several it is the stem.
     """
     import matplotlib
 
@@ -88,7 +88,7 @@ def _figure(rows: Sequence[Row], title: str, path: Path) -> None:
             _scale(axis, [row.size for row in rows])
         axes[1][column].set_xlabel("size")
     top = max(row.busbw for row in rows)
-    if top > 0:  # small messages have no bandwidth worth the room
+    if top > 0:  # the bandwidth of small messages is too low to show
         axes[1][0].set_ylim(max(top / 2e4, min(row.busbw for row in rows if row.busbw > 0) / 2), top * 2)
     axes[0][0].set_ylabel("time (us), less is better")
     axes[1][0].set_ylabel("busbw (GB/s), more is better")

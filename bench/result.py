@@ -1,7 +1,7 @@
-"""What a run leaves behind: rows with the columns of nccl-tests, and where, when and with what they were
-measured.
+"""The result of a run: rows with the columns of nccl-tests, and their provenance.
 
-The structs below define the JSON: its writer, its reader, which refuses whatever departs from them, and its published
+
+The structs below define the JSON: its writer, its reader, which rejects any deviation, and its published
 schema, docs/schemas/bench.json (see :func:`json_schema`).
 """
 
@@ -52,20 +52,20 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     collective: str
     library: str
-    topology: Annotated[str, _about("empty where the library chooses by itself")]
-    path: Annotated[str, _about("where the arrays are: windows or plain")]
+    topology: Annotated[str, _about("empty if the library chooses")]
+    path: Annotated[str, _about("memory of the arrays: windows or plain")]
     ranks: int
     size: Annotated[int, _about("bytes of the larger buffer")]
     count: Annotated[int, _about("elements")]
     type: str
-    op: Annotated[str, _about("none where nothing is reduced")]
-    root: Annotated[int, _about("-1 where there is none")]
+    op: Annotated[str, _about("none without a reduction")]
+    root: Annotated[int, _about("-1 if there is none")]
     in_place: bool
     time_us: float
     algbw: Annotated[float, _about("GB/s, 1e9 bytes")]
     busbw: Annotated[float, _about("GB/s")]
     wrong: Annotated[
-        int | None, _about("wrong elements on all ranks, over the checked calls; null where none was checked")
+        int | None, _about("wrong elements on all ranks, over the checked calls; null if none was checked")
     ]
     group: Annotated[int, _about("rows of one group and rank count were measured interleaved")]
     repetitions: Annotated[int, _about("calls of one round")]
@@ -73,31 +73,31 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the numbers come from."""
+    """The origin of the numbers."""
 
     date: Annotated[str, _about("UTC, ISO 8601")]
-    commit: Annotated[str, _about("empty outside a git checkout; ends in + where files were changed")]
+    commit: Annotated[str, _about("empty outside a git checkout; ends in + if files were changed")]
     cpu: str
-    cores: Annotated[int, _about("those that the process may use")]
+    cores: Annotated[int, _about("available to the process")]
     system: str
     python: str
     numpy: str
     pycollective: str
-    libraries: Annotated[dict[str, str], _about("version by name, as the peers report themselves")]
+    libraries: Annotated[dict[str, str], _about("version by name, as reported by the peers")]
     yield_when_idle: Annotated[
         dict[str, str],
         _about("by rank count, Open MPI's mpi_yield_when_idle: 1, 0 or default; - without Open MPI"),
     ]
     launcher: str
-    load: Annotated[float, _about("load average over the minute before the run: work that was not ours")]
+    load: Annotated[float, _about("load average over the minute before the run: other work")]
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
-    """A whole run of `pycollective bench`."""
+    """A complete run of `pycollective bench`."""
 
     provenance: Provenance
-    options: Annotated[dict[str, Any], _about("what was asked for")]
-    notes: Annotated[list[str], _about("what was left out, and why")]
+    options: Annotated[dict[str, Any], _about("options of the run")]
+    notes: Annotated[list[str], _about("omissions, and why")]
     rows: list[Row]
 
     def _repr_html_(self) -> str:
@@ -108,7 +108,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 def make_row(measured: Measured, group: int, names: Mapping[str, str]) -> Row:
-    """The row of a measurement; ``names`` maps what was asked for to what it is ("mpi": "openmpi")."""
+    """The row of a measurement; ``names`` maps requested names to actual ones ("mpi": "openmpi")."""
     candidate, case = measured.candidate, measured.candidate.case
     seconds = median(measured.seconds)
     return Row(
@@ -140,7 +140,7 @@ def _digits(value: float) -> float:
 def collect_provenance(
     libraries: Mapping[str, str], yield_when_idle: Mapping[str, str], launcher: str, load: float
 ) -> Provenance:
-    """What there is to know about this machine, without its name or paths."""
+    """Information about this machine, without its name or paths."""
     return Provenance(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         commit=_commit(),
@@ -183,7 +183,7 @@ def _version(package: str) -> str:
 def _commit() -> str:
     here = Path(__file__).resolve().parent
     try:
-        # only where this very file is tracked: an installed copy may lie inside somebody else's repository
+        # only if this file is tracked: an installed copy may be inside another repository
         _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
         changed = _git(here, "status", "--porcelain", "--untracked-files=no")
         return _git(here, "rev-parse", "HEAD") + ("+" if changed else "")
@@ -225,7 +225,7 @@ def json_schema(kind: type[msgspec.Struct] = Result) -> str:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """The rows as CSV with a header line, without the single rounds."""
+    """The rows as CSV with a header line, without the individual rounds."""
     names = [name for name in Row.__struct_fields__ if name != "rounds_us"]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")

@@ -1,4 +1,4 @@
-"""A run from the watcher's side: worlds of ranks one after another, their events gathered into one result."""
+"""The controlling side of a run: worlds of ranks one after another, their events collected into one result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Watcher = Callable[[dict[str, Any]], None]
 
 
 class Session:
-    """What has been heard so far.
+    """The events received so far.
 
     Attributes:
-        failed: a topology of ours did not work.
+        failed: one of our topologies failed.
     """
 
     def __init__(self, watch: Watcher) -> None:
@@ -36,7 +36,7 @@ class Session:
         self._load = os.getloadavg()[0]
 
     def take(self, event: dict[str, Any]) -> None:
-        """One event of a world; passed on to the watcher."""
+        """Process one event of a world, and pass it to the watcher."""
         match event["kind"]:
             case "row":
                 self.rows.append(Row(**event["row"]))
@@ -51,7 +51,7 @@ class Session:
         self._watch(event)
 
     def run(self, plan: Plan, ranks: int) -> None:
-        """Start a world on a plan and hear it out.  Raises LaunchError."""
+        """Start a world on a plan and process its events.  Raises LaunchError."""
         launcher = find_launcher()
         if not self._launcher and self._load > available_cores() / 2:
             self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
@@ -69,10 +69,10 @@ class Session:
 
 
 def run_plans(plans: Sequence[tuple[int, Plan]], session: Session) -> bool:
-    """Run (ranks, plan) pairs, each in a world of its own, or in this world where a launcher made one.
+    """Run (ranks, plan) pairs, each in its own world, or in this world if a launcher made one.
 
-    In the latter case the first plan runs whatever its rank count; the answer is False on every rank but 0,
-    which has nothing to show.
+    In the latter case the first plan runs whatever its rank count; the return value is False on every rank but 0,
+    which have no results.
     """
     if not ranks_started():
         for ranks, plan in plans:

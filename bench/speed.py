@@ -1,7 +1,7 @@
-"""``python -m bench.speed``: the speed table, measured.
+"""``python -m bench.speed``: measures the speed table.
 
 Every figure is a ratio against a peer in the same rounds (median of paired ratios), each library in the faster of its
-two forms (in place, or input and output apart).  A row of several sizes, rank counts or memories shows its worst case.
+two forms (in place or out of place).  A row of several sizes, rank counts or memories shows its worst case.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Line:
     goal: str
     measured: str
     met: bool | None  # None: not measured
-    worst: str  # the case that the figure is from, with both times
+    worst: str  # the case of the figure, with both times
     cases: dict[str, float]  # every case's median ratio, or the time in seconds
 
 
 class SpeedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
-    """The speed table, and the run that it was made from."""
+    """The speed table, and the run that produced it."""
 
     lines: list[Line]
     result: Result
@@ -60,7 +60,7 @@ def speed(
     ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4,8",
     overheads: Annotated[bool, typer.Option(help="also compile, call, import and init times")] = True,
 ) -> None:
-    """Measure the rows of the speed table against Open MPI and Gloo; write JSON and a piece of Markdown."""
+    """Measure the rows of the speed table against Open MPI and Gloo; write JSON and a Markdown fragment."""
     from rich.console import Console
 
     from .launch import LaunchError
@@ -89,7 +89,7 @@ def speed(
 
 def _show(event: dict[str, Any], console: Console) -> None:
     if event["kind"] == "begin":
-        console.print(f"{event['ranks']} ranks, {event['groups']} groups of rivals", style="dim", highlight=False)
+        console.print(f"{event['ranks']} ranks, {event['groups']} groups", style="dim", highlight=False)
     elif event["kind"] == "note":
         console.print(event["text"], style="yellow", markup=False, highlight=False)
 
@@ -125,7 +125,7 @@ def _line(one: Comparison, rows: Sequence[Row]) -> Line:
 
 
 def ratio_text(value: float, against: str, goal: bool = True) -> str:
-    """A ratio in the words of its goal: 2x, 90% of the ceiling, at most 1.2x the time; rounded against us."""
+    """A ratio in the form of its goal: 2x, 90% of the ceiling, at most 1.2x the time; rounded against us."""
     if against == "float32":
         return f"<= {1 / value:.3g}x" if goal else f"{math.ceil(100 / value) / 100:.2f}x"
     if against == "the ceiling":
@@ -134,7 +134,7 @@ def ratio_text(value: float, against: str, goal: bool = True) -> str:
 
 
 def table_of(lines: Sequence[Line]) -> Any:
-    """The lines for a terminal."""
+    """The table for a terminal."""
     from rich import box
     from rich.table import Table
 
@@ -154,7 +154,7 @@ def _json(lines: Sequence[Line], result: Result) -> str:
 
 
 def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "speed") -> str:
-    """The table for docs/performance.md, with the command that made it and where it ran."""
+    """The table for docs/performance.md, with the command that produced it and the machine."""
     libraries = ", ".join(version for version in provenance.libraries.values() if version)
     yields = "; ".join(
         f"{ranks} ranks: mpi_yield_when_idle={flag}" for ranks, flag in provenance.yield_when_idle.items()
@@ -168,7 +168,7 @@ def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "spee
 
 
 def markdown_table(lines: Sequence[Line]) -> str:
-    """The lines as a table of Markdown."""
+    """The lines as a Markdown table."""
     text = ["| | against | goal | measured | met | where it is worst |", "|---|---|--:|--:|---|---|"]
     for line in lines:
         met = {True: "yes", False: "**no**", None: "-"}[line.met]

@@ -1,4 +1,4 @@
-"""The statistics of a comparison: the order of a round, and ratios of what was measured in the same round."""
+"""The statistics of a comparison: the order of a round, and ratios of times measured in the same round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ratio:
 
 
 def rotation(count: int, round_index: int) -> list[int]:
-    """The order of a round: 0..count-1, begun one further each time, so that nobody always comes first."""
+    """The order of a round: 0..count-1, rotated by one each time, so that no candidate is always first."""
     if count == 0:
         return []
     first = round_index % count
@@ -28,15 +28,15 @@ def rotation(count: int, round_index: int) -> list[int]:
 
 
 def slowest(times: Sequence[Sequence[float]]) -> list[float]:
-    """``times[rank][round]`` -> each round's slowest rank: a collective is done when its last rank is."""
+    """``times[rank][round]`` -> each round's slowest rank: a collective has completed when its last rank has."""
     return [max(ranks) for ranks in zip(*times, strict=True)]
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Median of ``theirs[i] / ours[i]``: above 1 where ours is faster.
+    """Median of ``theirs[i] / ours[i]``: above 1 if ours is faster.
 
-    The pairs are times of the same round, taken a moment apart, so a machine that slows down for a while
-    slows both down and leaves their ratio alone.  ValueError where the rounds differ or there are none.
+    The pairs are times of the same round, taken shortly after each other, so a temporary slowdown of the machine
+    affects both and not their ratio.  ValueError if the rounds differ or there are none.
     """
     if not ours or len(ours) != len(theirs):
         raise ValueError(f"paired ratios need the same rounds of both, not {len(ours)} and {len(theirs)}")

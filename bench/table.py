@@ -1,4 +1,4 @@
-"""The tables that people see."""
+"""The tables for display."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def format_number(value: float) -> str:
 
 
 def row_table(rows: Iterable[Row], width: int) -> Table:
-    """Rows as nccl-tests shows them, a rule between groups, the fastest of each group in bold.
+    """Rows in the style of nccl-tests, a rule between groups, the fastest of each group in bold.
 
-    Where the width does not suffice, columns that say the same in every row move into the title, then others go.
+    If the width is not sufficient, columns with equal values move to the title, then others are omitted.
     """
     rows = list(rows)
     fastest: dict[int, float] = {}
@@ -63,8 +63,8 @@ def row_table(rows: Iterable[Row], width: int) -> Table:
     cells = [_cells(row) for row in rows]
     same = [name for name in _SAME if len({str(one[name]) for one in cells}) == 1]
     headings = _fitting(cells, same, width)
-    said = [_TITLES[name].format(cells[0][name]) for name in same if name not in headings]
-    title = ", ".join(text for text in said if text and "none" not in text)
+    titles = [_TITLES[name].format(cells[0][name]) for name in same if name not in headings]
+    title = ", ".join(text for text in titles if text and "none" not in text)
     table = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         unit = f"\n[dim]{_UNITS[heading]}[/]" if heading in _UNITS else ""
@@ -84,7 +84,7 @@ def row_html(rows: Iterable[Row]) -> str:
 
 
 def _fitting(cells: Sequence[dict[str, RenderableType]], same: Sequence[str], width: int) -> list[str]:
-    """The columns that fit into the width."""
+    """The columns that fit the width."""
     headings = [name for name in _COLUMNS if name != "collective" or name not in same]
     for dropped in (*same, "count", "algbw", "path"):
         widths = (max(len(name), len(_UNITS.get(name, "")), *(len(str(c[name])) for c in cells)) for name in headings)
@@ -114,7 +114,7 @@ def _cells(row: Row) -> dict[str, RenderableType]:
 
 
 def pivot_table(rows: Sequence[Row], reference: str, width: int) -> Table:
-    """Libraries down, as many sizes as fit across: times, and how many times faster than the reference library.
+    """A row per library, columns for as many sizes as fit: times, and the speedup over the reference library.
 
     The rows must be of one collective, type, operator and rank count.
     """

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.benchmark
 
 @pytest.fixture(scope="module")
 def comm() -> Any:
-    """This process alone: what is left of a call is its way in and out."""
+    """This process alone: only the overhead of a call remains."""
     return init()
 
 
@@ -27,7 +27,7 @@ def test_allreduce(benchmark: Benchmark, comm: Any) -> None:
 
 
 def test_allreduce_new_result(benchmark: Benchmark, comm: Any) -> None:
-    """Without ``out`` an array has to be made."""
+    """Without ``out`` an array is allocated."""
     benchmark(comm.allreduce, np.ones(1, np.float32))
 
 
@@ -37,7 +37,7 @@ def test_allreduce_topology(benchmark: Benchmark, comm: Any) -> None:
 
 
 def test_allreduce_prescale(benchmark: Benchmark, comm: Any) -> None:
-    """The way of every option that is rarely used."""
+    """The path of all rarely used options."""
     x, out = np.ones(1, np.float32), np.empty(1, np.float32)
     benchmark(lambda: comm.allreduce(x, out, prescale=0.5))
 
@@ -53,11 +53,11 @@ def test_allgather(benchmark: Benchmark, comm: Any) -> None:
 
 
 def test_iallreduce(benchmark: Benchmark, comm: Any) -> None:
-    """A handle made, served by the progress thread, and waited for."""
+    """A handle created, served by the progress thread, and waited for."""
     x, out = np.ones(1, np.float32), np.empty(1, np.float32)
     benchmark(lambda: comm.iallreduce(x, out).wait())
 
 
 def test_empty(benchmark: Benchmark, comm: Any) -> None:
-    """A window of 4 KiB made and dropped."""
+    """A window of 4 KiB created and freed."""
     benchmark(comm.empty, 1024, np.float32)

@@ -20,28 +20,28 @@ TOPOLOGIES = schedule.names()
 @pytest.mark.parametrize("ranks", [8, 64])
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_compile_allreduce(benchmark: Benchmark, topology: str, ranks: int) -> None:
-    """A program written and compiled, with nothing remembered."""
+    """A program traced and compiled, without caches."""
 
-    def compile_anew() -> schedule.Schedule:
+    def compile_uncached() -> schedule.Schedule:
         return schedule.compile_program(schedule.trace(topology, "allreduce", ranks), Placement.WINDOW)
 
-    assert benchmark(compile_anew).size == ranks
+    assert benchmark(compile_uncached).size == ranks
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_verify_allreduce(benchmark: Benchmark, topology: str) -> None:
-    """The proof for 8 ranks, as it is made when a user's topology is first used."""
+    """The proof for 8 ranks, as on first use of a user's topology."""
     compiled = schedule.compile(topology, "allreduce", 8, placement=Placement.STAGED)
     benchmark(verify, compiled)
 
 
 def test_table(benchmark: Benchmark) -> None:
-    """A rank's flat table of 8, as the executor reads it."""
+    """A rank's flat table for 8 ranks, in the executor's format."""
     compiled = schedule.compile("ring", "allreduce", 8)
     benchmark(compiled.table, 3)
 
 
 def test_compile_remembered(benchmark: Benchmark) -> None:
-    """The same schedule asked for again."""
+    """The same schedule from the cache."""
     schedule.compile("ring", "allreduce", 8)
     benchmark(schedule.compile, "ring", "allreduce", 8)

@@ -1,4 +1,4 @@
-"""What each rank runs: as ``python -m bench.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
+"""The program of each rank: ``python -m bench.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from .cases import format_size
-from .events import Emit, to_file, to_nobody
+from .events import Emit, discard, to_file
 from .launch import YIELD_VARIABLE
 from .measure import Buffers, Measured, NotMeasured, measure
 from .peers import Array, Peer, PeerUnavailable, open_peer
@@ -32,11 +32,11 @@ Group = Sequence[Candidate]
 
 
 def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
-    """Measure a plan on the ranks of a world; collective, ``emit`` matters on rank 0.
+    """Measure a plan on the ranks of a world; collective, ``emit`` is used on rank 0.
 
     Groups are numbered from ``first_group``, so that several worlds can share a result.
     """
-    emit = emit if world.rank == 0 else to_nobody
+    emit = emit if world.rank == 0 else discard
     wanted = plan.sweep.peers if plan.sweep else plan.peers
     peers = _open_peers(wanted, world, emit)
     names = {asked: peer.name for (asked, _), peer in peers.items()}
@@ -56,7 +56,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     buffers = Buffers(world, {"plain": _plain, "windows": ours.window})
     for index, group in enumerate(groups):
         for outcome in measure(world, group, peers, buffers, plan.budget):
-            _tell(outcome, first_group + index, names, emit)
+            _report(outcome, first_group + index, names, emit)
         emit({"kind": "group", "index": index})
     emit({"kind": "end"})
     for peer in set(peers.values()):
@@ -64,15 +64,15 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
 
 
 def _between_hosts(options: Options, world: World, emit: Emit) -> Options:
-    """What there is to tell apart where ranks are on several hosts: they share no memory, and take one way."""
+    """The distinctions that remain on several hosts, where ranks share no memory and there is one path."""
     hosts = len(set(hosts_of(world)))
     if hosts == 1 or options.topologies == ("none",) or not options.paths:
         return options
-    emit({"kind": "note", "text": f"ranks on {hosts} hosts go through MPI: no topologies and no windows to compare"})
+    emit({"kind": "note", "text": f"ranks on {hosts} hosts use MPI: no topologies and no windows to compare"})
     return replace(options, topologies=("default",), paths=("plain",))
 
 
-def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:
+def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:
     if isinstance(outcome, Measured):
         emit({"kind": "row", "row": msgspec.structs.asdict(make_row(outcome, group, names))})
         return
@@ -86,7 +86,7 @@ def _tell(outcome: Measured | NotMeasured, group: int, names: dict[str, str], em
 
 
 def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[str, str], Peer]:
-    """The foreign libraries that every rank could open, by the name asked for; each library once."""
+    """The other libraries that every rank could open, by the requested name; each library once."""
     peers: dict[tuple[str, str], Peer] = {}
     for name in wanted:
         peer, problem = None, ""
@@ -103,7 +103,7 @@ def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[s
 
 
 class _Ours:
-    """pycollective's communicator, opened only if the plan has a use for it."""
+    """pycollective's communicator, opened only if the plan needs it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -111,7 +111,7 @@ class _Ours:
         self.version = ""
 
     def topologies(self, options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
-        """For each collective of a sweep the topologies asked for, or all, that have it on so many ranks."""
+        """For each collective of a sweep the requested topologies, or all, that implement it on this many ranks."""
         if options.topologies == ("none",) or not options.paths:
             return {name: [] for name in options.collectives}
         if not options.topologies:
@@ -154,7 +154,7 @@ def _yield_flag() -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The plan's JSON file, the file to append events to, the number of the first group."""
+    """Arguments: the plan's JSON file, the file to append events to, the number of the first group."""
     faulthandler.enable()
     plan_file, events_file, first_group = arguments
     with open_world() as world:

@@ -1,6 +1,6 @@
-"""The processes that measure together: who they are, their barrier, and how they agree on a number.
+"""The processes that measure together: their ranks, their barrier, and how they agree on a number.
 
-None of this is inside a timed block except that a block begins right after ``barrier``.
+None of this is inside a timed block, except that a block begins right after ``barrier``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class World(Protocol):
     def barrier(self) -> None: ...
 
     def share(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order, on every rank (pickled: for small things outside the timing)."""
+        """Every rank's value, in rank order, on every rank (pickled: for small objects outside the timing)."""
 
 
 class MpiWorld:
@@ -48,7 +48,7 @@ class MpiWorld:
 
 
 class OwnWorld:
-    """Ranks started by ``pycollective run`` (or one process alone): a communicator of our own does both."""
+    """Ranks started by ``pycollective run`` (or one process alone), with our own communicator."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -71,23 +71,23 @@ def hosts_of(world: World) -> list[str]:
 
 
 def ranks_started(environment: Mapping[str, str] = os.environ) -> int:
-    """How many ranks a launcher has started this process among; 0 where no launcher did."""
+    """The number of ranks that a launcher has started with this process; 0 without a launcher."""
     for name in _SIZES:
         if environment.get(name, "").isdigit():
             return int(environment[name])
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
-    return int(tasks) if tasks.isdigit() and int(tasks) > 1 else 0  # one is a shell, say, in which somebody works
+    return int(tasks) if tasks.isdigit() and int(tasks) > 1 else 0  # one may be an interactive shell
 
 
 def first_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is rank 0, or alone: known before anything is set up."""
+    """Whether this process is rank 0, or alone; works before any setup."""
     names = ("PYCOLLECTIVE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
     return next((environment[name] for name in names if name in environment), "0") == "0"
 
 
 @contextlib.contextmanager
 def open_world(environment: Mapping[str, str] = os.environ) -> Iterator[World]:
-    """The world that the launcher made: MPI's where mpirun did, otherwise our own."""
+    """The world that the launcher made: MPI's for mpirun, otherwise our own."""
     if "PYCOLLECTIVE_SIZE" not in environment and any(name in environment for name in _MPI_SIZES):
         yield MpiWorld(importlib.import_module("mpi4py.MPI"))
         return

@@ -1,5 +1,5 @@
-# pc_core: everything but the bindings.
-set(PC_CORE_LIBRARY "" CACHE FILEPATH "A pc_core that was built from these sources already; for tests that link it")
+# pc_core: everything except the bindings.
+set(PC_CORE_LIBRARY "" CACHE FILEPATH "An existing pc_core built from these sources, for tests that link it")
 if(PC_CORE_LIBRARY)
   add_library(pc_core STATIC IMPORTED)
   set_target_properties(pc_core PROPERTIES IMPORTED_LOCATION ${PC_CORE_LIBRARY})
@@ -39,21 +39,22 @@ add_library(pc_core STATIC
   csrc/window/posix_shm.cpp)
 target_link_libraries(pc_core PUBLIC pc_options)
 set_target_properties(pc_core PROPERTIES UNITY_BUILD ${PC_UNITY_BUILD} UNITY_BUILD_BATCH_SIZE 11)
-# What the GPU side links too stands apart, or the rest of a unit would be linked with it, and then the kernels.
+# Sources that the GPU module also links are kept out of unity units, or it would link the rest of their unit, and then
+# the kernels.
 set_source_files_properties(csrc/base/environment.cpp csrc/dtype/names.cpp csrc/schedule/layout.cpp
   csrc/dtype/kernels_base.cpp csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set(kernels -O3)
 set(quiet)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Without the flag, loops that copy become calls of memcpy again (see copy_bytes in csrc/dtype/kernels.h).
+  # Without the flag, copy loops become memcpy calls again (see copy_bytes in csrc/dtype/kernels.h).
   list(APPEND kernels -fno-tree-loop-distribute-patterns)
-  set(quiet -Wno-maybe-uninitialized)  # gcc 12 warns of its own headers
+  set(quiet -Wno-maybe-uninitialized)  # gcc 12 warns about its own headers
 endif()
 if(NOT PC_TSAN AND NOT PC_ASAN)
   set_source_files_properties(csrc/dtype/kernels_base.cpp PROPERTIES COMPILE_OPTIONS "${kernels}")
 endif()
-# Under a sanitizer the baseline does: which memory is touched is the same, and the others take long to compile.
+# Under a sanitizer the baseline suffices: it touches the same memory, and the others take long to compile.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN)
   target_sources(pc_core PRIVATE csrc/dtype/kernels_avx2.cpp csrc/dtype/kernels_avx512.cpp)
   target_compile_definitions(pc_core PRIVATE PC_X86_KERNELS)
@@ -62,7 +63,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT PC_TSAN AND NOT PC_ASAN
     include(CheckCXXCompilerFlag)
     check_cxx_compiler_flag(-march=x86-64-v3 PC_HAS_X86_64_V3)
     if(NOT PC_HAS_X86_64_V3)
-      set(level -march=x86_64_v)  # as zig names them
+      set(level -march=x86_64_v)  # zig's names
     endif()
   endif()
   set_source_files_properties(csrc/dtype/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${kernels};${level}3")

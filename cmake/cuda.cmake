@@ -1,11 +1,11 @@
-# pycollective._cuda: the same executor, compiled by nvcc.  Included where Python extensions are built.
+# pycollective._cuda: the same executor, compiled by nvcc.  Included if Python extensions are built.
 
 find_program(PC_NVCC nvcc HINTS $ENV{CUDACXX} $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 if(NOT PC_NVCC)
   if(PC_CUDA STREQUAL "ON")
     message(FATAL_ERROR "pycollective: PC_CUDA=ON, but no nvcc was found: put it on the PATH or set CUDACXX")
   endif()
-  message(STATUS "pycollective: no nvcc found; the package is built without its GPU side")
+  message(STATUS "pycollective: no nvcc found; building without the GPU side")
   return()
 endif()
 set(CMAKE_CUDA_COMPILER ${PC_NVCC} CACHE FILEPATH "nvcc")
@@ -28,7 +28,7 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 message(STATUS "pycollective: GPU side with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
-set(PC_CUDA_LIBRARY "" CACHE FILEPATH "A pc_cuda that was built from these sources already: for another Python")
+set(PC_CUDA_LIBRARY "" CACHE FILEPATH "An existing pc_cuda built from these sources, for another Python")
 if(PC_CUDA_LIBRARY)
   add_library(pc_cuda STATIC IMPORTED)
   set_target_properties(pc_cuda PROPERTIES IMPORTED_LOCATION ${PC_CUDA_LIBRARY})
@@ -53,8 +53,8 @@ else()
     csrc/window/cuda_ipc.cpp
     csrc/window/cuda_vmm.cpp)
   target_link_libraries(pc_cuda PUBLIC pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
-  # No contraction: a fused multiply-add would change bits against the CPU.  The standard is given by hand because CMake
-  # must be newer than nvcc to know its flag.  Developers see to warnings by CMAKE_COMPILE_WARNING_AS_ERROR.
+  # No contraction: a fused multiply-add would change bits against the CPU.  The standard is set explicitly because only
+  # a CMake newer than nvcc knows its flag.  Developers turn warnings into errors by CMAKE_COMPILE_WARNING_AS_ERROR.
   target_compile_options(pc_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all>)
 
@@ -71,7 +71,7 @@ pybind11_add_module(_cuda MODULE NO_EXTRAS
   csrc/bindings/cuda/runtime.cpp
   csrc/bindings/cuda/team.cpp)
 target_link_libraries(_cuda PRIVATE pc_cuda)
-# Two units: most of what compiles them costs is pybind11, once a unit.  Linked by the compiler of C++, not by nvcc with
-# the host compiler that it uses: that may be another one.
+# Two units: most of the compile time is pybind11, once per unit.  Linked by the C++ compiler rather than by nvcc with
+# its host compiler, which may be a different one.
 set_target_properties(_cuda PROPERTIES LINKER_LANGUAGE CXX UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
 install(TARGETS _cuda DESTINATION pycollective)

@@ -1,5 +1,6 @@
-# What a user's own operator is linked with at run time: custom_kernels.cu as LTO-IR, once for each element type, inside
-# the extension.  LTO-IR of the oldest architecture serves all newer ones, also those that the kernels were not built for.
+# The program that a user-defined operator is linked with at run time: custom_kernels.cu as LTO-IR, once per element
+# type, embedded in the extension.  LTO-IR of the oldest architecture serves all newer ones, including those not built
+# for.
 
 set(PC_CUSTOM_TYPES int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64)
 
@@ -35,7 +36,7 @@ function(pc_embed_custom_programs target)
         -dc -fatbin -MD -MF ${program}.d -MT ${program} -o ${program} ${source}
       DEPENDS ${source} ${PC_GENERATED}
       DEPFILE ${program}.d
-      COMMENT "LTO-IR of the kernels for a user's operator on ${type}"
+      COMMENT "LTO-IR of the kernels for a user-defined operator on ${type}"
       VERBATIM)
     list(APPEND programs ${program})
     set(symbol pc_custom_${type})
@@ -45,6 +46,6 @@ function(pc_embed_custom_programs target)
   endforeach()
   file(CONFIGURE OUTPUT ${folder}/programs.cpp CONTENT "${text}" @ONLY)
   set_source_files_properties(${folder}/programs.cpp PROPERTIES OBJECT_DEPENDS "${programs}"
-    COMPILE_OPTIONS -fno-lto)  # LTO would take the assembly and its users apart
+    COMPILE_OPTIONS -fno-lto)  # LTO would separate the assembly from its users
   target_sources(${target} PRIVATE ${folder}/programs.cpp ${programs})
 endfunction()

@@ -1,10 +1,10 @@
-# pc_generated: the tables that Python and C++ share.  Each is a Python file that writes its rows as a C++ header; the headers
-# are made before whatever links pc_generated is compiled.
+# pc_generated: the tables that Python and C++ share.  Each is a Python file that writes its rows as a C++ header; the
+# headers are generated before anything that links pc_generated is compiled.
 find_package(Python REQUIRED COMPONENTS Interpreter)
 
 get_filename_component(PC_PACKAGE ${CMAKE_CURRENT_LIST_DIR}/../pycollective ABSOLUTE)
 set(PC_GENERATED_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/generated)
-file(MAKE_DIRECTORY ${PC_GENERATED_FOLDER})  # an imported pc_core includes the headers before they are made
+file(MAKE_DIRECTORY ${PC_GENERATED_FOLDER})  # an imported pc_core includes the folder before the headers are generated
 
 function(pc_generate header table)
   add_custom_command(

@@ -1,6 +1,6 @@
-# Which GPUs to compile for.
+# The GPUs to compile for.
 
-# Compute capabilities of the GPUs that are present, without the point; nothing where there is none or no driver.
+# Compute capabilities of the GPUs present, without the point; empty if there is no GPU or driver.
 function(pc_gpus_present out)
   set(found)
   find_program(PC_NVIDIA_SMI nvidia-smi)
@@ -24,7 +24,7 @@ function(pc_gpus_of_nvcc nvcc out)
   set(${out} "${numbers}" PARENT_SCOPE)
 endfunction()
 
-# `choice` as CMAKE_CUDA_ARCHITECTURES; a GPU that is newer than nvcc gets the newest PTX that it can compile.
+# `choice` as CMAKE_CUDA_ARCHITECTURES; a GPU newer than nvcc gets the newest PTX that it can compile.
 function(pc_cuda_architectures choice present known out)
   set(wanted)
   if(choice STREQUAL "wheel")

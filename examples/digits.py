@@ -4,12 +4,12 @@
     mpirun -np 4 python examples/digits.py --topology tree
     pycollective run -np 4 examples/digits.py --synthetic       without scikit-learn: noisy patterns instead of digits
 
-Every rank holds the whole network. In each step it computes the gradients on its own rows, the gradients are averaged
-over the ranks, and all take the same step: afterwards they hold the same weights again.
+Every rank has the full network. In each step it computes the gradients on its own rows, the gradients are averaged
+over the ranks, and all take the same step: afterwards all have the same weights again.
 
-The last line gives the accuracy on digits that were not trained on, and a digest of the weights. Topologies that
-reduce in rank order (direct, star) give the same digest: not one bit differs. The others add the same numbers in
-another order; in float64, as here, the weights then differ by about 1e-15 and the accuracy does not.
+The last line reports the accuracy on held-out digits, and a digest of the weights. Topologies that
+reduce in rank order (direct, star) give the same digest: the weights are bitwise identical. The others add the same
+numbers in another order; in float64, as here, the weights then differ by about 1e-15 and the accuracy does not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NOISE = 0.45
 
 
 def read_digits() -> tuple[Array, Array]:
-    """1797 images of 64 grey values from 0 to 1, float64, and their digits, int64; always in the same random order."""
-    from sklearn.datasets import load_digits  # here, since only rank 0 needs it and it takes a while
+    """1797 images of 64 grey values from 0 to 1, float64, and their digits, int64; in a fixed random order."""
+    from sklearn.datasets import load_digits  # here, as only rank 0 needs it and importing it is slow
 
     images, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
@@ -42,15 +42,15 @@ def read_digits() -> tuple[Array, Array]:
 
 
 def make_patterns() -> tuple[Array, Array]:
-    """The same number of rows, each one of ten random patterns under noise, and which pattern it is."""
+    """The same number of rows, each one of ten random patterns with noise, and the pattern's number."""
     rng = np.random.default_rng(0)
     patterns, numbers = rng.random((10, 64)), rng.integers(10, size=1797)
     return patterns[numbers] + rng.normal(0, NOISE, (len(numbers), 64)), numbers
 
 
 def limit_threads() -> None:
-    """One thread a rank for NumPy's matrix products: the ranks share the cores already."""
-    with contextlib.suppress(ImportError):  # launchers set OMP_NUM_THREADS, to the same end
+    """One thread per rank for NumPy's matrix products: the ranks already share the cores."""
+    with contextlib.suppress(ImportError):  # launchers set OMP_NUM_THREADS for the same purpose
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(1)
@@ -71,7 +71,7 @@ def forward(w: dict[str, Array], x: Array) -> tuple[Array, Array]:
 
 
 def backward(w: dict[str, Array], x: Array, target: Array, gradients: dict[str, Array]) -> None:
-    """Write the gradients of the mean cross-entropy straight into the memory that the ranks share."""
+    """Write the gradients of the mean cross-entropy directly into the memory that the ranks share."""
     hidden, scores = forward(w, x)
     softmax = np.exp(scores - scores.max(1, keepdims=True))
     softmax /= softmax.sum(1, keepdims=True)
@@ -84,7 +84,7 @@ def backward(w: dict[str, Array], x: Array, target: Array, gradients: dict[str, 
 
 
 def train(comm: pc.Communicator, x: Array, digits: Array, args: argparse.Namespace) -> dict[str, Array]:
-    # Ranks start differently, to show that it is rank 0's weights that count.
+    # Ranks start differently, to show that rank 0's weights are used.
     weights = initial_weights(np.random.default_rng([args.seed, comm.rank]))
     sgd = DistributedSGD(weights, args.lr, momentum=0.9, weight_decay=1e-4, comm=comm, topology=args.topology)
     sgd.broadcast_parameters()
@@ -93,7 +93,7 @@ def train(comm: pc.Communicator, x: Array, digits: Array, args: argparse.Namespa
         with contextlib.suppress(FileNotFoundError):
             first = load_checkpoint(args.checkpoint, sgd)["epoch"] + 1
 
-    target = 0.9 * np.eye(10)[digits] + 0.01  # label smoothing: never quite sure, which generalises better
+    target = 0.9 * np.eye(10)[digits] + 0.01  # label smoothing: which generalizes better
     share = max(1, args.batch // comm.size)
     silent = args.quiet or comm.rank > 0
     title = f"{args.topology}, {comm.size} ranks"
@@ -109,7 +109,7 @@ def train(comm: pc.Communicator, x: Array, digits: Array, args: argparse.Namespa
 
 
 def accuracy(comm: pc.Communicator, weights: dict[str, Array], x: Array, digits: Array) -> float:
-    """Each rank looks at its share of the rows; the hits are added up."""
+    """Each rank evaluates its share of the rows; the hits are summed."""
     rows = partition(len(x), comm)
     _, scores = forward(weights, x[rows])
     hits = np.count_nonzero(scores.argmax(1) == digits[rows])

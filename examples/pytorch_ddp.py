@@ -3,11 +3,11 @@
     torchrun --nproc-per-node 4 examples/pytorch_ddp.py         or `mpirun -np 4 python`, or `pycollective run -np 4`
     torchrun --nproc-per-node 4 examples/pytorch_ddp.py --backend gloo
 
-Of a script for Gloo two lines change: `import pycollective.torch`, and the name of the backend. Every rank holds the
-whole network, and looks at its own rows of each batch; DDP averages the gradients while they are computed.
+Two lines differ from a script for Gloo: `import pycollective.torch`, and the name of the backend. Every rank has the
+full network and processes its own rows of each batch; DDP averages the gradients while they are computed.
 
-The last line gives the accuracy on digits that were not trained on, and a digest of the weights. In float64 all numbers
-of ranks and all backends end with the same weights but for rounding, as `--batch` is shared out among the ranks.
+The last line reports the accuracy on held-out digits, and a digest of the weights. In float64 the weights agree up to
+rounding for all numbers of ranks and all backends, as `--batch` is divided among the ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def read_digits(dtype: Any) -> tuple[TensorDataset, TensorDataset]:
-    """(training set, held-out set): 64 grey values from 0 to 1 and the digit; always in the same random order."""
+    """(training set, held-out set): 64 grey values from 0 to 1 and the digit; in a fixed random order."""
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)
@@ -44,7 +44,7 @@ def network(dtype: Any) -> nn.Module:
 
 
 def batches(data: TensorDataset, epoch: int, args: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
-    """This rank's part of every batch: the ranks take turns at the rows of one common random order."""
+    """This rank's part of every batch: the rows of a common random order are distributed among the ranks."""
     sampler = DistributedSampler(data, seed=args.seed, drop_last=True)
     sampler.set_epoch(epoch)
     yield from DataLoader(data, args.batch // dist.get_world_size(), sampler=sampler, drop_last=True)
@@ -65,7 +65,7 @@ def train(data: TensorDataset, args: argparse.Namespace) -> nn.Module:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    """Each rank looks at its share of the rows; the hits are added up."""
+    """Each rank evaluates its share of the rows; the hits are summed."""
     x, y = (part[dist.get_rank() :: dist.get_world_size()] for part in data.tensors)
     hits = (model(x).argmax(1) == y).sum()
     dist.all_reduce(hits)
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=TYPES)
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # the ranks share the cores already
+    torch.set_num_threads(1)  # the ranks already share the cores
     dist.init_process_group(args.backend)
     training, held_out = read_digits(TYPES[args.dtype])
     model = train(training, args)

@@ -3,13 +3,13 @@
     mpirun -np 4 python examples/pytorch_digits.py              or torchrun, `pycollective run -np 4`, or no launcher
     mpirun -np 4 python examples/pytorch_digits.py --compression fp16
 
-Of a script for Horovod one line changes, `import pycollective.torch as hvd`; not even that one with
-`python -m pycollective.horovod`. Every rank holds the whole network, and looks at its own rows of each batch; the
+One line differs from a script for Horovod, `import pycollective.torch as hvd`; none with
+`python -m pycollective.horovod`. Every rank has the full network and processes its own rows of each batch; the
 optimizer averages the gradients over the ranks, while backward still computes those of earlier layers.
 
-The last line gives the accuracy on digits that were not trained on, and a digest of the weights. What gradients travel
-together (HOROVOD_FUSION_THRESHOLD, HOROVOD_CYCLE_TIME) does not change the digest. In float64 all numbers of ranks end
-with the same weights but for rounding, and with those of pytorch_ddp.py.
+The last line reports the accuracy on held-out digits, and a digest of the weights. Fusion of gradients
+(HOROVOD_FUSION_THRESHOLD, HOROVOD_CYCLE_TIME) does not change the digest. In float64 the weights agree up to rounding
+for all numbers of ranks, and with those of pytorch_ddp.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def read_digits(dtype: Any) -> tuple[TensorDataset, TensorDataset]:
-    """(training set, held-out set): 64 grey values from 0 to 1 and the digit; always in the same random order."""
+    """(training set, held-out set): 64 grey values from 0 to 1 and the digit; in a fixed random order."""
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)
@@ -44,14 +44,14 @@ def network(dtype: Any) -> nn.Module:
 
 
 def batches(data: TensorDataset, epoch: int, args: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
-    """This rank's part of every batch: the ranks take turns at the rows of one common random order."""
+    """This rank's part of every batch: the rows of a common random order are distributed among the ranks."""
     sampler = DistributedSampler(data, hvd.size(), hvd.rank(), seed=args.seed, drop_last=True)
     sampler.set_epoch(epoch)
     yield from DataLoader(data, args.batch // hvd.size(), sampler=sampler, drop_last=True)
 
 
 def train(data: TensorDataset, args: argparse.Namespace) -> nn.Module:
-    torch.manual_seed(args.seed + hvd.rank())  # ranks start differently, to show that it is rank 0's weights that count
+    torch.manual_seed(args.seed + hvd.rank())  # ranks start differently, to show that rank 0's weights are used
     model = network(TYPES[args.dtype])
     optimizer: Any = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -75,7 +75,7 @@ def train(data: TensorDataset, args: argparse.Namespace) -> nn.Module:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    """Each rank looks at its share of the rows; the hits are added up."""
+    """Each rank evaluates its share of the rows; the hits are summed."""
     x, y = (part[hvd.rank() :: hvd.size()] for part in data.tensors)
     hits = (model(x).argmax(1) == y).sum()
     return hvd.allreduce(hits, op=hvd.Sum).item() / len(data)
@@ -89,12 +89,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the rows")
     parser.add_argument("--dtype", default="float32", choices=TYPES)
     parser.add_argument(
-        "--compression", default="none", choices=["none", "fp16", "bf16"], help="what gradients travel as"
+        "--compression", default="none", choices=["none", "fp16", "bf16"], help="compression of gradients"
     )
-    parser.add_argument("--verbose", action="store_true", help="tell the loss after each epoch")
+    parser.add_argument("--verbose", action="store_true", help="print the loss after each epoch")
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # the ranks share the cores already
+    torch.set_num_threads(1)  # the ranks already share the cores
     hvd.init()
     training, held_out = read_digits(TYPES[args.dtype])
     model = train(training, args)

@@ -2,11 +2,11 @@
 # # A tour of pycollective
 #
 # In an *allreduce* every rank has an array, and in the end every rank has the sum of all of them. There are many ways
-# to get there; who sends what to whom is called a *topology*. In pycollective a topology is a dozen lines of Python.
-# On this tour we write one, look at it, prove it right, break it, run it, simulate it on a large network, and race
-# it.
+# to do this; the pattern of data movement is called a *topology*. In pycollective it is a dozen lines of Python.
+# In this tour we write one, look at it, prove it correct, break it, run it, simulate it on a large network, and
+# benchmark it.
 #
-# The whole tour takes less than half a minute. It needs `pip install 'pycollective[plot]'`.
+# The tour takes less than half a minute. It needs `pip install 'pycollective[plot]'`.
 
 # %%
 import time
@@ -21,8 +21,8 @@ from pycollective.schedule import Network, Placement, Program, compile, simulate
 # ## Write it
 #
 # Our idea: split the ranks into two teams. Each team adds up its own arrays, the two teams exchange their sums, and
-# each team hands the total out to its members. The buffer is cut into as many chunks as there are ranks, and for each
-# chunk another member leads, so that all ranks have work.
+# each team distributes the total to its members. The buffer is divided into as many chunks as there are ranks, and
+# each chunk has another leader, so that all ranks have work.
 #
 # `p[r, c]` is chunk `c` of rank `r`. There are no messages, locks or waits in this program: it reads as if one
 # processor did everything, and the compiler finds out what can happen at the same time.
@@ -31,7 +31,7 @@ from pycollective.schedule import Network, Placement, Program, compile, simulate
 # %%
 @topology("two_teams", order="fixed", replace=True)  # replace: this cell may be run again
 class TwoTeams:
-    """Add up within two teams, exchange the sums, and hand out the total."""
+    """Add up within two teams, exchange the sums, and distribute the total."""
 
     def allreduce(self, p: Program) -> None:
         half = (p.size + 1) // 2
@@ -51,8 +51,8 @@ class TwoTeams:
 # Compiled for four ranks, the program becomes a schedule: the steps of each rank, and what each step waits for. A
 # notebook shows it as a picture. Time goes from left to right, each rank has a lane, each dot is a step, and each chunk
 # has a colour. Steps 1 and 2 add up within the teams (ranks 0 and 1, ranks 2 and 3), step 3 across them, and then the
-# totals are handed out. `Placement.WINDOW` stands for arrays that all ranks can reach; for others the same program is
-# compiled once more, with copies to shared memory.
+# totals are distributed. `Placement.WINDOW` stands for arrays that all ranks can access; for others the same program
+# is compiled again, with copies to shared memory.
 
 # %%
 compile(TwoTeams, "allreduce", 4, placement=Placement.WINDOW)
@@ -60,10 +60,10 @@ compile(TwoTeams, "allreduce", 4, placement=Placement.WINDOW)
 # %% [markdown]
 # ## Verify it
 #
-# `verify_topology` does not try a few inputs: it proves, for 1 to 17 ranks and every way in which the arrays can lie
-# in memory, that each result contains every contribution exactly once, that no two steps race, and that nothing can
-# deadlock. It also proves what `order="fixed"` claims: every element is added up in the same order, so the same input
-# gives the same bits.
+# `verify_topology` does not try a few inputs: it proves, for 1 to 17 ranks and every placement of the arrays in
+# memory, that each result contains every contribution exactly once, that no two steps race, and that nothing can
+# deadlock. It also proves `order="fixed"`: every element is added up in the same order, so the same input gives
+# bitwise identical results.
 
 # %%
 reports = list(verify_topology(TwoTeams))
@@ -100,17 +100,17 @@ except pc.VerificationError as error:
     print(error)
 
 # %% [markdown]
-# The error names the rank, the chunk, what is wrong with the result, the step that made it so, and, in brackets at
+# The error names the rank, the chunk, what is wrong with the result, the step that caused it, and, in brackets at
 # the end, the line of our program. The second leader adds a sum that already contains its own, so its team is counted
 # twice.
 #
-# A wrong topology cannot be run by accident either: a call that is given one raises this error before anything is
+# A wrong topology cannot be run by accident either: a call with one raises this error before anything is
 # sent.
 
 # %% [markdown]
 # ## Run it
 #
-# `pc.local_world(4)` makes four ranks as threads of this process, which is handy in notebooks. Every rank calls the
+# `pc.local_world(4)` makes four ranks as threads of this process, convenient in notebooks. Every rank calls the
 # same function; rank *r* contributes *r*, so each element of the sum is 0 + 1 + 2 + 3 = 6.
 
 
@@ -123,7 +123,7 @@ def add_up(comm):
 pc.local_world(4).run(add_up)
 
 # %% [markdown]
-# `explain` tells how a call would travel, and why. Programs of several processes, started by `pycollective run` or
+# `explain` shows which path a call would take, and why. Programs of several processes, started by `pycollective run` or
 # `mpirun`, call `pc.init()` to get their communicator; everything else stays the same.
 
 # %%
@@ -132,7 +132,7 @@ pc.local_world(4).run(lambda comm: comm.explain("allreduce", 1 << 20, topology=T
 # %% [markdown]
 # ## Simulate it
 #
-# What would it do on a network that we do not have? The simulator follows every message of the same program. Here are
+# How would it perform on another network? The simulator follows every message of the same program. Here are
 # 64 ranks, a message of 1 MiB, 2 µs from rank to rank, and ports of 25 GB/s.
 
 # %%
@@ -140,8 +140,8 @@ network = Network(latency=2e-6, bandwidth=25e9, reduction=20e9)  # s, bytes/s, b
 simulate(TwoTeams, "allreduce", 64, 1 << 20, network)
 
 # %% [markdown]
-# `busbw` is the rate at which data moves, to be compared with the 25 GB/s of a port: most of the time goes into
-# waiting. The last row tells why: with 32 ranks in a team, a chain of 65 steps has to be executed one after the other.
+# `busbw` is the rate at which data moves, to be compared with the 25 GB/s of a port: most of the time is spent
+# waiting. The last row shows why: with 32 ranks in a team, a chain of 65 steps has to be executed one after the other.
 # Is that good or bad? The next picture compares it with topologies of the package, for 4 to 128 ranks.
 
 # %%
@@ -161,12 +161,12 @@ plt.show()
 # %% [markdown]
 # Two teams beat the ring, which passes every chunk through all ranks one after the other. But a team still grows with
 # the number of ranks. `halving_doubling` splits the ranks in two again and again, which pays off on large networks:
-# could `TwoTeams` learn that?
+# could `TwoTeams` do that?
 
 # %% [markdown]
-# ## Race it
+# ## Benchmark it
 #
-# At last the real thing, on this machine: the same arrays through each topology, in turns, so that all of them meet
+# Finally the real measurement, on this machine: the same arrays with each topology, in turns, so that all of them see
 # the same disturbances. `comm.empty` makes arrays in memory that all ranks share.
 
 
@@ -194,12 +194,12 @@ for nbytes in (1 << 12, 1 << 16, 1 << 20):
     print(f"{nbytes >> 10:>7} KiB" + "".join(f"{measured[name]:>11.1f} µs" for name in NAMES))
 
 # %% [markdown]
-# Within one machine `direct` is hard to beat: memory is near, and each further step is another moment at which ranks
-# wait for each other. It is the default, also because it adds in the order of the ranks. The numbers vary with the
-# machine, and with its load.
+# Within one machine `direct` is hard to beat: memory access is fast, and each further step makes ranks wait for each
+# other once more. It is the default, also because it adds in rank order. The numbers depend on the machine and its
+# load.
 #
-# Threads of one notebook are not the best runners. For figures to rely on, save the class in a file and let processes
-# race, against Open MPI and Gloo too:
+# Threads of one notebook are not representative. For reliable figures, save the class in a file and benchmark
+# processes, also against Open MPI and Gloo:
 #
 # ```sh
 # pycollective bench --topology two_teams.py:two_teams --topology direct --ranks 4

@@ -1,4 +1,4 @@
-"""A topology that is not in the package: docs/add-a-topology.md tells how it came about.
+"""A topology that is not in the package: docs/add-a-topology.md explains its design.
 
     pycollective verify examples/two_level.py:two_level
     pycollective bench --topology examples/two_level.py:two_level --topology direct --ranks 4 --quick
@@ -15,10 +15,10 @@ from pycollective.schedule import Program, topology
 @topology("two_level", order="fixed")
 @dataclass(frozen=True)
 class TwoLevel:
-    """Reduce within each socket, then across the sockets, and hand out within each socket again.
+    """Reduce within each socket, then across the sockets, and distribute within each socket again.
 
-    Costs of an allreduce of S bytes on k sockets of m ranks, n = k m, with latency α a step, time β a byte within
-    a socket and β' a byte between sockets:
+    Costs of an allreduce of S bytes on k sockets of m ranks, n = k m, with latency α per step, time β per byte within
+    a socket and β' per byte between sockets:
       two_level   3α + 2(m-1)/m S β + 2(k-1)/n S β'
     """
 

@@ -3,10 +3,10 @@
     import pycollective as pc
     comm = pc.init()                        # under mpirun, torchrun, srun, `pycollective run`, or alone
     total = comm.allreduce(x)               # any NumPy array or torch tensor
-    x = comm.empty(shape, "float32")        # an array that all ranks share: no copies
+    x = comm.empty(shape, "float32")        # an array shared by all ranks: no copies
     comm.allreduce(x, out=x, topology="ring")
 
-Importing this module defines names and loads nothing; NumPy, MPI and the native core come with the first use.
+Importing this module defines names and loads nothing; NumPy, MPI and the native core are loaded on first use.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _HOMES = {
     "topology": "schedule.language.registry",
     "world": "comm.world",
 }
-"""Public names that are loaded when they are first used."""
+"""Public names that are loaded on first use."""
 
-# Written out: type checkers and editors read these lists.
+# Spelled out for type checkers and editors.
 __all__ = [
     # errors
     "BootstrapError",
@@ -90,7 +90,7 @@ __all__ = [
     "TimeoutError",
     "TopologyError",
     "VerificationError",
-    # what _HOMES has
+    # the names in _HOMES
     "Communicator",
     "Explanation",
     "Handle",
@@ -131,13 +131,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """Of the installed package; the build takes it from git's tags."""
+    """Version of the installed package; the build takes it from git tags."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("pycollective")
     except PackageNotFoundError:
-        return "0+unknown"  # a source tree that is not installed
+        return "0+unknown"  # an uninstalled source tree
 
 
 def __dir__() -> list[str]:

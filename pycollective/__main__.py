@@ -1,4 +1,4 @@
-"""`python -m pycollective`: the command `pycollective`, by the Python that is to run it."""
+"""`python -m pycollective`: the command `pycollective`, run by this Python."""
 
 from __future__ import annotations
 

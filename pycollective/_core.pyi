@@ -30,7 +30,7 @@ class Schedule:
         ...
 class Layout:
     """
-    Where each chunk lies, in elements.
+    The position of each chunk, in elements.
     """
     @staticmethod
     def blocks(counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], packed_input: bool, packed_output: bool) -> Layout:
@@ -71,13 +71,13 @@ class Segment:
         ...
 class HostBuffer:
     """
-    CPU memory of an array that speaks DLPack; not copied.
+    CPU memory of an array that supports DLPack; not copied.
     """
     def __init__(self, array: typing.Any, strided: bool = False) -> None:
         ...
     def array(self, dtype: numpy.dtype[typing.Any]) -> numpy.ndarray:
         """
-        The elements as a NumPy array, not copied: flat where they are contiguous.
+        The elements as a NumPy array, not copied; flat if they are contiguous.
         """
     @property
     def address(self) -> int:
@@ -108,11 +108,11 @@ class Handle:
         """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         """
-        Block until the call has completed, `timeout` seconds at most. Raises what the call raised, or TimeoutError.
+        Block until the call has completed, at most `timeout` seconds. Raises what the call raised, or TimeoutError.
         """
 class Ledger:
     """
-    What each rank says about its asynchronous calls, in shared memory.
+    Each rank's record of its asynchronous calls, in shared memory.
     """
     @staticmethod
     def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex) -> int:
@@ -125,15 +125,15 @@ class Ledger:
         """
     def counterpart(self, rank: typing.SupportsInt | typing.SupportsIndex) -> str:
         """
-        What a rank has said of its call of the same number as this rank's latest.
+        A rank's record of the call with the same number as this rank's latest.
         """
     def note(self, digest: typing.SupportsInt | typing.SupportsIndex, text: str) -> int:
         """
-        Write down the next call; returns a rank whose call of the same number differs, or -1.
+        Record the next call; returns a rank whose call of the same number differs, or -1.
         """
     def text(self, rank: typing.SupportsInt | typing.SupportsIndex, digest: typing.SupportsInt | typing.SupportsIndex) -> str:
         """
-        What a rank has said of its latest call with that digest, or nothing.
+        A rank's record of its latest call with that digest, or nothing.
         """
 class Window:
     """
@@ -145,14 +145,14 @@ class Window:
         """
 class Team:
     """
-    One rank's end of a communicator on one host.
+    One rank's part of a communicator on one host.
     """
     @staticmethod
     def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
     def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any) -> None:
         """
-        planner: see Planner. What it returns is checked but for the address of a custom operator's function, which is unchecked: calls jump to it.
+        planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked.
         """
     def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None) -> typing.Any:
         """
@@ -160,11 +160,11 @@ class Team:
         """
     def channel(self, sender: typing.SupportsInt | typing.SupportsIndex, receiver: typing.SupportsInt | typing.SupportsIndex, planner: typing.Any) -> Team:
         """
-        The team of two over which `sender` sends to `receiver`.
+        The two-rank team over which `sender` sends to `receiver`.
         """
     def close(self) -> None:
         """
-        Say goodbye to the peers; later calls raise.
+        Tell the peers that this rank has left; later calls raise.
         """
     def departed(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
         ...
@@ -184,15 +184,15 @@ class Team:
         ...
     def require_open(self) -> None:
         """
-        Raise if it was closed, or belongs to a parent process.
+        Raise if it has been closed, or belongs to a parent process.
         """
     def require_sound(self) -> None:
         """
-        Raise what poisoned the communicator, if anything did.
+        Raise the fault that poisoned the communicator, if any.
         """
     def require_turn(self) -> None:
         """
-        Raise if the caller is inside a call of the communicator already.
+        Raise if the caller is already inside a call of the communicator.
         """
     def set_mail(self, text: str) -> None:
         ...
@@ -224,14 +224,14 @@ class Team:
     @property
     def tile_bytes(self) -> tuple[float, float]:
         """
-        Bytes of a tile on windows and on staged arrays; the same on all ranks.
+        Set the tile size in bytes for windows and for staged arrays; the same on all ranks.
         """
     @tile_bytes.setter
     def tile_bytes(self, arg1: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]) -> None:
         ...
 class Work:
     """
-    An operation under way, and what came of it.
+    An operation in progress or completed, with its result.
     """
     error: typing.Any
     result: typing.Any
@@ -241,11 +241,11 @@ class Work:
         """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
         """
-        Block until it has completed, `timeout` seconds at most; returns the result, raises what the operation raised.
+        Block until it has completed, at most `timeout` seconds; returns the result, raises what the operation raised.
         """
     def when_done(self, callback: typing.Any) -> None:
         """
-        Call `callback()` once it has completed: on the engine's thread, or at once.
+        Call `callback()` when it has completed: on the engine's thread, or immediately if it already has.
         """
     @property
     def item(self) -> typing.Any:
@@ -256,7 +256,7 @@ class Work:
     @property
     def on_wait(self) -> typing.Any:
         """
-        Called by wait() once all is well, in the thread that waits.
+        Called by wait() after success, in the waiting thread.
         """
     @on_wait.setter
     def on_wait(self, arg0: typing.Any) -> None:
@@ -271,7 +271,7 @@ class Engine:
     @staticmethod
     def prepare_board(board: Segment, size: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        By one rank, before the others make their engines.
+        Called by one rank, before the others create their engines.
         """
     def __init__(self, team: typing.Any, board: Segment, slots: typing.SupportsInt | typing.SupportsIndex, buffer: typing.Any, buffers: typing.SupportsInt | typing.SupportsIndex, topologies: collections.abc.Sequence[typing.Any], run: typing.Any, warn_seconds: typing.SupportsFloat | typing.SupportsIndex, shutdown_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
@@ -279,11 +279,11 @@ class Engine:
         ...
     def loop(self) -> None:
         """
-        The engine's thread; returns after close().
+        Body of the engine's thread; returns after close().
         """
     def report(self) -> str:
         """
-        What waits for whom, a line each.
+        Which operations wait for which ranks, one per line.
         """
     def require_outside(self) -> None:
         """
@@ -291,25 +291,25 @@ class Engine:
         """
     def set_topologies(self, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.Any]]) -> None:
         """
-        (most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.
+        Set (largest batch in bytes, topology), ascending; the same on all ranks, between the same batches.
         """
     def submit(self, items: collections.abc.Sequence[typing.Any], now: bool) -> list[Work]:
         """
-        A group of items; `now`: the caller waits for them at once.
+        Submit a group of items; `now`: the caller waits for them immediately.
         """
     def take_events(self) -> tuple[list[tuple[str, str, str, int, int]], list[tuple[int, int, int, int, list[int], list[int], int, list[int], list[tuple[int, int]]]]]:
         """
-        Since the last time: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().
+        Events since the last call: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().
         """
     def trace(self, on: bool) -> None:
         ...
     def traffic(self) -> tuple[int, int]:
         """
-        Bytes that allreduces have reduced so far, and batches run.
+        Bytes reduced by allreduces so far, and batches run.
         """
     def tune(self, threshold: typing.SupportsInt | typing.SupportsIndex, cycle_seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
-        Of all ranks.
+        Set both for all ranks.
         """
     @property
     def cycle_seconds(self) -> float:
@@ -324,7 +324,7 @@ class AgreedOperation:
     @property
     def absent(self) -> list[int]:
         """
-        Ranks that need not announce it, having joined.
+        Ranks that have joined and need not announce it.
         """
     @property
     def collective(self) -> str:
@@ -332,27 +332,27 @@ class AgreedOperation:
     @property
     def count(self) -> int:
         """
-        Elements of x, where the whole shape is agreed.
+        Elements of x, if all extents are agreed.
         """
     @property
     def device(self) -> bool:
         """
-        In GPU memory.
+        Whether its arrays are in GPU memory.
         """
     @property
     def difference(self) -> str:
         """
-        How the ranks differ, for people; empty: they agree.
+        How the ranks differ, as a message; empty if they agree.
         """
     @property
     def dtype(self) -> str:
         """
-        Of its arrays; empty: it has none.
+        Element type of its arrays; empty if it has none.
         """
     @property
     def last(self) -> int:
         """
-        Who announced it last.
+        The rank that announced it last.
         """
     @property
     def name(self) -> str:
@@ -374,23 +374,23 @@ class AgreedOperation:
     @property
     def shape(self) -> list[int]:
         """
-        Of each rank's x; the first extent is -1 where ranks may differ.
+        Shape of each rank's x; the first extent is -1 if ranks may differ.
         """
 class Agreement:
     """
-    What follows from the ranks' announcements: the same on all ranks that hear the same.
+    What follows from the ranks' announcements: the same on all ranks that receive the same.
     """
     def __init__(self, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         """
-        `world_ranks`: of the ranks.
+        `world_ranks`: the ranks' numbers in the world.
         """
     def announce(self, rank: typing.SupportsInt | typing.SupportsIndex, announcement: bytes) -> None:
         """
-        What a rank announces. Raises ValueError for what no rank can announce.
+        Add a rank's announcement. Raises ValueError for an invalid one.
         """
     def cut(self, threshold: typing.SupportsInt | typing.SupportsIndex) -> list[list[AgreedOperation]]:
         """
-        All that is complete, in batches of operations that are fused: up to `threshold` bytes.
+        The complete operations, in batches that are fused: up to `threshold` bytes each.
         """
     def report(self, seconds: typing.SupportsFloat | typing.SupportsIndex = 0, reporter: typing.SupportsInt | typing.SupportsIndex = -1) -> str:
         """
@@ -399,31 +399,31 @@ class Agreement:
     @property
     def waiting(self) -> int:
         """
-        Operations that some ranks have not announced.
+        Number of operations that some ranks have not announced.
         """
 def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex) -> list[bytes]:
     """
-    What this rank announces of items that it submits together, among `size` ranks. Raises what is wrong with one.
+    This rank's announcements of items submitted together, among `size` ranks. Raises for an invalid item.
     """
 def check_call(collective: str, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex, counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, x: typing.Any, out: typing.Any) -> None:
     """
-    Raise ValueError or TypeError for arrays that cannot work in this rank's call: lengths, types, overlap. An array is one of NumPy's, a HostBuffer, or (address, elements, dtype, writable); None: not given.
+    Raise ValueError or TypeError for arrays that this rank's call cannot use: lengths, types, overlap. An array is a NumPy array, a HostBuffer, or (address, elements, dtype, writable); None: not given.
     """
 def collectives() -> list[str]:
     """
-    Names of the collectives, in the order of their numbers.
+    Names of the collectives, in numerical order.
     """
 def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False, prescale: typing.SupportsFloat | typing.SupportsIndex = 1.0, postscale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
     """
-    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches. `prescale`: a factor on each array; `postscale`: on the result.
+    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. `prescale`: a factor on each array; `postscale`: on the result.
     """
 def dlpack_layout(array: typing.Any) -> tuple[int, tuple[int, ...]]:
     """
-    The DLPack type of the device that an array is on, and its shape: for arrays with nothing but __dlpack__.
+    An array's DLPack device type and shape, for arrays that have only __dlpack__.
     """
 def dtype_name(dtype: typing.Any) -> str | None:
     """
-    Our name of a numpy.dtype, or None.
+    The library's name of a numpy.dtype, or None.
     """
 def dtypes() -> list[str]:
     """
@@ -431,7 +431,7 @@ def dtypes() -> list[str]:
     """
 def fast_method(owner: type, method: typing.Any, name: str, signature: str) -> typing.Any:
     """
-    A descriptor for the class `owner` that runs plain calls of a method at once and others through `method`.
+    A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`.
     """
 def instruction_set() -> str:
     """
@@ -439,34 +439,34 @@ def instruction_set() -> str:
     """
 def is_numpy(array: typing.Any) -> bool:
     """
-    Whether the argument is a numpy.ndarray itself, of no subclass.
+    Whether the argument is exactly a numpy.ndarray, not of a subclass.
     """
 def operators() -> list[tuple[str, str]]:
     """
-    (name, meaning) of the reduction operators, in the order of their numbers.
+    (name, meaning) of the reduction operators, in numerical order.
     """
 def placement(collective: str, x: typing.Any, out: typing.Any, x_shared: bool, out_shared: bool) -> int:
     """
-    Where peers may use the arrays of a call: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: whether peers have their memory mapped.
+    Which arrays of a call peers may access directly: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: whether peers have mapped their memory.
     """
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """
-    Engines write what waits for whom to standard error when the signal comes.
+    Make engines report to standard error which operations wait for which ranks, on this signal.
     """
 def reports_wanted() -> int:
     """
-    How often that signal has come.
+    How often that signal has been received.
     """
 def settings() -> list[tuple[str, float, float, str]]:
     """
-    (variable, default, value, meaning) of every environment variable.
+    (variable, default, value, meaning) of each environment variable.
     """
 def takes(op: str, dtype: str) -> bool:
     """
-    Whether the operator takes the element type.
+    Whether the operator supports the element type.
     """
 def timeout_of(timeout: typing.Any) -> float:
     """
-    Seconds of a call's timeout; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.
+    A call's timeout in seconds; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.
     """
 ALWAYS_STAGED: int = 4096

@@ -8,7 +8,7 @@ import typing_extensions
 __all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
-    A stream that does not wait for the default one.
+    A stream that does not synchronize with the default stream.
     """
     def __init__(self, device: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
@@ -28,13 +28,13 @@ class Event:
         ...
     def hold_back(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        The stream waits until the point is reached.
+        Make the stream wait until the point is reached.
         """
     def record(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def seconds_since(self, earlier: Event) -> float:
         """
-        Both must be timed and reached.
+        Both events must have timing and be reached.
         """
 class Graph:
     """
@@ -44,15 +44,15 @@ class Graph:
         ...
 class DeviceMemory:
     """
-    Device memory of ours, or a peer's as it is mapped here.
+    This process's device memory, or a mapping of a peer's.
     """
     def export_fd(self) -> int:
         """
-        A file descriptor by which another process maps it; the caller closes it.
+        A file descriptor with which another process maps it; the caller closes it.
         """
     def ipc_handle(self) -> bytes:
         """
-        64 bytes by which another process opens it.
+        A 64-byte handle with which another process opens it.
         """
     @property
     def address(self) -> int:
@@ -65,7 +65,7 @@ class DeviceMemory:
         ...
 class DlpackView:
     """
-    A CUDA array of another library, from its DLPack capsule; not copied.
+    Another library's CUDA array, from its DLPack capsule; not copied.
     """
     def __init__(self, capsule: typing.Any) -> None:
         ...
@@ -89,7 +89,7 @@ class DlpackView:
         ...
 class DeviceArray:
     """
-    A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack take it without a copy.
+    A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack accept it without a copy.
     """
     def __dlpack__(self, *, stream: typing.Any = None, max_version: typing.Any = None, dl_device: typing.Any = None, copy: typing.Any = None) -> typing_extensions.CapsuleType:
         ...
@@ -101,11 +101,11 @@ class DeviceArray:
         ...
     def copy_from_host(self, host: typing_extensions.Buffer, stream: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        Fill from a contiguous host array; returns when it is done.
+        Fill from a contiguous host array; blocks until done.
         """
     def copy_to_host(self, host: typing_extensions.Buffer, stream: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        Copy into a contiguous host array; returns when it is done.
+        Copy into a contiguous host array; blocks until done.
         """
     @property
     def __cuda_array_interface__(self) -> dict:
@@ -132,20 +132,20 @@ class DeviceArray:
         """
 class CustomOperator:
     """
-    A user's operator, compiled for one element type.
+    A user-defined operator, compiled for one element type.
     """
     def load(self, device: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        On a device, now; it may wait until the device is idle.
+        Load it on a device now; may wait until the device is idle.
         """
 class Plan:
     """
-    What of a call is the same each time.
+    The reusable part of a call.
     """
     @property
     def channels(self) -> int:
         """
-        Blocks of a rank, at most.
+        Largest number of blocks of a rank.
         """
     @property
     def low_latency(self) -> bool:
@@ -161,7 +161,7 @@ class Plan:
         ...
 class Team:
     """
-    One process's end of a communicator on GPUs.
+    One process's part of a communicator on GPUs.
     """
     @staticmethod
     def mailbox_bytes(size: typing.SupportsInt | typing.SupportsIndex, channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
@@ -169,21 +169,21 @@ class Team:
     @staticmethod
     def most_channels(device: typing.SupportsInt | typing.SupportsIndex, sharing: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many for it.
+        Blocks that each of `sharing` ranks on the device can run concurrently; 0: too many ranks.
         """
     def __init__(self, device: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, first_rank: typing.SupportsInt | typing.SupportsIndex, ranks_here: typing.SupportsInt | typing.SupportsIndex, mailboxes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], channels: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, shared: bool, plan_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        `shared`: the device runs other ranks of the communicator too. `plan_bytes`: of the memory for plans to begin with.
+        `shared`: the device also runs other ranks of the communicator. `plan_bytes`: size of the memory for plans to begin with.
         """
     def abort(self) -> None:
         """
-        Kernels in flight give up.
+        Make the kernels in flight give up.
         """
     def add_window(self, id: typing.SupportsInt | typing.SupportsIndex, bases: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], nbytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def end(self) -> bool:
         """
-        Within seconds: calls in flight complete, or are given up.
+        Complete or abandon the calls in flight within seconds.
         """
     def fault(self) -> typing.Any:
         """
@@ -199,23 +199,23 @@ class Team:
         """
     def low_latency_plan(self, dtype: str, op: typing.SupportsInt | typing.SupportsIndex, custom: CustomOperator, prescale: typing.SupportsFloat | typing.SupportsIndex, divisor: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, reduces: bool, exchanges: collections.abc.Sequence[tuple[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], longest: typing.SupportsInt | typing.SupportsIndex, digest: typing.SupportsInt | typing.SupportsIndex) -> Plan:
         """
-        A plan of the low-latency path: for each rank here the offsets and counts that it sends to and receives from every rank, in elements; `longest`: of any pair's messages.
+        A plan of the low-latency path: for each local rank the offsets and counts that it sends to and receives from each rank, in elements; `longest`: the longest message of any pair.
         """
     def plan(self, schedule: tuple[collections.abc.Sequence[typing_extensions.Buffer], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]], fallback: tuple[collections.abc.Sequence[typing_extensions.Buffer], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None, dtype: str, op: typing.SupportsInt | typing.SupportsIndex, custom: CustomOperator, prescale: typing.SupportsFloat | typing.SupportsIndex, divisor: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, reduces: bool, placement: typing.SupportsInt | typing.SupportsIndex, negotiates: bool, digest: typing.SupportsInt | typing.SupportsIndex) -> Plan:
         """
-        A plan of a compiled schedule: (a table for each rank here, length, input offset and output offset of each chunk in elements); `fallback`: the same staged.
+        A plan of a compiled schedule: (a table for each local rank, length, input offset and output offset of each chunk in elements); `fallback`: the same staged.
         """
     def remove_window(self, id: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Waits for the calls in flight.
+        Wait for the calls in flight, then remove the window.
         """
     def run(self, plan: Plan, buffers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex, max_channels: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, copies: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]] = ()) -> None:
         """
-        Put a call into the stream: (input, output) addresses for each rank here. `copies`: (into, source, bytes) of what is copied before it, after all earlier calls of the team.
+        Enqueue a call on the stream: (input, output) addresses for each local rank. `copies`: (into, source, bytes) copies to run before it, after all earlier calls of the team.
         """
     def wait(self) -> None:
         """
-        For the calls in flight.
+        Wait for the calls in flight.
         """
     @property
     def device(self) -> int:
@@ -223,17 +223,17 @@ class Team:
     @property
     def low_latency_bytes(self) -> int:
         """
-        The longest message that the low-latency path takes.
+        The longest message that the low-latency path supports.
         """
     @property
     def low_latency_share(self) -> int:
         """
-        Bytes of it a channel.
+        Its bytes per channel.
         """
     @property
     def plan_memory(self) -> tuple[int, int]:
         """
-        (bytes for plans, bytes of it that are taken).
+        (bytes for plans, bytes in use).
         """
 class NcclLibrary:
     """
@@ -252,36 +252,36 @@ class NcclLibrary:
     @property
     def version(self) -> int:
         """
-        NCCL's own code, 22304 for 2.23.4.
+        NCCL's version code, 22304 for 2.23.4.
         """
     @property
     def version_text(self) -> str:
         ...
 class NcclComm:
     """
-    One rank's end of an NCCL communicator.
+    One rank's part of an NCCL communicator.
     """
     def __init__(self, library: NcclLibrary, unique_id: bytes, size: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex, most_blocks: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Begins to meet the other ranks; `settle` waits for them.
+        Start connecting to the other ranks; `settle` waits for them.
         """
     def abort(self) -> None:
         ...
     def close(self, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """
-        False where it had to be aborted.
+        False if it had to be aborted.
         """
     def failure(self) -> str | None:
         """
-        What has gone wrong meanwhile, or None.
+        The asynchronous error so far, or None.
         """
     def run(self, collective: str, x: typing.SupportsInt | typing.SupportsIndex, out: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], type: typing.SupportsInt | typing.SupportsIndex, itemsize: typing.SupportsInt | typing.SupportsIndex, op: typing.SupportsInt | typing.SupportsIndex, scalar: bytes, root: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """
-        Put a call into its stream; False if a peer did not come within the time.
+        Enqueue a call on its stream; False if a peer did not arrive within the time.
         """
     def settle(self, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """
-        False once the time is up.
+        False when the time has expired.
         """
 def allocate_plain(device: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
     """
@@ -289,25 +289,25 @@ def allocate_plain(device: typing.SupportsInt | typing.SupportsIndex, nbytes: ty
     """
 def allocate_vmm(device: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
     """
-    Memory of the driver's virtual memory management, zeroed.
+    Memory from the driver's virtual memory management, zeroed.
     """
 def begin_capture(stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     ...
 def copy(into: typing.SupportsInt | typing.SupportsIndex, source: typing.SupportsInt | typing.SupportsIndex, nbytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
     """
-    Copy between any two memories, in stream order.
+    Copy between host and device memory in any direction, in stream order.
     """
 def current_device() -> int:
     ...
 def custom_program(dtype: str) -> bytes:
     """
-    The kernels of an element type, a fatbin of LTO-IR, without the function pc_operator.
+    The kernels of an element type, as a fatbin of LTO-IR that lacks the function pc_operator.
     """
 def device_count() -> int:
     ...
 def device_of(address: typing.SupportsInt | typing.SupportsIndex) -> int | None:
     """
-    The device to whose memory an address belongs, or None.
+    The device that owns an address, or None.
     """
 def driver_version() -> int:
     """
@@ -327,11 +327,11 @@ def is_capturing(stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
     ...
 def load_custom(dtype: str, image: bytes) -> CustomOperator:
     """
-    What came of linking, as Team.plan takes it.
+    The linked image, as Team.plan takes it.
     """
 def move(device: typing.SupportsInt | typing.SupportsIndex, rows: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], stream: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Copies within device memory, few launches for all of them: rows of (to, from, bytes); from 0: zeros.
+    Copy within device memory, in few launches: rows of (to, from, bytes); a `from` of 0 writes zeros.
     """
 def open_ipc(device: typing.SupportsInt | typing.SupportsIndex, handle: str, nbytes: typing.SupportsInt | typing.SupportsIndex) -> DeviceMemory:
     """
@@ -339,7 +339,7 @@ def open_ipc(device: typing.SupportsInt | typing.SupportsIndex, handle: str, nby
     """
 def probe_read(device: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, words: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
-    How many words are not as probe_write leaves them.
+    Number of words that differ from what probe_write writes.
     """
 def probe_write(device: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, words: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
@@ -349,7 +349,7 @@ def properties(device: typing.SupportsInt | typing.SupportsIndex) -> dict:
     ...
 def runtime_version() -> int:
     """
-    Of the runtime that is linked in.
+    Version of the runtime that is linked in.
     """
 def synchronize(stream: typing.SupportsInt | typing.SupportsIndex, device: typing.SupportsInt | typing.SupportsIndex | None = None) -> None:
     ...

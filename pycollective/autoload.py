@@ -1,7 +1,7 @@
 """The entry point in the group "torch.backends": scripts that never import pycollective can name its backend.
 
-torch calls `register` at the end of every `import torch` (unless TORCH_DEVICE_BACKEND_AUTOLOAD=0). It makes a name
-known, and loads nothing: the backend is imported when a process group of it is made.
+torch calls `register` at the end of every `import torch` (unless TORCH_DEVICE_BACKEND_AUTOLOAD=0). It registers a name
+and loads nothing: the backend is imported when a process group with it is created.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ BACKEND = SCHEME = "pycollective"
 
 
 def register() -> None:
-    """Make torch know the backend and the URL `pycollective://`. Never raises; may be called twice.
+    """Register the backend and the URL `pycollective://` with torch. Never raises; may be called twice.
 
-    `env://` stays torch's own, for this backend too, until `pycollective.torch` is imported.
+    `env://` remains torch's own, also for this backend, until `pycollective.torch` is imported.
     """
-    with contextlib.suppress(Exception):  # or no script could import torch
+    with contextlib.suppress(Exception):  # an error would break every import of torch
         import torch.distributed as dist
 
         if dist.is_available() and BACKEND not in dist.Backend.backend_list:

@@ -1,7 +1,7 @@
-"""Checks of arguments: each returns the value, or raises an error that states its name, what it is and must be.
+"""Checks of arguments: each returns the value, or raises an error that states its name, its value and what is expected.
 
-They are called where a public function begins, and on paths where a dozen nanoseconds count only when something has
-failed already. A bool is no number here: True as a rank or a count is a mistake that Python would not notice.
+They are called where a public function begins, and on paths sensitive to a dozen nanoseconds only after a failure.
+A bool is not a number here: True as a rank or a count is a mistake that Python would not detect.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def shown(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """repr(value), of bounded length; also of what has none."""
+    """repr(value), of bounded length; never fails."""
     try:
         found = repr(value)
-    except Exception:  # a number of too many digits, or an object that cannot be shown
+    except Exception:  # an integer with too many digits, or a repr that raises
         return f"<{type(value).__name__}>"
     return found if len(found) <= 80 else found[:77] + "..."
 
@@ -47,11 +47,11 @@ def integer(value: Any, name: str, least: int | None = None, most: int | None = 
     """An integer of any library, from `least` to `most`.
 
     Raises:
-        TypeError: no integer. ValueError: out of range.
+        TypeError: not an integer. ValueError: out of range.
     """
     try:
         number = index(value)
-    except Exception:  # TypeError, or what a foreign __index__ raises
+    except Exception:  # TypeError, or any error of a foreign __index__
         refuse_type(name, _range("an integer", least, most), value)
     if isinstance(value, bool):
         refuse_type(name, _range("an integer", least, most), value)
@@ -74,7 +74,7 @@ def number(
     """A real number of any library, as a float: within [least, most], and within (above, below).
 
     Raises:
-        TypeError: no real number. ValueError: out of range, infinite unless not `finite`, or NaN unless `nan`.
+        TypeError: not a real number. ValueError: out of range, infinite unless not `finite`, or NaN unless `nan`.
     """
     given: Any = value
     try:
@@ -83,7 +83,7 @@ def number(
         real = float(given)
     except OverflowError:
         refuse_value(name, "a number that a float can hold", value)
-    except Exception:  # TypeError, or what a foreign __float__ raises
+    except Exception:  # TypeError, or any error of a foreign __float__
         refuse_type(name, _real(least, most, above, below, finite), value)
     if math.isnan(real):
         if not nan:
@@ -103,7 +103,7 @@ def text(value: Any, name: str) -> str:
     """A string that can be sent: without lone surrogates.
 
     Raises:
-        TypeError: no string. ValueError: it cannot be encoded as UTF-8.
+        TypeError: not a string. ValueError: it cannot be encoded as UTF-8.
     """
     if not isinstance(value, str):
         refuse_type(name, "a string", value)
@@ -141,7 +141,7 @@ def choice(value: Any, name: str, among: Collection[Any]) -> Any:
     try:
         if value in among:
             return value
-    except Exception:  # not hashable, or a comparison that is no bool
+    except Exception:  # not hashable, or a comparison that does not return a bool
         pass
     refuse_value(name, f"one of {', '.join(map(str, among))}", value)
 
@@ -163,10 +163,10 @@ def items(value: Any, name: str, of: str = "values") -> list[Any]:
 def integers(
     value: Any, name: str, least: int | None = None, most: int | None = None, *, count: int | None = None
 ) -> list[int]:
-    """A sequence of integers, each from `least` to `most`; of `count` where given.
+    """A sequence of integers, each from `least` to `most`; `count` of them if given.
 
     Raises:
-        TypeError: not iterable, or an item that is no integer. ValueError: out of range, or another number of them.
+        TypeError: not iterable, or an item is not an integer. ValueError: out of range, or a wrong number of items.
     """
     found = [integer(each, f"{name}[{i}]", least, most) for i, each in enumerate(items(value, name, "integers"))]
     if count is not None and len(found) != count:
@@ -175,7 +175,7 @@ def integers(
 
 
 def instance(value: _T | Any, name: str, kind: type[_T] | tuple[type, ...], expected: str) -> Any:
-    """An instance of a class; `expected` names it in words.
+    """An instance of a class; `expected` describes it in the error.
 
     Raises:
         TypeError: of another class.
@@ -186,10 +186,10 @@ def instance(value: _T | Any, name: str, kind: type[_T] | tuple[type, ...], expe
 
 
 def function(value: Any, name: str, expected: str = "a function") -> Any:
-    """Something that can be called.
+    """A callable.
 
     Raises:
-        TypeError: it cannot.
+        TypeError: not callable.
     """
     if not callable(value):
         refuse_type(name, expected, value)
@@ -197,7 +197,7 @@ def function(value: Any, name: str, expected: str = "a function") -> Any:
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False, also of another library; 0 and 1 will do.
+    """True or False, also of another library; 0 and 1 are accepted.
 
     Raises:
         TypeError: anything else.
@@ -216,7 +216,7 @@ def mapping(value: Any, name: str, keys: Iterable[str] = ()) -> Mapping[str, Any
     """A mapping with strings for keys, all of `keys` among them.
 
     Raises:
-        TypeError: no mapping, or a key that is no string. KeyError: a key is missing.
+        TypeError: not a mapping, or a key is not a string. KeyError: a key is missing.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         refuse_type(name, "a dict with strings for keys", value)

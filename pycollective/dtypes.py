@@ -1,7 +1,7 @@
-"""The element types and the reduction operators: one table of each, from which Python and C++ read.
+"""The element types and the reduction operators: one table of each, shared by Python and C++.
 
 Standard library only, and no import of the package: the build runs this file, `python pycollective/dtypes.py HEADER`,
-to write the same tables for C++ (see csrc/dtype/table.h). How an element is stored and computed with is written there,
+to write the same tables for C++ (see csrc/dtype/table.h). The storage and arithmetic of elements are defined there,
 in convert.h and operators.h.
 """
 
@@ -15,7 +15,7 @@ from typing import Literal
 
 Kind = Literal["boolean", "signed_integer", "unsigned_integer", "real", "complex"]
 Taken = Literal["bool", "integer", "real", "complex"]
-"""Kinds of elements, as operators tell them apart."""
+"""Kinds of elements that operators distinguish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Dtype:
     Attributes:
         name: of the type, in NumPy and everywhere else.
         itemsize: bytes of an element.
-        kind: what its elements are.
+        kind: the kind of its elements.
         stored_as: the C++ type of an element.
-        dlpack: the type code of DLPack (kDLInt, ...).
-        extended: NumPy has it from ml_dtypes.
+        dlpack: DLPack's type code (kDLInt, ...).
+        extended: provided to NumPy by ml_dtypes.
         compiled: operators written in Python can be compiled for it, by numba.
     """
 
@@ -42,7 +42,7 @@ class Dtype:
 
     @property
     def typestr(self) -> str:
-        """Its name in the array interfaces of NumPy and CUDA; empty where they have none."""
+        """Its name in the array interfaces of NumPy and CUDA; empty if they have none."""
         if self.extended:
             return ""
         letter = {"boolean": "b", "signed_integer": "i", "unsigned_integer": "u", "real": "f", "complex": "c"}[
@@ -53,13 +53,13 @@ class Dtype:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A reduction operator that has a name.
+    """A named reduction operator.
 
     Attributes:
         name: its name.
-        functor: the struct in csrc/dtype/operators.h that computes it.
-        takes: kinds of elements that it is defined for.
-        meaning: what it computes, in words.
+        functor: the struct in csrc/dtype/operators.h that implements it.
+        takes: kinds of elements for which it is defined.
+        meaning: description of what it computes.
     """
 
     name: str
@@ -106,7 +106,7 @@ OPERATORS: dict[str, Operator] = {row.name: row for row in (
     Operator("lor", "LogicalOr", ("bool", "integer", "real"), "1 where either is nonzero, else 0"),
 )}
 # fmt: on
-"""Every operator that has a name, by it; their order gives their numbers in the core."""
+"""Every named operator, by name; their order gives their numbers in the core."""
 
 
 # -- for C++ -----------------------------------------------------------------------------------------------------------

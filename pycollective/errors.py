@@ -1,4 +1,4 @@
-"""Every error that pycollective raises on purpose, in one hierarchy."""
+"""All errors raised by pycollective itself, in one hierarchy."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class VerificationError(Error):
 
 
 class TopologyError(Error, ValueError):
-    """An unknown topology, a collective that a topology lacks, or parameters that do not fit."""
+    """An unknown topology, a collective that a topology lacks, or invalid parameters."""
 
 
 class MismatchError(Error):
-    """Ranks called different collectives, or the same one with arguments that do not match."""
+    """Ranks called different collectives, or the same one with mismatched arguments."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The deadline passed; the message names the ranks that are missing and the call they are missing from.
+    """The deadline passed; the message names the missing ranks and the call.
 
     Its text contains the word "timeout", which callers of torch.distributed look for.
     """
@@ -59,7 +59,7 @@ _LATE = "the timeout has passed: "
 
 
 class PeerLostError(Error):
-    """The process of a peer is gone.
+    """The process of a peer has ended.
 
     Attributes:
         rank: the rank that was lost, in the communicator of the call.
@@ -74,18 +74,18 @@ class PeerLostError(Error):
 
 
 class CommunicatorError(Error):
-    """A communicator that was freed or poisoned, or a call that it cannot serve."""
+    """A communicator that was freed or poisoned, or a call that it does not support."""
 
 
 class NestedCallError(CommunicatorError):
-    """A thread called a collective from within another one: a signal handler, a callback or a finalizer did.
+    """A thread called a collective from within another one: in a signal handler, a callback or a finalizer.
 
-    It would wait for itself. Nothing was sent, and the communicator is as good as before.
+    It would wait for itself. Nothing was sent, and the communicator remains usable.
     """
 
     @classmethod
     def on(cls, communicator: str) -> NestedCallError:
-        """As the core raises it, for a communicator's name."""
+        """The error as the core raises it, for a communicator's name."""
         return cls(
             f"a collective was called on communicator {communicator!r} from within another one of the same thread "
             "(a signal handler, callback or finalizer)"

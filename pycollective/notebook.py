@@ -1,4 +1,4 @@
-"""How notebooks show tables, pictures and lines of cells: what `_repr_html_` and `_repr_svg_` are written with."""
+"""How notebooks show tables, pictures and lines of cells: helpers for `_repr_html_` and `_repr_svg_`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 @functools.singledispatch
 def html(value: object) -> str | None:
-    """What `_repr_html_` of a value returns. Modules that know how to show a type register with this function."""
+    """The result of a value's `_repr_html_`. Modules that can show a type register with this function."""
     return None
 
 
 @functools.singledispatch
 def picture(value: object) -> str | None:
-    """What `_repr_svg_` of a value returns; the same."""
+    """The result of a value's `_repr_svg_`; likewise."""
     return None
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), caption: str = "") -> str:
-    """An HTML table of texts. Without a header the first cell of each row is its heading."""
+    """An HTML table of strings. Without a header, the first cell of each row is its heading."""
     parts = ["<table>"]
     if caption:
         parts.append(f'<caption style="text-align: left; font-weight: bold">{escape(caption)}</caption>')
@@ -42,7 +42,7 @@ def _cell(tag: str, content: object) -> str:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed (the extra `plot`): without it there are tables in place of pictures."""
+    """Whether matplotlib is installed (the extra `plot`): without it, tables replace pictures."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -58,7 +58,7 @@ def svg(figure: Any) -> str:
 
 
 def place(where: str) -> str:
-    """ "FILE:LINE" as IPython names it where FILE is a notebook's cell: "Cell In[3], line 7"; otherwise as it is."""
+    """ "FILE:LINE" in IPython's form if FILE is a notebook cell: "Cell In[3], line 7"; otherwise unchanged."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     name = getattr(getattr(shell, "compile", None), "format_code_name", None)  # IPython 8 has it
@@ -68,7 +68,7 @@ def place(where: str) -> str:
 
 
 def statement(where: str) -> str:
-    """The same, with the source where it is in a cell: cells are shown without line numbers."""
+    """The same, with the source if it is in a cell: cells are shown without line numbers."""
     shown = place(where)
     if shown == where:
         return where

@@ -1,4 +1,4 @@
-"""Every environment variable that pycollective reads: one table, from which values are read and documents are made.
+"""Every environment variable that pycollective reads: one table, from which values and documentation come.
 
 Standard library only, and no import of the package: the build runs this file, `python pycollective/settings.py HEADER`,
 to write the rows of the C++ core (see csrc/base/environment.h).
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "PYCOLLECTIVE_"
-"""Names that begin with this are ours: one that is not in the table is misspelt, or meant for another version."""
+"""Prefix of our names: one not in the table is misspelt, or meant for another version."""
 WARNED = "PYCOLLECTIVE_WARNED"
 MOST = 1e15
-"""Larger numbers, also `inf`, count as this: the core's integers hold it."""
+"""Larger numbers, including `inf`, are clamped to this: it fits the core's integers."""
 OWN_LAUNCHER, HOROVODS_LAUNCHERS = "`pycollective run`", "Horovod's launchers"
 LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "critical")
 
 _NUMBERS = ("seconds", "milliseconds", "microseconds", "bytes", "count", "level")
-_NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|\+?inf(inity)?", re.I)  # what environment.cpp takes
+_NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|\+?inf(inity)?", re.I)  # as in environment.cpp
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -37,11 +37,11 @@ class Setting:
         kind: a unit of numbers (seconds, milliseconds, microseconds, bytes, count, level), flag, file or text.
         default: in the kind's unit; its type is the type of the value (float, int, bool or str).
         meaning: one line.
-        reader: who reads it; of what a launcher sets, the launcher.
-        field: the member of the C++ core's `Environment`; empty where the core does not read it.
-        older: another name of the same setting, read where `name` is not set.
+        reader: the part that reads it; for variables set by a launcher, the launcher.
+        field: the member of the C++ core's `Environment`; empty if the core does not read it.
+        older: another name of the same setting, read if `name` is not set.
         positive: whether 0 is refused.
-        choices: texts that are accepted, in any case; all where empty.
+        choices: accepted strings, case-insensitive; empty accepts all.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """What a value must be, for errors."""
+        """Description of valid values, for errors."""
         if self.kind in _NUMBERS:
             unit = "" if self.kind in ("count", "level") else f" of {self.kind}"
             return f"a number{unit}, {'above' if self.positive else 'at least'} 0"
@@ -65,10 +65,10 @@ class Setting:
         return f"one of {', '.join(self.choices)}"
 
     def parse(self, text: str, name: str = "") -> Any:
-        """The value that a text stands for.
+        """The value of a string.
 
         Raises:
-            ValueError: it is not what the setting expects; gives the name, the text and what is expected.
+            ValueError: not a valid value; gives the name, the string and what is expected.
         """
         value: Any = None
         if self.kind in _NUMBERS:
@@ -83,13 +83,13 @@ class Setting:
         return value
 
     def write(self, value: Any) -> str:
-        """A value as one would set it."""
+        """A value in the form for the environment."""
         if isinstance(value, str):
             return value
         return f"{float(value):.10g}"
 
     def find(self, env: Mapping[str, str]) -> tuple[str, str]:
-        """(the variable that sets it, its text); both empty where none does. An empty text counts as not set."""
+        """(the variable that sets it, its string); both empty if none does. An empty string counts as not set."""
         for name in filter(None, (self.name, self.older)):
             if env.get(name):
                 return name, env[name]
@@ -99,7 +99,7 @@ class Setting:
 _CALLS, _GPU, _ENGINE, _ELASTIC = "calls", "calls on GPUs", "engine", "elastic.run"
 
 # fmt: off
-_ROWS = (  # name, kind, default, meaning, who reads it (or sets it), field of the core
+_ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("PYCOLLECTIVE_TIMEOUT", "seconds", 300.0, "how long a call waits for its peers", _CALLS, "timeout"),
     Setting("PYCOLLECTIVE_SPIN_US", "microseconds", 2.0, "how long a wait spins before it yields", _CALLS, "spin_us"),
     Setting("PYCOLLECTIVE_YIELD_US", "microseconds", 50.0,
@@ -110,40 +110,40 @@ _ROWS = (  # name, kind, default, meaning, who reads it (or sets it), field of t
     Setting("PYCOLLECTIVE_CUDA_SCRATCH", "bytes", 64 << 20, "GPU scratch of each rank", _GPU, "cuda_scratch_bytes"),
     Setting("PYCOLLECTIVE_CUDA_TILE", "bytes", 512 << 10, "largest tile on GPUs", _GPU, "cuda_tile_bytes"),
     Setting("PYCOLLECTIVE_TOPOLOGY", "text", "",
-            "topology (NAME or FILE:NAME) of allreduces, and of what else it has; by default direct", _CALLS),
+            "topology (NAME or FILE:NAME) of allreduce and its other collectives; default: direct", _CALLS),
     Setting("PYCOLLECTIVE_ISA", "level", 3, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512", _CALLS, "isa"),
-    Setting("PYCOLLECTIVE_NCCL", "file", "", "the NCCL library to load; by default it is looked for", _GPU),
+    Setting("PYCOLLECTIVE_NCCL", "file", "", "the NCCL library to load; by default it is searched for", _GPU),
     Setting("PYCOLLECTIVE_INIT_TIMEOUT", "seconds", 120.0,
             "how long init() waits for all ranks", "init()", positive=True),
     Setting("PYCOLLECTIVE_RANK", "text", "", "this rank", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_SIZE", "text", "", "number of ranks", OWN_LAUNCHER),
-    Setting("PYCOLLECTIVE_LOCAL_RANK", "text", "", "this rank among those of the host", OWN_LAUNCHER),
-    Setting("PYCOLLECTIVE_LOCAL_SIZE", "text", "", "number of ranks of the host", OWN_LAUNCHER),
-    Setting("PYCOLLECTIVE_RENDEZVOUS", "text", "", "name of the socket where the ranks meet", OWN_LAUNCHER),
-    Setting(WARNED, "text", "", "unknown settings of which the launcher has warned already", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_LOCAL_RANK", "text", "", "rank within the host", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_LOCAL_SIZE", "text", "", "number of ranks on the host", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_RENDEZVOUS", "text", "", "name of the rendezvous socket of the ranks", OWN_LAUNCHER),
+    Setting(WARNED, "text", "", "unknown settings already reported by the launcher", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_ELASTIC_FILE", "file", "",
             "where commits of elastic training are kept for the next job", _ELASTIC),
-    Setting("PYCOLLECTIVE_COMMIT", "text", "", "the commit that reports name, where git is missing", "`bench`"),
+    Setting("PYCOLLECTIVE_COMMIT", "text", "", "the commit named in reports if git is missing", "`bench`"),
     Setting("PYCOLLECTIVE_FUSION_BUFFER", "bytes", 512 << 10, "tile of the fusion buffer", _ENGINE),
     Setting("PYCOLLECTIVE_FUSION_BUFFERS", "count", 2,
             "tiles of the fusion buffer: further ones are packed ahead", _ENGINE),
     Setting("PYCOLLECTIVE_GPU_FUSION_BUFFER", "bytes", 64 << 20, "fusion buffer in GPU memory", _ENGINE),
-    Setting("PYCOLLECTIVE_AUTOTUNE_FILE", "file", "", "keeps what autotuning found for the next run", _ENGINE),
+    Setting("PYCOLLECTIVE_AUTOTUNE_FILE", "file", "", "stores the result of autotuning for the next run", _ENGINE),
     Setting("PYCOLLECTIVE_AUTOTUNE_TOPOLOGIES", "text", "direct,star",
-            "topologies that autotuning may choose; by default those with which fusion changes no bit", _ENGINE),
-    Setting("HOROVOD_FUSION_THRESHOLD", "bytes", 128 << 20, "most bytes that are fused", _ENGINE),
+            "topologies that autotuning may choose; default: those whose bits fusion keeps", _ENGINE),
+    Setting("HOROVOD_FUSION_THRESHOLD", "bytes", 128 << 20, "maximum number of bytes fused", _ENGINE),
     Setting("HOROVOD_CYCLE_TIME", "milliseconds", 1.0,
-            "how long an operation that nobody waits for yet waits for others", _ENGINE),
-    Setting("HOROVOD_CACHE_CAPACITY", "count", 1 << 10, "least number of operations that are remembered", _ENGINE),
+            "how long an operation that no thread waits for is held for fusion", _ENGINE),
+    Setting("HOROVOD_CACHE_CAPACITY", "count", 1 << 10, "minimum number of cached operations", _ENGINE),
     Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", "seconds", 60.0,
             "time until a stall is reported", _ENGINE, older="HOROVOD_STALL_CHECK_TIME"),
     Setting("HOROVOD_STALL_CHECK_DISABLE", "flag", False, "1: never report stalls", _ENGINE),
     Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "seconds", 0.0,
             "time until a stall ends the job; 0: never", _ENGINE, older="HOROVOD_STALL_SHUTDOWN_TIME"),
-    Setting("HOROVOD_TIMELINE", "file", "", "where the timeline goes; DYNAMIC: started at run time", _ENGINE),
+    Setting("HOROVOD_TIMELINE", "file", "", "output file of the timeline; DYNAMIC: started at run time", _ENGINE),
     Setting("HOROVOD_TIMELINE_MARK_CYCLES", "flag", False, "1: mark every batch in the timeline", _ENGINE),
-    Setting("HOROVOD_AUTOTUNE", "flag", False, "1: find threshold, cycle time and topologies by measuring", _ENGINE),
-    Setting("HOROVOD_AUTOTUNE_LOG", "file", "", "what autotuning measured (CSV)", _ENGINE),
+    Setting("HOROVOD_AUTOTUNE", "flag", False, "1: tune threshold, cycle time and topologies by measurement", _ENGINE),
+    Setting("HOROVOD_AUTOTUNE_LOG", "file", "", "log of autotuning measurements (CSV)", _ENGINE),
     Setting("HOROVOD_LOG_LEVEL", "text", "", "trace, debug, info, warning, error or fatal", _ENGINE, choices=LEVELS),
     Setting("HOROVOD_DYNAMIC_PROCESS_SETS", "flag", False,
             "1: process sets may be added after init()", "pycollective.torch"),
@@ -151,8 +151,8 @@ _ROWS = (  # name, kind, default, meaning, who reads it (or sets it), field of t
             "how long to wait for ranks or slots after a loss", _ELASTIC, positive=True),
     Setting("HOROVOD_RANK", "text", "", "this rank", HOROVODS_LAUNCHERS),
     Setting("HOROVOD_SIZE", "text", "", "number of ranks", HOROVODS_LAUNCHERS),
-    Setting("HOROVOD_LOCAL_SIZE", "text", "", "number of ranks of the host", HOROVODS_LAUNCHERS),
-    Setting("HOROVOD_CONTROLLER", "text", "", "gloo: Horovod's variables come before MPI's", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_LOCAL_SIZE", "text", "", "number of ranks on the host", HOROVODS_LAUNCHERS),
+    Setting("HOROVOD_CONTROLLER", "text", "", "gloo: Horovod's variables override MPI's", HOROVODS_LAUNCHERS),
     Setting("HOROVOD_GLOO_RENDEZVOUS_ADDR", "text", "", "with the port, the name of the job", HOROVODS_LAUNCHERS),
     Setting("HOROVOD_GLOO_RENDEZVOUS_PORT", "text", "", "with the address, the name of the job", HOROVODS_LAUNCHERS),
 )
@@ -163,13 +163,13 @@ TABLE = {row.name: row for row in _ROWS}
 
 
 def read(name: str, env: Mapping[str, str] | None = None) -> Any:
-    """The value of a setting: what the environment has, else the default.
+    """The value of a setting: from the environment, else the default.
 
     Args:
         env: `os.environ` by default.
 
     Raises:
-        ValueError: the environment has something that the setting does not take.
+        ValueError: the environment has an invalid value for the setting.
     """
     row = TABLE[name]
     set_by, text = row.find(os.environ if env is None else env)
@@ -177,9 +177,9 @@ def read(name: str, env: Mapping[str, str] | None = None) -> Any:
 
 
 def unknown(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables with our prefix that are not settings, each with a sentence that has the nearest name.
+    """The variables with our prefix that are not settings, each with a sentence that suggests the nearest name.
 
-    Those of which the launcher has warned already are left out.
+    Those already reported by the launcher are omitted.
     """
     names = [name for name in env if name.startswith(PREFIX) and name not in TABLE]
     done = env.get(WARNED, "").split(",") if names else []
@@ -187,7 +187,7 @@ def unknown(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def warn_of_unknown(stacklevel: int = 2) -> None:
-    """Issue a RuntimeWarning for each unknown variable of the environment; the first call in a process alone does."""
+    """Issue a RuntimeWarning for each unknown variable of the environment; only the first call in a process does."""
     global _warned
     if not _warned:
         _warned = True
@@ -214,7 +214,7 @@ def header() -> str:
         "// Generated from pycollective/settings.py; do not edit.",
         "#pragma once",
         "",
-        "// X(field, name, default, what is expected, unit, meaning)",
+        "// X(field, name, default, expected values, unit, meaning)",
         "#define PC_ENVIRONMENT(X) \\",
     ]
     lines += [

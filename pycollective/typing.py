@@ -1,10 +1,10 @@
-"""Types of public signatures: what collectives take, and what they return for it.
+"""Types of public signatures: what collectives accept and return.
 
-    Array            an array that is returned as its own kind: NumPy's, torch's, CuPy's, those of array-API libraries
-    SupportsDLPack   anything with __dlpack__: taken as input and as `out`; results are NumPy arrays
-    ArrayLike        either, or what numpy.asarray takes: numbers and sequences of numbers
+    Array            an array whose type is kept in results: NumPy's, torch's, CuPy's, those of array-API libraries
+    SupportsDLPack   anything with __dlpack__: accepted as input and as `out`; results are NumPy arrays
+    ArrayLike        either, or any argument of numpy.asarray: numbers and sequences of numbers
 
-A collective returns `out` itself where it is given, an array of x's kind where x is an Array, else a NumPy array.
+A collective returns `out` itself if given, an array of x's type if x is an Array, else a NumPy array.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ __all__ = ["Array", "ArrayLike", "SupportsDLPack"]
 
 
 class SupportsDLPack(Protocol):
-    """An array that exports its memory by DLPack, whatever else it can do."""
+    """An array that exports its memory through DLPack."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        """A capsule, as the DLPack specification has it."""
+        """A capsule, as in the DLPack specification."""
         ...
 
 
 class Array(SupportsDLPack, Protocol):
-    """A DLPack array whose elements can be set: its library can make arrays that a collective writes to.
+    """A DLPack array whose elements can be set: its library can create arrays that a collective writes to.
 
-    Immutable arrays (JAX) are none: for them results are NumPy arrays.
+    Immutable arrays (JAX) are not Arrays: their results are NumPy arrays.
     """
 
     @property
@@ -46,7 +46,7 @@ class Array(SupportsDLPack, Protocol):
 
 
 ArrayLike: TypeAlias = SupportsDLPack | numpy.typing.ArrayLike
-"""What a collective takes as x."""
+"""Types that a collective accepts as x."""
 
 A = TypeVar("A", bound=Array)
 Out = TypeVar("Out", bound=SupportsDLPack)

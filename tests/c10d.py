@@ -1,7 +1,7 @@
-"""Ranks with process groups of torch.distributed: one of the backend under test, one of Gloo to compare with.
+"""Ranks with torch.distributed process groups: one of the backend under test, one of Gloo for comparison.
 
-A body is a function at the top of a test's file: `body(world, *arguments)` on every rank; what it returns, in rank
-order, is what `run` returns.
+A body is a module-level function of a test file: `body(world, *arguments)` on every rank; `run` returns its results
+in rank order.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 from core import processes
 
 SECONDS = 20.0
-"""How long a process group waits in tests, unless told otherwise."""
+"""Default timeout of a process group in tests."""
 _LOADED = ("checkpoint", "fsdp", "nn.functional", "optim", "tensor.parallel", "algorithms.ddp_comm_hooks.powerSGD_hook")
 """Parts of torch.distributed that take long to load."""
 _server: subprocess.Popen[str] | None = None
 
 
 class World:
-    """What a body gets.
+    """Argument of a body.
 
     Attributes:
         rank, size: in both groups.
         link: to the test (a multiprocessing connection).
         ours: the process group under test, which is torch's default group.
-        gloo: a process group of the same ranks; None if it was not asked for.
+        gloo: a process group of the same ranks; None if not requested.
     """
 
     def __init__(self, link: Any, rank: int, size: int, gloo: bool) -> None:
@@ -44,7 +44,7 @@ class World:
 
 
 def run(n: int, body: Callable[..., Any], *arguments: Any, gloo: bool = True, **options: Any) -> list[Any]:
-    """body(world, *arguments) on n processes; what they returned, in rank order."""
+    """Runs body(world, *arguments) on n processes; returns the results in rank order."""
     with job(n, body, *arguments, gloo=gloo, **options) as started:
         return started.results(60)
 
@@ -59,9 +59,9 @@ def job(
     leave: str = "free",
     on_device: bool = False,
 ) -> Iterator[processes.Job]:
-    """The same, under way: for tests that talk to ranks or kill them.
+    """The same, still running: for tests that communicate with ranks or kill them.
 
-    `on_device`: the backend takes every tensor for one on a GPU; see gpu.standin.
+    `on_device`: the backend treats every tensor as one on a GPU; see gpu.standin.
     """
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
@@ -126,7 +126,7 @@ def torch_loaded() -> Iterator[None]:
 
 
 def values(world: World, dtype: str, *shape: int, rank: int | None = None) -> Any:
-    """A rank's tensor: small whole numbers, so that sums are exact in every type and order."""
+    """A rank's tensor: small integers, so that sums are exact in every type and order."""
     rank = world.rank if rank is None else rank
     import torch
 
@@ -142,7 +142,7 @@ def everybodys(world: World, dtype: str, *shape: int) -> list[Any]:
 
 
 def same(got: Any, right: Any, *label: object) -> None:
-    """Of the same type, shape and bits."""
+    """Equal type, shape and bits."""
     import torch
 
     assert got.dtype == right.dtype and got.shape == right.shape, label
@@ -151,14 +151,14 @@ def same(got: Any, right: Any, *label: object) -> None:
 
 
 def all_gather_single(out: Any, x: Any, **options: Any) -> Any:
-    """torch's; it had another name before 2.13."""
+    """torch's; it was renamed in 2.13."""
     import torch.distributed as dist
 
     return getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(out, x, **options)
 
 
 def reduce_scatter_single(out: Any, x: Any, **options: Any) -> Any:
-    """torch's; it had another name before 2.13."""
+    """torch's; it was renamed in 2.13."""
     import torch.distributed as dist
 
     return getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(out, x, **options)

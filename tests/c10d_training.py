@@ -1,7 +1,7 @@
-"""Trainings that run on two backends, for tests that compare them.
+"""Trainings that run on two backends, for comparison.
 
-A case is a function of a process group that returns a tensor; it runs on both backends with the same data. All is in
-float64: the backends may add in different orders, and on two ranks, where there is only one, not a bit may differ.
+A case is a function of a process group that returns a tensor; it runs on both backends with the same data. All of it is
+in float64: the backends may add in different orders. On two ranks there is only one order, and the bits must be equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def compare(world: World, *cases: Any) -> None:
-    """Runs cases with ours and then with Gloo as torch's default group."""
+    """Runs cases with our backend and then with Gloo as torch's default group."""
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)
     results: list[list[Any]] = [[], []]
@@ -35,7 +35,7 @@ def compare(world: World, *cases: Any) -> None:
 
 
 def _make_default(group: Any) -> None:
-    """Device meshes, and checkpoints, know no other group than torch's default."""
+    """Device meshes and checkpoints support only torch's default group."""
     dist.distributed_c10d._update_default_pg(group)
     from torch.distributed.device_mesh import _mesh_resources
 

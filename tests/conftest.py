@@ -1,4 +1,4 @@
-"""What every test can count on."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from pycollective.schedule.language import registry
 
 _torch = importlib.util.find_spec("torch")
-if _torch is not None and _torch.origin is None:  # no torch: the folder tests/torch, which is on the path, is none
+if _torch is not None and _torch.origin is None:  # found the folder tests/torch, which is on the path
     modules: dict[str, Any] = sys.modules
     modules["torch"] = None
 
 
 @pytest.fixture(autouse=True)
 def _only_our_topologies_remain() -> Iterator[None]:
-    """A topology that a test registers is gone after it."""
+    """Topologies that a test registers are removed after it."""
     registry.names()
     before, homes = dict(registry._registered), dict(registry._homes)
     yield

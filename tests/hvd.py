@@ -1,7 +1,7 @@
-"""Ranks with pycollective.torch initialised, as real processes forked from a server that has torch loaded.
+"""Ranks with pycollective.torch initialized, as real processes forked from a server that has torch loaded.
 
-A body is a function at the top of a test's file: `body(hvd, *arguments)` on every rank; what it returns, in rank order,
-is what `run` returns.
+A body is a module-level function of a test file: `body(hvd, *arguments)` on every rank; `run` returns its results
+in rank order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core import processes
 
 
 def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None, **init: Any) -> list[Any]:
-    """body(hvd, *arguments) on n processes; what they returned, in rank order.
+    """Runs body(hvd, *arguments) on n processes; returns the results in rank order.
 
     Args:
         env: environment variables of the ranks.
@@ -34,7 +34,7 @@ def job(
     leave: str = "free",
     **init: Any,
 ) -> Iterator[processes.Job]:
-    """The same, under way: for tests that talk to ranks or kill them. There `hvd.link` talks to the test."""
+    """The same, still running: for tests that communicate with ranks or kill them, through `hvd.link`."""
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     with torch_loaded(), processes.Job(n, _enter, where, init, arguments, env=env, leave=leave) as started:
         yield started

@@ -1,7 +1,7 @@
 """Run a script, a snippet or a function on n ranks, as real processes, under a hard time limit.
 
-Every rank's standard output goes to a file of its own, so that outputs never mix; the launcher's exit code
-and the ranks' standard error come back beside them.
+Every rank's standard output goes to a separate file, so that outputs never mix; the launcher's exit code
+and the ranks' standard error are returned too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 
 CLI = [sys.executable, "-m", "pycollective"]
 """The `pycollective` command of the package under test; start it outside the source tree."""
-# exec keeps the pid: signals and exit codes reach the launcher as if the shell had not been there.
+# exec keeps the pid: signals and exit codes reach the launcher as if there were no shell.
 _WRAPPER = 'exec "$@" >"$0/${PYCOLLECTIVE_RANK:-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}}.out"'
 OPEN_MPI_SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -36,7 +36,7 @@ OPEN_MPI_SETTINGS = {
 
 @dataclass
 class Launched:
-    """What came of a launch: `outputs[r]` is rank r's standard output; so are result[r] and iteration."""
+    """Result of a launch: `outputs[r]` is rank r's standard output; so are result[r] and iteration."""
 
     outputs: list[str]
     returncode: int
@@ -53,25 +53,25 @@ class Launched:
         return self.outputs[rank]
 
     def check(self) -> Launched:
-        """Itself, or an AssertionError with all that was written."""
+        """Itself, or an AssertionError with all output."""
         if self.returncode != 0:
             raise AssertionError(f"exit code {self.returncode}\n{self.report()}")
         return self
 
     def report(self) -> str:
-        """Everything that was written, for an assertion's message."""
+        """All output, for an assertion's message."""
         shown = "".join(f"--- rank {r}\n{text}" for r, text in enumerate(self.outputs))
         return f"{shown}--- stderr\n{self.stderr}"
 
 
 def find_mpirun() -> str | None:
-    """The mpirun beside this Python, else the one on the PATH; None without mpi4py."""
+    """The mpirun next to this Python, else the one on the PATH; None without mpi4py."""
     try:
         import mpi4py  # noqa: F401
     except ImportError:
         return None
-    beside = Path(sys.executable).parent / "mpirun"
-    return str(beside) if beside.exists() else shutil.which("mpirun")
+    sibling = Path(sys.executable).parent / "mpirun"
+    return str(sibling) if sibling.exists() else shutil.which("mpirun")
 
 
 def launch(
@@ -129,7 +129,7 @@ def on_two_host_names(
 ) -> subprocess.CompletedProcess[str]:
     """Run `words` on half of the ranks here, and on the other half under another host name (`unshare -u`).
 
-    The test is skipped where that cannot be done.
+    The test is skipped if that is impossible.
     """
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode:
         pytest.skip("needs unshare -u (root, or user namespaces)")
@@ -174,7 +174,7 @@ def _script(script: str | Path | Callable[..., object], folder: Path) -> Path:
 
 
 def _run(command: list[str], env: dict[str, str], folder: str, timeout: float) -> tuple[int, str]:
-    # A file, not a pipe: a process that outlives the launcher cannot keep the test waiting.
+    # A file, not a pipe: a process that outlives the launcher cannot block the test.
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,

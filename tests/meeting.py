@@ -1,4 +1,4 @@
-"""What launchers leave in the environment, and ranks that are threads of the test."""
+"""Environments as set by launchers, and ranks that are threads of the test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def horovod_variables(rank: int, size: int, **more: str) -> dict[str, str]:
 
 
 def on_threads(actions: list[Callable[[], object]], limit: float = 20) -> list[object]:
-    """Each action on a thread of its own; results, or the exceptions they raised."""
+    """Runs each action on a separate thread; returns results, or the exceptions they raised."""
     results: list[object] = [None] * len(actions)
 
     def call(i: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 ROWS = 4
-"""Of data on each rank in each backward pass."""
+"""Rows per rank and backward pass."""
 
 
 def small(dtype: Any = torch.float64) -> Any:
@@ -29,7 +29,7 @@ def data(ranks: int, step: int, dtype: Any = torch.float64, passes: int = 1) -> 
 
 
 def loss_of(model: Any, images: Any, targets: Any) -> Any:
-    """The mean over rows: of equal parts the mean of means is that of all."""
+    """The mean over rows: for equal parts the mean of means is the overall mean."""
     return nn.functional.mse_loss(model(images), targets)
 
 
@@ -42,7 +42,7 @@ Make = Callable[[Any], Any]
 
 
 def alone(make: Make, ranks: int, steps: int = 4, passes: int = 1, model: Any = None) -> Any:
-    """The weights after a training by one process on everybody's data; `make(model)`: the optimizer."""
+    """The weights after a training by one process on all data; `make(model)`: the optimizer."""
     model = small() if model is None else model
     optimizer = make(model)
     dtype = next(model.parameters()).dtype
@@ -74,7 +74,7 @@ def together(
 
 
 def close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
-    """Finite, and nowhere further apart."""
+    """Finite, and within the tolerance everywhere."""
     assert found.shape == expected.shape
     assert found.isfinite().all()
     worst = float((found - expected).abs().max())
@@ -83,5 +83,5 @@ def close(found: Any, expected: Any, tolerance: float = 1e-12) -> None:
 
 def agree(hvd: Any, found: Any) -> None:
     """All ranks have the same bits."""
-    everybodys = hvd.allgather(found.detach().unsqueeze(0))
-    assert all(torch.equal(row, everybodys[0]) for row in everybodys), "the ranks' weights differ"
+    rows = hvd.allgather(found.detach().unsqueeze(0))
+    assert all(torch.equal(row, rows[0]) for row in rows), "the ranks' weights differ"

@@ -1,8 +1,8 @@
-"""Builds the core under the address and undefined-behavior sanitizers and runs the tests that are close to it.
+"""Builds the core with the address and undefined-behavior sanitizers and runs the tests that exercise it.
 
-The native tests come first, with leaks counted; then the Python tests, on a copy of the installed package whose
-extension is the sanitized one. There leaks are not counted: the interpreter itself leaves memory behind.
-Arguments go to pytest, in place of the list of tests below.
+The native tests come first, with leak checks; then the Python tests, on a copy of the installed package whose
+extension is the sanitized one, without leak checks: the interpreter itself leaks memory.
+Arguments are passed to pytest, instead of the list of tests below.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UBSAN = "print_stacktrace=1"
 
 
 def run(*command: object, **variables: str) -> None:
-    """Run a command in the repository; its failure is ours."""
+    """Run a command in the repository; exit if it fails."""
     scripts = sysconfig.get_path("scripts")
     path = os.pathsep.join([scripts, os.environ.get("PATH", "")])
     words = [str(word) for word in command]
@@ -67,7 +67,7 @@ def build() -> None:
 
 
 def copy_package() -> None:
-    """The installed package with the sanitized extension."""
+    """Copy the installed package, with the sanitized extension."""
     import pycollective
 
     installed = Path(pycollective.__path__[0])

@@ -1,9 +1,9 @@
-"""Refuses names of collectives where the table is to be asked. `python tools/collectives.py` lists them.
+"""Rejects names of collectives where the table must be used. `python tools/collectives.py` lists them.
 
-The table is pycollective/schedule/collectives.py. Beside it a collective is named only where it is meant to be: in
-topologies, in the public surface, in the wrappers of frameworks, in tests and in benchmarks. Elsewhere the name of a
-collective as a literal (Python), or as a member of the enumeration (C++), means that some trait is written down again:
-a new collective would have to be added there too. Exits with 1 where there is one.
+The table is pycollective/schedule/collectives.py. Elsewhere a collective may be named only in topologies, the public
+interface, the wrappers of frameworks, tests and benchmarks. In other files the name of a collective as a literal
+(Python), or as a member of the enumeration (C++), means that a property is duplicated: a new collective would have to
+be added there too. Exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ FREE = (
     "pycollective/comm/communicator.py",
     "pycollective/comm/functions.py",
 )
-"""Files and folders that name collectives: the table, topologies, the public surface and the frameworks' wrappers."""
+"""Files and folders that name collectives: the table, topologies, the public interface and the framework wrappers."""
 
 ALLOWED: dict[str, set[str]] = {
     # Defaults of an option.
     "pycollective/cli/main.py": {"allreduce"},
-    # PYCOLLECTIVE_TOPOLOGY names a topology that must have this one.
+    # PYCOLLECTIVE_TOPOLOGY names a topology that must implement this one.
     "pycollective/comm/planner.py": {"allreduce"},
     "pycollective/comm/cuda/signature.py": {"allreduce"},
     # An allreduce between hosts is composed of these.
     "pycollective/comm/cuda/rail.py": {"allreduce", "reduce_scatter", "allgather"},
-    # A message is a broadcast to one.
+    # A message is a broadcast to one rank.
     "pycollective/schedule/compiler/p2p.py": {"broadcast"},
-    # Calls with arguments of their own.
+    # Calls with additional arguments.
     "pycollective/comm/request.py": {"broadcast", "reduce", "allgather", "alltoall"},
-    # An exchange of bytes is made of these.
+    # An exchange of bytes consists of these.
     "pycollective/comm/host/team.py": {"allgather"},
     "pycollective/comm/hosts/team.py": {"allgather"},
-    # The function that carries out each operation.
+    # The function that runs each operation.
     "pycollective/engine/jobs.py": {"allgather", "alltoall", "broadcast", "reducescatter"},
     # Phases of an allreduce, and kinds of steps, in pictures and timelines.
     "pycollective/engine/timeline.py": {"reduce"},
@@ -59,10 +59,10 @@ ALLOWED: dict[str, set[str]] = {
     "csrc/bindings/engine.cpp": {"allreduce"},
     "csrc/engine/engine.cpp": {"allreduce"},
     "csrc/engine/signature.h": {"allreduce"},
-    # Which function of NCCL's carries out which collective.
+    # The NCCL function for each collective.
     "csrc/rail/nccl.cpp": {"allreduce", "reduce", "broadcast", "reduce_scatter", "allgather"},
 }
-"""Names that other files may have, and why."""
+"""Names that other files may contain, and why."""
 
 _NAMES = {*COLLECTIVES, *(row.name for row in OPERATIONS.values() if row.collective in COLLECTIVES)}
 _MEMBER = re.compile(r"\b(?:Collective|Kind|NcclCall)::(\w+)")
@@ -70,14 +70,14 @@ _TEXT = re.compile(r'"(\w+)"')
 
 
 def check(root: Path) -> list[str]:
-    """Every violation under `root`, as `file:line: what is wrong`."""
+    """Every violation under `root`, as `file:line: description`."""
     found: list[str] = []
     for folder, pattern, names in (("pycollective", "*.py", _in_python), ("csrc", "*", _in_cpp)):
         for file in sorted((root / folder).rglob(pattern)):
             name = file.relative_to(root).as_posix()
             if file.is_file() and not name.startswith(FREE):
                 found += [
-                    f"{name}:{line}: {word!r}: ask the table of the collectives (pycollective/schedule/collectives.py)"
+                    f"{name}:{line}: {word!r}: use the table of collectives (pycollective/schedule/collectives.py)"
                     for line, word in names(file.read_text())
                     if word in _NAMES - ALLOWED.get(name, set())
                 ]

@@ -46,9 +46,9 @@ def topologies() -> str:
         HEADER,
         "# Topologies",
         "",
-        "`order` says how each element is reduced: in *rank* order, in one *fixed* order for all elements, or in "
-        f"one that depends on the *chunk*. Steps are those that follow one another in an allreduce on {RANKS} ranks, "
-        "as it is drawn below.",
+        "`order` states how each element is reduced: in *rank* order, in one *fixed* order for all elements, or in "
+        f"one that depends on the *chunk*. Steps are the consecutive ones of an allreduce on {RANKS} ranks, "
+        "as drawn below.",
         "",
         "| topology | order | steps | collectives | |",
         "|---|---|---|---|---|",

@@ -1,6 +1,6 @@
-"""Draws the pictures of README.md and docs/ that show more than one topology: `python tools/figures.py docs/images`.
+"""Draws the pictures of README.md and docs/ that show several topologies: `python tools/figures.py docs/images`.
 
-Everything is read from compiled schedules: no arrow and no dot is put in by hand.
+Everything is derived from compiled schedules; nothing is drawn by hand.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CHUNKS = (
     "#0891b2",
     "#ca8a04",
     "#db2777",
-)  # as schedule/drawing/diagram.py
+)  # as in schedule/drawing/diagram.py
 
 Point = tuple[float, float]
 Edge = tuple[int, int, bool]
 """(from rank, to rank, into a reduction)."""
 ENTERED = -0.95
-"""Where a rank enters the call, in the picture of the waits."""
+"""The position of a rank's entry to the call, in the picture of the waits."""
 
 
 def write(folder: Path) -> None:
@@ -52,7 +52,7 @@ def write(folder: Path) -> None:
 
 
 def topologies() -> Any:
-    """Ring, tree, wheel and direct: the graph above, time below, on one time scale."""
+    """Ring, tree, wheel and direct: the graph above, time below, with a common time scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 6.4), dpi=110)
@@ -76,7 +76,7 @@ def topologies() -> Any:
 
 
 def _draw_graph(axes: Any, schedule: Schedule) -> None:
-    """Ranks on a circle, the hub of a wheel in its middle."""
+    """Ranks on a circle, the hub of a wheel in the centre."""
     edges = sorted(set(_transfers(schedule)))
     partners = [{b for a, b, _ in edges if a == r} | {a for a, b, _ in edges if b == r} for r in range(RANKS)]
     hubs = [r for r in range(RANKS) if len(partners[r]) == RANKS - 1]
@@ -146,7 +146,7 @@ def _node(axes: Any, place: Point, rank: int, size: float = 12) -> None:
 
 
 def _draw_lanes(axes: Any, schedule: Schedule, end: int) -> None:
-    """A lane a rank, a dot a step; filled where it reduces."""
+    """A lane per rank, a dot per step; filled if it reduces."""
     for rank, (mine, times) in enumerate(zip(schedule.ranks, step_times(schedule), strict=True)):
         axes.axhline(rank, color=FAINT, linewidth=1, zorder=0)
         for step, time in zip(mine.steps, times, strict=True):
@@ -161,7 +161,7 @@ def _draw_lanes(axes: Any, schedule: Schedule, end: int) -> None:
 
 
 def waits() -> Any:
-    """A ring allreduce on four ranks: the steps of each rank, and every wait that the compiler has left."""
+    """A ring allreduce on four ranks: the steps of each rank, and every wait that the compiler has kept."""
     from matplotlib.figure import Figure
 
     schedule = compile("ring", "allreduce", 4, placement=Placement.WINDOW)
@@ -177,8 +177,8 @@ def waits() -> Any:
             for wait in step.waits:
                 done = times[wait.peer][wait.count - 1] + 0.33 if wait.count else ENTERED
                 _draw_wait(axes, (done, wait.peer), (time - 0.33, rank), wait.count)
-        told = ", ".join(f"rank {wait.peer} ≥ {wait.count}" for wait in mine.exit_waits)
-        text = f"leaves when {told}"
+        exits = ", ".join(f"rank {wait.peer} ≥ {wait.count}" for wait in mine.exit_waits)
+        text = f"leaves when {exits}"
         axes.text(times[rank][-1] + 0.55, rank, text, va="center", fontsize=9, color=INK, style="italic")
     axes.set(xlim=(-2.1, len(times[0]) + 0.4), ylim=(3.6, -0.6))
     axes.axis("off")
@@ -205,7 +205,7 @@ def _draw_wait(axes: Any, done: Point, begins: Point, count: int) -> None:
 
 
 def _draw_source(source: str, file: Path) -> None:
-    """What `pycollective draw` makes of a topology, in a process of its own: two of one name cannot be registered."""
+    """Run `pycollective draw` on a topology in a separate process: two of one name cannot be registered."""
     with tempfile.TemporaryDirectory() as folder:
         topology, drawn = Path(folder, "topology.py"), Path(folder, "drawn.png")
         topology.write_text(source)
@@ -222,7 +222,7 @@ def _save(figure: Any, file: Path) -> None:
 
 
 def _shrink(png: bytes, file: Path) -> None:
-    """With few colours a PNG has a quarter of the size."""
+    """Reduce the number of colours, for a quarter of the size."""
     from PIL import Image
 
     Image.open(io.BytesIO(png)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)

@@ -1,12 +1,12 @@
-"""Refuses upward imports and import circles between the Python files: names each and exits with 1.
+"""Rejects upward imports and import cycles between the Python files: names each and exits with 1.
 
 python tools/imports.py             # checks pycollective/ and bench/, which is pycollective.bench when installed
-python tools/imports.py --update    # writes tools/import_circles.txt anew, if no circle has grown
+python tools/imports.py --update    # rewrites tools/import_circles.txt, if no cycle has grown
 python tools/imports.py FOLDER      # the sources of another folder
 
-Layers are import-linter's contracts in pyproject.toml. What these cannot express is checked here: circles between
-single files, and who may import the package's front door and its compiled modules. Imports inside functions count;
-for circles, imports that only a type checker sees do not.
+Layers are import-linter's contracts in pyproject.toml. What these cannot express is checked here: cycles between
+single files, and imports of the package's top level and its compiled modules. Imports inside functions count;
+imports under TYPE_CHECKING do not count for cycles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from importlinter.cli import lint_imports
 HOME = Path(__file__).resolve().parent.parent
 ROOT = "pycollective"
 COMPILED = {"_core", "_cuda"}
-"""Modules that are not files of Python, so that an import of one looks like one of the package itself."""
+"""Modules that are not Python files, so that importing one looks like importing the package itself."""
 MAY_IMPORT_ROOT = {"bench", "cli", "optim", "torch"}
 MAY_IMPORT_COMPILED = MAY_IMPORT_ROOT | {"comm", "engine"}
 
@@ -33,7 +33,7 @@ Circle = tuple[str, ...]
 
 
 def lay_out(home: Path, folder: Path) -> None:
-    """Fill `folder` with links to the sources under `home` as the installed package has them."""
+    """Fill `folder` with links to the sources under `home` in the layout of the installed package."""
     package = folder / ROOT
     package.mkdir()
     for entry in [*(home / ROOT).iterdir(), home / "bench"]:
@@ -42,10 +42,10 @@ def lay_out(home: Path, folder: Path) -> None:
 
 
 def read_graph() -> grimp.ImportGraph:
-    """Which file imports which, at run time."""
+    """The import graph of the files, at run time."""
     graph = grimp.build_graph(ROOT, cache_dir=None, exclude_type_checking_imports=True)
     annotated = grimp.build_graph(ROOT, cache_dir=None)
-    # The front door's __getattr__ loads by name what type checkers see imported there.
+    # __getattr__ of the top level loads by name what type checkers see imported there.
     for imported in annotated.find_modules_directly_imported_by(ROOT):
         graph.add_import(importer=ROOT, imported=imported)
     for importer in graph.find_modules_that_directly_import(ROOT):
@@ -55,7 +55,7 @@ def read_graph() -> grimp.ImportGraph:
 
 
 def names_of_root(graph: grimp.ImportGraph, importer: str) -> set[str]:
-    """What a module imports from the package itself: names that are no files; "" for the package as a whole."""
+    """Names that a module imports from the package itself and that are not files; "" for the package."""
     path = Path(*importer.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     lines = {details["line_number"] for details in graph.get_import_details(importer=importer, imported=ROOT)}
@@ -69,7 +69,7 @@ def names_of_root(graph: grimp.ImportGraph, importer: str) -> set[str]:
 
 
 def check_root() -> Iterator[str]:
-    """Every import of the front door or of a compiled module by a part that must not have it."""
+    """Every import of the top level or of a compiled module by a part that must not use it."""
     graph = grimp.build_graph(ROOT, cache_dir=None)
     for importer in sorted(graph.find_modules_that_directly_import(ROOT)):
         part = importer.split(".")[1]
@@ -91,17 +91,15 @@ def find_circles(graph: grimp.ImportGraph) -> list[Circle]:
 
 
 def read_circles(file: Path) -> list[Circle]:
-    """The circles that are known: paragraphs with a module a line."""
+    """The known cycles: paragraphs with one module per line."""
     text = file.read_text() if file.exists() else ""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return [tuple(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n") if paragraph.strip()]
 
 
 def write_circles(file: Path, circles: Iterable[Circle]) -> None:
-    """What `read_circles` reads; no file if there are none."""
-    paragraphs = [
-        "# Import circles that are still there; the list may only shrink: `python tools/imports.py --update`."
-    ]
+    """Write the format that `read_circles` reads; no file if there are none."""
+    paragraphs = ["# Remaining import cycles; the list may only shrink: `python tools/imports.py --update`."]
     paragraphs += ["\n".join(circle) for circle in circles]
     if len(paragraphs) > 1:
         file.write_text("\n\n".join(paragraphs) + "\n")
@@ -110,19 +108,19 @@ def write_circles(file: Path, circles: Iterable[Circle]) -> None:
 
 
 def check_circles(graph: grimp.ImportGraph, known: list[Circle], update: bool) -> Iterator[str]:
-    """Every circle that is not within a known one, and, unless `update`, every known one that has become smaller."""
+    """Every cycle that is not within a known one, and, unless `update`, every known one that has become smaller."""
     found = find_circles(graph)
     for circle in found:
         if not any(set(circle) <= set(each) for each in known):
-            yield f"import circle of {len(circle)} files:"
+            yield f"import cycle of {len(circle)} files:"
             yield from (f"  {line}" for line in sorted(imports_within(graph, circle)))
     for circle in known:
         if not update and circle not in found:
-            yield f"the import circle of {circle[0]} is smaller than listed: run `python tools/imports.py --update`"
+            yield f"the import cycle of {circle[0]} is smaller than listed: run `python tools/imports.py --update`"
 
 
 def imports_within(graph: grimp.ImportGraph, circle: Circle) -> Iterator[str]:
-    """Each import between the files of a circle, with its line."""
+    """Each import between the files of a cycle, with its line."""
     for importer in circle:
         for imported in graph.find_modules_directly_imported_by(importer) & set(circle):
             for details in graph.get_import_details(importer=importer, imported=imported) or ({"line_number": 0},):
@@ -135,7 +133,7 @@ def main(home: Path, update: bool) -> int:
     known = read_circles(file)
     with tempfile.TemporaryDirectory() as folder:
         lay_out(home, Path(folder))
-        os.chdir(folder)  # where import-linter looks first
+        os.chdir(folder)  # the first folder that import-linter searches
         status = lint_imports(str(HOME / "pyproject.toml"), no_cache=True, no_logo=True)
         graph = read_graph()
         problems = [*check_root(), *check_circles(graph, known, update)]
@@ -143,7 +141,7 @@ def main(home: Path, update: bool) -> int:
     if update and not problems:
         known = find_circles(graph)
         write_circles(file, known)
-    print("\n".join(problems) or f"no import circle beside the {len(known)} in {file.relative_to(home)}")
+    print("\n".join(problems) or f"no import cycle besides the {len(known)} in {file.relative_to(home)}")
     return int(status or bool(problems))
 
 

@@ -1,7 +1,7 @@
-"""Refuses upward includes. `python tools/includes.py` names each and exits with 1.
+"""Rejects upward includes. `python tools/includes.py` names each and exits with 1.
 
 An `#include "folder/..."` in csrc/ must not name a higher folder than its own (INCLUDES, bottom first), and the folders
-must not include each other in a circle. The same for Python's imports: tools/imports.py.
+must not include each other in a cycle. For Python's imports see tools/imports.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"/]+)/')
 
 
 def check(root: Path) -> list[str]:
-    """Every violation under `root`, as `file:line: what is wrong`."""
+    """Every violation under `root`, as `file:line: description`."""
     return list(_check(root))
 
 

@@ -1,6 +1,6 @@
 """Write pycollective/_core.pyi and _cuda.pyi from the compiled modules, or with --check compare them.
 
-Run after a change of csrc/bindings: `make stubs`. Where `_cuda` is not built, its stub is left as it is.
+Run after a change of csrc/bindings: `make stubs`. If `_cuda` is not built, its stub is unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def built() -> Iterator[str]:
         elif module == "_core":
             raise SystemExit("pycollective is not installed: `make install`")
         else:
-            print(f"{module} is not built here; its stub stays as it is")
+            print(f"{module} is not built here; its stub is unchanged")
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
         if "--check" not in sys.argv:
             stub.write_text(text)
         elif not stub.exists() or text != stub.read_text():
-            print(f"{stub.name} is not what the bindings say; run `make stubs`")
+            print(f"{stub.name} does not match the bindings; run `make stubs`")
             status = 1
     return status
 

@@ -1,6 +1,6 @@
 """Generates pycollective/comm/nonblocking.py, the nonblocking form of each collective, from the blocking forms.
 
-Editors, type checkers and readers see real signatures. `--check`: fail if the file is not what would be generated.
+Editors, type checkers and readers see real signatures. `--check`: fail if the file is out of date.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def generated() -> str:
 
 
 def _is_collective(method: ast.FunctionDef) -> bool:
-    """Whether its last statement carries out a request."""
+    """Whether its last statement executes a request."""
     last = method.body[-1]
     value = last.value if isinstance(last, (ast.Return, ast.Expr)) else None
     return isinstance(value, ast.Call) and ast.unparse(value.func) == "self.call"
@@ -81,7 +81,7 @@ def _indented(node: ast.AST) -> str:
 
 
 def _imports(module: ast.Module) -> str:
-    """Those of the blocking forms; ruff takes out what is not needed."""
+    """The imports of the blocking forms; ruff removes unused ones."""
     lines = []
     for node in module.body:
         if isinstance(node, ast.If):

@@ -1,10 +1,10 @@
-"""Check the machine code of the GPU kernels and report what they take.
+"""Check the machine code of the GPU kernels and report their resource usage.
 
     python tools/sass.py [FILE...] [--arch sm_90] [--quiet]
 
 FILE is anything that `cuobjdump` reads: a cubin, an object, a shared library; by default the installed
-`pycollective._cuda`. Every kernel of every architecture in it is held to the rules of `problems`; the table gives
-registers, stack and local-memory instructions. Exit status 1 if a rule is broken.
+`pycollective._cuda`. Every kernel of every architecture in it is checked against the rules of `problems`; the table has
+registers, stack and local-memory instructions. Exit status 1 if a rule is violated.
 
 `cuobjdump` and `nvdisasm` are taken from the PATH or from the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 """
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 AHEAD = 8
-"""16-byte loads that the longest unrolled loop has under way; a kernel without so many is not the one we wrote."""
+"""16-byte loads in flight in the longest unrolled loop; a kernel with fewer was not compiled as intended."""
 STACK = 64
-"""Bytes of stack that an executor may have whose operator costs more than its memory; sums have none."""
+"""Maximum stack in bytes of executors whose operator costs more than memory access; sums have none."""
 BLOCK_ENDS = ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "BAR", "BSYNC", "WARPSYNC")
 """Mnemonics that end a run of instructions or wait for other threads."""
 
@@ -39,7 +39,7 @@ _GLOBAL = re.compile(r"^(LD|LDG|ST|STG|ATOM|ATOMG|RED|REDG)(\.|$)")
 
 @dataclass
 class Kernel:
-    """One kernel for one architecture: its mnemonics in order, with what the compiler gave it."""
+    """One kernel for one architecture: its mnemonics in order, with its resources."""
 
     arch: str
     name: str
@@ -54,12 +54,12 @@ class Kernel:
 
     @property
     def local(self) -> int:
-        """Instructions that touch local memory: spills, and arrays that registers cannot hold."""
+        """Number of instructions that access local memory: spills, and arrays that do not fit in registers."""
         return self.count(r"(LDL|STL)(\..*)?")
 
 
 def tool(name: str) -> str:
-    """The path of `cuobjdump` or `nvdisasm`; SystemExit says what to install."""
+    """The path of `cuobjdump` or `nvdisasm`; SystemExit names the package to install."""
     if found := shutil.which(name):
         return found
     for base in _nvidia_folders():
@@ -108,7 +108,7 @@ def _add_resources(file: Path, only: list[str], found: dict[tuple[str, str], Ker
         elif line.lstrip().startswith("Function "):
             name = line.split()[1].rstrip(":")
         elif match := _RESOURCES.search(line):
-            # A bare cubin does not say its architecture again.
+            # A bare cubin does not repeat its architecture.
             kernel = found.get((now, name)) or next((k for (_, n), k in found.items() if n == name and not now), None)
             if kernel is not None:
                 kernel.registers, kernel.stack, kernel.shared = (int(number) for number in match.groups())
@@ -118,7 +118,7 @@ def _add_resources(file: Path, only: list[str], found: dict[tuple[str, str], Ker
 
 
 def problems(kernel: Kernel) -> Iterator[str]:
-    """What is wrong with a kernel, each in a sentence; nothing for one that is not ours."""
+    """The rules that a kernel violates, each in a sentence; nothing for kernels that are not ours."""
     if "run_schedule" in kernel.name:
         yield from _memory(kernel)
         yield from _flags(kernel)
@@ -144,14 +144,14 @@ def _flags(kernel: Kernel) -> Iterator[str]:
         yield f"{len(loads)} loads and {len(stores)} stores of flags: each kernel must have some of system scope"
     relaxed = sum(not _reaches(kernel.code[i + 1 :], "CCTL.IVALL") for i in loads)
     if relaxed:
-        yield f"{relaxed} of {len(loads)} loads of flags are no acquire: no CCTL.IVALL follows"
+        yield f"{relaxed} of {len(loads)} loads of flags are not an acquire: no CCTL.IVALL follows"
     unordered = sum(not _reaches(kernel.code[:i][::-1], "MEMBAR.ALL.SYS", "MEMBAR.SC.SYS") for i in stores)
     if unordered:
-        yield f"{unordered} of {len(stores)} stores of flags are no release: no MEMBAR.SYS stands before"
+        yield f"{unordered} of {len(stores)} stores of flags are not a release: no MEMBAR.SYS precedes"
 
 
 def _reaches(code: Iterable[str], *wanted: str) -> bool:
-    """Whether one of `wanted` comes before the straight run of instructions ends or another flag is touched."""
+    """Whether one of `wanted` comes before the straight run of instructions ends or another flag is accessed."""
     for word in code:
         if word in wanted:
             return True
@@ -165,7 +165,7 @@ def _data_path(kernel: Kernel) -> Iterator[str]:
         if (wide := kernel.count(pattern)) < AHEAD:
             yield f"{wide} {verb} of 16 bytes, at least {AHEAD} are unrolled in the source: the data path is narrow"
     if kernel.stack > (0 if "Sum" in kernel.name else STACK):
-        yield f"{kernel.stack} bytes of stack: the vectors under way do not fit the registers"
+        yield f"{kernel.stack} bytes of stack: the vectors in flight do not fit in registers"
 
 
 def _packets(kernel: Kernel) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _packets(kernel: Kernel) -> Iterator[str]:
 
 
 def readable(names: list[str]) -> list[str]:
-    """Demangled and shortened where c++filt is at hand."""
+    """Names demangled and shortened, if c++filt is available."""
     if not names or not shutil.which("c++filt"):
         return names
     text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
@@ -194,7 +194,7 @@ def report(found: list[Kernel]) -> None:
 
 
 def summary(found: list[Kernel]) -> list[str]:
-    """A line an architecture: how many kernels, the most registers, and who spills."""
+    """A line per architecture: number of kernels, maximum number of registers, and kernels that spill."""
     lines = []
     for arch in sorted({kernel.arch for kernel in found}, key=lambda name: (len(name), name)):
         here = [kernel for kernel in found if kernel.arch == arch]
@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the machine code of the GPU kernels.")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--arch", help="only this architecture, like sm_90")
-    parser.add_argument("--quiet", action="store_true", help="a line an architecture instead of the table")
+    parser.add_argument("--quiet", action="store_true", help="a line per architecture instead of the table")
     options = parser.parse_args(arguments)
     found = [kernel for file in options.files or [installed()] for kernel in kernels(file, options.arch)]
     if not options.quiet:

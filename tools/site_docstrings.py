@@ -1,6 +1,6 @@
-"""An extension of griffe, which reads the package for the site: it splits what a docstring says of several names.
+"""A griffe extension (griffe reads the package for the site): splits docstring entries for several names.
 
-`rank, size: position among the ranks, and their number.` is how people write it; griffe takes "size" for rank's type.
+`rank, size: position among the ranks, and their number.` is a common style; griffe takes "size" for rank's type.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _JOINT = re.compile(r"^( +)([a-z_]\w*(?:, [a-z_]\w*)+): ", re.MULTILINE)
 
 
 class JointNames(griffe.Extension):  # type: ignore[misc]
-    """Gives each name an entry of its own; all but the last refer to the last."""
+    """Gives each name its own entry; all but the last refer to the last."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called by griffe for everything that it has found."""
+        """Called by griffe for every object."""
         if obj.docstring:
             obj.docstring.value = _SECTION.sub(lambda found: _JOINT.sub(_split, found[0]), obj.docstring.value)
 

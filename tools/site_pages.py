@@ -1,7 +1,7 @@
-"""Hooks of mkdocs.yml: what makes a site of pages that are written for a code host.
+"""Hooks of mkdocs.yml: build the site from pages that are written for a code host.
 
-The start page is the first screen of the top-level README with the table of docs/README.md, and its other sections are
-the page "Getting started". The API reference has a page for each module with public names. Annotations of code blocks,
+The start page is the first part of the top-level README with the table of docs/README.md; its other sections are the
+page "Getting started". The API reference has a page for each module with public names. Annotations of code blocks,
 which are for the tests, become titles. Links to files outside docs/ become links to `repo_url`, or text without one.
 """
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_SECTION = "## Install"
-"""Of the README: from here on it is the page "Getting started"."""
+"""Heading of the README from which on it is the page "Getting started"."""
 LAST_SECTION = "## Documentation"
-"""Of the README: from here on it is for the code host only."""
+"""Heading of the README from which on it is for the code host only."""
 TITLES = {"file": "{}", "from": "{}", "output": "output"}
-"""Annotation of a code block -> the title that it is shown with."""
+"""Annotation of a code block -> its displayed title."""
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _OPENING = re.compile(r"^```(\w+)[ ]?([^\n`]*)$", re.MULTILINE)
-_NESTED = re.compile(r"^((?:  )+)- ", re.MULTILINE)  # of which Python-Markdown wants four spaces a level
+_NESTED = re.compile(r"^((?:  )+)- ", re.MULTILINE)  # Python-Markdown needs four spaces per level
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Headings get the anchors that code hosts give them."""
+    """Give headings the anchors of code hosts."""
     from pymdownx.slugs import slugify
 
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
@@ -53,14 +53,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """A page as the site shows it."""
+    """A page in the form for the site."""
     if page.file.src_uri == "README.md":
         markdown = f"{first_screen()}\n## Documentation\n\n{markdown[markdown.index('| page |') :]}"
     return adapted(markdown, config.repo_url)
 
 
 def first_screen() -> str:
-    """The README up to the first section that a newcomer does not need."""
+    """The README up to the first section that newcomers do not need."""
     text = moved((ROOT / "README.md").read_text())
     return text[: text.index(FIRST_SECTION)]
 
@@ -72,7 +72,7 @@ def getting_started() -> str:
 
 
 def api(module: str) -> str:
-    """The page of a module: for each public name what mkdocstrings shows of it.
+    """The page of a module: the mkdocstrings entry of each public name.
 
     Raises:
         ValueError: a name has no docstring.
@@ -85,13 +85,13 @@ def api(module: str) -> str:
 
 
 def _entry(name: surface.Name) -> str:
-    """What makes mkdocstrings show a name; of a class that users do not call without its constructor."""
-    if name.kind == "constant":  # of which an imported module keeps neither docstring nor source
+    """The mkdocstrings directive for a name; classes that users do not call are shown without their constructor."""
+    if name.kind == "constant":  # an imported module has neither its docstring nor its source
         found = _constant(name)
         return f"## `{name.path}` {{#{name.full}}}\n\n```python\n{name.path}{found.code}\n```\n\n{found.doc}"
     options = ""
     if name.kind == "error":
-        options = "members: false, inherited_members: false"  # what `surface` does not count as public
+        options = "members: false, inherited_members: false"  # not public according to `surface`
     elif name.kind == "class" and not name.callable:
         options = "merge_init_into_class: false"
     return f"::: {name.full}" + (f"\n    options: {{{options}}}" if options else "")
@@ -103,7 +103,7 @@ class _Constant(NamedTuple):
 
 
 def _constant(name: surface.Name) -> _Constant:
-    """What the source has of a constant: its type or, where it has none, its value, and the docstring below it."""
+    """A constant in the source: its type or, without one, its value, and the docstring below it."""
     found = _package()[name.full.removeprefix("pycollective.")]
     typed = found.annotation is not None and str(found.annotation) != "TypeAlias"
     code = f": {found.annotation}" if typed else f" = {found.value}"
@@ -118,7 +118,7 @@ def _package() -> Any:
 
 
 def moved(text: str) -> str:
-    """A text of the top-level folder as one of docs/: its links lead to the same files."""
+    """A text of the top-level folder as one of docs/, with its links adapted."""
 
     def move(found: re.Match[str]) -> str:
         mark, label, target = found.groups()
@@ -132,14 +132,14 @@ def moved(text: str) -> str:
 
 
 def adapted(text: str, repository: str | None) -> str:
-    """The Markdown of a page of docs/ as the site shows it.
+    """The Markdown of a page of docs/ in the form for the site.
 
     Args:
         text: Markdown as code hosts show it.
         repository: the address that files outside docs/ are linked to; None shows their names instead.
 
     Raises:
-        ValueError: a link leads to no file.
+        ValueError: a link refers to no file.
     """
 
     def link(found: re.Match[str]) -> str:
@@ -165,7 +165,7 @@ def _titled(found: re.Match[str]) -> str:
 
 
 def _outside_fences(change: Callable[[str], str], text: str) -> str:
-    """`text` with all but its code blocks changed."""
+    """`text` with everything but its code blocks changed."""
     parts, last = [], 0
     for fence in _FENCE.finditer(text):
         parts += [change(text[last : fence.start()]), fence[0]]

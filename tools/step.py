@@ -1,8 +1,8 @@
 """Run one step of the Makefile and report its progress: `python3 tools/step.py LABEL COMMAND...`.
 
-pip and ninja print either nothing for minutes or pages. Of what they print with -v, this shows a line for each package
-and each compiled file, and a line every few seconds while nothing happens. Everything goes to build/log; of a step that
-fails, known causes are named in one line with what to do about them. Standard library only: nothing is installed yet.
+pip and ninja print either nothing for minutes or pages. From their -v output, this shows a line for each package
+and each compiled file, and a line every few seconds while nothing happens. Everything is written to build/log; if a
+step fails, known causes are reported in one line with a remedy. Standard library only: nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ CAUSES = (
 
 
 class Progress:
-    """What is shown of a step's output."""
+    """The progress shown for a step's output."""
 
     def __init__(self, label: str, shown: Path) -> None:
-        """`shown`: a file that each of the steps that run at the same time touches with every line."""
+        """`shown`: a file that concurrent steps touch with every line."""
         self.label, self.done, self._shown = label, "", shown
         self.start = time.monotonic()
         self._since = float(os.environ.get("STEP_START") or time.time())
@@ -68,7 +68,7 @@ class Progress:
             return QUIET_SECONDS
 
     def read(self, line: str) -> None:
-        """Show what a line of output tells, if anything."""
+        """Show the content of a line of output, if relevant."""
         if found := _COMPILED.match(line):
             self.done = f"{found[1]} of {found[2]}"
             self.show(f"{self.label}: {self.done}, {_subject(found[3])}")
@@ -82,19 +82,19 @@ class Progress:
             self.show(f"{self.label}: {self.done}")
 
     def wait(self) -> None:
-        """Nothing has happened for a while."""
+        """Called when nothing has happened for a while."""
         self.show(f"{self.label}: {self.done or 'working'}, {time.monotonic() - self.start:.0f} s so far")
 
 
 def _subject(command: str) -> str:
-    """What a line of ninja is about: the source, or what is linked."""
+    """The subject of a line of ninja: the source, or the link target."""
     last = command.rstrip().split(" ")[-1]
     found = re.search(r"\.dir/(.*?)(\.cxx)?\.o$", last)
     return found[1] if found else last.rsplit("/", 1)[-1]
 
 
 def lines(process: subprocess.Popen[bytes], progress: Progress) -> Iterator[str]:
-    """The lines of the output as they come, with a sign of life where none come."""
+    """The lines of the output as they arrive, with progress messages in between."""
     assert process.stdout is not None
     selector = selectors.DefaultSelector()
     selector.register(process.stdout, selectors.EVENT_READ)
@@ -104,8 +104,8 @@ def lines(process: subprocess.Popen[bytes], progress: Progress) -> Iterator[str]
         chunk = os.read(process.stdout.fileno(), 65536) if ready else None
         if chunk == b"":
             break
-        *whole, rest = (rest + (chunk or b"")).split(b"\n")
-        for each in whole:
+        *complete, rest = (rest + (chunk or b"")).split(b"\n")
+        for each in complete:
             line = each.decode(errors="replace")
             yield line
             progress.read(line)
@@ -116,12 +116,12 @@ def lines(process: subprocess.Popen[bytes], progress: Progress) -> Iterator[str]
 
 
 def cause(text: str) -> str:
-    """The known cause of a failure, and what to do about it; empty for another."""
+    """The known cause of a failure, and the remedy; empty for others."""
     return next((advice for pattern, advice in CAUSES if re.search(pattern, text)), "")
 
 
 def run(label: str, command: list[str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command; returns its exit status."""
     log = LOGS / f"{re.sub('[^a-z0-9]+', '-', label.lower())}.log"
     progress = Progress(label, LOGS / "shown")
     try:
@@ -139,7 +139,7 @@ def run(label: str, command: list[str]) -> int:
         return 0
     print(*text.splitlines()[-LAST_LINES:], sep="\n", file=sys.stderr)
     known = cause(text) or f"exit status {status}; all of its output is in {log}"
-    print(f"\n{label} failed: {known}. The next try continues here.", file=sys.stderr)
+    print(f"\n{label} failed: {known}. The next run resumes here.", file=sys.stderr)
     return 1
 
 

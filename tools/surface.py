@@ -1,7 +1,7 @@
-"""The public names of the package: those that its reference has an entry for, and its tests a look at.
+"""The public names of the package: those that the reference documents and the tests check.
 
-Everything that `__all__` of the modules below names, with the public methods and properties of the classes. What needs
-torch is not here: its interface is that of Horovod or torch.distributed, and documented there.
+All names in `__all__` of the modules below, with the public methods and properties of classes. Modules that need torch
+are excluded: their interface is that of Horovod or torch.distributed, and documented there.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Name:
     """A public name.
 
     Attributes:
-        module: where it is imported from.
-        path: the name in that module; of a member "Class.member".
-        value: what it names; of a property the property.
+        module: the module to import it from.
+        path: the name in that module; "Class.member" for a member.
+        value: the object; for a property the property itself.
     """
 
     module: str
@@ -43,7 +43,7 @@ class Name:
 
     @property
     def full(self) -> str:
-        """As it is written after `import`."""
+        """The name as written after `import`."""
         return f"{self.module}.{self.path}"
 
     @property
@@ -57,7 +57,7 @@ class Name:
 
     @property
     def doc(self) -> str:
-        """Its docstring, of a class with that of its constructor; empty where it has none."""
+        """Its docstring, for a class with that of its constructor; empty if it has none."""
         if self.kind == "constant":
             return ""
         own = inspect.getdoc(self.value) or ""
@@ -66,14 +66,14 @@ class Name:
 
     @property
     def callable(self) -> bool:
-        """Whether users call it: some classes are made by functions only."""
+        """Whether users call it: some classes are created by functions only."""
         if self.kind == "class":
             made = issubclass(self.value, Enum) or getattr(self.value, "_is_protocol", False)
             return not made and self.full not in NOT_CONSTRUCTED
         return self.kind == "function"
 
     def signature(self) -> inspect.Signature:
-        """Of a class the one of its constructor, of a method without self.
+        """For a class that of its constructor, for a method without self.
 
         Raises:
             ValueError, TypeError: it has none.
@@ -97,7 +97,7 @@ def public(module: str) -> Iterator[Name]:
 
 
 def _members(cls: type) -> set[str]:
-    """Methods and properties that are its own or of a base of ours."""
+    """Methods and properties that are defined in the class or in one of our base classes."""
     return {
         name
         for base in cls.__mro__

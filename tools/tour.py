@@ -1,8 +1,8 @@
-"""Makes examples/tour.ipynb from examples/tour.py, which is where it is edited.
+"""Makes examples/tour.ipynb from examples/tour.py, which is the file to edit.
 
 python tools/tour.py            # generates the notebook, executes it, and writes it with its outputs
 
-A cell that raises ends it, and so do more than MOST_BYTES and more than MOST_SECONDS.
+A cell that raises an error ends it, and so does exceeding MOST_BYTES or MOST_SECONDS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_SECONDS = 120
 
 
 def generate() -> Any:
-    """The notebook without outputs: the same from one run to the next."""
+    """The notebook without outputs: reproducible."""
     import jupytext
 
     notebook = jupytext.read(SCRIPT)

@@ -1,9 +1,9 @@
-"""Try the wheel with the lowest and with the newest versions of its dependencies that it allows.
+"""Test the wheel with the lowest and with the newest versions of its dependencies that it allows.
 
 python tools/versions.py WHEEL FOLDER    # makes FOLDER/lowest and FOLDER/newest, two virtual environments
 
-In each: the commands and their exit codes, above all that of `verify` for a wrong topology, and an allreduce of every
-element type on two ranks. Exits with 1 at the first thing that is not as it should be.
+In each: the commands and their exit codes, in particular that of `verify` for a wrong topology, and an allreduce of
+every element type on two ranks. Exits with 1 at the first error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 LIMIT = 120  # seconds that one command may take
 
-# Sums what it should, but rank 1's contribution twice.
+# Sums correctly, but adds rank 1's contribution twice.
 WRONG = '''
 from pycollective.schedule.language.registry import topology
 
@@ -58,7 +58,7 @@ Case = tuple[list[str], int, str]
 CASES: list[Case] = [
     (["--version"], 0, r"^pycollective \d+\.\d+(\.\d+)?(\.dev\d+)?(\+[\w.]+)?$"),
     (["--help"], 0, r"verify"),
-    (["run", "--help"], 0, r"one a core"),
+    (["run", "--help"], 0, r"one per core"),
     (["topologies"], 0, r"direct"),
     (["topologies", "--json"], 0, r'"name": "direct"'),
     (["verify", "ring", "--ranks", "1-5"], 0, r"\d+ schedules proved in [\d.]+ s\s*$"),
@@ -76,7 +76,7 @@ CASES: list[Case] = [
 
 
 def requirements(wheel: Path) -> list[str]:
-    """What the wheel depends on, without its extras."""
+    """The wheel's dependencies, without its extras."""
     [folder] = [each for each in zipfile.Path(wheel).iterdir() if each.name.endswith(".dist-info")]
     return [line for line in PathDistribution(folder).requires or () if "extra ==" not in line]
 
@@ -93,19 +93,19 @@ def lowest(lines: list[str]) -> list[str]:
 
 
 def try_all(python: Path, folder: Path) -> None:
-    """Every case, in `folder`; raises SystemExit at the first that is wrong."""
+    """Run every case in `folder`; raises SystemExit at the first failure."""
     (folder / "wrong.py").write_text(WRONG)
     (folder / "smoke.py").write_text(SMOKE)
     for words, code, pattern in CASES:
         command = [str(python), "-I", "-m", "pycollective", *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
-        said = done.stdout + done.stderr
-        if done.returncode != code or not re.search(pattern, said, re.MULTILINE):
-            raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}, not {code} with {pattern!r}:\n{said}")
+        output = done.stdout + done.stderr
+        if done.returncode != code or not re.search(pattern, output, re.MULTILINE):
+            raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}, not {code} with {pattern!r}:\n{output}")
 
 
 def main(wheel: Path, folder: Path) -> None:
-    """Make both environments and try them."""
+    """Create and test both environments."""
     own = requirements(wheel)
     for name, needs in (("lowest", lowest(own)), ("newest", ["--upgrade", *own])):
         home = folder / name

@@ -1,4 +1,4 @@
-"""What building a wheel takes: zig as the compiler, pip in an environment of its Python, auditwheel."""
+"""Tools for building a wheel: zig as the compiler, pip in an environment of its Python, auditwheel."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ MOST_BYTES = {"cpu": 2_000_000, "cuda": 8_000_000}
 START = time.time()
 
 Minor = tuple[int, int]
-"""Of a Python: (3, 11)."""
+"""Version of a Python: (3, 11)."""
 
 
 class Failure(SystemExit):
     """Ends the program with one line."""
 
 
-def say(text: str) -> None:
-    """A line with the seconds since make has begun."""
+def report(text: str) -> None:
+    """Print a line with the seconds since make started."""
     print(f"{time.time() - float(os.environ.get('STEP_START') or START):4.0f} s  {text}", flush=True)
 
 
 def run(command: Sequence[object], log: Path | None = None, **options: object) -> str:
-    """Run to the end; its output. Raises Failure, with the last lines, when it fails or takes longer than LIMIT."""
+    """Run to the end; returns the output. Raises Failure, with the last lines, on errors or after LIMIT seconds."""
     settings: dict[str, object] = {
         "text": True,
         "timeout": LIMIT,
@@ -67,7 +67,7 @@ def run(command: Sequence[object], log: Path | None = None, **options: object) -
 
 
 def new_environment(python: Path, home: Path, *requirements: str | Path) -> Path:
-    """An empty virtual environment with these packages; its interpreter."""
+    """A new virtual environment with these packages; returns its interpreter."""
     shutil.rmtree(home, ignore_errors=True)
     run([python, "-I", "-m", "venv", home])
     inner = home / "bin/python"
@@ -77,14 +77,14 @@ def new_environment(python: Path, home: Path, *requirements: str | Path) -> Path
 
 
 def compiler(work: Path, machine: str) -> dict[str, Path]:
-    """Programs that stand for zig's compiler and archiver, by the CMake variable that names them."""
+    """Wrappers of zig's compiler and archiver, by the CMake variable that names them."""
     import ziglang  # type: ignore[import-not-found,unused-ignore]
 
     zig = Path(ziglang.__file__).with_name("zig")
     folder = work / "compiler" / machine
     folder.mkdir(parents=True, exist_ok=True)
-    # zig's cache of objects misses changes of files that assembly includes (cmake/custom.cmake): it lasts for
-    # one build. The other cache has zig's own libraries.
+    # zig's cache of objects misses changes of files that assembly includes (cmake/custom.cmake), so it is used for
+    # one build only. The other cache has zig's own libraries.
     objects = work / "objects" / machine
     shutil.rmtree(objects, ignore_errors=True)
     caches = f"ZIG_GLOBAL_CACHE_DIR='{work / 'zig'}' ZIG_LOCAL_CACHE_DIR='{objects}'"
@@ -101,7 +101,7 @@ def compiler(work: Path, machine: str) -> dict[str, Path]:
 
 
 def build_requirements() -> list[str]:
-    """What pyproject.toml asks for to build, and a pip that hands settings over to the build."""
+    """The build requirements of pyproject.toml, and a pip that passes settings to the build."""
     found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     return ["pip>=23.1", *found]
 
@@ -116,7 +116,7 @@ def make_sdist(out: Path, work: Path) -> Path:
     shutil.unpack_archive(sdist, work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     unpacked.rename(source)
-    say(f"{sdist.relative_to(ROOT)}: {sdist.stat().st_size / 1e6:.2f} MB")
+    report(f"{sdist.relative_to(ROOT)}: {sdist.stat().st_size / 1e6:.2f} MB")
     return source
 
 
@@ -128,11 +128,11 @@ class Builder:
     work: Path
     gpu: bool = False  # with the GPU side
     machine: str = platform.machine()
-    python_options: tuple[str, ...] = ()  # CMake's, of a Python that cannot be asked
-    _built: Path | None = None  # the folder of the first build, whose libraries the others take
+    python_options: tuple[str, ...] = ()  # CMake's, for a Python that cannot be run
+    _built: Path | None = None  # the folder of the first build, whose libraries the others reuse
 
     def build(self, python: Path, tag: str) -> Path:
-        """A wheel for the interpreter of an environment that has the build requirements; not repaired yet."""
+        """A wheel for the interpreter of an environment that has the build requirements; not yet repaired."""
         name = f"{self.machine}-{tag}"
         folder, raw = self.work / "build" / name, self.work / "raw" / name
         options = {
@@ -155,7 +155,7 @@ class Builder:
         given = [word for option in words for word in ("-C", option)]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         start = time.monotonic()
-        say(f"{name}: compiling")
+        report(f"{name}: compiling")
         run(
             [*pip, "--wheel-dir", raw, *given, self.source],
             self.work / f"log/{name}.txt",
@@ -163,12 +163,12 @@ class Builder:
         )
         self._built = self._built or folder
         (wheel,) = raw.glob("*.whl")
-        say(f"{name}: compiled in {time.monotonic() - start:.0f} s")
+        report(f"{name}: compiled in {time.monotonic() - start:.0f} s")
         return wheel
 
 
 def without_gpu(wheel: Path, work: Path) -> Path:
-    """The same wheel without pycollective._cuda: the rest of it does not depend on whether that is there."""
+    """The same wheel without pycollective._cuda: the rest does not depend on it."""
     folder, packed = work / "unpacked-wheel", work / "without-gpu"
     for old in (folder, packed):
         shutil.rmtree(old, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""Build the sdist and, from it, the wheels; install each into an empty environment and try it there.
+"""Build the sdist and, from it, the wheels; install each into an empty environment and test it there.
 
 python tools/wheels.py --out dist [--for 3.10,3.13] [--tests FILE...] [--no-gpu] [--no-demo]
 
-In the folder `out`: the sdist and a manylinux wheel for every CPython of this machine; in out/cuda, where nvcc 12.4 or
-newer is found, the same with the GPU side; in out/aarch64 one that is cross-compiled and tried under qemu's user mode.
-The compiler is zig's clang from PyPI, which links against an old C library wherever it runs. nvcc needs gcc beside it:
-that compiles the launches of kernels alone, which use nothing of gcc's runtime. What depends on no Python is compiled
-once. `make wheels` makes the environment that this runs in; the wheels' own are in build/wheels.
+In the folder `out`: the sdist and a manylinux wheel for every CPython of this machine; in out/cuda, if nvcc 12.4 or
+newer is found, the same with the GPU part; in out/aarch64 one that is cross-compiled and tested under qemu user mode.
+The compiler is zig's clang from PyPI, which links against an old C library on any host. nvcc also needs gcc, which
+compiles only the kernel launches and uses nothing of gcc's runtime. Python-independent parts are compiled
+once. `make wheels` creates the environment for this program; the wheels' own are in build/wheels.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from wheel_building import (
     make_sdist,
     new_environment,
     repair,
+    report,
     run,
-    say,
     without_gpu,
 )
 from wheels_aarch64 import cross
@@ -45,7 +45,7 @@ LEVELS = {
     "avx2": "pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c bmi1 avx2 bmi2 lahf_lm abm",
     "avx512": "avx512f avx512dq avx512cd avx512bw avx512vl",
 }
-"""What -march=x86-64-v3 and x86-64-v4 let a compiler use, as /proc/cpuinfo names it."""
+"""Extensions that -march=x86-64-v3 and x86-64-v4 enable, as named in /proc/cpuinfo."""
 
 COMPILERS = re.compile(
     r"(.*-)?(cc|c\+\+|c89|c99|cpp|gcc|g\+\+|clang|clang\+\+|ld|gold|lld|as|nvcc|zig)(-[\d.]+|\.\w+)?"
@@ -69,11 +69,11 @@ def candidates(path: str, versions: Path) -> Iterator[Path]:
 
 
 def interpreters(path: str, versions: Path) -> dict[Minor, Path]:
-    """A CPython for each minor version from 3.10 on: the first that has its headers and can make environments.
+    """A CPython for each minor version from 3.10 on: the first that has its headers and can create environments.
 
     Args:
         path: folders, separated by colons, as in PATH.
-        versions: the folder in which pyenv keeps its versions; it need not exist.
+        versions: the folder with pyenv's versions; it need not exist.
     """
     found: dict[Minor, Path] = {}
     for program in candidates(path, versions):
@@ -92,7 +92,7 @@ def interpreters(path: str, versions: Path) -> dict[Minor, Path]:
 
 
 def chosen(found: Mapping[Minor, Path], wanted: str) -> dict[Minor, Path]:
-    """Those that `wanted` names, as "3.10 newest"; all for "". Raises Failure for one that is missing."""
+    """The Pythons that `wanted` names, as "3.10 newest"; all for "". Raises Failure if one is missing."""
     named = {f"{a}.{b}": (a, b) for a, b in found}
     if found:
         named |= {"oldest": min(found), "newest": max(found)}
@@ -116,11 +116,11 @@ def best_level(cpuinfo: str) -> str:
     return best
 
 
-# Trying
+# Testing
 
 
 def path_without_compilers(folder: Path) -> str:
-    """A PATH whose one folder has links to the system's programs, but to no compiler or linker."""
+    """A PATH of one folder, with links to the system's programs except compilers and linkers."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for place in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"):
@@ -134,7 +134,7 @@ def path_without_compilers(folder: Path) -> str:
 
 @dataclass
 class Trial:
-    """An environment with nothing but a wheel and what it asks for."""
+    """An environment with only a wheel and its dependencies."""
 
     home: Path
     path: str
@@ -150,12 +150,12 @@ class Trial:
             env=self.environment)  # fmt: skip
 
     def try_(self, *command: str | Path, **variables: str) -> str:
-        """What a program of the environment writes."""
+        """The output of a program of the environment."""
         words = [self.home / "bin" / command[0], *command[1:]]
         return run(words, env={**self.environment, **variables}, cwd=self.home)
 
     def levels(self) -> str:
-        """Assert that each instruction set is chosen where it should be; the best of them."""
+        """Assert that each instruction set is selected correctly; returns the best of them."""
         best = best_level(Path("/proc/cpuinfo").read_text())
         names = ["baseline", *LEVELS]
         code = "from pycollective import _core; print(_core.instruction_set())"
@@ -163,12 +163,12 @@ class Trial:
             got = self.try_("python", "-I", "-c", code, PYCOLLECTIVE_ISA=str(number)).strip()
             if got != names[min(number - 1, names.index(best))]:
                 raise Failure(
-                    f"{self.home}: with PYCOLLECTIVE_ISA={number} the kernels are {got}; up to {name} is meant"
+                    f"{self.home}: with PYCOLLECTIVE_ISA={number} the kernels are {got}; expected up to {name}"
                 )
         return best
 
     def commands(self, flavour: str) -> None:
-        """The command line, which reports the GPU side where there is one."""
+        """Test the command line, which reports the GPU part if present."""
         self.try_("pycollective", "--help")
         self.try_("pycollective", "doctor")
         self.try_("pycollective", "verify", "all", "--ranks", "2-4")
@@ -179,7 +179,7 @@ class Trial:
             self.try_("python", "-I", "-c", "from pycollective import _core, _cuda")
 
     def tests(self, files: Iterable[str]) -> str:
-        """The last line of pytest, of these files of the repository."""
+        """Run these files of the repository; returns the last line of pytest."""
         self.install("pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5", "hypothesis>=6.100", "cloudpickle>=2",
                      "array-api-strict>=2", "jsonschema>=4")  # fmt: skip
         pytest = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
@@ -189,7 +189,7 @@ class Trial:
 
 
 def try_wheel(wheel: Path, python: Path, flavour: str, options: argparse.Namespace, work: Path) -> None:
-    """Install a wheel into an empty environment; everything that it must do there, reported in one line."""
+    """Install a wheel into an empty environment and test it; reports one line."""
     start = time.monotonic()
     size = wheel.stat().st_size
     if size > MOST_BYTES[flavour]:
@@ -200,17 +200,17 @@ def try_wheel(wheel: Path, python: Path, flavour: str, options: argparse.Namespa
     level = trial.levels()
     trial.commands(flavour)
     done = [f"level {level}", "commands"]
-    if flavour == "cpu" and options.tests:  # the core of the other flavour is the same
+    if flavour == "cpu" and options.tests:  # the core is the same in the other flavour
         readme = trial.tests([*options.tests])
         done.append(f"tests: {readme.strip('= ')}")
     if flavour == "cpu" and options.demo:
         trial.install(f"{wheel}[examples]")
         trial.try_("pycollective", "demo", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         done.append("demo")
-    say(f"{wheel.name}: {size / 1e6:.2f} MB, {', '.join(done)}; {time.monotonic() - start:.0f} s")
+    report(f"{wheel.name}: {size / 1e6:.2f} MB, {', '.join(done)}; {time.monotonic() - start:.0f} s")
 
 
-# All of it
+# All steps
 
 
 def has_nvcc() -> bool:
@@ -224,19 +224,19 @@ def has_nvcc() -> bool:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Build and try everything that this machine can."""
+    """Build and test everything that this machine supports."""
     out, work = options.out.resolve(), ROOT / "build/wheels"
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     pythons = chosen(interpreters(os.environ["PATH"], versions), options.pythons)
     if not pythons:
         raise Failure("there is no CPython 3.10 or newer with headers and ensurepip on this machine")
-    say(f"wheels for CPython {', '.join(f'{a}.{b}' for a, b in pythons)}")
+    report(f"wheels for CPython {', '.join(f'{a}.{b}' for a, b in pythons)}")
     for old in [*out.glob("*.tar.gz"), *out.glob("*.whl"), *out.glob("*/*.whl")]:
         old.unlink()
     source = make_sdist(out, work)
     gpu = options.gpu and has_nvcc()
     if options.gpu and not gpu:
-        say("no nvcc 12.4 or newer was found: no wheels with the GPU side")
+        report("no nvcc 12.4 or newer was found: no wheels with the GPU side")
     builder = Builder(source, work, gpu)
     for (major, minor), python in pythons.items():
         tag = f"cp{major}{minor}"
@@ -250,7 +250,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def parsed() -> argparse.Namespace:
-    """The command line."""
+    """The parsed command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder; older wheels in it are removed")
     parser.add_argument("--for", dest="pythons", default="", help='as "3.10 newest"; default: every CPython here')

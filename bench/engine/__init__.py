@@ -1,20 +1,20 @@
 """The engine's figures: ``python -m bench.engine`` (installed: ``python -m pycollective.bench.engine``).
 
-Named asynchronous operations, fused and run behind the caller's back, against what PyTorch's users have: Gloo one
+Named asynchronous operations, fused and run in the background, against the alternatives in PyTorch: Gloo one
 tensor at a time, Gloo on DistributedDataParallel's buckets, DistributedDataParallel itself, and Open MPI.  All
 contenders of a group take turns in the same processes; every figure is a median of ratios within a round.
 
 ==============  ================================================================================
 shapes.py       the tensors: ResNet-50's by formula, how DistributedDataParallel buckets them, small ones
-tensors.py      a list of arrays in plain memory or in a window; inputs, and what their sum must be
+tensors.py      a list of arrays in plain memory or in a window; inputs, and their expected sum
 contender.py    a named call that takes turns, and the check of its results
 ours.py         the engine, and pycollective.torch on top of it
 theirs.py       Gloo and Open MPI
 training.py     a step of a small network: DistributedOptimizer against DistributedDataParallel
-groups.py       who is measured against whom
-goals.py        the rows of the table, and what meets them
+groups.py       the comparisons
+goals.py        the rows of the table, and their goals
 result.py       rows and their JSON
-worker.py       what each rank runs
+worker.py       the program of each rank
 __main__.py     the command
 ==============  ================================================================================
 """

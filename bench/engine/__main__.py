@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class _Run:
-    """What the ranks of one world say."""
+    """The reports of the ranks of one world."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -43,7 +43,7 @@ class _Run:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-        self._say(text, "yellow")
+        self._print(text, "yellow")
 
     def take(self, event: dict[str, Any]) -> None:
         match event["kind"]:
@@ -51,14 +51,14 @@ class _Run:
                 row = EngineRow(**event["row"])
                 self.rows.append(row)
                 wrong = f"  {row.wrong} elements WRONG" if row.wrong else ""
-                self._say(f"{row.group:10} {row.contender:22} {format_time(row.time_us / 1e6):>10}{wrong}", "")
+                self._print(f"{row.group:10} {row.contender:22} {format_time(row.time_us / 1e6):>10}{wrong}", "")
             case "note":
                 self.note(event["text"])
             case "begin":
                 self._libraries.update(event["libraries"])
                 self._yields[str(event["ranks"])] = event["yield"]
 
-    def _say(self, text: str, style: str) -> None:
+    def _print(self, text: str, style: str) -> None:
         self._console.print(text, style=style, markup=False, highlight=False)
 
     def result(self, ranks: int, options: dict[str, Any]) -> EngineResult:

@@ -1,4 +1,4 @@
-"""Somebody who takes part in a comparison."""
+"""A contender in a comparison."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Contender", "Summing"]
 
 
 class Contender(Timed):
-    """A call that takes turns with its rivals.
+    """A call that takes turns with others.
 
     Args:
-        name: what a goal knows it by.
-        library: whose it is: "pycollective", "gloo", "openmpi" or "mpich".
-        call: does the work once, and returns when it is done.
+        name: its name in goals.
+        library: "pycollective", "gloo", "openmpi" or "mpich".
+        call: does the work once, and returns when it has completed.
     """
 
     def __init__(self, name: str, library: str, call: Call) -> None:
@@ -27,7 +27,7 @@ class Contender(Timed):
         self.name, self.library = name, library
 
     def check(self, world: World) -> int:
-        """Do it once on known inputs; how many elements are wrong on this rank.  Collective."""
+        """Run once on known inputs; returns the number of wrong elements on this rank.  Collective."""
         raise NotImplementedError
 
 
@@ -43,5 +43,5 @@ class Summing(Contender):
         world.barrier()
         wrong = count_wrong(self._sums(), world.size)
         for array in self._inputs:
-            array[...] = 0  # or repeated sums in place would overflow
+            array[...] = 0  # otherwise repeated sums in place would overflow
         return wrong

@@ -1,4 +1,4 @@
-"""The rows of the engine's speed table: what is measured for each, and what of it counts."""
+"""The rows of the engine's speed table: what is measured for each, and how it is evaluated."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ GOALS: tuple[Comparison | Limit, ...] = (
 
 
 def line_of(goal: Comparison | Limit, rows: Sequence[EngineRow], ranks: int) -> Line:
-    """The goal's line in the table, of the rows with so many ranks."""
+    """The goal's line in the table, from the rows with this many ranks."""
     here = {row.contender: row for row in rows if (row.group, row.ranks) == (goal.group, ranks)}
     ours = here.get(goal.ours)
     if isinstance(goal, Limit):

@@ -1,4 +1,4 @@
-"""Who is measured against whom: groups of contenders, by name."""
+"""The comparisons: groups of contenders, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["GROUPS", "Group", "Hall"]
 
 @dataclass(frozen=True)
 class Group:
-    """Contenders that take turns: name -> how to make it.  ``tensors`` is what each call reduces."""
+    """Contenders that take turns: name -> constructor.  ``tensors`` is what each call reduces."""
 
     title: str
     shapes: Callable[[], Sequence[Shape]]
@@ -29,7 +29,7 @@ class Group:
 
 @dataclass
 class Hall:
-    """What the contenders of a group share: the libraries, and the arrays, which all of them reduce."""
+    """State shared by the contenders of a group: the libraries, and the arrays that all of them reduce."""
 
     rank: int
     ours: Ours
@@ -38,19 +38,19 @@ class Hall:
     _held: dict[str, list[Array]] = field(default_factory=dict)
 
     def peer(self, name: str) -> Any:
-        """A foreign library; PeerUnavailable where it could not be opened."""
+        """Another library; PeerUnavailable if it could not be opened."""
         if name not in self.peers:
-            raise PeerUnavailable(f"{name} is not at hand")
+            raise PeerUnavailable(f"{name} is not available")
         return self.peers[name]
 
     @cached_property
     def plain(self) -> list[Array]:
-        """Each tensor in memory of its own."""
+        """Each tensor in a separate allocation."""
         return separate(self.shapes)
 
     @cached_property
     def views(self) -> list[Array]:
-        """The tensors one behind the other in a window; collective."""
+        """The tensors one after the other in a window; collective."""
         return laid_out(self.shapes, self.ours.window)
 
 

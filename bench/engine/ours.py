@@ -16,7 +16,7 @@ __all__ = ["Ours"]
 
 
 class Ours:
-    """One engine, and Horovod's interface once somebody asks for it; shared by all contenders.  Collective."""
+    """One engine, and Horovod's interface on first use; shared by all contenders.  Collective."""
 
     def __init__(self) -> None:
         package = importlib.import_module("pycollective")
@@ -33,7 +33,7 @@ class Ours:
         return array
 
     def horovod(self) -> Any:
-        """pycollective.torch, initialised; PeerUnavailable where torch is missing."""
+        """pycollective.torch, initialized; PeerUnavailable if torch is missing."""
         if self._horovod is None:
             try:
                 module: Any = importlib.import_module("pycollective.torch")
@@ -56,7 +56,7 @@ class Ours:
         return Summing(name, OURS, arrays, call)
 
     def one_by_one(self, name: str, arrays: Sequence[Array]) -> Contender:
-        """Each array submitted by itself, as gradients are when backward finishes them; all awaited at the end."""
+        """Each array submitted separately, like gradients when backward finishes them; all awaited at the end."""
         item, submit = self._module.Item, self._engine.submit
         items = [[item("allreduce", f"{name}.{i}", array, out=array)] for i, array in enumerate(arrays)]
 

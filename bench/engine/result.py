@@ -1,4 +1,4 @@
-"""What a run leaves behind: a row for each contender. The structs define the JSON, as in bench/result.py."""
+"""The result of a run: a row for each contender. The structs define the JSON, as in bench/result.py."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class EngineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EngineResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
-    """A whole run of `python -m pycollective.bench.engine`."""
+    """A complete run of `python -m pycollective.bench.engine`."""
 
     lines: list[Line]
     provenance: Provenance
     options: dict[str, Any]
-    notes: Annotated[list[str], msgspec.Meta(description="who was left out, and why")]
+    notes: Annotated[list[str], msgspec.Meta(description="contenders left out, and why")]
     rows: list[EngineRow]
 
 

@@ -1,4 +1,4 @@
-"""The tensors that are reduced: their shapes, by formula, and how DistributedDataParallel puts them into buckets."""
+"""The tensors that are reduced: their shapes, by formula, and DistributedDataParallel's division into buckets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def resnet50() -> list[Shape]:
     """The parameters of ResNet-50 in the order of the forward pass: 161 tensors, 25 557 032 elements.
 
     He and others, "Deep Residual Learning for Image Recognition" (2015), table 1: bottleneck blocks of a 1x1, a 3x3 and
-    a 1x1 convolution, each followed by a batch normalisation of two vectors, none with a bias.
+    a 1x1 convolution, each followed by a batch normalization of two vectors, none with a bias.
     """
     shapes = [*_convolution(64, 3, 7)]
     arriving = 64
@@ -35,7 +35,7 @@ def _bottleneck(arriving: int, width: int, shortcut: bool) -> Iterator[Shape]:
     yield from _convolution(width, arriving, 1)
     yield from _convolution(width, width, 3)
     yield from _convolution(leaving, width, 1)
-    if shortcut:  # where the number of channels changes, the sum needs a projection
+    if shortcut:  # if the number of channels changes, the sum needs a projection
         yield from _convolution(leaving, arriving, 1)
 
 
@@ -46,7 +46,7 @@ def _convolution(leaving: int, arriving: int, side: int) -> Iterator[Shape]:
 
 
 def small(count: int = 161, nbytes: int = 1024) -> list[Shape]:
-    """As many vectors of float32 of so many bytes each."""
+    """A number of float32 vectors of the same size in bytes."""
     return [(nbytes // 4,)] * count
 
 
@@ -56,10 +56,10 @@ def one_of(nbytes: int) -> list[Shape]:
 
 
 def ddp_buckets(shapes: Sequence[Shape], itemsize: int = 4) -> list[list[int]]:
-    """Indices into ``shapes``, a list for each bucket, as DistributedDataParallel has them after its first step.
+    """Indices into ``shapes``, a list for each bucket, as in DistributedDataParallel after its first step.
 
-    Tensors in the order in which backward finishes them, which is that of the forward pass turned round; a bucket is
-    closed by the tensor that fills it: the first at 1 MiB, so that something is on its way early, the others at 25.
+    Tensors in the order in which backward finishes them, the reverse of the forward pass; a bucket is closed by the
+    tensor that fills it: the first at 1 MiB, so that communication starts early, the others at 25.
     """
     buckets: list[list[int]] = [[]]
     held = 0

@@ -1,4 +1,4 @@
-"""A list of float32 arrays, what each rank puts into them, and what their sum over the ranks must be."""
+"""A list of float32 arrays, each rank's inputs, and their expected sum over the ranks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Allocate = Callable[[int], Array]
 """Elements -> a flat float32 array."""
 
 _PERIOD = 1009
-"""Prime, so that no boundary of a tile or chunk falls together with it."""
+"""Prime, so that it coincides with no boundary of a tile or chunk."""
 
 
 def plain(count: int) -> Array:
-    """Ordinary memory; every page exists."""
+    """Ordinary memory with every page touched."""
     array = np.empty(count, np.float32)
     array[:] = 0
     return array
 
 
 def laid_out(shapes: Sequence[Shape], allocate: Allocate) -> list[Array]:
-    """Arrays one behind the other in one allocation, as gradients are in a bucket."""
+    """Arrays one after the other in one allocation, like gradients in a bucket."""
     counts = [prod(shape) for shape in shapes]
-    whole = allocate(sum(counts))
+    flat = allocate(sum(counts))
     ends = np.cumsum(counts)
-    return [whole[end - count : end].reshape(shape) for count, end, shape in zip(counts, ends, shapes, strict=True)]
+    return [flat[end - count : end].reshape(shape) for count, end, shape in zip(counts, ends, shapes, strict=True)]
 
 
 def separate(shapes: Sequence[Shape]) -> list[Array]:
-    """Arrays with an allocation each, as gradients are in a model."""
+    """Arrays with one allocation each, like gradients in a model."""
     return [plain(prod(shape)).reshape(shape) for shape in shapes]
 
 
@@ -47,14 +47,14 @@ def _values(index: int, rank: int) -> Array:
 
 
 def fill(arrays: Sequence[Array], rank: int) -> None:
-    """Each array's share of the rank's input."""
+    """Fill each array with the rank's input."""
     for index, array in enumerate(arrays):
         flat = array.reshape(-1)
         flat[:] = np.resize(_values(index, rank), flat.size)
 
 
 def count_wrong(results: Sequence[Any], ranks: int) -> int:
-    """Elements that are not the ranks' sum; the results may be of any library that NumPy can look into."""
+    """Number of elements that are not the ranks' sum; results of any library that NumPy can view."""
     wrong = 0
     for index, result in enumerate(results):
         flat = np.asarray(result).reshape(-1)

@@ -1,4 +1,4 @@
-"""Gloo through torch.distributed and MPI through mpi4py, as their users call them on lists of tensors."""
+"""Gloo through torch.distributed and MPI through mpi4py, as commonly used on lists of tensors."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def gloo_coalesced(peer: GlooPeer, name: str, arrays: Sequence[Array]) -> Conten
 
 
 def gloo_buckets(peer: GlooPeer, name: str, arrays: Sequence[Array]) -> Contender:
-    """What DistributedDataParallel asks of Gloo: its buckets, each one flat tensor, all on their way before the first
-    is awaited.  Copying gradients into the buckets and back is left out: it gets that for nothing.
+    """DistributedDataParallel's use of Gloo: its buckets, each one flat tensor, all started before the first is
+    awaited.  Copies of gradients to and from the buckets are omitted, in its favour.
     """
     torch: Any = importlib.import_module("torch")
     all_reduce: Any = importlib.import_module("torch.distributed").all_reduce

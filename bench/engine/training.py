@@ -51,7 +51,7 @@ def _step(torch: Any, model: Any, optimizer: Any, images: Any, labels: Any) -> C
 
 
 class _Training(Contender):
-    """Steps of a model.  Right is a step that gives the weights of one process with the batches of all ranks."""
+    """Steps of a model.  A step is right if its weights are those of one process with the batches of all ranks."""
 
     def __init__(self, name: str, library: str, torch: Any, model: Any, optimizer: Any, rank: int) -> None:
         super().__init__(name, library, _step(torch, model, optimizer, *_batch(torch, rank)))
@@ -63,7 +63,7 @@ class _Training(Contender):
         with torch.no_grad():
             for mine, first in zip(self._model.parameters(), expected.parameters(), strict=True):
                 mine.copy_(first)
-        for group in self._optimizer.param_groups:  # the momentum of earlier steps must not count
+        for group in self._optimizer.param_groups:  # ignore the momentum of earlier steps
             for parameter in group["params"]:
                 self._optimizer.state[parameter].clear()
         batches = [_batch(torch, rank) for rank in range(world.size)]
@@ -84,7 +84,7 @@ def ddp_on_gloo(name: str, rank: int) -> Contender:
 
 
 def distributed_optimizer(hvd: Any, name: str, rank: int) -> Contender:
-    """Horovod's way, with its defaults.  ``hvd`` is pycollective.torch, initialised.  Collective."""
+    """Training with Horovod's interface, with defaults.  ``hvd`` is pycollective.torch, initialized.  Collective."""
     torch: Any = importlib.import_module("torch")
     model = _network(torch)
     optimizer = hvd.DistributedOptimizer(_descent(torch, model), named_parameters=model.named_parameters())

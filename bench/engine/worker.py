@@ -1,4 +1,4 @@
-"""What each rank runs: the groups one after the other, each contender once in every round."""
+"""The program of each rank: the groups one after the other, each contender once in every round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..events import Emit, to_file, to_nobody
+from ..events import Emit, discard, to_file
 from ..launch import YIELD_VARIABLE
 from ..measure import take_rounds
 from ..peers import Peer, PeerUnavailable, open_peer
@@ -46,8 +46,8 @@ class EnginePlan:
 
 
 def work(plan: EnginePlan, world: World, emit: Emit) -> None:
-    """Measure on the ranks of a world; collective, ``emit`` matters on rank 0."""
-    emit = emit if world.rank == 0 else to_nobody
+    """Measure on the ranks of a world; collective, ``emit`` is used on rank 0."""
+    emit = emit if world.rank == 0 else discard
     peers = _open_peers(plan, world, emit)
     ours = Ours()
     libraries = {peer.name: peer.version for peer in peers.values()} | {"pycollective": ours.version}
@@ -100,19 +100,19 @@ def _measure(name: str, group: Group, hall: Hall, world: World, budget: Budget, 
 def _make(make: Any, hall: Hall, name: str) -> tuple[Contender | None, str]:
     try:
         contender: Contender = make(hall, name)
-        contender.call()  # the first call may connect, or agree on names
-    except Exception as error:  # whatever it is, the others go on
+        contender.call()  # the first call may connect, or negotiate names
+    except Exception as error:  # any error: the others continue
         return None, f"{type(error).__name__}: {error}"
     return contender, ""
 
 
 def _wrong(contenders: Sequence[Contender], world: World) -> list[int]:
-    """Wrong elements of each on all ranks."""
+    """Number of wrong elements of each, on all ranks."""
     return [sum(world.share(one.check(world))) for one in contenders]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The plan's JSON file, the file to append events to, and a number that does not matter here."""
+    """Arguments: the plan's JSON file, the file to append events to, and a number that is ignored."""
     faulthandler.enable()
     plan_file, events_file, _ = arguments
     with open_world() as world:

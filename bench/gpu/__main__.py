@@ -25,15 +25,15 @@ from .rows import Check, Result, Row, provenance, table
 
 _ROW, _CHECK, _NOTE, _ABOUT, _DONE = "ROW ", "CHECK ", "NOTE ", "ABOUT ", "DONE "
 _NCCL_SECONDS = 40.0
-"""For NCCL, which may hang with many ranks on one GPU."""
+"""Time limit for NCCL, which may hang with many ranks on one GPU."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 if there is no GPU, a part failed, or an output was wrong."""
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description="Measure the GPU path.")
     parser.add_argument("--part", action="append", choices=list(PARTS), help="only this (may be repeated)")
-    parser.add_argument("--ranks", action="append", type=int, help="only so many virtual ranks (may be repeated)")
-    parser.add_argument("--seconds", type=float, default=240.0, help="for everything; what comes late is left out")
+    parser.add_argument("--ranks", action="append", type=int, help="only this many virtual ranks (may be repeated)")
+    parser.add_argument("--seconds", type=float, default=240.0, help="for everything; later parts are omitted")
     parser.add_argument("--output", type=Path, help="where the JSON goes")
     parser.add_argument("--tiny", action="store_true", help="try the bench itself")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # a part's own process
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
-    """In a process of their own: rows and notes as lines on standard output."""
+    """Run parts in their own process: rows and notes as lines on standard output."""
 
     def emit(found: Row | Check) -> None:
         print((_ROW if isinstance(found, Row) else _CHECK) + json.dumps(asdict(found)), flush=True)
@@ -64,7 +64,7 @@ def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
             PARTS[part](bench)
         except Skipped as reason:
             print(f"{_NOTE}{part}, {ranks} ranks: not measured: {reason}", flush=True)
-        except Exception as error:  # the other parts may be well
+        except Exception as error:  # the other parts may succeed
             traceback.print_exc()
             print(f"{_NOTE}{part}, {ranks} ranks: failed: {type(error).__name__}: {error}", flush=True)
             failed = True
@@ -76,14 +76,14 @@ def _drive(options: Any) -> int:
     result, failed = Result({}), False
     end = time.monotonic() + options.seconds
     for run in all_runs(TILES[:1] if options.tiny else TILES):
-        # What tunes answers another question than the rest: it is measured when asked for.
+        # Tuning has another purpose than the rest: it runs only on request.
         wanted = [part for part in run.parts if part in (options.part or set(PARTS) - {"tuning"})]
         if not wanted or (options.ranks and run.ranks not in options.ranks):
             continue
         before = len(result.rows)
         most = min(_NCCL_SECONDS if wanted == ["nccl"] else options.seconds, end - time.monotonic())
         chosen = Run(tuple(wanted), run.ranks, run.environment)
-        failed |= not _hear(chosen, options.tiny, most, result, lambda: _save(result, options.output))
+        failed |= not _follow(chosen, options.tiny, most, result, lambda: _save(result, options.output))
         print(table(result.rows[before:]), flush=True)
     result.notes += _odd(result.rows)
     _show(result)
@@ -95,7 +95,7 @@ def _drive(options: Any) -> int:
 
 
 def _save(result: Result, output: Path | None) -> None:
-    """The file holds all that is known so far, or what it held before."""
+    """Write the current results to the file; if that fails it keeps its previous content."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         fresh = output.with_suffix(".new")
@@ -104,7 +104,7 @@ def _save(result: Result, output: Path | None) -> None:
 
 
 def _show(result: Result) -> None:
-    """Checks, goals and notes, for people and for docs/performance.md."""
+    """Checks, goals and notes, for display and for docs/performance.md."""
     for check in result.checks:
         print(f"{check.name}: {'ok' if check.passed else 'WRONG'}: {check.text}")
     print(markdown_table(goals.lines(result.rows, result.checks)))
@@ -112,8 +112,8 @@ def _show(result: Result) -> None:
         print(f"note: {note}")
 
 
-def _hear(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]) -> bool:
-    """Hear a process out; False if it failed. What it has measured is saved after each part, whatever comes then."""
+def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]) -> bool:
+    """Read a process's output to the end; False if it failed. Results are saved after each part."""
     where = f"{', '.join(run.parts)}, {run.ranks} ranks"
     if seconds < 5:
         result.notes.append(f"{where}: not measured: no time left")
@@ -145,7 +145,7 @@ def _hear(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[
 
 
 def _sort(line: str, result: Result) -> None:
-    """Put what a process has printed where it belongs."""
+    """Add a line of a process's output to the result."""
     if line.startswith(_ROW):
         fields = json.loads(line.removeprefix(_ROW))
         result.rows.append(Row(**{**fields, "rounds": tuple(fields["rounds"])}))

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# On a machine with one GPU, without network: three runs, each by itself and within eight minutes, each step within its
-# time. What a step finds is written as it is found.
+# For a machine with one GPU, without network: three separate runs of at most eight minutes, with a time limit for each
+# step. The findings of a step are written immediately.
 #
 #   bench/gpu/all.sh FOLDER numbers|truth|tuning
 #   bench/gpu/all.sh FOLDER STEP...
 #
-#   numbers  install attributes measure                      what it reaches: small messages, copies, torch, all topologies
-#   truth    install sass tests bits processes memcheck racecheck nccl     whether it is right; NCCL, which may hang, last
+#   numbers  install attributes measure                      performance: small messages, copies, torch, all topologies
+#   truth    install sass tests bits processes memcheck racecheck nccl     correctness; NCCL, which may hang, last
 #   tuning   install tuning small profile beside             tiles and channels; three kernels; a GEMM beside
 #
-# FOLDER: for JSON, summary.txt and log.txt, which holds what every step has written. At most eight files.
-# Where build/gpu-carry holds a wheel for this Python (bench/gpu/prepare.sh), it is installed into build/gpu-site, with
-# those of the other wheels that are missing here; else the package is built there for the GPU that is present.
+# FOLDER: for JSON, summary.txt and log.txt, which has the output of every step. At most eight files.
+# If build/gpu-carry has a wheel for this Python (bench/gpu/prepare.sh), it is installed into build/gpu-site, with
+# those of the other wheels that are missing here; otherwise the package is built there for the GPU that is present.
 #
-# PYTHON: the interpreter. JOBS: processes that share the tests (4). TESTS: further words for pytest.
-# PYCOLLECTIVE_NCCL: an NCCL of 2.30 or newer; by default the one in build/gpu-carry. PYCOLLECTIVE_COMMIT: where git is not.
-# PYTHONPATH is kept. The exit status is 0 if every step went well. A step that fails does not keep later ones from running.
+# PYTHON: the interpreter. JOBS: processes that share the tests (4). TESTS: further arguments for pytest.
+# PYCOLLECTIVE_NCCL: an NCCL of 2.30 or newer; by default the one in build/gpu-carry. PYCOLLECTIVE_COMMIT: without git.
+# PYTHONPATH is kept. The exit status is 0 if every step succeeded. Later steps run even if a step fails.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -44,7 +44,7 @@ fi
 : >"$out/summary.txt"
 : >"$out/log.txt"
 
-# step NAME SECONDS COMMAND...: run it within its time and within what is left; its output goes to log.txt at once.
+# step NAME SECONDS COMMAND...: run it within its time limit and the time left; output goes to log.txt immediately.
 step() {
   local name=$1 most=$2 begin=$SECONDS left=$((LIMIT - SECONDS)) status at
   shift 2
@@ -65,9 +65,9 @@ step() {
   tail -n "+$((at + 1))" "$out/log.txt" | tail "-$([[ $status == 0 ]] && echo 12 || echo 30)"
 }
 
-# Outside the source tree, so that what was installed is what is imported.
+# Outside the source tree, so that the installed package is imported.
 away() { (cd "$out" && exec "$python" -P "$@"); }
-# pytest, where skipping everything is no success.
+# pytest; skipping everything is a failure.
 tests() { "$@" | tee /dev/stderr | tail -1 | grep -q passed && [[ ${PIPESTATUS[0]} == 0 ]]; }
 # Its wheel, then those of the others that this Python lacks; or a build for the GPU that is present.
 install() {
@@ -108,7 +108,7 @@ if [[ ! -e $site/pycollective ]]; then
   echo "nothing is installed: ask for the step install, too" | tee -a "$out/summary.txt"
   failed+=(install)
 fi
-# What is most likely to be wrong on a device comes first.
+# Most likely failures on a device come first.
 riskiest=(waiting_peers virtual calls failures windows operators device torch_cuda c10d hvd engine fusion)
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
 step measure 440 "${bench[@]}" --part small --part copies --part torch --part sweep \

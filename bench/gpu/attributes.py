@@ -1,4 +1,4 @@
-"""What the driver says of the GPU that decides which paths it can take. ``python -m bench.gpu.attributes``"""
+"""The driver's GPU attributes that determine the usable paths. ``python -m bench.gpu.attributes``"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _read(device: int) -> dict[str, int | None]:
-    """By name; None where the driver does not know the attribute."""
+    """By name; None if the driver does not know the attribute."""
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuInit(0)
     found: dict[str, int | None] = {}

@@ -1,4 +1,4 @@
-"""How much a matrix product slows down beside an allreduce, by thread blocks. ``python -m bench.gpu.beside``"""
+"""The slowdown of a matrix product during an allreduce, by thread blocks. ``python -m bench.gpu.beside``"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 8192
 """Rows and columns of the matrices, bfloat16."""
 PRODUCTS = 10
 CHANNELS = (0, 1, 2, 4, 8)
-"""Thread blocks a rank; 0 for as many as there are."""
+"""Thread blocks per rank; 0 for as many as there are."""
 
 
 def main() -> int:
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _candidates(bench: Bench) -> list[Candidate]:
-    """Ours on fewer and fewer blocks, and NCCL if it is there: last, since it may hang."""
+    """Ours with fewer and fewer blocks, and NCCL if available: last, since it may hang."""
     buffers = bench.buffers("bfloat16", BYTES)
     made = [Ours(bench.world, bench.clock, buffers, "allreduce", "direct", channels).candidate for channels in CHANNELS]
     library, _, reason = nccl.find()
@@ -82,7 +82,7 @@ def _product() -> Callable[[], object]:
 
 
 def _seconds(product: Callable[[], object], before: Callable[[], None]) -> float:
-    """Median seconds of a product; `before` puts work into another stream first."""
+    """Median seconds of a product; `before` first enqueues work in another stream."""
     import torch
 
     product()

@@ -1,4 +1,4 @@
-"""The bits of `direct`: on virtual ranks and again, on processes that share the GPU's memory, on CPU ranks."""
+"""Bitwise reproducibility of `direct`: on virtual ranks, on processes that share GPU memory, and on CPU ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .parts import Bench
 
 COUNTS = (5, 3000, 1_000_003)
-"""Elements of float32: packets twice, and tiles over many blocks with an end that is no whole vector."""
+"""Elements of float32: packets twice, and tiles over many blocks with an end that is not a full vector."""
 REPEATS = 20
 _SECONDS = 60.0
-_SHIFT = 101  # elements between two ranks' views of the same random numbers
+_SHIFT = 101  # offset in elements between two ranks' views of the same random numbers
 
 
 def check(bench: Bench) -> Check:
@@ -74,16 +74,16 @@ def _on_cpu(ranks: int, count: int) -> set[str]:
 
 
 def _processes(ranks: int) -> list[set[str]]:
-    """Each rank is a process of its own; memory is shared by CUDA IPC, or in whatever way they agree on."""
+    """Each rank is a process; memory is shared by CUDA IPC, or in another way that they agree on."""
     command = Launcher("pycollective").command(ranks, [sys.executable, "-m", f"{__package__}.bits"])
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{ranks} processes have not ended after {_SECONDS:.0f} s") from None
-    told = [line.split() for line in done.stdout.splitlines()]
-    if done.returncode != 0 or len(told) != ranks:
-        raise RuntimeError(f"{len(told)} of {ranks} processes have a result: {done.stderr.strip()[-500:]}")
-    return [set(digests) for digests in zip(*told, strict=True)]
+    output = [line.split() for line in done.stdout.splitlines()]
+    if done.returncode != 0 or len(output) != ranks:
+        raise RuntimeError(f"{len(output)} of {ranks} processes have a result: {done.stderr.strip()[-500:]}")
+    return [set(digests) for digests in zip(*output, strict=True)]
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
         got = np.empty(count, np.float32)
         out.copy_to_host(got.view(np.uint8))
         digests.append(_digest(got))
-    # In one call, which a pipe does not split: where PYTHONUNBUFFERED is set, print() writes each word by itself.
+    # In one write, which a pipe does not split: with PYTHONUNBUFFERED, print() writes each word separately.
     sys.stdout.write(" ".join(digests) + "\n")
 
 

@@ -16,16 +16,16 @@ from .clock import Clock
 
 MOST_SETS = 64
 _SHIFT = 4099
-"""Elements between two ranks' views of the random numbers: a prime, so that no rank's data lies like another's."""
+"""Offset in elements between two ranks' views of the random numbers: a prime, so that no two alignments are equal."""
 _WHOLE = 64 << 20
-"""Bytes of outputs that the host checks one by one; more are checked by torch, and without it only their ends are."""
+"""Bytes of outputs that the host checks completely; larger ones are checked by torch, or without it at their ends."""
 _END = 1 << 18  # elements
 Host = NDArray[Any]
 
 
 @functools.cache
 def numbers(dtype: str, count: int) -> Host:
-    """Random numbers between -0.5 and 0.5; not those of another count."""
+    """Random numbers between -0.5 and 0.5; different ones for each count."""
     drawn = np.random.default_rng(count).random(count, dtype=np.float32) - np.float32(0.5)
     return drawn.astype(numpy_dtype(dtype))
 
@@ -35,10 +35,10 @@ class Buffers:
 
     Args:
         ranks, dtype, nbytes: of each rank's input and output.
-        l2_bytes: of the device; there are as many sets as three times that need, at most MOST_SETS and at least 2.
+        l2_bytes: of the device; enough sets for three times that size, at most MOST_SETS and at least 2.
 
     Attributes:
-        sets: how many there are.
+        sets: number of sets.
         inputs, outputs: DeviceArrays by set and rank.
     """
 
@@ -72,19 +72,19 @@ class Buffers:
         self._clock.cuda.copy(into.address, source.address, self.nbytes, self._clock.stream, self._clock.device)
 
     def _of(self, rank: int) -> Host:
-        """What a rank puts in."""
+        """The input of a rank."""
         return self._host[rank * _SHIFT : rank * _SHIFT + self.count]
 
     def poison(self) -> None:
-        """Fill the outputs of the first set with what no right result is."""
+        """Fill the outputs of the first set with values that no correct result has."""
         for rank in range(self.ranks):
             self._copy(self.outputs[0][rank], self._poison)
 
     def wrong(self, collective: str, exact: bool) -> int:
-        """Elements of the first set's outputs that are not what they should be.
+        """Number of wrong elements in the first set's outputs.
 
         Args:
-            exact: the result of reducing in rank order, bit for bit; else within what another order may differ.
+            exact: expect the result of reducing in rank order, bitwise; else within the rounding of other orders.
         """
         self._clock.synchronize()
         # A broadcast is in place at its root.
@@ -104,7 +104,7 @@ class Buffers:
         return found
 
     def _tolerance(self) -> float:
-        """What another order may differ by: each of the ranks' sums is at most ranks/2, and is rounded at every hop."""
+        """The rounding of another order: each partial sum is at most ranks/2, and is rounded at every hop."""
         unit = 2.0**-24 if self.dtype == "float32" else 2.0**-9
         return 2 * unit * self.ranks * self.ranks
 
@@ -122,7 +122,7 @@ class Buffers:
 
 @functools.lru_cache(maxsize=2)
 def _sum_in_rank_order(dtype: str, count: int, ranks: int) -> Host:
-    """In float32, rounded once: what `direct` gives."""
+    """In float32, rounded once: the result of `direct`."""
     host = numbers(dtype, count + ranks * _SHIFT)
     total = host[:count].astype(np.float32)
     for rank in range(1, ranks):
@@ -131,7 +131,7 @@ def _sum_in_rank_order(dtype: str, count: int, ranks: int) -> Host:
 
 
 def _raw(array: Host) -> Host:
-    """The bytes: numpy has no buffer protocol for bfloat16."""
+    """The bytes: NumPy has no buffer protocol for bfloat16."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# An NCCL of 2.30 or newer, which lets ranks share a GPU, for one GPU architecture and for the functions that are
-# measured alone: minutes and megabytes in place of an hour and hundreds of them. Into build/nccl, which git ignores.
+# Builds NCCL 2.30 or newer, which lets ranks share a GPU, for one GPU architecture and only the measured functions:
+# minutes and megabytes instead of an hour and hundreds of them. Output in build/nccl (git-ignored).
 #
 #   bench/gpu/build_nccl.sh [SOURCE [REVISION]]
 #
-# SOURCE: a repository that git clones (https://github.com/NVIDIA/nccl.git). REVISION: a tag or commit of it; its default
-# branch if not given. ARCHITECTURE: compute capability without the point (90). JOBS: compilers at a time (2).
+# SOURCE: a repository to clone (https://github.com/NVIDIA/nccl.git). REVISION: a tag or commit of it; by default its
+# default branch. ARCHITECTURE: compute capability without the point (90). JOBS: number of parallel compilers (2).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -17,15 +17,15 @@ TIMEOUT = 30.0
 
 
 class Ours:
-    """One collective with one topology on every set of some buffers.
+    """One collective with one topology on every set of buffers.
 
     Args:
-        channels: thread blocks a rank at most; 0 for as many as there are.
+        channels: maximum number of thread blocks per rank; 0 for as many as there are.
 
     Attributes:
-        plan: what was planned: `.channels`, `.low_latency`, `.placement`.
-        channels: thread blocks a rank.
-        candidate: to be timed.
+        plan: the plan: `.channels`, `.low_latency`, `.placement`.
+        channels: thread blocks per rank.
+        candidate: the candidate to time.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Ours:
         self.candidate = Candidate(f"{topology}, {channels} channels" if channels else topology, self.call)
 
     def call(self, i: int) -> None:
-        """Put a call on the i-th set into the stream."""
+        """Enqueue a call on the i-th set."""
         self._world.run(self._requests[i % len(self._requests)], self._clock.stream)
 
     def fault(self) -> Any:
-        """What a kernel left behind, or None."""
+        """The error that a kernel has recorded, or None."""
         return self._world.team.fault()
 
     def least_bytes(self, nbytes: int) -> int:
-        """Bytes of device memory that the algorithm reads and writes for `nbytes` a rank; 0 on the packet path."""
+        """Bytes of device memory that the algorithm reads and writes for `nbytes` per rank; 0 on the packet path."""
         if self.plan.low_latency:
             return 0
         instance, small = choose(self.collective, self.topology, nbytes)
@@ -75,7 +75,7 @@ def moved(schedule: Schedule, nbytes: int) -> int:
     for rank in schedule.ranks:
         for step in rank.steps:
             first = (step.sources[0].rank, step.sources[0].place)
-            alone = len(step.sources) == 1  # a copy leaves out the target that is its source
+            alone = len(step.sources) == 1  # a copy skips a target that is its source
             writes = sum(not (alone and (target.rank, target.place) == first) for target in step.targets)
             blocks += writes + (len(step.sources) if writes else 0)
     return blocks * nbytes // schedule.chunks

@@ -1,4 +1,4 @@
-"""Timing on a stream: graphs of many calls, replayed between two events, candidates in turns."""
+"""Timing on a stream: graphs of many calls, replayed between two events, candidates taking turns."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from pycollective.comm.cuda.runtime import load
 
 GRAPH_SECONDS = 2e-3
-"""What a graph should take: long against the launch of the graph itself."""
+"""Duration of a graph in seconds: long compared with its launch."""
 MOST_CALLS = 200
-"""Calls in a graph at most."""
+"""Maximum number of calls in a graph."""
 PATIENCE = 30.0
-"""Seconds that a candidate may take before it is said to hang."""
+"""Seconds after which a candidate is considered hung."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to be timed.
+    """A call to time.
 
     Attributes:
         name: of the row.
-        call: puts the i-th call into the clock's stream; it picks its set of buffers by i.
-        captures: whether calls can be captured into a graph; else they are put into the stream one by one.
+        call: enqueues the i-th call in the clock's stream; it chooses its set of buffers by i.
+        captures: whether calls can be captured into a graph; otherwise they are enqueued one by one.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call in each round, how many calls stood between two events, and what launches them again."""
+    """Seconds per call in each round, the number of calls between two events, and a function to launch them again."""
 
     rounds: tuple[float, ...]
     calls: int
@@ -42,12 +42,12 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """The median round's."""
+        """Of the median round."""
         return sorted(self.rounds)[len(self.rounds) // 2]
 
 
 class Clock:
-    """A stream of a device, and time on it."""
+    """A stream of a device, and timing on it."""
 
     def __init__(self, device: int = 0) -> None:
         self.cuda: Any = load()
@@ -62,11 +62,11 @@ class Clock:
         end = time.monotonic() + PATIENCE
         while not event.done():
             if time.monotonic() > end:
-                raise TimeoutError(f"the stream has not come on within {PATIENCE:g} s")
+                raise TimeoutError(f"the stream has not completed within {PATIENCE:g} s")
             time.sleep(0)
 
     def between_events(self, launch: Callable[[], None]) -> float:
-        """Seconds of what `launch` puts into the stream."""
+        """Duration in seconds of the work that `launch` enqueues."""
         before, after = (self.cuda.Event(self.device, timed=True) for _ in range(2))
         before.record(self.stream)
         launch()
@@ -75,10 +75,10 @@ class Clock:
         return float(after.seconds_since(before))
 
     def compare(self, candidates: Sequence[Candidate], rounds: int = 9, sets: int = 1) -> list[Timing]:
-        """Time candidates in turns: every one once a round, the first of a round another one each time.
+        """Time candidates in turns: each once per round, in rotated order.
 
         Args:
-            sets: of buffers; a graph holds a multiple of them.
+            sets: of buffers; a graph contains a multiple of them.
         """
         prepared = [self._prepare(candidate, sets) for candidate in candidates]
         taken: list[list[float]] = [[] for _ in candidates]
@@ -90,9 +90,9 @@ class Clock:
         return [Timing(tuple(times), calls, launch) for times, (launch, calls) in zip(taken, prepared, strict=True)]
 
     def _prepare(self, candidate: Candidate, sets: int) -> tuple[Callable[[], None], int]:
-        """How to launch a run of calls that is long enough, and how many calls it is; warmed up."""
+        """A function that launches a sufficiently long run of calls, and their number; warmed up."""
         candidate.call(0)
-        self.synchronize()  # what the first call loads and makes is not timed
+        self.synchronize()  # exclude the setup in the first call
         once = self.between_events(lambda: candidate.call(0))
         wanted = min(MOST_CALLS, max(1, round(GRAPH_SECONDS / max(once, 1e-7))))
         calls = min(MOST_CALLS, -(-wanted // sets) * sets)
@@ -115,7 +115,7 @@ class Clock:
 
 
 def copy_ceiling(clock: Clock, nbytes: int = 1 << 30) -> float:
-    """Bytes a second of a large copy within the device's memory, counting those read and those written."""
+    """Bytes per second of a large copy within the device's memory, counting reads and writes."""
     source, into = (clock.cuda.allocate_plain(clock.device, nbytes) for _ in range(2))
 
     def call(_: int) -> None:

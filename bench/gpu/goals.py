@@ -1,4 +1,4 @@
-"""What one GPU is to reach, and what of a run meets it."""
+"""The goals for one GPU, and those that a run meets."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .rows import Check, Row
 LARGE = (16 * KIB**2, 256 * KIB**2)
 BOTH = ("float32", "bfloat16")
 MEANT_FOR = "H200"
-"""The goals are for this device; on another one they are shown all the same."""
+"""The goals are for this device; on others they are shown nevertheless."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """`direct` against something, in the worst of all sizes and element types.
+    """`direct` against another candidate, in the worst of all sizes and element types.
 
     Args:
         part, collective: of the rows.
-        least: their time over ours or, against "the ceiling", the share of the copy bandwidth.
+        least: their time over ours or, against "the ceiling", the fraction of the copy bandwidth.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Goal:
     collective: str = "allreduce"
 
     def line(self, rows: Sequence[Row]) -> Line:
-        """Its line of the table."""
+        """Its line in the table."""
         found = list(self._cases(rows))
         text = ratio_text(self.least, self.against)
         if not found:
@@ -71,7 +71,7 @@ class Limit:
     most: float
 
     def line(self, rows: Sequence[Row]) -> Line:
-        """Its line of the table."""
+        """Its line in the table."""
         wanted = ("small", "direct", "allreduce", self.ranks, self.nbytes)
         here = [r for r in rows if (r.part, r.candidate, r.collective, r.ranks, r.nbytes) == wanted]
         text = f"<= {format_time(self.most)}"
@@ -92,9 +92,9 @@ GOALS: tuple[Goal | Limit, ...] = (
 
 
 def lines(rows: Sequence[Row], checks: Sequence[Check]) -> list[Line]:
-    """Every goal's line; last, whether all results had the same bits."""
+    """Every goal's line; last, whether all results were bitwise identical."""
     found = [goal.line(rows) for goal in GOALS]
-    alike = all(check.passed for check in checks) if checks else None
-    said = {None: "-", True: "identical", False: "different"}[alike]
+    same = all(check.passed for check in checks) if checks else None
+    text = {None: "-", True: "identical", False: "different"}[same]
     where = "; ".join(f"{check.name}: {check.text}" for check in checks)
-    return [*found, Line("bits of direct, float32", "", "identical", said, alike, where, {})]
+    return [*found, Line("bits of direct, float32", "", "identical", text, same, where, {})]

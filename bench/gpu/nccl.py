@@ -1,6 +1,6 @@
-"""NCCL with several ranks on one GPU in one process: NCCL 2.30 or newer, told to allow it, its channels capped.
+"""NCCL with several ranks on one GPU in one process: NCCL 2.30 or newer, configured to allow it, with limited channels.
 
-The library is named by PYCOLLECTIVE_NCCL, or is that of the package nvidia-nccl, or the loader's.
+The library is that of PYCOLLECTIVE_NCCL, of the package nvidia-nccl, or found by the loader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .buffers import Buffers
 from .clock import Candidate, Clock
 
 OLDEST = 23000
-"""NCCL's number for 2.30.0, the first that lets ranks share a GPU."""
+"""NCCL's number for 2.30.0, the first that allows ranks to share a GPU."""
 _DTYPES = {"float32": 7, "float16": 6, "bfloat16": 9}
 _SUM = 0
 
@@ -25,17 +25,17 @@ class _UniqueId(ctypes.Structure):
 
 
 def prepare(ranks: int, blocks: int) -> None:
-    """Set what NCCL reads when it starts; before the library is loaded.
+    """Set the variables that NCCL reads at startup; call it before the library is loaded.
 
     Args:
-        blocks: that are on the GPU at a time; NCCL's kernels take half of them.
+        blocks: that run on the GPU concurrently; NCCL's kernels take half of them.
     """
     os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     os.environ.setdefault("NCCL_MAX_CTAS", str(max(1, min(16, blocks // (2 * ranks)))))
 
 
 def find() -> tuple[Any, int, str]:
-    """(library, version, why not): the newest NCCL that there is, or None and the reason."""
+    """(library, version, reason): the newest NCCL available, or None and the reason."""
     named = os.environ.get("PYCOLLECTIVE_NCCL")
     packaged = [str(p) for f in sys.path for p in Path(f or ".").glob("nvidia/nccl/lib/libnccl.so.2")]
     found: tuple[Any, int] = (None, 0)
@@ -51,12 +51,12 @@ def find() -> tuple[Any, int, str]:
     if found[0] is None:
         return None, 0, "no NCCL was found"
     if found[1] < OLDEST:
-        return None, found[1], f"NCCL {text_of(found[1])} cannot have several ranks on one GPU; 2.30 or newer can"
+        return None, found[1], f"NCCL {text_of(found[1])} does not support several ranks on one GPU; 2.30 or newer does"
     return *found, ""
 
 
 def text_of(version: int) -> str:
-    """`2.30.1` of 23001; nothing of 0."""
+    """`2.30.1` for 23001; empty for 0."""
     return f"{version // 10000}.{version % 10000 // 100}.{version % 100}" if version else ""
 
 
@@ -70,7 +70,7 @@ class Nccl:
     """A communicator of n ranks on one GPU.
 
     Raises:
-        RuntimeError: NCCL says no.
+        RuntimeError: NCCL reports an error.
     """
 
     def __init__(self, library: Any, clock: Clock, ranks: int) -> None:

@@ -9,7 +9,7 @@ from .calls import Ours
 from .parts import COLLECTIVES, TOPOLOGIES, Bench, Scale
 
 WARM = 3
-"""Calls that a profiler leaves out (ncu's --launch-skip)."""
+"""Calls that a profiler skips (ncu's --launch-skip)."""
 
 
 def main() -> int:
@@ -20,14 +20,14 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32", choices=Scale().dtypes)
     parser.add_argument("--collective", default="allreduce", choices=COLLECTIVES)
     parser.add_argument("--topology", default="direct", choices=TOPOLOGIES)
-    parser.add_argument("--channels", type=int, default=0, help="thread blocks a rank at most")
+    parser.add_argument("--channels", type=int, default=0, help="maximum number of thread blocks per rank")
     options = parser.parse_args()
     bench = Bench(options.ranks, Scale(ceiling_bytes=1 << 20, rounds=1), lambda _: None)
     buffers = bench.buffers(options.dtype, options.bytes)
     mine = Ours(bench.world, bench.clock, buffers, options.collective, options.topology, options.channels)
     buffers.poison()
     for i in range(WARM + 1):
-        mine.call(i * buffers.sets)  # the set that is checked
+        mine.call(i * buffers.sets)  # the checked set
     wrong = buffers.wrong(options.collective, exact=options.topology == "direct" or options.collective == "broadcast")
     print(f"{mine.candidate.name} on {mine.channels} channels, {wrong} wrong elements")
     return int(wrong > 0)

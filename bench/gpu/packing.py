@@ -20,14 +20,14 @@ _POISON = 0xA5
 
 
 class Packing:
-    """Tensors of float32 that lie apart, a buffer, and room to bring them back to.
+    """Separate tensors of float32, a buffer, and memory to unpack them to.
 
     Args:
         shapes: of the tensors.
 
     Attributes:
         nbytes: of all tensors.
-        candidates: each packs all tensors and brings them back.
+        candidates: each packs and unpacks all tensors.
     """
 
     def __init__(self, clock: Clock, shapes: Sequence[Shape]) -> None:
@@ -41,7 +41,7 @@ class Packing:
         self._host = np.random.default_rng(1).integers(0, 255, self._room, np.uint8)
         self._array(0).copy_from_host(self._host, clock.stream)
         tensors, buffer, back = (memory.address for memory in self._memory)
-        # In the buffer they lie in another order, as gradients do that become ready from the last layer on.
+        # In the buffer they have another order, like gradients that become ready from the last layer on.
         places = [self._room - begin - size for begin, size in zip(self._begins, padded, strict=True)]
         rows = list(zip(places, self._begins, self._sizes, strict=True))
         pack = [(buffer + place, tensors + begin, nbytes) for place, begin, nbytes in rows]
@@ -62,12 +62,12 @@ class Packing:
         return self._clock.cuda.DeviceArray(memory, memory.address, [self._room], "uint8", self._clock.device)
 
     def poison(self) -> None:
-        """Fill what tensors are brought back to with what they do not hold."""
+        """Fill the unpacked tensors with values that they do not have."""
         for number in (1, 2):
             self._array(number).copy_from_host(np.full(self._room, _POISON, np.uint8), self._clock.stream)
 
     def wrong(self) -> int:
-        """Bytes of the tensors that did not come back."""
+        """Bytes of the tensors that were not restored."""
         self._clock.synchronize()
         got: NDArray[Any] = np.empty(self._room, np.uint8)
         self._array(2).copy_to_host(got, self._clock.stream)

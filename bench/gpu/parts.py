@@ -1,4 +1,4 @@
-"""What is measured, part by part. Those that may hang run in a process of their own and take nothing with them."""
+"""The parts of the measurement. Those that may hang run in their own process, without affecting the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLLECTIVES = ("allreduce", "broadcast")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: bytes a rank."""
+    """Sizes to measure, in bytes per rank."""
 
     sweep: tuple[int, ...] = tuple(1 << power for power in (10, 13, 16, 19, 22, 25, 28))
     against: tuple[int, ...] = (1 << 13, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
@@ -47,7 +47,7 @@ class Bench:
     """One process's measurements for n ranks.
 
     Args:
-        emit: takes each row, and each check, as soon as it is there.
+        emit: receives each row and each check immediately.
     """
 
     def __init__(self, ranks: int, scale: Scale, emit: Callable[[Row | Check], None]) -> None:
@@ -63,7 +63,7 @@ class Bench:
     def compare(
         self, part: str, buffers: Buffers, collective: str, ours: Sequence[Ours], others: Sequence[Candidate] = ()
     ) -> None:
-        """Check each candidate on poisoned outputs, time them in turns, check what their graphs leave; a row each."""
+        """Check each candidate on poisoned outputs, time them in turns, check their graphs' outputs; a row each."""
         by_name = {mine.candidate.name: mine for mine in ours}
         candidates = [*(mine.candidate for mine in ours), *others]
         first = functools.partial(self._wrong, buffers=buffers, collective=collective, ours=by_name)
@@ -98,7 +98,7 @@ class Bench:
 
 
 def sweep(bench: Bench) -> None:
-    """Every topology against the copy ceiling; largest buffers first, for what memory is left."""
+    """Every topology against the copy ceiling; largest buffers first, while memory is available."""
     for nbytes in sorted(bench.scale.sweep, reverse=True):
         for dtype in bench.scale.dtypes:
             buffers = bench.buffers(dtype, nbytes)
@@ -115,7 +115,7 @@ def small(bench: Bench) -> None:
 
 
 def copies(bench: Bench) -> None:
-    """Broadcast against the copies that one would write instead."""
+    """Broadcast against equivalent copies."""
     for nbytes in bench.scale.against:
         buffers = bench.buffers("float32", nbytes)
 
@@ -140,7 +140,7 @@ def torch(bench: Bench) -> None:
 
 
 def packing(bench: Bench) -> None:
-    """What comes before and after a fused allreduce: ResNet-50's gradients into the fusion buffer and out of it."""
+    """The copies around a fused allreduce: ResNet-50's gradients into the fusion buffer and out of it."""
     work = Packing(bench.clock, bench.scale.tensors())
     wrong = []
     for candidate in work.candidates:
@@ -181,7 +181,7 @@ def same_bits(bench: Bench) -> None:
 
 
 def tuning(bench: Bench) -> None:
-    """`direct` on fewer channels, with the tile that this process was given."""
+    """`direct` with fewer channels, with the tile size of this process."""
     tile = format_size(int(setting(TILE)))
     most = bench.world.channels
     for nbytes in bench.scale.tuned:
@@ -195,23 +195,23 @@ def tuning(bench: Bench) -> None:
 
 
 class Skipped(Exception):
-    """A part that cannot be measured here; says why."""
+    """A part that cannot be measured here; the message has the reason."""
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
     "bits": same_bits, "small": small, "torch": torch, "copies": copies, "packing": packing, "nccl": against_nccl,
     "sweep": sweep, "tuning": tuning,
 }  # fmt: skip
-"""By name, in the order in which they are measured."""
+"""By name, in the order of measurement."""
 RANKS = (8, 4, 2)
 TILE = "PYCOLLECTIVE_CUDA_TILE"
 TILES = tuple(1 << power for power in range(15, 22))
-"""Bytes of a tile at most, to be tried."""
+"""Maximum tile sizes in bytes to try."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A process of its own."""
+    """A separate process."""
 
     parts: tuple[str, ...]
     ranks: int
@@ -219,7 +219,7 @@ class Run:
 
 
 def all_runs(tiles: Sequence[int] = TILES) -> Iterator[Run]:
-    """What matters most first. NCCL has processes of its own, since it may hang; so has each tile."""
+    """Most important first. NCCL has separate processes, since it may hang; so has each tile size."""
     ours = tuple(part for part in PARTS if part not in ("nccl", "tuning"))
     yield Run(ours, RANKS[0])
     yield from (Run(("nccl",), ranks) for ranks in RANKS[::-1])

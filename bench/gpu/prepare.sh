@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Before GPU time: what a machine without network and with little time needs, in build/gpu-carry, which git ignores.
+# Before GPU time: collects what a machine without network and with little time needs in build/gpu-carry (git-ignored).
 #
 #   bench/gpu/prepare.sh [PYTHON]
 #
-# PYTHON: an interpreter of the version on the machine with the GPU (python3.12 if not given). Makes
-#   build/gpu-carry/wheels   pycollective for this Python with its GPU side for ARCHITECTURES alone, and what it, its
-#                            build and its GPU tests import, where a machine may lack it
+#   build/gpu-carry/wheels   pycollective for this Python with its GPU part for ARCHITECTURES only, and the dependencies
+#                            of the package, its build and its GPU tests that a machine may lack
 #   build/gpu-carry/nccl     libnccl.so.2, if bench/gpu/build_nccl.sh has built one
-# bench/gpu/all.sh installs from there whatever the machine's Python does not have.
+#   build/gpu-carry/nccl     libnccl.so.2, if bench/gpu/build_nccl.sh has built one
+# bench/gpu/all.sh installs from there what the machine's Python does not have.
 #
-# ARCHITECTURES: as PC_CUDA_ARCHITECTURES (90-real). MOST_MIB: how large all of it may be (40).
+# ARCHITECTURES: as PC_CUDA_ARCHITECTURES (90-real). MOST_MIB: maximum total size (40).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,6 +1,6 @@
 """Processes on one GPU, through their windows, against the CPU: ``pycollective run -n 8 python -m bench.gpu.processes``
 
-They take turns on the GPU: right or wrong is told, and no time.
+They take turns on the GPU: correctness is reported, not time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows and checks, where they were made, and the JSON: ``{"schema", "provenance", "notes", "checks", "rows"}``."""
+"""Rows and checks, their provenance, and the JSON: ``{"schema", "provenance", "notes", "checks", "rows"}``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Row:
     """One candidate at one size.
 
     Attributes:
-        part: of the measurement; candidates of one part, size and ranks took turns.
+        part: of the measurement; candidates of one part, size and rank count took turns.
         nbytes: of each rank's buffer.
-        seconds, rounds: of one call: the median round, and all.
-        calls, sets: calls between two events, and sets of buffers that they went through.
-        path, channels: "low-latency" or "schedule", and thread blocks a rank; of ours alone.
-        least_bytes: that the algorithm reads and writes in device memory; 0 where it is not counted.
-        of_ceiling: least_bytes a second over the copy that was measured in the same process; 0 likewise.
-        wrong: elements of the outputs that were not right.
+        seconds, rounds: per call: the median round, and all rounds.
+        calls, sets: number of calls between two events, and of sets of buffers that they used.
+        path, channels: "low-latency" or "schedule", and thread blocks per rank; of ours only.
+        least_bytes: bytes that the algorithm reads and writes in device memory; 0 if not counted.
+        of_ceiling: least_bytes per second over the copy bandwidth measured in the same process; 0 likewise.
+        wrong: number of wrong output elements.
     """
 
     part: str
@@ -50,18 +50,18 @@ class Row:
 
     @property
     def algbw(self) -> float:
-        """Bytes of a rank's buffer a second."""
+        """Bytes of a rank's buffer per second."""
         return self.nbytes / self.seconds
 
     @property
     def busbw(self) -> float:
-        """As nccl-tests has it."""
+        """As in nccl-tests."""
         return self.algbw * (2 * (self.ranks - 1) / self.ranks if self.collective == "allreduce" else 1.0)
 
 
 @dataclass(frozen=True)
 class Check:
-    """Something that is right or wrong, and takes no time that counts."""
+    """A correctness check, whose duration does not matter."""
 
     name: str
     passed: bool
@@ -70,7 +70,7 @@ class Check:
 
 @dataclass
 class Result:
-    """What a run leaves behind."""
+    """The result of a run."""
 
     provenance: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -78,10 +78,10 @@ class Result:
     checks: list[Check] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """One row a line."""
+        """JSON with one row per line."""
         checks = [asdict(check) for check in self.checks]
-        said = {"schema": SCHEMA, "provenance": self.provenance, "notes": self.notes, "checks": checks}
-        head = json.dumps(said, indent=1)
+        document = {"schema": SCHEMA, "provenance": self.provenance, "notes": self.notes, "checks": checks}
+        head = json.dumps(document, indent=1)
         rows = ",\n  ".join(
             json.dumps({**asdict(row), "algbw": round(row.algbw), "busbw": round(row.busbw)}) for row in self.rows
         )
@@ -89,7 +89,7 @@ class Result:
 
 
 def provenance(cuda: Any, device: int, ceiling: float, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Device, driver, CUDA, packages, date and commit; no name of a machine."""
+    """Device, driver, CUDA, packages, date and commit; no machine names."""
     properties = cuda.properties(device)
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -112,7 +112,7 @@ def provenance(cuda: Any, device: int, ceiling: float, extra: Mapping[str, Any])
 
 
 def commit() -> str:
-    """PYCOLLECTIVE_COMMIT, or the checked-out commit with a mark where files differ from it; "" without both."""
+    """PYCOLLECTIVE_COMMIT, or the checked-out commit with a mark if files were changed; "" without both."""
     if given := os.environ.get("PYCOLLECTIVE_COMMIT"):
         return given
     root = Path(__file__).resolve().parents[2]
@@ -121,7 +121,7 @@ def commit() -> str:
 
 
 def driver() -> str:
-    """NVIDIA's number of the driver, like 580.65.06."""
+    """The driver's version, e.g. 580.65.06."""
     return _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
 
 
@@ -145,7 +145,7 @@ def _version(name: str) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows in columns, for people."""
+    """The rows in columns, for display."""
     head = f"{'part':10}{'collective':11}{'dtype':9}{'n':>2}{'bytes':>11}  {'candidate':22}"
     lines = [f"{head}{'us':>10}{'GB/s':>8}{'ceiling':>8} wrong"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Every topology at small sizes, checked: what compute-sanitizer watches. ``python -m bench.gpu.small``"""
+"""Every topology at small sizes, checked: for compute-sanitizer. ``python -m bench.gpu.small``"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .clock import Clock
 
 RANKS = (2, 3)
 SIZES = (20, 4096, 200_004)
-"""Bytes a rank: packets with an odd end; packets; tiles, the last one short and no multiple of 16 bytes."""
+"""Bytes per rank: packets with an odd end; packets; tiles, the last one short and not a multiple of 16 bytes."""
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
                         mine = Ours(world, clock, buffers, collective, topology)
                         buffers.poison()
                         mine.call(0)
-                        mine.call(0)  # the second goes through what the first left behind
+                        mine.call(0)  # the second call runs with the state of the first
                         wrong += buffers.wrong(collective, exact=topology == "direct" or collective == "broadcast")
                         calls += 2
                         if (fault := mine.fault()) is not None:

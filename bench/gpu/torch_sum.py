@@ -1,4 +1,4 @@
-"""What one would write with torch: the sum over the ranks' stacked buffers, and a copy of it to every rank."""
+"""The equivalent in torch: the sum over the ranks' stacked buffers, and a copy of it to every rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def why_not() -> str | None:
         import torch
     except ImportError:
         return "torch is not installed"
-    return None if torch.cuda.is_available() else "this torch does not use the GPU"
+    return None if torch.cuda.is_available() else "this torch cannot use the GPU"
 
 
 def candidate(clock: Clock, buffers: Buffers) -> Candidate:
@@ -41,16 +41,16 @@ def candidate(clock: Clock, buffers: Buffers) -> Candidate:
 
 
 def _stacked(torch: Any, inputs: list[Any], buffers: Buffers, clock: Clock) -> Any:
-    """The ranks' inputs, which lie behind each other, as one tensor (ranks, count)."""
+    """The ranks' inputs, which are adjacent in memory, as one tensor (ranks, count)."""
     apart = (inputs[1].address - inputs[0].address) // (buffers.nbytes // buffers.count)
-    whole = clock.cuda.DeviceArray(
+    flat = clock.cuda.DeviceArray(
         buffers.memory, inputs[0].address, [apart * (len(inputs) - 1) + buffers.count], buffers.dtype, clock.device
     )
-    return torch.from_dlpack(whole).as_strided((len(inputs), buffers.count), (apart, 1))
+    return torch.from_dlpack(flat).as_strided((len(inputs), buffers.count), (apart, 1))
 
 
 def differ(inputs: Sequence[Any], results: Sequence[Any], collective: str, tolerance: float) -> int:
-    """Elements of all results that differ from what the inputs make, by more than `tolerance` or, if 0, in any bit."""
+    """Elements of all results that differ from the expected ones, by more than `tolerance` or, if 0, in any bit."""
     import torch
 
     tensors: list[Any] = [torch.from_dlpack(x) for x in inputs]

@@ -1,8 +1,8 @@
-"""The libraries that a sweep compares, each behind the same small interface.
+"""The libraries that a sweep compares, each with the same small interface.
 
 A method takes the arrays it will work on and returns a *call*: a function without arguments that performs the
-collective once and returns when it is done.  Whatever a library can prepare (buffer descriptions,
-operators, wrapped tensors) it prepares before it returns the call, so the timed loop holds nothing but the
+collective once and returns when it has completed.  Whatever a library can prepare (buffer descriptions,
+operators, wrapped tensors) it prepares before it returns the call, so the timed loop contains only the
 library itself.
 """
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 __all__ = ["PEERS", "Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
 
 PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "gloo": "gloo"}
-"""The libraries that can be asked for, and the module of each."""
+"""The supported libraries, and the module of each."""
 
 Array = NDArray[Any]
 Call = Callable[[], object]
 
 
 class PeerUnavailable(Exception):
-    """A library that cannot take part here; the message says why."""
+    """A library that is unavailable here; the message has the reason."""
 
 
 class Peer(Protocol):
-    """One library (with us: one topology) on all ranks of the world.
+    """One library (for ours: one topology) on all ranks of the world.
 
-    Arrays are flat.  Where ``send is recv`` the collective works in place.  ``root`` and ``op`` are named
+    Arrays are flat.  If ``send is recv`` the collective works in place.  ``root`` and ``op`` are named
     as in our own API.  Every method is collective.
     """
 
     name: str
     version: str
     always_in_place: frozenset[str]
-    """Collectives that the library offers in place only."""
+    """Collectives that the library supports in place only."""
 
     checked: bool
-    """False for a yardstick whose output is no result."""
+    """False for a yardstick whose output is not a result."""
 
     def supports(self, case: Case) -> bool:
         """Whether the library has this collective for this type and operator."""
@@ -83,10 +83,10 @@ def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
 
 
 def open_peer(name: str, world: World) -> Peer:
-    """Start a foreign library on all ranks.
+    """Start another library on all ranks.
 
-    ``mpi`` is whichever MPI mpi4py runs over; ``openmpi`` and ``mpich`` insist on one.  Raises
-    :class:`PeerUnavailable` where it is not installed or not the one asked for, ValueError for an unknown
+    ``mpi`` is the MPI that mpi4py uses; ``openmpi`` and ``mpich`` require that one.  Raises
+    :class:`PeerUnavailable` if it is not installed or is another one, ValueError for an unknown
     name.
     """
     if name not in PEERS:
@@ -94,5 +94,5 @@ def open_peer(name: str, world: World) -> Peer:
     # imported by name, so that a sweep without peers needs neither mpi4py nor torch
     peer: Peer = importlib.import_module(f".{PEERS[name]}", __package__).open(world)
     if name in ("openmpi", "mpich") and peer.name != name:
-        raise PeerUnavailable(f"{name} was asked for, but mpi4py runs over {peer.version}")
+        raise PeerUnavailable(f"{name} was requested, but mpi4py uses {peer.version}")
     return peer

@@ -1,8 +1,8 @@
-"""The ceiling: what an allreduce would cost if nobody had to wait for anybody.
+"""The ceiling: the cost of an allreduce without any waiting.
 
 Every rank reduces as many bytes, with the executor's own vector code, as ``direct`` would make it reduce: a
-1/n share of n inputs, written to n outputs.  All of them are its own, so there is nothing to synchronise
-and nothing to get wrong; the result is no allreduce, which is why it is not checked.
+1/n share of n inputs, written to n outputs.  All of them are its own, so there is no synchronization;
+the result is not an allreduce and is therefore not checked.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["CEILING", "CeilingPeer"]
 
 CEILING = "ceiling"
-_CACHE = 32 << 20  # bytes of third-level cache from which outputs are written past it
+_CACHE = 32 << 20  # bytes: larger outputs bypass the third-level cache
 
 
 class CeilingPeer:
-    """Only allreduce, and only for counts that the ranks divide."""
+    """Only allreduce, and only for counts divisible by the number of ranks."""
 
     name = CEILING
     version = ""
@@ -41,10 +41,10 @@ class CeilingPeer:
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         combine = self._combine
         sources, targets = np.split(send, self._ranks), np.split(recv, self._ranks)
-        streamed = send is not recv and 2 * send.nbytes * self._ranks > _CACHE  # as the executor decides
+        streamed = send is not recv and 2 * send.nbytes * self._ranks > _CACHE  # like the executor
         return lambda: combine(op, sources, targets, streamed)
 
     def _none(self, *_: object) -> Call:
-        raise NotImplementedError("the ceiling knows allreduce only")
+        raise NotImplementedError("the ceiling supports allreduce only")
 
     scan = exscan = broadcast = reduce = reduce_scatter = allgather = gather = scatter = alltoall = _none

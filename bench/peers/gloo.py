@@ -1,4 +1,4 @@
-"""Gloo through torch.distributed, as PyTorch's users call it; torch is imported when this peer is opened."""
+"""Gloo through torch.distributed, as used with PyTorch; torch is imported when this peer is opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
 _PATIENCE = timedelta(seconds=60)
-"""For ranks on several hosts to find each other."""
+"""Seconds for ranks on several hosts to connect."""
 
 
 class GlooPeer:
@@ -46,7 +46,7 @@ class GlooPeer:
         return case.dtype in _REDUCES and case.op in _OPS
 
     def _tensor(self, array: Array) -> Any:
-        if array.dtype.name == "bfloat16":  # NumPy's own types end before it
+        if array.dtype.name == "bfloat16":  # not one of NumPy's own types
             return self._torch.from_numpy(array.view("i2")).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
@@ -103,8 +103,8 @@ class GlooPeer:
 
 
 def open(world: World) -> GlooPeer:
-    """Start Gloo on the ranks of this world; PeerUnavailable where torch is missing."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it
+    """Start Gloo on the ranks of this world; PeerUnavailable if torch is missing."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # like torchrun
     try:
         torch: Any = importlib.import_module("torch")
         dist: Any = importlib.import_module("torch.distributed")
@@ -116,7 +116,7 @@ def open(world: World) -> GlooPeer:
     hosts = hosts_of(world)
     with contextlib.ExitStack() as stack:
         if len(set(hosts)) == 1:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no need for a host name that resolves
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works without a resolvable host name
             folder = stack.enter_context(tempfile.TemporaryDirectory()) if world.rank == 0 else ""
             store = dist.FileStore(os.path.join(world.share(folder)[0], "gloo"), world.size)
         else:
@@ -135,7 +135,7 @@ def _store_between(dist: Any, world: World, host: str) -> Any:
 
 
 def _connect(dist: Any, world: World, store: Any, hosts: int) -> None:
-    """Make the process group; PeerUnavailable where the ranks of several hosts do not find each other."""
+    """Create the process group; PeerUnavailable if ranks on several hosts cannot connect."""
     problem = ""
     try:
         store.set_timeout(_PATIENCE)
@@ -147,4 +147,4 @@ def _connect(dist: Any, world: World, store: Any, hosts: int) -> None:
             raise
         problem = str(error)
     if problems := [text for text in world.share(problem) if text]:
-        raise PeerUnavailable(f"Gloo does not get from host to host ({problems[0]}); is GLOO_SOCKET_IFNAME right?")
+        raise PeerUnavailable(f"Gloo cannot connect the hosts ({problems[0]}); is GLOO_SOCKET_IFNAME right?")

@@ -1,4 +1,4 @@
-"""Open MPI or MPICH, whichever mpi4py runs over, in its fastest usual form: buffers described once."""
+"""Open MPI or MPICH, whichever mpi4py uses, in its fastest common form: buffers described once."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class MpiPeer:
 
     def supports(self, case: Case) -> bool:
         if not case.kind.reduces:
-            return True  # bytes are bytes: every type moves
+            return True  # every type can be moved as bytes
         if case.dtype == "bool" and case.op not in ("land", "lor"):
             return False
         bits = case.op in ("band", "bor", "bxor")
         return case.dtype in _TYPES and case.op in _OPS and not (bits and case.dtype.startswith("float"))
 
     def _buffer(self, array: Array, blocks: int = 1) -> list[Any]:
-        """A buffer's description; MPI counts a buffer of one block for each rank by its block."""
+        """A buffer's description; MPI specifies a buffer of one block for each rank by its block."""
         memory = self._mpi.memory.frombuffer(array.view("u1"))
         if array.dtype.name not in _TYPES:
             return [memory, array.nbytes // blocks, self._mpi.BYTE]
@@ -75,7 +75,7 @@ class MpiPeer:
 
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
         comm, operator, target = self._comm, getattr(self._mpi, _OPS[op]), self._buffer(recv)
-        if send is recv and comm.rank != root:  # MPI allows "in place" at the root alone
+        if send is recv and comm.rank != root:  # MPI allows "in place" at the root only
             source = self._buffer(send)
             return lambda: comm.Reduce(source, None, operator, root)
         source = self._input(send, recv)
@@ -108,7 +108,7 @@ class MpiPeer:
 
 
 def identify(text: str) -> tuple[str, str]:
-    """("openmpi", "Open MPI 5.0.11") from what MPI_Get_library_version says."""
+    """("openmpi", "Open MPI 5.0.11") from the output of MPI_Get_library_version."""
     if match := re.search(r"Open MPI v?([\w.]+)", text):
         return "openmpi", f"Open MPI {match[1].rstrip('.')}"
     if match := re.search(r"MPICH Version:\s*([\w.]+)", text):
@@ -117,10 +117,10 @@ def identify(text: str) -> tuple[str, str]:
 
 
 def open(world: World) -> MpiPeer:
-    """MPI on the ranks of this world; PeerUnavailable without mpi4py or without its mpirun."""
+    """MPI on the ranks of this world; PeerUnavailable without mpi4py or if not started by its mpirun."""
     try:
         mpi = importlib.import_module("mpi4py.MPI")
-    except (ImportError, RuntimeError) as error:  # the latter where there is no MPI library
+    except (ImportError, RuntimeError) as error:  # the latter without an MPI library
         raise PeerUnavailable(f"mpi4py cannot be used: {str(error).partition(chr(10))[0]}") from error
     if mpi.COMM_WORLD.size != world.size:
         raise PeerUnavailable(f"these {world.size} ranks were not started by the mpirun of mpi4py")

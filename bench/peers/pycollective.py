@@ -14,7 +14,7 @@ __all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_
 
 
 class PycollectivePeer:
-    """One topology; None leaves the choice to the library.  The arrays decide between windows and staging."""
+    """One topology; None leaves the choice to the library.  The arrays determine windows or staging."""
 
     name = "pycollective"
     always_in_place = frozenset[str]()
@@ -25,11 +25,11 @@ class PycollectivePeer:
         self.version = f"pycollective {importlib.import_module('pycollective').__version__}"
 
     def supports(self, case: Case) -> bool:
-        return True  # whatever it lacks it says at the first call
+        return True  # unsupported cases fail at the first call
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         call, topology = self._comm.allreduce, self._topology
-        if op == "sum":  # as one would write it: what is not named is not paid for
+        if op == "sum":  # as usually written: no cost for unused options
             return (lambda: call(send, recv)) if topology is None else (lambda: call(send, recv, topology=topology))
         return lambda: call(send, recv, op=op, topology=topology)
 
@@ -75,15 +75,15 @@ class PycollectivePeer:
 
 
 def operators() -> tuple[str, ...]:
-    """The operators that can be named."""
+    """The available operators."""
     names: tuple[str, ...] = importlib.import_module("pycollective.comm.arguments.operators").NAMES
     return names
 
 
 def find_topology(text: str) -> Any | None:
-    """The topology that a name or FILE.py:NAME stands for; None for "default", the library's own choice.
+    """The topology denoted by a name or FILE.py:NAME; None for "default", the library's own choice.
 
-    Raises pycollective.TopologyError (a ValueError) where there is none.
+    Raises pycollective.TopologyError (a ValueError) if there is none.
     """
     if text in ("", "default"):
         return None
@@ -92,20 +92,20 @@ def find_topology(text: str) -> Any | None:
 
 
 def topologies_of(collective: str) -> list[str]:
-    """The registered topologies that have a collective, by name."""
+    """The registered topologies that implement a collective, by name."""
     registry = importlib.import_module("pycollective.schedule.language.registry")
     return [row.name for row in registry.describe() if collective in row.collectives]
 
 
 def has(text: str, collective: str) -> bool:
-    """Whether the topology that a text stands for has a collective (the default always has)."""
+    """Whether the topology denoted by a text implements a collective (the default always does)."""
     topology = find_topology(text)
     registry = importlib.import_module("pycollective.schedule.language.registry")
     return topology is None or collective in registry.info(topology).collectives
 
 
 def unsupported(text: str, ranks: int) -> str:
-    """Why a topology does not support so many ranks; empty where it does."""
+    """Why a topology does not support this many ranks; empty if it does."""
     topology = find_topology(text)
     registry = importlib.import_module("pycollective.schedule.language.registry")
     try:

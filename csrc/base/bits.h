@@ -1,4 +1,4 @@
-// Floating-point numbers told apart by their bits: as `==` does not, a NaN equals itself and 0.0 differs from -0.0.
+// Comparing floating-point numbers by their bits: unlike with `==`, a NaN equals itself and 0.0 differs from -0.0.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Arithmetic on counts, extents and sizes that callers give: an overflow is an error and not a smaller number.
+// Arithmetic on counts, extents and sizes given by callers: an overflow is an error.
 #pragma once
 
 #include <concepts>
@@ -28,8 +28,8 @@ T checked_mul(T a, T b, const char* what) {
   return product;
 }
 
-// The elements of an array of these extents, each of `element` bytes.  Throws InvalidArgument for a negative extent,
-// and where the number of bytes does not fit 64 bits.
+// The number of elements of an array of these extents, each of `element` bytes.  Throws InvalidArgument for a negative
+// extent, and if the number of bytes does not fit 64 bits.
 template <class Extents>
 int64_t checked_count(const Extents& extents, int64_t element, const char* what) {
   bool empty = false;

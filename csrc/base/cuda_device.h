@@ -1,4 +1,4 @@
-// The calling thread's device, and work beside streams that may be being captured.
+// The calling thread's device, and operations that are safe while a stream is being captured.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,8 +7,8 @@
 
 namespace pc::cuda {
 
-// Allocating and copying while some stream is being captured, by this thread or another: allowed, as it has nothing to do
-// with that stream.
+// Permits allocations and copies while a stream is being captured, by this thread or another: they are not part of the
+// capture.
 class CaptureAside {
  public:
   CaptureAside() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
@@ -19,7 +19,7 @@ class CaptureAside {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// The calling thread's device, for as long as this lives; and aside from captures.
+// Sets the calling thread's device for the scope, and exempts its operations from captures.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -38,7 +38,7 @@ class OnDevice {
   bool changed_ = false;
 };
 
-// The same two for destructors: never throws.  When the driver is going away, nothing is left to be done.
+// The same for destructors: never throws.  During driver shutdown there is nothing left to do.
 class QuietlyOn {
  public:
   explicit QuietlyOn(int device) {
@@ -58,7 +58,7 @@ class QuietlyOn {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// A kernel as the runtime's launches take it: the typed form of CUDA 12 does not take functions.
+// A kernel as the runtime's launch functions take it: the typed form of CUDA 12 does not take functions.
 template <class F>
 auto launchable(F* kernel) {
 #if CUDART_VERSION >= 13000
@@ -68,14 +68,14 @@ auto launchable(F* kernel) {
 #endif
 }
 
-// Now, and not when it is first launched.
+// Loads a kernel now rather than at its first launch.
 template <class F>
 void load_kernel(F* kernel) {
   cudaFuncAttributes unused;
   check(cudaFuncGetAttributes(&unused, reinterpret_cast<const void*>(kernel)), "cudaFuncGetAttributes");
 }
 
-// A stream that waits for no other; what is put into it has completed when the call returns.
+// A non-blocking stream; each operation submitted through it has completed when the call returns.
 class OwnStream {
  public:
   OwnStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }

@@ -1,11 +1,11 @@
-// The driver's functions are looked up at run time: the module must load where there is no driver.
+// Driver functions are looked up at run time: the module must load on machines without a driver.
 #pragma once
 
 #include "base/cuda_error.h"
 
 namespace pc::cuda {
 
-// `since`: the CUDA version (12000 is 12.0) that first had the function, or its form of today.
+// `since`: the CUDA version (12000 is 12.0) that introduced the function or its current signature.
 template <class F>
 void driver_function(const char* name, F& into, [[maybe_unused]] unsigned since = 11000) {
   void* found = nullptr;

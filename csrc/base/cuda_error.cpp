@@ -6,13 +6,13 @@ CudaError::CudaError(const std::string& what, cudaError_t found)
     : SystemFailure(what + ": " + cudaGetErrorName(found) + " (" + cudaGetErrorString(found) + ")"), code(found) {}
 
 void raise_error(cudaError_t result, const char* what) {
-  (void)cudaGetLastError();  // or a later check would report this one again
+  (void)cudaGetLastError();  // a later check would report it again
   throw CudaError(what, result);
 }
 
 void require_no_pending_error() {
   const cudaError_t found = cudaPeekAtLastError();
-  if (found == cudaSuccess || found == cudaErrorNotReady) return;  // the latter is an answer, and often left behind
+  if (found == cudaSuccess || found == cudaErrorNotReady) return;  // not an error: the result of a query
   (void)cudaGetLastError();
   throw CudaError(
       "a CUDA error was pending before this call, left by an earlier kernel or call of this program and not "

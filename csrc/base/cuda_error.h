@@ -14,15 +14,15 @@ struct CudaError : SystemFailure {
   cudaError_t code;
 };
 
-// In a source of its own: what nvcc compiles is linked to what another compiler made with another standard library
-// (tools/wheels.py), hence it neither has nor passes objects of that library.
+// In a separate source file: nvcc's output is linked with code built by another compiler against another standard
+// library (tools/wheels.py), so it must not create or pass objects of that library.
 [[noreturn]] void raise_error(cudaError_t result, const char* what);
 
 inline void check(cudaError_t result, const char* what) {
   if (result != cudaSuccess) raise_error(result, what);
 }
 
-// An error that other code of this thread has left behind would be taken for one of ours: it is reported as what it is.
+// An error left pending by other code of this thread must not be attributed to us: it is reported as such.
 void require_no_pending_error();
 
 }  // namespace pc::cuda

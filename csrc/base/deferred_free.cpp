@@ -28,7 +28,7 @@ struct State {
 };
 
 State& state() {
-  static auto* state = new State;  // destructors of other statics come here
+  static auto* state = new State;  // used by destructors of other statics
   return *state;
 }
 
@@ -37,19 +37,19 @@ bool concerns(int device, int other) { return device == kAnyDevice || other == k
 bool idle(const State& s, int device) {
   return std::none_of(s.lost.begin(), s.lost.end(), [&](int lost) { return concerns(device, lost); }) &&
          std::all_of(s.waiting.begin(), s.waiting.end(),
-                     [&](const WaitsForPeers* who) { return !concerns(device, who->device()) || who->idle(); });
+                     [&](const WaitsForPeers* owner) { return !concerns(device, owner->device()) || owner->idle(); });
 }
 
 }  // namespace
 
-void add(const WaitsForPeers& who) {
+void add(const WaitsForPeers& owner) {
   const std::lock_guard lock(state().mutex);
-  state().waiting.push_back(&who);
+  state().waiting.push_back(&owner);
 }
 
-void remove(const WaitsForPeers& who) {
+void remove(const WaitsForPeers& owner) {
   const std::lock_guard lock(state().mutex);
-  std::erase(state().waiting, &who);
+  std::erase(state().waiting, &owner);
 }
 
 void give_up_on(int device) {

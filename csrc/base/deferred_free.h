@@ -1,5 +1,5 @@
-// Freeing device memory waits for the kernels of its device.  One that waits for a peer may take as long as its deadline,
-// and a destructor must not.  So what is freed meanwhile is put off: until a moment at which no such kernel is in flight.
+// Freeing device memory waits for the device's kernels.  A kernel that waits for a peer may run until its deadline, and
+// a destructor must not block that long.  Such frees are deferred until no such kernel is in flight.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace pc::cuda {
 
 constexpr int kAnyDevice = -1;
 
-// Whose kernels may wait for peers.
+// An owner of kernels that may wait for peers.
 class WaitsForPeers {
  public:
   explicit WaitsForPeers(int device) : device_(device) {}
@@ -22,16 +22,16 @@ class WaitsForPeers {
   int device_;
 };
 
-void add(const WaitsForPeers& who);
-void remove(const WaitsForPeers& who);
-// Its kernels did not end: from now on nothing is freed on this device.
+void add(const WaitsForPeers& owner);
+void remove(const WaitsForPeers& owner);
+// Its kernels did not end: nothing is freed on this device from now on.
 void give_up_on(int device);
 
 // Whether no kernel that may wait for a peer is in flight on the device.
 bool idle(int device);
-// Frees now or later; never throws.  `bytes`: of the memory that this holds back.
+// Frees now or later; never throws.  `bytes`: size of the memory being freed.
 void free_when_idle(int device, size_t bytes, std::function<void()> free) noexcept;
-// Frees what was put off, if the device is idle.  Where that is much memory, waits until it is: before an allocation.
+// Runs the deferred frees if the device is idle.  If they hold much memory, waits for it; called before allocations.
 void free_deferred(int device);
 
 }  // namespace pc::cuda

@@ -1,4 +1,4 @@
-// A 64-bit digest of a sequence of words and texts, the same on every rank.
+// A 64-bit digest of a sequence of words and strings, identical on all ranks.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace pc {
 
-// One round of MurmurHash3's finalizer a word: a bijection, so sequences that differ in one word never collide, and
-// others do so once in 2^64.
+// One round of MurmurHash3's finalizer per word: a bijection, so sequences that differ in one word never collide, and
+// others collide with probability 2^-64.
 class Digest {
  public:
   Digest& add(uint64_t word) {
@@ -24,7 +24,7 @@ class Digest {
     std::memcpy(&word, &value, sizeof word);
     return add(word);
   }
-  // Its length counts, so neighbouring texts cannot trade letters.
+  // The length is included, so that adjacent strings cannot exchange characters.
   Digest& add(std::string_view text) {
     add(static_cast<uint64_t>(text.size()));
     for (; !text.empty(); text.remove_prefix(std::min<size_t>(text.size(), 8))) {

@@ -11,9 +11,9 @@
 namespace pc {
 namespace {
 
-constexpr double kMost = 1e15;  // also of what is infinite: an integer holds it
+constexpr double kMost = 1e15;  // also replaces infinity: fits an integer
 
-// As Setting.parse in pycollective/settings.py reads a number; std::strtod would depend on the locale.
+// Reads a number as Setting.parse in pycollective/settings.py does; std::strtod would depend on the locale.
 double number(const char* name, double fallback, const char* expected) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return fallback;

@@ -1,4 +1,4 @@
-// Every environment variable that the core reads: the rows of pycollective/settings.py that name a field.
+// The environment variables that the core reads: the rows of pycollective/settings.py with a field name.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace pc {
 
-constexpr double kLongestTimeout = 1e9;  // seconds: longer than anybody waits, and within the clock's range
+constexpr double kLongestTimeout = 1e9;  // seconds: effectively unlimited, and within the clock's range
 
 struct Environment {
 #define PC_FIELD(field, name, fallback, expected, unit, meaning) double field = fallback;
@@ -15,8 +15,8 @@ struct Environment {
 #undef PC_FIELD
 };
 
-// Read once, at first use.  Throws InvalidArgument for a value that a setting does not take: gives the variable, the
-// value and what is expected.
+// Read once, at first use.  Throws InvalidArgument for an invalid value, naming the variable, the value and what is
+// expected.
 const Environment& environment();
 
 }  // namespace pc

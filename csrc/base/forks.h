@@ -1,4 +1,4 @@
-// What was made before a fork() belongs to the parent: a child that used it would speak in the parent's name.
+// Objects created before a fork() belong to the parent: a child that used them would act as the parent's rank.
 #pragma once
 
 #include <atomic>
@@ -6,11 +6,11 @@
 
 namespace pc {
 
-// Another number in a child than in the process that it was forked from.
+// Differs between a process and its forked children.
 uint32_t fork_generation();
 
-// The one T of this process, made at first use and never destroyed. A child's is its own: the parent's threads are
-// not there to serve the parent's, and nobody may ever unlock its mutexes.
+// The singleton T of this process, created at first use and never destroyed.  A child gets its own: it has none of the
+// parent's threads, and mutexes held at the fork may never be unlocked.
 template <class T>
 T& of_this_process() {
   struct Made {
@@ -22,7 +22,7 @@ T& of_this_process() {
   if (found != nullptr && found->generation == fork_generation()) return found->value;
   auto* made = new Made;
   if (current.compare_exchange_strong(found, made)) return made->value;
-  delete made;  // another thread was quicker
+  delete made;  // another thread was faster
   return current.load(std::memory_order_acquire)->value;
 }
 

@@ -1,4 +1,4 @@
-// A map of bounded size: what was not asked for the longest makes room.
+// A map of bounded size that evicts the least recently used entry.
 #pragma once
 
 #include <cstddef>
@@ -6,15 +6,15 @@
 
 namespace pc {
 
-// `Map`: a map from its first argument to its second whose elements stay where they are, such as std::map and
-// std::unordered_map.  Not for several threads at a time.
+// `Map`: a map from its first argument to its second with stable element addresses, such as std::map and
+// std::unordered_map.  Not thread-safe.
 template <class Key, class Value, template <class, class> class Map>
 class LruCache {
  public:
   explicit LruCache(size_t most) : most_(most) {}
   LruCache(const LruCache&) = delete;
 
-  // The value, now the latest in use; null where there is none.  It stays until `most - 1` others were used.
+  // The value, marked as most recently used; null if there is none.  It stays until `most - 1` others have been used.
   Value* find(const Key& key) {
     if (newest_ != nullptr && newest_->first == key) return &newest_->second.value;  // most often, and without a hash
     const auto found = entries_.find(key);
@@ -24,13 +24,13 @@ class LruCache {
     return &found->second.value;
   }
 
-  // The value takes the place of one that the key had.
+  // Replaces the key's value if it has one.
   Value& insert(const Key& key, Value value) {
     const auto [at, added] = entries_.try_emplace(key);
     std::swap(at->second.value, value);
     if (!added) unlink(*at);
     link(*at);
-    // Destroyed at the end: that of a Python object may come back here.
+    // Destroyed last: a Python object's destructor may reenter this cache.
     const auto evicted = entries_.size() > most_ ? take_oldest() : typename Entries::node_type();
     return at->second.value;
   }

@@ -2,7 +2,7 @@
 
 namespace pc {
 
-// Tells the processor that a loop waits for another one.
+// Hints to the processor that this is a spin-wait loop.
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -1,4 +1,4 @@
-// What a call can come to, and the one exception that carries it to Python.
+// The outcomes of a call, and the exception that carries them to Python.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace pc {
 enum class Status : int32_t {
   done,     // every step and exit wait has happened
   pending,  // a wait is not satisfied yet and the group does not block
-  failed,   // the communicator is poisoned; the abort record says why
+  failed,   // the communicator is poisoned; the abort record has the reason
 };
 
-// Why a communicator was poisoned; each kind is one Python exception.  `nested` alone refuses a call and poisons nothing.
+// Why a communicator was poisoned; each kind is one Python exception.  `nested` only refuses a call, without poisoning.
 enum class Fault : uint32_t { none = 0, mismatch, timeout, peer_lost, aborted, nested };
 
-// Raised for anything that is found before a call is entered.
+// Raised for errors found before a call is entered.
 struct InvalidArgument : std::invalid_argument { using std::invalid_argument::invalid_argument; };
 struct WrongType : std::runtime_error { using std::runtime_error::runtime_error; };
 struct SystemFailure : std::runtime_error { using std::runtime_error::runtime_error; };

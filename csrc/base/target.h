@@ -1,4 +1,4 @@
-// Which processor a translation unit is for: nvcc compiles device code, g++ plain functions, never both.
+// The target of a translation unit: nvcc compiles device code, g++ plain functions, never both.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,4 +1,4 @@
-// The engine's agreement between hosts as Python sees it: messages in, batches out.
+// Python bindings of the engine's agreement between hosts: messages in, batches out.
 #include "engine/agreement.h"
 
 #include "bindings/bindings.h"
@@ -50,38 +50,39 @@ void bind_agreement(py::module_& m) {
           [=](const AgreedOperation& self) {
             return signature(self).dtype == Dtype::count ? "" : name_of(signature(self).dtype);
           },
-          "Of its arrays; empty: it has none.")
-      .def_property_readonly("shape", &agreed_shape, "Of each rank's x; the first extent is -1 where ranks may differ.")
-      .def_property_readonly("count", &agreed_count, "Elements of x, where the whole shape is agreed.")
+          "Element type of its arrays; empty if it has none.")
+      .def_property_readonly("shape", &agreed_shape,
+                             "Shape of each rank's x; the first extent is -1 if ranks may differ.")
+      .def_property_readonly("count", &agreed_count, "Elements of x, if all extents are agreed.")
       .def_property_readonly("op", [=](const AgreedOperation& self) { return name_of(signature(self).op); })
       .def_property_readonly("prescale", [=](const AgreedOperation& self) { return signature(self).prescale; })
       .def_property_readonly("postscale", [=](const AgreedOperation& self) { return signature(self).postscale; })
       .def_property_readonly(
-          "device", [=](const AgreedOperation& self) { return signature(self).device; }, "In GPU memory.")
+          "device", [=](const AgreedOperation& self) { return signature(self).device; },
+          "Whether its arrays are in GPU memory.")
       .def_readonly("rows", &AgreedOperation::rows, "The first extent of each rank's x; 0 for ranks that have joined.")
-      .def_readonly("absent", &AgreedOperation::absent, "Ranks that need not announce it, having joined.")
-      .def_readonly("difference", &AgreedOperation::difference, "How the ranks differ, for people; empty: they agree.")
+      .def_readonly("absent", &AgreedOperation::absent, "Ranks that have joined and need not announce it.")
+      .def_readonly("difference", &AgreedOperation::difference,
+                    "How the ranks differ, as a message; empty if they agree.")
       .def_property_readonly(
-          "last", [](const AgreedOperation& self) { return self.round.last; }, "Who announced it last.");
+          "last", [](const AgreedOperation& self) { return self.round.last; }, "The rank that announced it last.");
   py::class_<Agreement>(m, "Agreement",
-                        "What follows from the ranks' announcements: the same on all ranks that hear the same.")
-      .def(py::init<std::vector<int32_t>>(), py::arg("world_ranks"), "`world_ranks`: of the ranks.")
+                        "What follows from the ranks' announcements: the same on all ranks that receive the same.")
+      .def(py::init<std::vector<int32_t>>(), py::arg("world_ranks"), "`world_ranks`: the ranks' numbers in the world.")
       .def(
           "announce",
           [](Agreement& self, int32_t rank, const py::bytes& announcement) {
             self.announce(rank, engine::decode(std::string_view(announcement)));
           },
-          py::arg("rank"), py::arg("announcement"),
-          "What a rank announces. Raises ValueError for what no rank can announce.")
+          py::arg("rank"), py::arg("announcement"), "Add a rank's announcement. Raises ValueError for an invalid one.")
       .def("cut", &Agreement::cut, py::arg("threshold"),
-           "All that is complete, in batches of operations that are fused: up to `threshold` bytes.")
-      .def_property_readonly("waiting", &Agreement::waiting, "Operations that some ranks have not announced.")
+           "The complete operations, in batches that are fused: up to `threshold` bytes each.")
+      .def_property_readonly("waiting", &Agreement::waiting, "Number of operations that some ranks have not announced.")
       .def("report", &Agreement::report, py::arg("seconds") = 0, py::arg("reporter") = -1,
            "Operations that have waited for `seconds`, and for which ranks, a line each; of a rank only those that it "
            "reports.");
-  m.def(
-      "announcements", &announce_items, py::arg("items"), py::arg("size"),
-      "What this rank announces of items that it submits together, among `size` ranks. Raises what is wrong with one.");
+  m.def("announcements", &announce_items, py::arg("items"), py::arg("size"),
+        "This rank's announcements of items submitted together, among `size` ranks. Raises for an invalid item.");
 }
 
 }  // namespace pc

@@ -1,4 +1,4 @@
-// Reading NumPy arrays without their headers' C API.
+// Reading NumPy arrays without NumPy's C API headers.
 #include <pybind11/numpy.h>
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace pc {
 namespace {
 
-// numpy.dtype objects seen so far; each is kept alive, so that its address stays its own.
+// numpy.dtype objects seen so far; each is kept alive, so that its address is not reused.
 std::unordered_map<PyObject*, Dtype>& known_descriptors() {
   static auto* known = new std::unordered_map<PyObject*, Dtype>;
   return *known;
@@ -33,7 +33,7 @@ namespace {
 
 const Buffer* buffer_of(py::handle array, const char* what) {
   if (py::isinstance<Buffer>(array)) return &array.cast<const Buffer&>();
-  throw py::type_error(std::string(what) + " is no array: " + std::string(py::str(py::type::of(array))));
+  throw py::type_error(std::string(what) + " is not an array: " + std::string(py::str(py::type::of(array))));
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ std::optional<StridedView> strided_view_of(py::handle array, const char* what) {
 }
 
 void bind_array(py::module_& m) {
-  m.def("is_numpy", &is_numpy, py::arg("array"), "Whether the argument is a numpy.ndarray itself, of no subclass.");
+  m.def("is_numpy", &is_numpy, py::arg("array"), "Whether the argument is exactly a numpy.ndarray, not of a subclass.");
   m.def(
       "dtype_name",
       [](const py::object& descriptor) -> std::optional<std::string> {
@@ -88,7 +88,7 @@ void bind_array(py::module_& m) {
         if (dtype == Dtype::count) return std::nullopt;
         return name_of(dtype);
       },
-      py::arg("dtype"), "Our name of a numpy.dtype, or None.");
+      py::arg("dtype"), "The library's name of a numpy.dtype, or None.");
 }
 
 }  // namespace pc

@@ -1,4 +1,4 @@
-// What the binding files share: one file per class, each with one function that registers it.
+// Shared by the binding files: one file per class, each with one function that registers it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,22 +19,22 @@ namespace dlpack {
 struct Tensor;
 }
 
-// Elements of any strides.
+// Elements with arbitrary strides.
 struct StridedView {
   ArrayView elements;
   std::vector<int64_t> extents, strides;  // strides in bytes
 };
 
-// CPU memory obtained through DLPack.  Holds what the producer exported.
+// CPU memory obtained through DLPack.  Keeps the producer's export alive.
 class Buffer {
  public:
-  // Throws TypeError, ValueError or BufferError for what cannot be used, with the reason.  `strided`: an array that is
-  // not C-contiguous is accepted, for calls that read it (see strided_view_of).
+  // Throws TypeError, ValueError or BufferError, with the reason, for unsupported arrays.  `strided`: accept an array
+  // that is not C-contiguous, for calls that read it (see strided_view_of).
   explicit Buffer(py::object array, bool strided = false);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   ArrayView view;
-  std::vector<int64_t> extents, strides;  // in bytes; empty where the elements are contiguous
+  std::vector<int64_t> extents, strides;  // in bytes; empty if the elements are contiguous
 
  private:
   void take(const dlpack::Tensor& tensor, uint64_t flags, bool strided);
@@ -46,29 +46,29 @@ class Buffer {
 // The elements of a NumPy array or a Buffer.  Throws py::type_error for anything else or for an unknown
 // element type, and py::value_error for an array that is not C-contiguous.
 ArrayView view_of(py::handle array, const char* what);
-// Nothing where view_of takes the array.
+// Nothing if view_of accepts the array.
 std::optional<StridedView> strided_view_of(py::handle array, const char* what);
-// Reads an array of a library that describes its arrays to C code (torch) without taking hold of it; false where that
-// does not go.  Throws as Buffer does.
+// Reads an array of a library that describes its arrays to C code (torch) without taking a reference; false if that is
+// not possible.  Throws as Buffer does.
 bool glance(py::handle array, ArrayView& view);
-bool is_numpy(py::handle array);  // a numpy.ndarray itself: a subclass may mean more than its elements
-Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if there is no such element type
+bool is_numpy(py::handle array);  // exactly numpy.ndarray: a subclass may carry more than its elements
+Dtype dtype_of(py::handle descriptor);  // a numpy.dtype; Dtype::count if unsupported
 
 // A call's timeout in seconds; None: the default.  Throws InvalidArgument or WrongType.
 double read_timeout(const py::object& timeout);
 
-// The segment itself.  Throws py::type_error for None.
+// Throws py::type_error for None.
 inline std::shared_ptr<Segment> required(std::shared_ptr<Segment> segment) {
   if (segment == nullptr) throw py::type_error("a Segment is needed, not None");
   return segment;
 }
 
-// Classes whose arguments must be initialised objects.  For one made by `Class.__new__(Class)` pybind11 would pass memory
-// on which no constructor has run, and for None a null pointer.
+// Classes whose arguments must be initialized objects.  For an object created by `Class.__new__(Class)` pybind11 would
+// pass memory on which no constructor has run, and for None a null pointer.
 template <class T>
 inline constexpr bool is_bound = false;
 
-// Sets the Python error that a C++ exception stands for; rethrows what it does not know.
+// Sets the Python error that a C++ exception maps to; rethrows unknown ones.
 void translate(std::exception_ptr pointer);
 
 void bind_agreement(py::module_& m);

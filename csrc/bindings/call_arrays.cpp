@@ -1,4 +1,4 @@
-// The rules for the arguments of a call, for the backends that are written in Python.
+// Checks of a call's arguments, for the backends that are written in Python.
 #include "schedule/call_arrays.h"
 
 #include <pybind11/stl.h>
@@ -19,11 +19,11 @@ const Collective& collective_of(const std::string& name) {
     return names;
   }();
   const auto found = known.find(name);
-  if (found == known.end()) throw InvalidArgument("no collective is called " + name);
+  if (found == known.end()) throw InvalidArgument("there is no collective named " + name);
   return found->second;
 }
 
-// Of (address, elements, dtype, writable), a NumPy array or a Buffer.
+// From (address, elements, dtype, writable), a NumPy array or a Buffer.
 ArrayView read_view(const py::object& array, const char* what) {
   if (!py::isinstance<py::tuple>(array)) {
     const std::optional<StridedView> strided = strided_view_of(array, what);
@@ -81,14 +81,15 @@ double read_timeout(const py::object& timeout) {
 void bind_call_arrays(py::module_& m) {
   m.def("check_call", &check, py::arg("collective"), py::arg("rank"), py::arg("size"), py::arg("root"),
         py::arg("counts"), py::arg("x"), py::arg("out"),
-        "Raise ValueError or TypeError for arrays that cannot work in this rank's call: lengths, types, overlap. An "
-        "array is one of NumPy's, a HostBuffer, or (address, elements, dtype, writable); None: not given.");
+        "Raise ValueError or TypeError for arrays that this rank's call cannot use: lengths, types, overlap. An "
+        "array is a NumPy array, a HostBuffer, or (address, elements, dtype, writable); None: not given.");
   m.def("placement", &placement, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("x_shared"),
         py::arg("out_shared"),
-        "Where peers may use the arrays of a call: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: "
-        "whether peers have their memory mapped.");
+        "Which arrays of a call peers may access directly: 1 the input, 2 the output, 4 in place. `x_shared`, "
+        "`out_shared`: "
+        "whether peers have mapped their memory.");
   m.def("timeout_of", &read_timeout, py::arg("timeout"),
-        "Seconds of a call's timeout; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.");
+        "A call's timeout in seconds; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.");
 }
 
 }  // namespace pc

@@ -20,19 +20,19 @@ ArrayView read(const Tensor& t, bool read_only, bool strided = false) {
   if (view.dtype == Dtype::count) throw py::type_error(refusal(t.dtype));
   view.count = count_of(t, size_of(view.dtype));
   if (!strided && !contiguous(t)) throw py::value_error("the array is not C-contiguous");
-  if (t.byte_offset > PTRDIFF_MAX) throw py::value_error("the array has a byte_offset beyond all memory");
+  if (t.byte_offset > PTRDIFF_MAX) throw py::value_error("the array's byte_offset exceeds the address space");
   view.data = static_cast<char*>(t.data) + t.byte_offset;
   view.writable = !read_only;
   if (t.data == nullptr && view.count > 0) throw py::type_error("the array has no memory: a fake tensor of torch?");
   return view;
 }
 
-// Asks for the versioned protocol, which alone says whether an array is read-only.
+// Asks for the versioned protocol, the only one that reports whether an array is read-only.
 py::object export_capsule(const py::object& array) {
   try {
     return array.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
   } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_TypeError)) throw;  // an older producer does not know the keyword
+    if (!error.matches(PyExc_TypeError)) throw;  // an older producer without the keyword
   }
   return array.attr("__dlpack__")();
 }
@@ -40,7 +40,7 @@ py::object export_capsule(const py::object& array) {
 // The tensor in an unused capsule, and whether it is of the versioned kind.
 std::pair<void*, bool> managed_in(const py::object& capsule) {
   if (PyCapsule_CheckExact(capsule.ptr()) == 0)
-    throw py::type_error("__dlpack__ returned no capsule but a " + std::string(py::str(py::type::of(capsule))));
+    throw py::type_error("__dlpack__ did not return a capsule but a " + std::string(py::str(py::type::of(capsule))));
   const char* name = PyCapsule_GetName(capsule.ptr());
   const bool versioned = name != nullptr && std::string_view(name) == "dltensor_versioned";
   if (name == nullptr || (!versioned && std::string_view(name) != "dltensor"))
@@ -48,25 +48,25 @@ std::pair<void*, bool> managed_in(const py::object& capsule) {
   void* managed = PyCapsule_GetPointer(capsule.ptr(), name);
   if (versioned && static_cast<ManagedVersioned*>(managed)->major != 1)
     throw py::type_error("DLPack version " + std::to_string(static_cast<ManagedVersioned*>(managed)->major) +
-                         " is not understood");
+                         " is not supported");
   return {managed, versioned};
 }
 
 using DlpackLayout = py::typing::Tuple<py::int_, py::typing::Tuple<py::int_, py::ellipsis>>;
 
-// For arrays that do not tell it themselves: the type of their device, and their shape.
+// The device type and shape of arrays that do not provide them themselves.
 DlpackLayout describe(const py::object& array) {
-  const py::object capsule = export_capsule(array);  // deletes the tensor itself, as it stays unused
+  const py::object capsule = export_capsule(array);  // unused, so it deletes the tensor itself
   const auto [managed, versioned] = managed_in(capsule);
   const Tensor& tensor =
       versioned ? static_cast<ManagedVersioned*>(managed)->tensor : static_cast<Managed*>(managed)->tensor;
-  count_of(tensor, 1);  // refuses extents that are none
+  count_of(tensor, 1);  // refuses invalid extents
   py::tuple shape(tensor.ndim);
   for (int32_t d = 0; d < tensor.ndim; ++d) shape[static_cast<size_t>(d)] = tensor.shape[d];
   return py::make_tuple(static_cast<int32_t>(tensor.device.type), shape);
 }
 
-// Null where the type has none, or might have read-only arrays, which this interface does not tell.
+// Null if the type has none, or may have read-only arrays, which this interface does not report.
 const ExchangeApi* exchange_api(PyTypeObject* type) {
   static auto* known = new std::unordered_map<PyTypeObject*, const ExchangeApi*>;
   if (const auto found = known->find(type); found != known->end()) return found->second;
@@ -83,12 +83,12 @@ const ExchangeApi* exchange_api(PyTypeObject* type) {
   return api;
 }
 
-// What __dlpack__ would give, without Python; null where it has to be asked, or refuses and has the reason.
+// What __dlpack__ would return, without Python; null if __dlpack__ must be called, or to let it report its refusal.
 ManagedVersioned* export_owned(py::handle array) {
   const ExchangeApi* api = exchange_api(Py_TYPE(array.ptr()));
   if (api == nullptr || api->export_owned == nullptr) return nullptr;
   static auto* const requires_grad = new py::str("requires_grad");
-  // __dlpack__ refuses a tensor that gradients are computed for; this interface does not look.
+  // __dlpack__ refuses a tensor that requires grad; this interface does not check.
   const auto refused = py::reinterpret_steal<py::object>(PyObject_GetAttr(array.ptr(), requires_grad->ptr()));
   ManagedVersioned* owned = nullptr;
   if (refused.ptr() == Py_False && api->export_owned(array.ptr(), &owned) != 0) owned = nullptr;
@@ -131,12 +131,12 @@ Buffer::Buffer(py::object array, bool strided) {
   } else {
     take(static_cast<Managed*>(managed)->tensor, 0, strided);
   }
-  managed_ = managed;  // from here on ours to delete
+  managed_ = managed;  // owned by this object from here on
   PyCapsule_SetName(capsule.ptr(), versioned_ ? "used_dltensor_versioned" : "used_dltensor");
 }
 
 void Buffer::take(const Tensor& tensor, uint64_t flags, bool strided) {
-  view = read(tensor, (flags & (flag_read_only | flag_copied)) != 0, strided);  // writing to a copy would be lost
+  view = read(tensor, (flags & (flag_read_only | flag_copied)) != 0, strided);  // writes to a copy would be lost
   if (contiguous(tensor)) return;
   extents.assign(tensor.shape, tensor.shape + tensor.ndim);
   for (int32_t d = 0; d < tensor.ndim; ++d)
@@ -158,7 +158,8 @@ void Buffer::release() {
 }
 
 void bind_dlpack(py::module_& m) {
-  py::class_<Buffer, std::shared_ptr<Buffer>>(m, "HostBuffer", "CPU memory of an array that speaks DLPack; not copied.")
+  py::class_<Buffer, std::shared_ptr<Buffer>>(m, "HostBuffer",
+                                              "CPU memory of an array that supports DLPack; not copied.")
       .def(py::init<py::object, bool>(), py::arg("array"), py::arg("strided") = false)
       .def_property_readonly("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.view.data); })
       .def_property_readonly("count", [](const Buffer& b) { return b.view.count; })
@@ -175,10 +176,10 @@ void bind_dlpack(py::module_& m) {
             if (!buffer.extents.empty()) return py::array(dtype, buffer.extents, buffer.strides, view.data, self);
             return py::array(dtype, std::vector<py::ssize_t>{view.count}, view.data, self);
           },
-          py::arg("dtype"), "The elements as a NumPy array, not copied: flat where they are contiguous.")
+          py::arg("dtype"), "The elements as a NumPy array, not copied; flat if they are contiguous.")
       .def_property_readonly("writable", [](const Buffer& b) { return b.view.writable; });
   m.def("dlpack_layout", &describe, py::arg("array"),
-        "The DLPack type of the device that an array is on, and its shape: for arrays with nothing but __dlpack__.");
+        "An array's DLPack device type and shape, for arrays that have only __dlpack__.");
 }
 
 }  // namespace pc

@@ -1,4 +1,4 @@
-// The DLPack structures (versions 0.8 and 1.x), as its specification lays them out:
+// The DLPack structures (versions 0.8 and 1.x), as specified in
 // https://dmlc.github.io/dlpack/latest/c_api.html
 #pragma once
 
@@ -53,17 +53,17 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
-// What a library offers to C code for its arrays (type.__dlpack_c_exchange_api__); only what is used here.
+// A library's C interface to its arrays (type.__dlpack_c_exchange_api__); only what is used here.
 struct ExchangeApi {
   uint32_t major, minor;
   void* previous;
   void* allocate;
   int (*export_owned)(void* object, ManagedVersioned** out);  // 0, or -1 with a Python exception
   void* import_owned;
-  int (*describe)(void* object, Tensor* out);                 // borrowed; the same
+  int (*describe)(void* object, Tensor* out);                 // borrowed; likewise
 };
 
-// The element types that collectives take.
+// The element types that collectives support.
 struct TypeRow {
   uint8_t code, bits;
   Dtype dtype;
@@ -74,14 +74,14 @@ inline constexpr TypeRow kTypes[] = {
 #undef PC_ROW
 };
 
-// Dtype::count: none of them.
+// Dtype::count: unsupported.
 inline Dtype element_type(DataType type) {
   for (const TypeRow& row : kTypes)
     if (row.code == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
   return Dtype::count;
 }
 
-// What is wrong with a type that element_type does not know.
+// The error message for a type that element_type does not support.
 inline std::string refusal(DataType type) {
   const std::string bits = std::to_string(type.bits);
   return "no collective takes this element type (" +
@@ -102,7 +102,7 @@ inline bool contiguous(const Tensor& t) {
   return true;
 }
 
-// Throws InvalidArgument for a shape that no array has: extents that are negative, or too large together.
+// Throws InvalidArgument for an impossible shape: negative extents, or extents whose product is too large.
 inline int64_t count_of(const Tensor& t, size_t element) {
   if (t.ndim < 0 || (t.ndim > 0 && t.shape == nullptr)) throw InvalidArgument("the array has no shape");
   return checked_count(std::span(t.shape, static_cast<size_t>(t.ndim)), static_cast<int64_t>(element),

@@ -1,4 +1,4 @@
-// The engine as Python sees it: items in, works out.
+// Python bindings of the engine: items in, works out.
 #include "engine/engine.h"
 
 #include <pybind11/numpy.h>
@@ -52,7 +52,7 @@ class PyRunner : public engine::Runner {
   }
 
  private:
-  // (this rank's work or None, shape, every rank's rows, ranks that have joined, place in the windows)
+  // (this rank's work or None, shape, all ranks' rows, ranks that have joined, place in the windows)
   py::tuple row_of(const std::shared_ptr<Pending>& mine, const Member& member) const {
     const Details& details = *member.details;
     std::vector<int32_t> absent;
@@ -74,7 +74,7 @@ using Objects = std::vector<py::object>;
 
 void want_report(int) { Engine::reports_wanted.fetch_add(1); }
 
-// What the engine's batches use of Python's objects. It lives as long as the engine, which works can keep alive after
+// The Python objects that the engine's batches use.  Lives as long as the engine, which works may keep alive after
 // Python has dropped its Engine.
 class Plans {
  public:
@@ -83,7 +83,7 @@ class Plans {
     if (topologies_.empty()) throw py::value_error("topologies: at least the default one, None or a name");
   }
 
-  // Called without the interpreter's lock, for the first buffer of about this size.
+  // Called without the GIL, for the first buffer of about this size.
   std::shared_ptr<const Plan> make(const engine::Reduction& r, int64_t count, bool in_window) const {
     const py::gil_scoped_acquire gil;
     try {
@@ -165,7 +165,7 @@ class PyEngine {
       const Released released;
       engine_->submit(operations, now);
     } catch (...) {
-      for (const auto& operation : operations) operation->refuse();  // work and operation hold each other
+      for (const auto& operation : operations) operation->refuse();  // breaks the reference cycle of work and operation
       throw;
     }
     return works;
@@ -203,7 +203,7 @@ class PyEngine {
   std::shared_ptr<Engine> engine_;
 };
 
-// Only signals that a program may use freely: a handler that returns from SIGSEGV and its like is called again forever.
+// Only signals that programs may use freely: a handler that returns from SIGSEGV or the like is called again forever.
 bool report_on_signal(int number) {
   const bool free =
       number == SIGUSR1 || number == SIGUSR2 || number == SIGHUP || (number >= SIGRTMIN && number <= SIGRTMAX);
@@ -236,18 +236,18 @@ std::pair<std::vector<PhaseRow>, std::vector<StepRow>> take_events(PyEngine& sel
 template <> inline constexpr bool is_bound<PyEngine> = true;
 
 void bind_engine(py::module_& m) {
-  py::class_<Work, std::shared_ptr<Work>>(m, "Work", "An operation under way, and what came of it.")
+  py::class_<Work, std::shared_ptr<Work>>(m, "Work", "An operation in progress or completed, with its result.")
       .def_property_readonly("name", &Work::name)
       .def_readonly("item", &Work::item)
       .def_readwrite("result", &Work::result)
       .def_readwrite("error", &Work::error)
-      .def_readwrite("on_wait", &Work::on_wait, "Called by wait() once all is well, in the thread that waits.")
+      .def_readwrite("on_wait", &Work::on_wait, "Called by wait() after success, in the waiting thread.")
       .def("done", &Work::done, "Whether it has completed, successfully or not.")
       .def("wait", &Work::wait, py::arg("timeout") = py::none(),
-           "Block until it has completed, `timeout` seconds at most; returns the result, raises what the operation "
+           "Block until it has completed, at most `timeout` seconds; returns the result, raises what the operation "
            "raised.")
       .def("when_done", &Work::when_done, py::arg("callback"),
-           "Call `callback()` once it has completed: on the engine's thread, or at once.");
+           "Call `callback()` when it has completed: on the engine's thread, or immediately if it already has.");
   py::class_<PyEngine>(m, "Engine", "Named operations among the ranks of one host.")
       .def(py::init<const py::object&, std::shared_ptr<Segment>, int32_t, const py::object&, int32_t, Objects,
                     py::object, double, double>(),
@@ -260,33 +260,35 @@ void bind_engine(py::module_& m) {
             checked_slots(*required(board), size, slots);
             Board(board, board->data(), 0, size, slots).prepare();
           },
-          py::arg("board"), py::arg("size"), py::arg("slots"), "By one rank, before the others make their engines.")
+          py::arg("board"), py::arg("size"), py::arg("slots"),
+          "Called by one rank, before the others create their engines.")
       .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"),
-           "A group of items; `now`: the caller waits for them at once.")
-      .def("loop", &PyEngine::loop, "The engine's thread; returns after close().")
+           "Submit a group of items; `now`: the caller waits for them immediately.")
+      .def("loop", &PyEngine::loop, "Body of the engine's thread; returns after close().")
       .def("close", &PyEngine::close)
       .def(
           "require_outside", [](PyEngine& self) { self.engine().require_outside(); },
           "Raise if the caller is inside an operation of the engine.")
       .def("set_topologies", &PyEngine::set_topologies, py::arg("rows"),
-           "(most bytes of a batch, topology), ascending; the same on all ranks, between the same batches.")
-      .def("tune", &PyEngine::tune, py::arg("threshold"), py::arg("cycle_seconds"), "Of all ranks.")
+           "Set (largest batch in bytes, topology), ascending; the same on all ranks, between the same batches.")
+      .def("tune", &PyEngine::tune, py::arg("threshold"), py::arg("cycle_seconds"), "Set both for all ranks.")
       .def(
           "traffic", [](PyEngine& self) { return self.engine().traffic(); },
-          "Bytes that allreduces have reduced so far, and batches run.")
+          "Bytes reduced by allreduces so far, and batches run.")
       .def_property_readonly("threshold", [](PyEngine& self) { return self.engine().board().threshold(); })
       .def_property_readonly("cycle_seconds", [](PyEngine& self) { return self.engine().board().cycle_seconds(); })
       .def(
-          "report", [](PyEngine& self) { return self.engine().report(); }, "What waits for whom, a line each.")
+          "report", [](PyEngine& self) { return self.engine().report(); },
+          "Which operations wait for which ranks, one per line.")
       .def(
           "trace", [](PyEngine& self, bool on) { self.engine().timeline().start(on); }, py::arg("on"))
-      .def(
-          "take_events", &take_events,
-          "Since the last time: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, source ranks, "
-          "target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().");
+      .def("take_events", &take_events,
+           "Events since the last call: [(phase, collective, operation, begin, end)], [(begin, end, chunk, tile, "
+           "source ranks, "
+           "target ranks, counter, ranks that wait for it, [(peer, its counter)])]; ns of time.monotonic_ns().");
   m.def("report_on_signal", &report_on_signal, py::arg("number"),
-        "Engines write what waits for whom to standard error when the signal comes.");
-  m.def("reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has come.");
+        "Make engines report to standard error which operations wait for which ranks, on this signal.");
+  m.def("reports_wanted", [] { return Engine::reports_wanted.load(); }, "How often that signal has been received.");
 }
 
 }  // namespace pc

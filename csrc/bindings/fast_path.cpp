@@ -1,6 +1,6 @@
 // Latency paths: methods that Python calls without a frame (the collectives of Communicator) and without pybind11's
-// conversion of arguments (Team.call).  What they do not take (scaling, names, other libraries' arrays; keywords, other types of
-// arguments) goes to the general method that each stands before.
+// argument conversion (Team.call).  What they do not handle (scaling, names, other libraries' arrays; keywords, other
+// argument types) is forwarded to the general method that each one fronts.
 #include <array>
 #include <utility>
 
@@ -22,14 +22,14 @@ std::string call_documentation, message_documentation[2];
 
 struct Arguments {
   PyObject* x = nullptr;
-  PyObject* root = nullptr;  // null: as it is by default
+  PyObject* root = nullptr;  // null: the default
   PyObject* out = nullptr;
   PyObject* op = nullptr;
   PyObject* topology = Py_None;
   PyObject* timeout = Py_None;
 };
 
-// Of a method (x, [root,] out=None, **options).  False: there is more to them.
+// Arguments of a method (x, [root,] out=None, **options).  False: the general method must parse them.
 template <Collective collective>
 [[gnu::always_inline]] inline bool parse(Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   constexpr const Traits& t = traits(collective);
@@ -40,7 +40,7 @@ template <Collective collective>
   if (at < count) a.out = args[at++];
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
-    PyObject* name = PyTuple_GET_ITEM(names, i);  // keyword names are interned: identity is enough
+    PyObject* name = PyTuple_GET_ITEM(names, i);  // keyword names are interned: comparing identity suffices
     PyObject* value = args[count + i];
     if (name == out_name && a.out == nullptr) a.out = value;
     else if (name == root_name && t.rooted && a.root == nullptr) a.root = value;
@@ -54,14 +54,14 @@ template <Collective collective>
   return true;
 }
 
-// A communicator's team, held for as long as the call lasts: another thread may free the communicator.
+// A communicator's team, held for the duration of the call: another thread may free the communicator.
 py::object own_team(PyObject* communicator) {
   PyObject* team = PyObject_GetAttr(communicator, team_name);
   if (team == nullptr) PyErr_Clear();
   return py::reinterpret_steal<py::object>(team);
 }
 
-// The team that an object is; null if it is none (between hosts there is None).
+// The object as a team; null if it is not one (None between hosts).
 TeamCall* team_of(PyObject* object) {
   if (object == nullptr || Py_TYPE(object) != team_type) return nullptr;
   const auto team = reinterpret_cast<py::detail::instance*>(object)->get_value_and_holder();
@@ -70,7 +70,7 @@ TeamCall* team_of(PyObject* object) {
 
 py::object borrow(PyObject* o) { return py::reinterpret_borrow<py::object>(o); }
 
-// What pybind11 does for functions that it dispatches.
+// The exception translation that pybind11 does for functions that it dispatches.
 void set_error(std::exception_ptr pointer) {
   try {
     translate(pointer);
@@ -89,7 +89,7 @@ PyObject* call_general(PyObject* method, PyObject* self, PyObject* const* args, 
   return PyObject_Vectorcall(method, all.data(), static_cast<size_t>(count) + 1, names);
 }
 
-// An int, and nothing that would have to be converted to one.
+// An int, without conversion from other types.
 std::optional<int32_t> plain_int(PyObject* o) {
   if (!PyLong_CheckExact(o)) return std::nullopt;
   int overflow = 0;
@@ -137,7 +137,7 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   }
 }
 
-// A message of a plain array to (or from) a rank, over the channel of earlier ones.
+// Sends a plain array to a rank, or receives one, over an existing channel.
 template <bool sends>
 PyObject* message_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   PyObject* peer = count == 2 ? args[1] : nullptr;
@@ -179,7 +179,7 @@ template <Function function> PyMethodDef definition(const char* name) {
           nullptr};
 }
 
-// The definitions of all collectives' methods, by number.
+// The method definitions of all collectives, by number.
 template <size_t... numbers>
 std::array<PyMethodDef, kMethods> definitions(std::index_sequence<numbers...>) {
   return {definition<collective_method<static_cast<Collective>(numbers)>>(
@@ -231,10 +231,10 @@ void bind_fast_path(py::module_& m) {
           general[i] = method.inc_ref().ptr();
           return describe(collective_definitions[i], documentation[i] = text, owner.ptr());
         }
-        throw InvalidArgument("no call is named " + name);
+        throw InvalidArgument("there is no method named " + name);
       },
       py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
-      "A descriptor for the class `owner` that runs plain calls of a method at once and others through `method`.");
+      "A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`.");
 }
 
 }  // namespace pc

@@ -18,7 +18,7 @@ class Handle {
  public:
   Handle(std::shared_ptr<Task> task, py::object result) : task_(std::move(task)), result_(std::move(result)) {}
 
-  // Waits in short turns, so that Ctrl-C gets through.
+  // Waits in short intervals, so that Ctrl-C is handled.
   // Throws InvalidArgument for a timeout of NaN.
   void wait(std::optional<double> timeout) const {
     if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout must be a number of seconds, not nan");

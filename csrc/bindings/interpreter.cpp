@@ -12,11 +12,11 @@ namespace py = pybind11;
 namespace pc {
 namespace {
 
-// The mutex lets a request for the lock that is under way finish first.  Nobody who has the lock waits for the mutex.
+// The mutex lets a pending request for the GIL finish first.  No thread waits for the mutex while it holds the GIL.
 struct PythonEnd {
   std::mutex mutex;
   bool ended = false;
-  std::thread::id last;  // the thread in which Python ends
+  std::thread::id last;  // the thread that finalizes Python
   bool without_me() const { return ended && std::this_thread::get_id() != last; }
   static PythonEnd& instance() { return of_this_process<PythonEnd>(); }
 };
@@ -36,7 +36,7 @@ Released::~Released() {
   std::unique_lock lock(python.mutex);
   if (python.without_me()) {
     lock.unlock();
-    for (;;) pause();  // until the process is gone
+    for (;;) pause();  // until the process exits
   }
   PyEval_RestoreThread(state_);
 }

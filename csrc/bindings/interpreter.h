@@ -1,5 +1,5 @@
-// The interpreter's lock, for threads that may be in the core when Python ends.  A thread that asked for it then would
-// be ended by Python, by an unwinding that C++ answers with std::terminate.
+// The GIL, for threads that may be in the core when Python ends.  A thread that requested it afterwards would be
+// terminated by Python, by unwinding that ends in std::terminate.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,10 +8,10 @@
 
 namespace pc {
 
-// Registered with Python's atexit: from then on only the calling thread gets the lock.
+// Registered with Python's atexit: from then on only the calling thread gets the GIL.
 void python_ends();
 
-// Without the lock, as py::gil_scoped_release; a thread that is here when Python ends never comes back.
+// Releases the GIL, as py::gil_scoped_release; a thread that is here when Python ends never returns.
 class Released {
  public:
   Released() : state_(PyEval_SaveThread()) {}
@@ -22,7 +22,7 @@ class Released {
   PyThreadState* state_;
 };
 
-// With the lock, or not at all once Python has begun to end.
+// Holds the GIL, unless Python has begun to end.
 class Acquired {
  public:
   Acquired();

@@ -30,7 +30,7 @@ void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const CommunicatorFault& fault) {
-    // A signal handler that raised (KeyboardInterrupt) is what the caller wants to see.
+    // An exception from a signal handler (KeyboardInterrupt) takes precedence.
     if (PyErr_Occurred() == nullptr) raise_fault(fault);
   } catch (const InvalidArgument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
@@ -38,14 +38,14 @@ void translate(std::exception_ptr pointer) {
     PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const SystemFailure& error) {
     PyErr_SetString(PyExc_OSError, error.what());
-  } catch (const py::cast_error& error) {  // of what is in a list or comes as an attribute
+  } catch (const py::cast_error& error) {  // of a list's element or an attribute
     PyErr_SetString(PyExc_TypeError, error.what());
   }
 }
 
 namespace {
 
-// Lets Ctrl-C end a blocked call: runs Python's signal handlers if this is the main thread.
+// Makes a blocked call interruptible by Ctrl-C: runs Python's signal handlers if this is the main thread.
 bool signal_pending() {
   const Acquired gil;
   return gil && PyErr_CheckSignals() != 0;

@@ -13,7 +13,7 @@ void bind_segment(py::module_& m) {
       .def_static(
           "create",
           [](const std::string& kind, size_t bytes) {
-            if (bytes > static_cast<size_t>(PY_SSIZE_T_MAX)) throw InvalidArgument("a segment of too many bytes");
+            if (bytes > static_cast<size_t>(PY_SSIZE_T_MAX)) throw InvalidArgument("the segment is too large");
             return create_segment(kind, bytes);
           },
           py::arg("kind"), py::arg("bytes"))

@@ -20,7 +20,7 @@ std::vector<std::string> collectives() {
   return names;
 }
 
-// (name, meaning), in the order of their numbers.
+// (name, meaning), in numerical order.
 std::vector<std::pair<std::string, std::string>> operators() {
   std::vector<std::pair<std::string, std::string>> table;
 #define PC_ROW(name, functor, kinds, meaning) table.emplace_back(#name, meaning);
@@ -38,7 +38,7 @@ std::vector<std::tuple<std::string, double, double, std::string>> settings() {
   return rows;
 }
 
-// Reduces arrays of this process into all of `outs` in one pass with the executor's own vector code.
+// Reduces arrays of this process into all of `outs` in one pass with the executor's vector code.
 void combine(const std::string& op, const std::vector<py::object>& sources, const std::vector<py::object>& outs,
              bool streamed, double prescale, double postscale) {
   if (sources.empty() || outs.empty()) throw py::value_error("nothing to combine");
@@ -88,14 +88,14 @@ bool takes_name(const std::string& op, const std::string& dtype) {
 
 void bind_tables(py::module_& m) {
   m.def("dtypes", &dtypes, "Names of the element types.");
-  m.def("operators", &operators, "(name, meaning) of the reduction operators, in the order of their numbers.");
-  m.def("collectives", &collectives, "Names of the collectives, in the order of their numbers.");
-  m.def("takes", &takes_name, py::arg("op"), py::arg("dtype"), "Whether the operator takes the element type.");
-  m.def("settings", &settings, "(variable, default, value, meaning) of every environment variable.");
+  m.def("operators", &operators, "(name, meaning) of the reduction operators, in numerical order.");
+  m.def("collectives", &collectives, "Names of the collectives, in numerical order.");
+  m.def("takes", &takes_name, py::arg("op"), py::arg("dtype"), "Whether the operator supports the element type.");
+  m.def("settings", &settings, "(variable, default, value, meaning) of each environment variable.");
   m.def("instruction_set", &instruction_set, "Vector code in use: baseline, avx2 or avx512.");
   m.def("combine", &combine, py::arg("op"), py::arg("sources"), py::arg("outs"), py::arg("streamed") = false,
         py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-        "Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: past the caches. "
+        "Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. "
         "`prescale`: a factor on each array; `postscale`: on the result.");
 }
 

@@ -1,4 +1,4 @@
-// One rank's end of a communicator, as Python sees it: arrays in, schedule run, result out.
+// Python bindings of one rank's part of a communicator: arrays in, schedule run, result out.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -14,13 +14,13 @@
 namespace pc {
 namespace {
 
-// A window's memory; the arrays made in it hold it.
+// A window's memory, kept alive by the arrays created in it.
 class Window {
  public:
   Window(std::shared_ptr<Team> team, std::shared_ptr<Segment> segment, int64_t id, int64_t stride, int64_t bytes)
       : team_(std::move(team)), segment_(std::move(segment)), id_(id), stride_(stride), bytes_(bytes) {
     if (id < 0 || bytes < 0 || stride < bytes)
-      throw InvalidArgument("a window has a number and a stride of at least its bytes, neither negative");
+      throw InvalidArgument("a window needs a nonnegative number, and a stride of at least its size");
     const int64_t all = checked_mul<int64_t>(stride, team_->size(), "bytes of a window");
     if (static_cast<size_t>(all) > segment_->bytes())
       throw InvalidArgument("the segment has " + std::to_string(segment_->bytes()) + " bytes, and the window " +
@@ -98,24 +98,23 @@ void bind_team(py::module_& m) {
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
       .def("array", &array_in, py::arg("dtype"), py::arg("shape"), "This rank's part as a NumPy array.");
 
-  py::class_<TeamCall>(m, "Team", "One rank's end of a communicator on one host.")
-      .def(
-          py::init([](std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-                      std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner) {
-            return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes,
-                                              std::move(world_ranks), std::move(name), threads, std::move(planner));
-          }),
-          py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"), py::arg("world_ranks"),
-          py::arg("name"), py::arg("threads"), py::arg("planner"),
-          "planner: see Planner. What it returns is checked but for the address of a custom operator's function, which "
-          "is unchecked: calls jump to it.")
+  py::class_<TeamCall>(m, "Team", "One rank's part of a communicator on one host.")
+      .def(py::init([](std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+                       std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner) {
+             return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes,
+                                               std::move(world_ranks), std::move(name), threads, std::move(planner));
+           }),
+           py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"), py::arg("world_ranks"),
+           py::arg("name"), py::arg("threads"), py::arg("planner"),
+           "planner: see Planner. Its result is checked, except for the address of a custom operator's function, which "
+           "calls jump to unchecked.")
       .def_static("segment_bytes", &Team::segment_bytes, py::arg("size"), py::arg("scratch_bytes"))
       .def("call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
            py::arg("topology"), py::arg("root"), py::arg("counts"), py::arg("scale"), py::arg("timeout"),
            py::arg("nonblocking"), py::arg("note") = py::none(),
            "Run one collective; returns its result, or a Handle. The ranks must agree on `note`.")
       .def("channel", &TeamCall::channel, py::arg("sender"), py::arg("receiver"), py::arg("planner"),
-           "The team of two over which `sender` sends to `receiver`.")
+           "The two-rank team over which `sender` sends to `receiver`.")
       .def(
           "window",
           [](const TeamCall& self, std::shared_ptr<Segment> segment, int64_t id, int64_t stride, int64_t bytes) {
@@ -133,7 +132,7 @@ void bind_team(py::module_& m) {
       .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"))
       .def(
           "require_sound", [](const TeamCall& self) { self.team()->require_sound(); },
-          "Raise what poisoned the communicator, if anything did.")
+          "Raise the fault that poisoned the communicator, if any.")
       .def_property_readonly("poisoned", [](const TeamCall& self) { return self.team()->poisoned(); })
       .def(
           "report_lost",
@@ -159,23 +158,23 @@ void bind_team(py::module_& m) {
             self.team()->poison(Fault::aborted, self.team()->rank(), text);
           },
           py::arg("text"))
-      .def("close", &TeamCall::close, "Say goodbye to the peers; later calls raise.")
+      .def("close", &TeamCall::close, "Tell the peers that this rank has left; later calls raise.")
       .def_property(
           "tile_bytes",
           [](const TeamCall& self) {
             return std::make_pair(self.team()->tile_bytes.windows, self.team()->tile_bytes.staged);
           },
-          &set_tile_bytes, "Bytes of a tile on windows and on staged arrays; the same on all ranks.")
+          &set_tile_bytes, "Set the tile size in bytes for windows and for staged arrays; the same on all ranks.")
       .def_property_readonly("scratch_bytes", [](const TeamCall& self) { return self.team()->capacity(); })
       .def_property_readonly("closed", &TeamCall::closed)
-      .def("require_open", &TeamCall::require_open, "Raise if it was closed, or belongs to a parent process.")
+      .def("require_open", &TeamCall::require_open, "Raise if it has been closed, or belongs to a parent process.")
       .def(
           "require_turn",
           [](const TeamCall& self) {
             self.team()->one_call.require_other();
             Progress::require_other_thread(self.team()->name());
           },
-          "Raise if the caller is inside a call of the communicator already.")
+          "Raise if the caller is already inside a call of the communicator.")
       .def(
           "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank_in(self, rank)); },
           py::arg("rank"))

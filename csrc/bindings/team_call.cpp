@@ -42,7 +42,7 @@ Scaling read_scaling(const py::object& scale) {
   return scaling;
 }
 
-// An uninitialised array of the same type.
+// An uninitialized array of the same type.
 py::object new_like(py::handle x, const py::ssize_t* shape, int dims) {
   const auto* proxy = py::detail::array_proxy(x.ptr());
   auto& api = py::detail::npy_api::get();
@@ -65,7 +65,7 @@ uint64_t digest_of(const std::vector<int64_t>& counts) {
   return digest.value();
 }
 
-// Cut to fit; the end, where parameters differ most often, is kept.
+// Truncates to the size; keeps the end, where parameters differ most often.
 template <size_t Size>
 void write(char (&into)[Size], const std::string& text) {
   if (text.size() < Size) text.copy(into, Size - 1);
@@ -77,7 +77,7 @@ uint64_t hash_scaling(const Scaling& scaling) {
   return bits_of(scaling.prescale) * 31 + bits_of(scaling.postscale) * 17 + 1;
 }
 
-// What the core reads by itself; anything else is for Python to adapt.
+// What the core reads directly; Python adapts anything else.
 bool is_known(const py::object& array) { return array.is_none() || is_numpy(array) || py::isinstance<Buffer>(array); }
 
 bool takes(const py::object& array) {
@@ -91,9 +91,9 @@ std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
   auto* pair = new std::pair<py::object, py::object>(x, out);
   return {pair, [](void* held) {
             auto* arrays = static_cast<std::pair<py::object, py::object>*>(held);
-            if (PyGILState_Check()) return delete arrays;  // a Python thread: it has the lock
+            if (PyGILState_Check()) return delete arrays;  // a Python thread: it holds the GIL
             const Acquired gil;
-            if (!gil) return;  // too late to give anything back
+            if (!gil) return;  // Python is ending: the arrays are leaked
             delete arrays;
           }};
 }
@@ -160,7 +160,7 @@ TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, cons
   return a;
 }
 
-// The same on all ranks, whatever their arrays.
+// The same on all ranks, regardless of their arrays.
 bool TeamCall::may_use_windows(Collective collective, const Arrays& a) {
   return a.count * static_cast<int64_t>(size_of(a.dtype)) > kAlwaysStaged && traits(collective).windows;
 }
@@ -289,8 +289,8 @@ void TeamCall::require_open() const {
 
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
   if (team_->queued.load(std::memory_order_acquire) > 0) return run_queued(std::move(operation), x, out);
-  if (Progress::lets_go.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
-  // A small call has often completed before letting go of the interpreter would pay.
+  if (Progress::releasing.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
+  // A small call often completes in less time than releasing the GIL takes.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
   const Released released;
@@ -298,7 +298,7 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
   team_->run(operation);
 }
 
-// Behind the nonblocking calls that are under way.
+// Runs after the nonblocking calls in flight.
 void TeamCall::run_queued(Operation operation, const py::object& x, const py::object& out) {
   team_->one_call.require_other();
   Progress::require_other_thread(team_->name());
@@ -309,7 +309,7 @@ void TeamCall::run_queued(Operation operation, const py::object& x, const py::ob
   } catch (const py::error_already_set&) {  // Ctrl-C: as in any other blocked call
     const Released released;
     team_->interrupt(plan->fingerprint.describe());
-    while (!task->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));  // then the arrays are let go
+    while (!task->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));  // then the arrays are released
     throw;
   }
 }

@@ -16,10 +16,10 @@
 
 namespace pc {
 
-// Bytes up to which copying in costs less than the windows' second wait.
+// Size up to which copying in costs less than the second wait of windows.
 constexpr int64_t kAlwaysStaged = 4096;
 
-// What a plan depends on.  Operator and topology are told apart by identity; the cache keeps them alive.
+// What a plan depends on.  Operator and topology are compared by identity; the cache keeps them alive.
 struct PlanKey {
   Collective collective;
   Dtype dtype;
@@ -47,22 +47,22 @@ class TeamCall {
            std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner);
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
-  // `x` or `out` may be None where the rank has none; an `out` of None is made where it has the shape of x.
-  // An `x` that is not C-contiguous is packed when the call's turn has come.
+  // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.
+  // An `x` that is not C-contiguous is packed when the call runs.
   // NotImplemented: arrays that must be adapted first (another library's, or an `out` that is not contiguous).
-  // `note`: what else the ranks must agree on, in words.
+  // `note`: text on which the ranks must also agree.
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note);
-  // The latency paths, without scaling and names, of NumPy arrays: collectives that cut theirs in blocks, and the others.
-  // NotImplemented: what must be adapted first.
+  // The latency paths of NumPy arrays, without scaling and names: those that cut them in blocks, and others.
+  // NotImplemented: arguments that must be adapted first.
   py::object call_elementwise(Collective collective, const py::object& x, int32_t root, py::object out,
                               const py::object& op, const py::object& topology, const py::object& timeout);
   py::object call_blocks(Collective collective, const py::object& x, int32_t root, py::object out, const py::object& op,
                          const py::object& topology, const py::object& timeout);
-  void close();  // the rank makes no further calls; later ones raise
+  void close();  // later calls of this rank raise
   bool closed() const { return closed_; }
-  void require_open() const;  // throws where calls are over: freed, or another process's
+  void require_open() const;  // throws if freed, or of another process
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
   const std::shared_ptr<Team>& team() const { return team_; }
   std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;
@@ -76,7 +76,7 @@ class TeamCall {
   std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
 
   struct Arrays : CallArrays {
-    std::unique_ptr<PackedCopy> gather;  // what makes the input of an array that is not contiguous
+    std::unique_ptr<PackedCopy> gather;  // packs an input that is not contiguous
     Dtype dtype = Dtype::count;
     Location input_at, output_at;
   };
@@ -94,7 +94,7 @@ class TeamCall {
     std::shared_ptr<const Plan> plan;
     py::object op, topology;
   };
-  // How a collective cuts arrays of a shape, as the planner says.
+  // How a collective cuts arrays of a shape, as the planner defines it.
   struct Cut {
     std::vector<int64_t> counts;
     std::vector<py::ssize_t> shape;  // of the result

@@ -15,7 +15,7 @@ namespace pc {
 using engine::Announcement;
 using engine::Pending;
 
-// In short turns, so that Ctrl-C gets through.
+// Waits in short intervals, so that Ctrl-C is handled.
 void Work::wait_done(std::optional<double> timeout) const {
   const auto start = Clock::now();
   auto end = Clock::time_point::max();
@@ -60,7 +60,7 @@ void Work::when_done(py::object callback) {
   if (done()) call_back();
 }
 
-// Each callback is called once: whoever comes first takes them all.
+// Each callback is called once: the first thread to get here takes them all.
 void Work::call_back() {
   for (const py::object& callback : std::exchange(callbacks_, {})) callback();
 }
@@ -71,10 +71,9 @@ std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept) { return std::s
 
 namespace {
 
-// An attribute by a literal. Python would make a string of its name each time; a submit asks for a dozen an item.
+// An attribute by a literal. Python would create a string of its name each time; a submit reads a dozen per item.
 py::object get(const py::handle& object, const char* name) {
-  static auto& names =
-      *new std::unordered_map<const char*, PyObject*>;  // outlives the interpreter; held under its lock
+  static auto& names = *new std::unordered_map<const char*, PyObject*>;  // outlives the interpreter; guarded by the GIL
   PyObject*& interned = names[name];
   if (interned == nullptr) interned = PyUnicode_InternFromString(name);
   PyObject* found = PyObject_GetAttr(object.ptr(), interned);
@@ -103,15 +102,15 @@ std::string item_name(const py::object& item) {
 
 ArrayView adapt(py::object array, const char* what, Arrays& arrays) {
   ArrayView view;
-  if (!is_numpy(array) && glance(array, view)) return view;  // the item holds it
+  if (!is_numpy(array) && glance(array, view)) return view;  // kept alive by the item
   if (!is_numpy(array) && !py::isinstance<Buffer>(array)) array = py::cast(std::make_shared<Buffer>(array));
   arrays.held.push_back(array);
   return view_of(array, what);
 }
 
-// `bytes`: of the array, read from its buffer. The executor uses the shape, which must agree with it.
-void read_shape(const py::handle& array, int64_t bytes, Announcement& said) {
-  auto& s = said.signature;
+// `bytes`: size of the array, from its buffer. The executor uses the shape, so both must agree.
+void read_shape(const py::handle& array, int64_t bytes, Announcement& announcement) {
+  auto& s = announcement.signature;
   std::vector<int64_t> extents;
   for (const py::handle extent : get(array, "shape")) extents.push_back(extent.cast<int64_t>());
   const auto element = static_cast<int64_t>(size_of(s.dtype));
@@ -124,7 +123,7 @@ void read_shape(const py::handle& array, int64_t bytes, Announcement& said) {
     else s.shape[engine::kMostDims - 1] = count == 0 ? 0 : s.shape[engine::kMostDims - 1] * extent;
     ++s.dims;
   }
-  said.rows = s.dims > 0 ? s.shape[0] : 1;
+  announcement.rows = s.dims > 0 ? s.shape[0] : 1;
   if (s.dims > 0 && engine::traits(s.kind).rows_differ) s.shape[0] = -1;
 }
 
@@ -138,25 +137,25 @@ uint64_t group_of(const std::vector<py::object>& items) {
 }
 
 Announcement read_announcement(const py::object& item, int32_t size, uint64_t group, size_t together, Arrays& arrays) {
-  Announcement said;
-  said.name = item_name(item);
-  auto& s = said.signature;
+  Announcement announcement;
+  announcement.name = item_name(item);
+  auto& s = announcement.signature;
   s.kind = kind_named(get(item, "collective").cast<std::string>());
   s.group = group;
   s.together = static_cast<int32_t>(together);
-  said.priority = get(item, "priority").cast<int32_t>();
+  announcement.priority = get(item, "priority").cast<int32_t>();
   const py::object x = get(item, "x");
-  if (!get(item, "device").is_none()) {  // only Python looks into it
+  if (!get(item, "device").is_none()) {  // only Python reads it
     s.device = true;
     s.dtype = dtype_named(get(item, "element").cast<std::string>());
-    said.bytes = get(item, "nbytes").cast<int64_t>();
-    read_shape(x, said.bytes, said);
-    said.place = get(item, "place").cast<int64_t>();
+    announcement.bytes = get(item, "nbytes").cast<int64_t>();
+    read_shape(x, announcement.bytes, announcement);
+    announcement.place = get(item, "place").cast<int64_t>();
   } else if (!x.is_none()) {
     const ArrayView view = adapt(x, "x", arrays);
     s.dtype = view.dtype;
-    said.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
-    read_shape(x, said.bytes, said);
+    announcement.bytes = view.count * static_cast<int64_t>(size_of(view.dtype));
+    read_shape(x, announcement.bytes, announcement);
     arrays.input = view.data;
   }
   const engine::KindTraits& kind = engine::traits(s.kind);
@@ -179,23 +178,23 @@ Announcement read_announcement(const py::object& item, int32_t size, uint64_t gr
     const ArrayView out = adapt(get(item, "out"), "out", arrays);
     if (!out.writable) throw InvalidArgument("out is read-only");
     if (out.dtype != s.dtype) throw WrongType("x and out differ in their element types");
-    if (out.count * static_cast<int64_t>(size_of(out.dtype)) != said.bytes)
+    if (out.count * static_cast<int64_t>(size_of(out.dtype)) != announcement.bytes)
       throw InvalidArgument("x and out differ in size");
     arrays.output = out.data;
   }
-  return said;
+  return announcement;
 }
 
 std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
                                    size_t together) {
   Arrays& arrays = work->arrays;
-  Announcement said = read_announcement(work->item, team.size(), group, together, arrays);
-  if (said.signature.is_of_core()) {
+  Announcement announcement = read_announcement(work->item, team.size(), group, together, arrays);
+  if (announcement.signature.is_of_core()) {
     work->result = get(work->item, "out");
-    const Location at = arrays.input == arrays.output ? team.locate(arrays.output, said.bytes) : Location{};
-    if (at.window >= 0 && said.bytes > 0) said.place = at.window << 40 | at.offset;
+    const Location at = arrays.input == arrays.output ? team.locate(arrays.output, announcement.bytes) : Location{};
+    if (at.window >= 0 && announcement.bytes > 0) announcement.place = at.window << 40 | at.offset;
   }
-  return std::make_shared<Pending>(std::move(said), arrays.input, arrays.output, work);
+  return std::make_shared<Pending>(std::move(announcement), arrays.input, arrays.output, work);
 }
 
 }  // namespace pc

@@ -1,4 +1,4 @@
-// An operation of the engine as Python holds it, and how it is made of an item.
+// An operation of the engine as held by Python, and how it is created from an item.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace pc {
 
-// The CPU memory of an item's arrays; null where the core does not look at it.
+// The CPU memory of an item's arrays; null if the core does not access it.
 struct Arrays {
   const char* input = nullptr;
   char* output = nullptr;
   std::vector<py::object> held;  // views
 };
 
-// Python objects die with the interpreter's lock held: the engine hands over what has ended (take_spent).
+// Python objects must be destroyed with the GIL held: the engine hands over those of completed operations (take_spent).
 class Work {
  public:
   Work(std::shared_ptr<engine::Engine> engine, py::object item) : item(std::move(item)), engine_(std::move(engine)) {}
@@ -44,10 +44,10 @@ template <> inline constexpr bool is_bound<Work> = true;
 
 std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept);
 
-// Of items that are submitted together.  Throws WrongType for a name that is not a str.
+// Hash of items that are submitted together.  Throws WrongType for a name that is not a str.
 uint64_t group_of(const std::vector<py::object>& items);
-// Reads an item into an announcement, and checks what can be checked alone, among `size` ranks.  `group`: of `together`
-// items.
+// Reads an item into an announcement, and checks what can be checked locally, among `size` ranks.  `group`: of
+// `together` items.
 engine::Announcement read_announcement(const py::object& item, int32_t size, uint64_t group, size_t together,
                                        Arrays& arrays);
 // The same, for a rank of a team.

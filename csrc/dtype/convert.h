@@ -9,19 +9,19 @@
 #include "dtype/table.h"
 
 // Internal linkage on purpose: this header is compiled once per instruction set, and a shared inline
-// function would let the linker hand AVX-512 code to a machine without it.
+// function would let the linker pick AVX-512 code on a machine without it.
 namespace pc {
 namespace {
 
-// What the conversions below work on: one element here, a vector register of them in lanes.h.
+// The operand of the conversions below: one element here, a vector register in lanes.h.
 struct One {
   using Int = int32_t;
   using Float = float;
   static PC_FN Float convert(Int v) { return static_cast<float>(v); }
 };
 
-// A small IEEE-like format: `Exponent` and `Mantissa` bits; `Finite` means no infinities (E4M3FN).  Without branches, and
-// integers are signed where they are compared or converted: the instructions of SSE2 and AVX2 are.
+// A small IEEE-like format: `Exponent` and `Mantissa` bits; `Finite` means no infinities (E4M3FN).  Branch-free;
+// compared and converted integers are signed, as the instructions of SSE2 and AVX2 are.
 template <int Exponent, int Mantissa, bool Finite>
 struct SmallFloat {
   static constexpr int bias = (1 << (Exponent - 1)) - 1;
@@ -70,8 +70,8 @@ struct SmallFloat {
   }
 };
 
-// Powers of two from 2^-127 to 2^127, and NaN: OCP's format of scales.  As ml_dtypes converts: to the nearest, ties up;
-// whatever lies between the two smallest goes up; zero, what is negative and what is too large become NaN.
+// Powers of two from 2^-127 to 2^127, and NaN: OCP's scale format.  Rounds as ml_dtypes does: to nearest, ties up;
+// values between the two smallest round up; zero, negative and too large values become NaN.
 struct E8M0FNU {
   static constexpr int32_t nan = 0xff, smallest = 0x400000;  // 2^-127: subnormal as a float
 
@@ -102,7 +102,7 @@ using E5M2 = SmallFloat<5, 2, false>;
 [[maybe_unused]] PC_FN void from_float(float f, bfloat16& v) {
   const uint32_t word = std::bit_cast<uint32_t>(f);
   if ((word & 0x7fffffffu) > 0x7f800000u) {
-    v.bits = static_cast<uint16_t>((word >> 16) | 0x40);  // keep a NaN a NaN
+    v.bits = static_cast<uint16_t>((word >> 16) | 0x40);  // a NaN stays a NaN
   } else {
     v.bits = static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
@@ -114,8 +114,8 @@ using E5M2 = SmallFloat<5, 2, false>;
   v.bits = static_cast<uint8_t>(E8M0FNU::encode(f));
 }
 
-// A 64-bit integer, toward zero.  Below zero an unsigned one wraps around; what 64 bits cannot hold becomes the nearest
-// that they can, NaN 0.  A plain cast leaves these to the processor, and to which of its instructions are used.
+// A 64-bit integer, rounded toward zero.  Below zero an unsigned one wraps around; out-of-range values saturate, NaN
+// becomes 0.  For a plain cast these depend on the processor and on the instructions used.
 template <class Wide>
 PC_FN Wide to_integer(double v) {
   constexpr double half = 9223372036854775808.0;  // 2^63

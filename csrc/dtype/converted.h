@@ -1,5 +1,5 @@
-// Formats that no instruction converts: stretches of elements are turned into floats and back by loops that all operators
-// share.  Internal linkage for the reason given in convert.h.
+// Formats without conversion instructions: stretches of elements are converted to floats and back by loops that all
+// operators share.  Internal linkage for the reason given in convert.h.
 #pragma once
 
 #include <algorithm>
@@ -27,11 +27,11 @@ template <> struct FormatOf<float8_e5m2> { using type = E5M2; };
 template <> struct FormatOf<float8_e8m0fnu> { using type = E8M0FNU; };
 template <> struct FormatOf<float16> { using type = Half; };
 
-constexpr size_t kStretch = 512;  // elements: the buffers of a call stay in the first-level cache
+constexpr size_t kStretch = 512;  // elements: a call's buffers stay in the L1 cache
 constexpr size_t kRegister = PC_VECTOR_BYTES / sizeof(float);  // elements of a register
 
-// `count` elements: a multiple of kRegister.  Widening and narrowing are loops of their own, which compilers vectorise
-// better than conversions of vectors; they vectorise the rest only where it is written with vectors.
+// `count` elements: a multiple of kRegister.  Widening and narrowing are separate loops, which compilers vectorize
+// better than conversions of vectors; the rest is vectorized only if written with vectors.
 template <class T>
 [[gnu::noinline]] void decode(const T* from, float* into, size_t count) {
   int32_t words[kStretch];

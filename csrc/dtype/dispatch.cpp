@@ -1,4 +1,4 @@
-// Choosing a kernel at run time, and the two that need no arithmetic of their own.
+// Choosing a kernel at run time, and the two kernels without arithmetic.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -53,7 +53,7 @@ CopyFunction own_copy() {
 
 void library_copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-// Seconds of a copy at the worst distance of the two addresses, of some that are alike modulo a page.
+// The slowest copy, in seconds, over several address pairs that are close to each other modulo a page.
 double worst_seconds(CopyFunction copy) {
   using Clock = std::chrono::steady_clock;
   constexpr size_t page = 4096, bytes = 2 * page;
@@ -72,10 +72,10 @@ double worst_seconds(CopyFunction copy) {
   return worst;
 }
 
-// memcpy writes lines that a peer has read faster than any loop of loads and stores (64 KiB: 2.9 us, not 4.3), but where
-// the processor has the trap described in kernels.h it is out of the question.  Tens of microseconds, once a process.
+// memcpy writes lines that a peer has read faster than any loop of loads and stores (64 KiB: 2.9 us, not 4.3), but is
+// ruled out if the processor has the problem described in kernels.h.  Takes tens of microseconds, once per process.
 CopyFunction choose_copy() {
-  constexpr double trap = 3;  // 5 to 10 where there is one, 2 at most where there is none
+  constexpr double trap = 3;  // the ratio is 5 to 10 with the problem, at most 2 without
   const CopyFunction own = own_copy();
   return worst_seconds(library_copy) > trap * worst_seconds(own) ? own : library_copy;
 }
@@ -97,7 +97,7 @@ const char* instruction_set() {
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (bytes < kOwnCopy) {
-    if (bytes != 0) std::memcpy(to, from, bytes);  // of nothing the addresses may be null
+    if (bytes != 0) std::memcpy(to, from, bytes);  // the addresses may be null if empty
     return;
   }
   static const CopyFunction copy = choose_copy();
@@ -106,7 +106,7 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
 
 void copy_block(const Block& b, size_t element_size) {
   if (b.streamed != nullptr && b.m == 1 && b.streamed[0] && b.targets[0] != b.sources[0]) {
-    static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // of one source: a copy
+    static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // with one source: a copy
     Block bytes = b;
     bytes.count = b.count * element_size;
     return bytewise(bytes);

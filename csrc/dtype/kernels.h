@@ -9,11 +9,11 @@
 
 namespace pc {
 
-// A user's operator: into[i] = f(into[i], from[i]) for i < count.
+// A user-defined operator: into[i] = f(into[i], from[i]) for i < count.
 using CustomFunction = void (*)(void* into, const void* from, int64_t count);
 
-// Applied in the accumulator's precision: x * prescale to raw contributions,
-// (acc / divisor) * postscale to the finished result.
+// Applied in the accumulator's precision: x * prescale to raw contributions, (acc / divisor) * postscale to the final
+// result.
 struct Scaling {
   double prescale = 1.0;
   double divisor = 1.0;
@@ -36,7 +36,7 @@ struct Block {
   bool complete;   // the result holds every contribution
   const Scaling* scaling;
   CustomFunction custom;
-  const bool* streamed = nullptr;  // m flags: nobody reads this target soon, write it past the caches; or null
+  const bool* streamed = nullptr;  // m flags: the target is not read soon, bypass the caches; or null
 };
 
 using Combine = void (*)(const Block&);
@@ -44,26 +44,26 @@ using Combine = void (*)(const Block&);
 // How one (dtype, operator) is combined on this machine.
 struct Kernel {
   Combine plain = nullptr;   // no scaling
-  Combine scaled = nullptr;  // with scaling; null where the operator takes none
-  bool normalises = false;   // even a single contribution must pass the operator (land, lor)
+  Combine scaled = nullptr;  // with scaling; null if the operator does not support it
+  bool normalises = false;   // applies even to a single contribution (land, lor)
 };
 
-// The kernel for the best instruction set of this machine, not above environment().isa.
-// A null `plain` means that the operator does not take the type.
+// The kernel for the best instruction set of this machine, up to environment().isa.
+// A null `plain` means that the operator does not support the type.
 Kernel kernel_for(Dtype dtype, Operator op);
 
 // "baseline", "avx2" or "avx512": what kernel_for chooses from.
 const char* instruction_set();
 
-// Copies memory that does not overlap: by memcpy, or by loops of our own where memcpy is measured to be slow.  That of
-// glibc uses an instruction (rep movsb) that on AMD Zen 3 and 4 takes 5 to 10 times longer where the two addresses are
-// close to each other modulo a page (https://sourceware.org/bugzilla/show_bug.cgi?id=30994).
+// Copies memory that does not overlap: by memcpy, or by loops of our own if memcpy is measured to be slow.  glibc's
+// uses an instruction (rep movsb) that on AMD Zen 3 and 4 takes 5 to 10 times longer if the two addresses are close to
+// each other modulo a page (https://sourceware.org/bugzilla/show_bug.cgi?id=30994).
 void copy_bytes(void* to, const void* from, size_t bytes);
 
-// Copies one source to all targets; a target that is the source is left alone.
+// Copies one source to all targets; a target that is the source is skipped.
 void copy_block(const Block& block, size_t element_size);
 
-// Applies a user's operator by blocks that stay in the first-level cache.
+// Applies a user-defined operator in blocks that stay in the L1 cache.
 void combine_custom(const Block& block, size_t element_size);
 
 }  // namespace pc

@@ -1,6 +1,6 @@
 // The combining kernels.  Included once per instruction set, by kernels_{base,avx2,avx512}.cpp, with
-// PC_ISA naming the namespace.  Pairs of type and operator share code where their bits are the same: compiling each by
-// itself took most of the time of a build.
+// PC_ISA naming the namespace.  Pairs of type and operator with the same bit-level result share code: compiling each
+// separately took most of the build time.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kLine = 64;  // bytes of a cache line
 constexpr int kUnroll = 4;  // registers in flight per source; hides the latency of a load
 
-// One run of kUnroll registers: all sources combined left to right, then written to all targets.
-// `Partial` runs hold fewer elements and go through a padded buffer, so that the arithmetic is the same.
+// One run of kUnroll registers: all sources combined left to right, then written to all targets.  `Partial` runs hold
+// fewer elements and go through a padded buffer, so that the arithmetic is the same.
 template <class T, class Op, bool Scaled, bool Partial>
 inline void combine_run(const Block& b, size_t at, size_t count) {
   using L = Lanes<T>;
@@ -92,9 +92,9 @@ void combine(const Block& b) {
   if (b.streamed != nullptr) stream_fence();
 }
 
-// Copies bytes that do not overlap, of which there are at least two registers: whole registers to aligned addresses, the two ends unaligned. All
-// registers of a run are loaded before one is stored, for addresses that are alike in their last 12 bits not to wait for
-// each other.
+// Copies bytes that do not overlap, at least two registers of them: whole registers to aligned addresses, both ends
+// unaligned.  All registers of a run are loaded before one is stored, so that addresses that are equal in their last 12
+// bits do not wait for each other.
 inline void copy_registers(char* to, const char* from, size_t bytes) {
   using L = Lanes<uint8_t>;
   constexpr size_t width = sizeof(L::Vector), run = width * kUnroll;
@@ -139,7 +139,7 @@ void combine_scaled_integers(const Block& b) {
   }
 }
 
-// An operator that takes each bit by itself sees bytes, whatever the type.
+// Bitwise operators work on bytes, whatever the type.
 template <size_t Size, class Op>
 void combine_bits(const Block& b) {
   Block bytes = b;
@@ -150,7 +150,7 @@ void combine_bits(const Block& b) {
 template <class Op, class... Ops>
 constexpr bool is_one_of = (std::is_same_v<Op, Ops> || ...);
 
-// Signed integers wrap around as unsigned ones do; only their order differs.
+// Signed integers wrap around like unsigned ones; only their order differs.
 template <class T, class Op>
 constexpr Combine combine_integers() {
   if constexpr (is_one_of<Op, BitAnd, BitOr, BitXor>) return combine_bits<sizeof(T), Op>;
@@ -167,7 +167,7 @@ constexpr Combine combine_reals() {
 template <class Real, class Op, bool Scaled>
 void combine_complex(const Block& b) {
   using T = Complex<Real>;
-  if constexpr (std::is_same_v<Op, Sum>) {  // part by part
+  if constexpr (std::is_same_v<Op, Sum>) {  // real and imaginary parts separately
     Block parts = b;
     parts.count *= 2;
     return combine<Real, Op, Scaled>(parts);

@@ -1,5 +1,5 @@
-// Vector registers of each element type: how a run of elements is loaded into the accumulator's type
-// and stored from it.  Internal linkage for the reason given in convert.h.
+// Vector registers of each element type: how a run of elements is loaded into the accumulator's type and stored from
+// it.  Internal linkage for the reason given in convert.h.
 #pragma once
 
 #include <cstring>
@@ -27,8 +27,8 @@ typedef uint32_t WordVector __attribute__((vector_size(PC_VECTOR_BYTES)));
 typedef int32_t IntVector __attribute__((vector_size(PC_VECTOR_BYTES)));
 typedef uint16_t HalfwordVector __attribute__((vector_size(PC_VECTOR_BYTES / 2)));
 
-// Writing past the caches: for results that nobody reads soon, it saves fetching the lines first.
-// `into` is aligned to the size of what is written.
+// Non-temporal stores, for results that are not read soon: saves fetching the lines first.  `into` is aligned to the
+// size of what is written.
 template <class Packed>
 inline void stream_packed(void* into, const Packed& packed) {
 #if defined(__AVX512F__)
@@ -43,7 +43,7 @@ inline void stream_packed(void* into, const Packed& packed) {
   std::memcpy(into, &packed, sizeof packed);
 }
 
-inline void stream_fence() {  // streamed stores do not wait for a release store: this makes them
+inline void stream_fence() {  // a release store does not order non-temporal stores: this does
 #if defined(__SSE2__)
   _mm_sfence();
 #endif
@@ -63,7 +63,7 @@ struct Lanes {
   static Vector pack(Vector v) { return v; }
 };
 
-// Types that are widened to float.
+// Types widened to float.
 struct Widened {
   using Vector = FloatVector;
   using Scalar = float;

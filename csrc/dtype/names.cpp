@@ -1,4 +1,4 @@
-// What can be asked of the element types and operators without their kernels, which the GPU side is linked without.
+// Queries of element types and operators that need no kernels; the GPU module is linked without those.
 #include <string>
 
 #include "base/status.h"

@@ -1,4 +1,4 @@
-// The reduction operators on scalars and on vector registers alike, on CPU and GPU.
+// The reduction operators on scalars and vector registers, on CPU and GPU.
 // Internal linkage for the reason given in convert.h.
 #pragma once
 
@@ -13,7 +13,7 @@ PC_FN Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
   return {a.real + b.real, a.imaginary + b.imaginary};
 }
 template <class Real>
-PC_FN Complex<Real> operator*(Complex<Real> a, Complex<Real> b) {  // as NumPy has it: no care for infinities
+PC_FN Complex<Real> operator*(Complex<Real> a, Complex<Real> b) {  // as in NumPy: no special case for infinities
   return {a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
 }
 template <class Real>
@@ -30,7 +30,7 @@ PC_FN V one() {
   return static_cast<V>(V{} + 1);
 }
 
-// Most operators leave a single contribution as it is.
+// Most operators leave a single contribution unchanged.
 struct Identity {
   static constexpr bool normalises = false;
   template <class V> static PC_FN V first(V a) { return a; }
@@ -41,7 +41,7 @@ struct Sum : Identity {
 struct Product : Identity {
   template <class V> static PC_FN V apply(V a, V b) { return static_cast<V>(a * b); }
 };
-struct Minimum : Identity {  // a != a: a NaN on either side wins, as numpy.minimum has it
+struct Minimum : Identity {  // a != a: a NaN on either side wins, as in numpy.minimum
   template <class V> static PC_FN V apply(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
 };
 struct Maximum : Identity {

@@ -29,14 +29,14 @@ enum class Dtype : uint8_t {
       count
 };
 
-// Which kinds of element an operator takes.
+// The kinds of element that an operator supports.
 enum Takes : uint8_t { takes_bool = 1, takes_integer = 2, takes_real = 4, takes_complex = 8, takes_all = 15 };
 
 enum class Operator : uint8_t {
 #define PC_ENUM(name, functor, takes, meaning) name,
   PC_OPERATORS(PC_ENUM)
 #undef PC_ENUM
-      custom,  // a user's own function, called per block
+      custom,  // a user-defined function, called per block
   count
 };
 
@@ -69,8 +69,8 @@ constexpr size_t size_of(Dtype dtype) {
 }
 
 const char* name_of(Dtype dtype);
-Dtype find_dtype(std::string_view name);   // count: there is none of that name
-Dtype dtype_named(std::string_view name);  // throws WrongType for such
+Dtype find_dtype(std::string_view name);   // count: unknown name
+Dtype dtype_named(std::string_view name);  // throws WrongType for an unknown name
 const char* name_of(Operator op);
 bool takes(Operator op, Dtype dtype);
 

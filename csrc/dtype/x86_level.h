@@ -1,5 +1,5 @@
-// Which of the x86-64 levels this processor and its operating system support.  __builtin_cpu_supports answers this too,
-// but some runtimes that clang is shipped with leave what it reads zero: the vector kernels would be lost without a word.
+// The x86-64 level that this processor and its operating system support.  __builtin_cpu_supports reports this too, but
+// some runtimes shipped with clang leave the data it reads zero, which would silently disable the vector kernels.
 #pragma once
 
 #include <cpuid.h>
@@ -9,14 +9,14 @@
 namespace pc {
 namespace {
 
-// 1: x86-64; 2: x86-64-v3 (AVX2); 3: x86-64-v4 (AVX-512): all that -march of that name lets a compiler use.
+// 1: x86-64; 2: x86-64-v3 (AVX2); 3: x86-64-v4 (AVX-512): everything that -march of that name lets a compiler use.
 inline int x86_level() {
   struct Leaf {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // zero where the processor has no such leaf
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // zero if the processor has no such leaf
     explicit Leaf(unsigned number) { __get_cpuid_count(number, 0, &eax, &ebx, &ecx, &edx); }
   };
   const auto all = [](unsigned word, unsigned bits) { return (word & bits) == bits; };
-  // As in the processor's manual; <cpuid.h> of gcc and of clang have different names for some.
+  // From the processor manual; <cpuid.h> of gcc and of clang differ in some names.
   enum Leaf1Ecx : unsigned {
     sse3 = 1u << 0,
     ssse3 = 1u << 9,
@@ -41,14 +41,14 @@ inline int x86_level() {
     avx512vl = 1u << 31,
   };
   enum ExtendedEcx : unsigned { lahf = 1u << 0, lzcnt = 1u << 5 };
-  // What the operating system saves: xmm and ymm; opmask, the upper halves of zmm0-15, zmm16-31.
+  // State saved by the operating system: xmm and ymm; opmask, the upper halves of zmm0-15, zmm16-31.
   enum Saved : unsigned { ymm_state = 0x6, zmm_state = 0xe0 };
 
   const Leaf one(1), seven(7), extended(0x80000001u);
   if (!all(one.ecx, sse3 | ssse3 | fma | cx16 | sse41 | sse42 | movbe | popcnt | osxsave | avx | f16c)) return 1;
   if (!all(seven.ebx, bmi1 | avx2 | bmi2) || !all(extended.ecx, lahf | lzcnt)) return 1;
   unsigned saved, high;
-  asm("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));  // osxsave says that there is this instruction
+  asm("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));  // available if osxsave is set
   if (!all(saved, ymm_state)) return 1;
   if (!all(seven.ebx, avx512f | avx512dq | avx512cd | avx512bw | avx512vl) || !all(saved, zmm_state)) return 2;
   return 3;

@@ -7,7 +7,7 @@
 #include "engine/timeline.h"
 
 namespace pc::engine {
-// What the policy asks about rounds.
+// The policy's view of the rounds.
 struct Agreement::Carrier {
   Agreement& agreement;
   void join(int32_t rank) { agreement.joined_.add(rank); }

@@ -1,4 +1,5 @@
-// The agreement where ranks share no memory: every rank hears every announcement in the same order, and concludes the same.
+// The agreement where ranks share no memory: each rank receives all announcements in the same order and reaches the
+// same conclusions.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace pc::engine {
 
-// Of any number of ranks.
+// A set of any number of ranks.
 struct ManyRanks {
   std::vector<bool> bits;
   bool has(int32_t rank) const { return bits[static_cast<size_t>(rank)]; }
@@ -24,25 +25,26 @@ struct AgreedOperation {
   std::string name;
   Round round;
   ManyRanks announced;
-  std::vector<int32_t> absent;  // once it is complete: who takes part with nothing, having joined
+  std::vector<int32_t> absent;  // once complete: ranks that have joined and contribute nothing
   std::vector<int64_t> rows;  // of each rank
-  std::string difference;  // how ranks differ; empty: they agree
+  std::string difference;  // how the ranks differ; empty if they agree
 };
 
 class Agreement {
  public:
   using Batch = std::vector<AgreedOperation>;
 
-  // `world_ranks`: of the ranks.
+  // `world_ranks`: the ranks' numbers in the world.
   explicit Agreement(std::vector<int32_t> world_ranks);
 
   // Throws InvalidArgument if the rank has announced the operation already.
   void announce(int32_t rank, const Announcement& item);
-  // All that is complete, in batches.  A round of messages takes a cycle anyway: nothing waits for more to fuse with.
+  // The complete operations, in batches.  A round of messages takes a cycle anyway: nothing waits for more to fuse
+  // with.
   std::vector<Batch> cut(int64_t threshold);
-  // Operations that wait for ranks.
+  // Number of operations that wait for ranks.
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  // Those that have waited for `seconds`, a line each; `reporter`: only those for which this rank reports, -1: all.
+  // Those that have waited for `seconds`, one per line; `reporter`: only those that this rank reports, -1: all.
   std::string report(double seconds, int32_t reporter) const;
 
  private:
@@ -53,7 +55,7 @@ class Agreement {
 
   std::vector<int32_t> world_ranks_;
   std::unordered_map<std::string, AgreedOperation> waiting_;
-  std::vector<AgreedOperation> ready_;  // in the order in which they have become complete
+  std::vector<AgreedOperation> ready_;  // in order of completion
   ManyRanks joined_;
   uint64_t rounds_ = 0;  // announced so far
 };

@@ -25,17 +25,17 @@ class Reader {
   explicit Reader(std::string_view bytes) : bytes(bytes) {}
   template <class T>
   void operator()(T& value) {
-    if (bytes.size() < sizeof value) throw InvalidArgument("an announcement is cut off");
+    if (bytes.size() < sizeof value) throw InvalidArgument("an announcement is truncated");
     std::memcpy(&value, bytes.data(), sizeof value);
     bytes.remove_prefix(sizeof value);
   }
   std::string_view bytes;
 };
 
-// The same for reading and writing.
-template <class Pass, class Said>
-void pass_fields(Pass& pass, Said& said, uint8_t& kind, uint8_t& dtype, uint8_t& device, uint8_t& op) {
-  auto& s = said.signature;
+// Shared by reading and writing.
+template <class Pass, class Item>
+void pass_fields(Pass& pass, Item& item, uint8_t& kind, uint8_t& dtype, uint8_t& device, uint8_t& op) {
+  auto& s = item.signature;
   pass(kind);
   pass(dtype);
   pass(device);
@@ -47,9 +47,9 @@ void pass_fields(Pass& pass, Said& said, uint8_t& kind, uint8_t& dtype, uint8_t&
   pass(s.postscale);
   pass(s.group);
   pass(s.together);
-  pass(said.priority);
-  pass(said.bytes);
-  pass(said.rows);
+  pass(item.priority);
+  pass(item.bytes);
+  pass(item.rows);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ Announcement decode(std::string_view bytes) {
                      device <= 1 && op < static_cast<uint8_t>(Operator::custom);
   const bool extents = std::all_of(s.shape.begin(), s.shape.end(), [](int64_t extent) { return extent >= -1; });
   if (!known || !extents || s.dims < 0 || announcement.bytes < 0 || announcement.rows < 0)
-    throw InvalidArgument("an announcement has values that no rank writes");
+    throw InvalidArgument("an announcement has invalid values");
   s.kind = static_cast<Kind>(kind);
   s.dtype = static_cast<Dtype>(dtype);
   s.device = device != 0;

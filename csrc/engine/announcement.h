@@ -1,4 +1,4 @@
-// What one rank announces about one operation, and how that is sent where ranks share no memory.
+// One rank's announcement of an operation, and its encoding for ranks that share no memory.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ struct Announcement {
   Signature signature;
   int32_t priority = 0;
   int64_t bytes = 0;
-  int64_t place = -1;  // where in the ranks' windows the array lies, the same number on all ranks; -1: elsewhere
-  int64_t rows = 0;    // of this rank's array, where ranks may differ
+  int64_t place = -1;  // the array's place in the ranks' windows, equal on all ranks; -1: not in a window
+  int64_t rows = 0;    // of this rank's array, if ranks may differ
   int32_t slot = -1;   // result of Board::announce()
 };
 
-// Of the names that are submitted together, whatever their order: Signature::group.  0: of less than two.
+// Hash of the names that are submitted together, in any order: Signature::group.  0: fewer than two.
 uint64_t group_of(const std::vector<std::string>& names);
 
-// Names are told apart by 128 bits of hash; the text is for messages.
+// Names are compared by 128 bits of hash; the text is for messages.
 struct NameHash {
   uint64_t words[2];
   bool operator==(const NameHash&) const = default;
 };
 NameHash hash_of(std::string_view name);
 
-// For the ranks of another host: all but the place and the slot, which mean something on one host alone.
+// For ranks on other hosts: all but the place and the slot, which are local to a host.
 std::string encode(const Announcement& announcement);
-// Throws InvalidArgument for bytes that no rank has encoded.
+// Throws InvalidArgument for malformed bytes.
 Announcement decode(std::string_view bytes);
 
 }  // namespace pc::engine

@@ -22,13 +22,13 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr int kEagerTries = 100;  // of the lock, before a waiter sleeps between two: about a turn of all ranks
+constexpr int kEagerTries = 100;  // to take the lock, before a waiter sleeps in between: about one turn of all ranks
 constexpr auto kLockNap = std::chrono::microseconds(50);
 constexpr auto kLockedOutEvery = std::chrono::milliseconds(5);
 constexpr uint32_t kHolderBits = 16;
 constexpr uint64_t kHolderMask = (uint64_t{1} << kHolderBits) - 1;
 
-constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it is far from where an integer ends
+constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it fits an integer by far
 constexpr uint32_t kPrepared = 0x5043'4244;
 constexpr int32_t kMostSlots = 1 << 24;
 constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -36,9 +36,9 @@ constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
 struct Header {
-  pthread_mutex_t mutex;  // robust: whoever dies with it is noticed
+  pthread_mutex_t mutex;  // robust: detects an owner that died
   std::atomic<uint32_t> broken;
-  std::atomic<uint64_t> holding;  // how often the mutex was taken, and in the low bits who holds it: rank + 1, 0 nobody
+  std::atomic<uint64_t> holding;  // times the mutex was taken; in the low bits its holder: rank + 1, or 0
   alignas(64) std::atomic<uint32_t> news;  // a futex
   std::atomic<uint32_t> sleepers;
   alignas(64) std::atomic<uint64_t> batches;  // cut so far
@@ -49,24 +49,24 @@ struct Header {
   uint64_t rounds;  // announced so far
   Backlog backlog;
   int32_t used, hand;
-  int32_t join_slot;  // where somebody has joined
+  int32_t join_slot;  // in which a rank has joined
   RankSet joined;
   std::atomic<uint32_t> prepared;  // kPrepared
-  // Written by each rank alone; of a cache line of their own, since a rank writes one after every batch.
+  // Each written only by its own rank; in separate cache lines, since a rank writes its own after every batch.
   struct alignas(64) Progress { std::atomic<uint64_t> beats, completed; } progress[kMostRanks];
 };
 
-// An operation.  A rank may have completed a round, and announce the next, before a slower one has fetched it: there are
-// two, and a round becomes ready only when all have fetched the one before.
+// An operation.  A rank may complete a round and announce the next before a slower one has fetched it: a slot holds two
+// rounds, and one becomes ready only when all ranks have fetched the previous one.
 struct Slot {
   NameHash hash;
   char name[128];
   int32_t next;  // in its bucket; -1: the last
   uint32_t turn;
   RankSet announced;  // the round that is being announced: rounds[turn & 1]
-  RankSet outstanding;  // who has not fetched the agreed round yet: the other one
+  RankSet outstanding;  // ranks that have not fetched the agreed round: the other one
   Round rounds[2];
-  RankSet absent[2];  // who had joined and takes part without having submitted it
+  RankSet absent[2];  // ranks that had joined and take part without submitting
   int64_t rows[];  // of both rounds, one for each rank
 
   Round& current() { return rounds[turn & 1]; }
@@ -83,8 +83,8 @@ namespace {
 constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * sizeof(int64_t) * size); }
 }  // namespace
 
-// Holds the board, or not if that took longer than the limit.  A rank that died holding it has left it in an unknown
-// state: nobody uses it any more.
+// Holds the board, unless taking it took longer than the limit.  A rank that died holding it left it in an unknown
+// state: it is not used any more.
 class Board::Lock {
  public:
   Lock(Board& board, Limit limit) : header_(*board.header_) {
@@ -102,7 +102,7 @@ class Board::Lock {
       header_.holding.store(times << kHolderBits | static_cast<uint64_t>(board.rank_ + 1), std::memory_order_relaxed);
       return;
     }
-    const int32_t holder = holder_of(header_);  // nobody has written it since
+    const int32_t holder = holder_of(header_);  // not written since
     pthread_mutex_unlock(&header_.mutex);
     const int32_t rank = holder < 0 && board.who_died ? board.who_died() : holder;
     throw CommunicatorFault(
@@ -126,8 +126,8 @@ class Board::Lock {
   bool held_ = false;
 };
 
-// 0, EBUSY: not by the limit, or another error.  The lock is held for microseconds, unless its holder is without a core
-// or stopped.  Waiters poll: the mutex knows only a clock that somebody may set.
+// 0, EBUSY (limit reached) or another error.  The lock is held for microseconds, unless its holder is descheduled or
+// stopped.  Waiters poll: timed mutex waits use a clock that may be set.
 int Board::take_lock(Limit limit) {
   int code = pthread_mutex_trylock(&header_->mutex);
   auto checked = Limit{};
@@ -147,7 +147,7 @@ int Board::take_lock(Limit limit) {
   return code;
 }
 
-// For how long this rank has seen one and the same holding of the lock, over all of its threads and attempts.
+// How long this rank has observed the same holding of the lock, over all of its threads and attempts.
 std::chrono::nanoseconds Board::same_holder_for() {
   const uint64_t holding = header_->holding.load(std::memory_order_relaxed);
   const int64_t now = Timeline::now();
@@ -201,7 +201,7 @@ Slot& Board::slot(int32_t index) const {
 
 // -- slots --------------------------------------------------------------------------------------------------------
 
-// The slot of a name; a new one if it has none.
+// A name's slot; a new one if it has none.
 int32_t Board::find(const std::string& name) {
   const NameHash hash = hash_of(name);
   int32_t& bucket = buckets_[hash.words[0] % static_cast<uint64_t>(slots_)];
@@ -217,7 +217,7 @@ int32_t Board::find(const std::string& name) {
   return made;
 }
 
-// An unused slot, or the next one round whose operation is not under way.
+// An unused slot, or else the next one in turn whose operation is not in progress.
 int32_t Board::take_slot() {
   if (header_->used < slots_) return header_->used++;
   for (int32_t tried = 0; tried < slots_; ++tried) {
@@ -229,7 +229,7 @@ int32_t Board::take_slot() {
     return index;
   }
   throw InvalidArgument("more than " + std::to_string(slots_) +
-                        " operations are under way: raise HOROVOD_CACHE_CAPACITY");
+                        " operations are in progress: raise HOROVOD_CACHE_CAPACITY");
 }
 
 void Board::forget(int32_t index) {
@@ -240,7 +240,7 @@ void Board::forget(int32_t index) {
 
 // -- announcing ---------------------------------------------------------------------------------------------------
 
-// What the policy asks about rounds, which it knows by their slots.
+// The policy's view of the rounds, which are identified by their slots.
 struct Board::Carrier {
   Board& board;
   int64_t now;
@@ -263,7 +263,7 @@ bool Board::announce(std::vector<Announcement>& items, bool urgent, Limit limit)
     const int64_t now = Timeline::now();
     try {
       for (Announcement& item : items) note(item, urgent, now);
-    } catch (const InvalidArgument&) {  // no room: it was not said
+    } catch (const InvalidArgument&) {  // no room: it was not announced
       for (const Announcement& item : items)
         if (item.slot >= 0) slot(item.slot).announced.remove(rank_);
       throw;
@@ -290,7 +290,7 @@ bool Board::complete(const Slot& s) const {
   return !s.announced.none() && is_complete(s.current().signature.kind, s.announced, header_->joined, size_);
 }
 
-// Whether a round is complete that is not ready, since a slow rank has not fetched the one before.
+// Whether a round is complete but not ready, because a slow rank has not fetched the previous one.
 bool Board::awaits_fetch(bool of_mine) const {
   for (int32_t i = 0; i < header_->used; ++i) {
     const Slot& s = slot(i);
@@ -299,13 +299,13 @@ bool Board::awaits_fetch(bool of_mine) const {
   return false;
 }
 
-// Makes an operation ready if it is complete and all have fetched the round before.
+// Makes an operation ready if it is complete and all ranks have fetched the previous round.
 bool Board::settle(int32_t index, int64_t now) {
   Slot& s = slot(index);
   if (!s.outstanding.none() || !complete(s)) return false;
   Round& r = s.current();
   const bool join = r.signature.kind == Kind::join;
-  if (join && awaits_fetch(false)) return false;  // those who have joined take part in that
+  if (join && awaits_fetch(false)) return false;  // ranks that have joined take part in it
   r.ready = now;
   RankSet& absent = s.absent[s.turn & 1];
   absent = {};
@@ -401,10 +401,10 @@ std::vector<Member> Board::fetch(Limit limit) {
       members[i] = {index, r.place, r.since, r.ready, nullptr};
       if (r.differs || !r.signature.is_of_core() || !s.absent[~s.turn & 1].none()) members[i].details = details_of(s);
       s.outstanding.remove(rank_);
-      ready = settle(index, Timeline::now()) || ready;  // the others may have submitted it again already
+      ready = settle(index, Timeline::now()) || ready;  // the others may already have submitted it again
     }
     if (!header_->joined.none())
-      ready = settle(header_->join_slot, Timeline::now()) || ready;  // it may have waited for that
+      ready = settle(header_->join_slot, Timeline::now()) || ready;  // it may have been waiting for that
   }
   if (ready) wake();
   return members;

@@ -1,9 +1,9 @@
-// What the ranks of an engine tell each other, in shared memory: who has submitted what, and what runs next.
+// The shared-memory board of an engine's ranks: which ranks have submitted which operations, and what runs next.
 //
-// Nobody coordinates. A rank that submits an operation notes itself in the operation's slot; the one that completes
-// the slot makes the operation ready. Whoever needs work next cuts a batch from what is ready. All ranks run the
-// batches in their order. A slot is the cached answer of earlier rounds: an operation that comes again finds it, and
-// no message is exchanged beyond the note itself.
+// There is no coordinator. A rank that submits an operation marks itself in the operation's slot; the rank that
+// completes the slot makes the operation ready. The next rank that needs work cuts a batch from the ready operations.
+// All ranks run the batches in the same order. A slot caches the agreement of earlier rounds: a repeated operation
+// finds it, and no message is exchanged beyond the mark itself.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,14 @@
 
 namespace pc::engine {
 
-// Told only of operations that are not plain: the ranks differ, some have joined, or Python runs it.
+// Given only for operations that are not plain: the ranks differ, some have joined, or Python runs them.
 struct Details {
   std::string name;
   Signature signature;
-  std::string difference;     // how ranks differ; empty: they agree
+  std::string difference;     // how the ranks differ; empty if they agree
   std::vector<int64_t> rows;  // of each rank
-  RankSet absent;             // who takes part with nothing, having joined
-  int32_t last = -1;  // who completed it
+  RankSet absent;             // ranks that have joined and contribute nothing
+  int32_t last = -1;  // the rank that completed it
 };
 
 // An operation of a batch.
@@ -45,26 +45,26 @@ class Board {
   static constexpr Limit kNoLimit = Limit::max();
   static size_t bytes(int32_t size, int32_t slots);
 
-  // `memory`: shared by all ranks, zeros at first.  One rank calls prepare() before any other uses its board.
+  // `memory`: shared by all ranks, initially zero.  One rank calls prepare() before any other uses its board.
   Board(std::shared_ptr<void> owner, char* memory, int32_t rank, int32_t size, int32_t slots);
   void prepare();
   bool prepared() const;
 
-  // What follows takes the board's lock, and waits for it until `limit`; where that has passed nothing has happened.
-  // See locked_out for what ends a wait that has no limit.
+  // The following take the board's lock, waiting for it until `limit`; after the limit they have had no effect.  See
+  // locked_out for what ends a wait without a limit.
 
-  // Throws InvalidArgument if there are more operations under way than slots.  False: not announced by `limit`.
+  // Throws InvalidArgument if more operations are in progress than there are slots.  False: not announced by `limit`.
   bool announce(std::vector<Announcement>& items, bool urgent, Limit limit = kNoLimit);
-  // This rank submits nothing more: what is not complete lacks it from now on.  False, and nothing has happened, if the
-  // others count on it for something yet: a batch, or an operation that all have submitted again before a slow rank has
-  // fetched the round before.  `regardless` of the latter.
+  // This rank submits nothing more: operations that are not complete lack it from now on.  False, without effect, if
+  // the others still depend on it: for a batch, or for an operation that all have resubmitted before a slow rank has
+  // fetched the previous round.  `regardless` of the latter.
   bool leave(bool regardless = false, Limit limit = kNoLimit);
-  // Somebody waits for it: do not hold it back for others to fuse with.  False: not by `limit`.
+  // A caller waits for it: do not hold it back for fusion.  False: not by `limit`.
   bool urge(int32_t slot, Limit limit = kNoLimit);
   // The next batch in order; empty: not cut yet.
   std::vector<Member> fetch(Limit limit = kNoLimit);
-  // Cuts a batch if there is reason to; else says when there may be one (the far future: nothing is ready).
-  // `at_once`: without waiting for more to fuse.
+  // Cuts a batch if it is due; otherwise returns when one may be due (the far future: nothing is ready).
+  // `at_once`: without waiting for more operations to fuse.
   std::chrono::steady_clock::time_point cut(bool at_once = false, Limit limit = kNoLimit);
   // Whether the lock was free at some moment before `limit`.
   bool await_lock(Limit limit);
@@ -72,36 +72,36 @@ class Board {
   bool has_batch() const;
   bool has_ready() const;
 
-  // A number that changes with every piece of news, and sleeping until it does.
+  // A number that changes with each update, and sleeping until it does.
   uint32_t news() const;
   void sleep(uint32_t seen, std::chrono::nanoseconds limit);
   void wake();
 
-  // A rank that is not stopped does so several times a second, whatever its program does.
+  // Called several times a second by a rank that is not stopped, whatever its program does.
   void beat();
   uint64_t beats(int32_t rank) const;
 
-  // How far ranks are: batches cut so far, and those that a rank has completed.
+  // Progress: batches cut so far, and those that a rank has completed.
   uint64_t batches() const;
   uint64_t completed(int32_t rank) const;
-  void complete_batch();  // this rank has completed what it has fetched
+  void complete_batch();  // this rank has completed the batches it has fetched
 
   std::vector<Stall> stalls(double seconds, bool all, Limit limit = kNoLimit);
-  // An operation, a join among them, that some rank has submitted and `rank` has not but must.  Empty: none.
+  // An operation, including a join, that some rank has submitted and `rank` has not but must.  Empty: none.
   std::string awaited_from(int32_t rank, Limit limit = kNoLimit);
-  // Shared by all ranks: whoever cuts obeys them.
+  // Shared by all ranks: apply to every cut.
   void tune(int64_t threshold, double cycle_seconds);
   int64_t threshold() const;
   double cycle_seconds() const;
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
-  // For messages; whoever knows more about the ranks sets it.
+  // For messages; set by owners that know more about the ranks.
   Labels label = [](int32_t rank) { return "rank " + std::to_string(rank); };
-  // Which rank has died, asked where one did so in the midst of writing here and is not known; -1: unknown.
+  // The rank that died while writing here, if the board does not know it; -1: unknown.
   std::function<int32_t()> who_died;
-  // Called every few milliseconds while the lock cannot be had: by the rank that holds it (-1: unknown), and for how
-  // long the same one has.  Throws to give up.
+  // Called every few milliseconds while the lock is unavailable: with the rank that holds it (-1: unknown), and for how
+  // long that rank has held it.  Throws to give up.
   std::function<void(int32_t holder, std::chrono::nanoseconds waited)> locked_out;
 
  private:
@@ -128,8 +128,8 @@ class Board {
   Batch* batches_;
   int32_t rank_, size_, slots_;
   uint64_t fetched_ = 0;  // batches
-  std::atomic<uint64_t> holding_seen_{0};  // the holding of the lock that this rank has last waited for
-  std::atomic<int64_t> holding_since_{0};  // and when it first did; nanoseconds of the steady clock
+  std::atomic<uint64_t> holding_seen_{0};  // the holding of the lock that this rank last waited for
+  std::atomic<int64_t> holding_since_{0};  // and since when; nanoseconds of the steady clock
 };
 
 }  // namespace pc::engine

@@ -16,9 +16,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kLongestNap = milliseconds(50);           // longest sleep of a driver
-constexpr auto kTurn = milliseconds(100);          // how often a submit that waits for the board looks for signals
+constexpr auto kTurn = milliseconds(100);          // how often a submit waiting for the board checks for signals
 
-// Of arrays of which read_item has checked that their bytes fit 64 bits.
+// Arrays whose size read_item has checked to fit 64 bits.
 int64_t bytes_of(const Signature& signature) {
   auto bytes = static_cast<int64_t>(size_of(signature.dtype));
   for (int32_t d = 0; d < std::min(signature.dims, kMostDims); ++d) bytes *= signature.shape[d];
@@ -45,14 +45,14 @@ Engine::Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAl
 
 void Engine::submit(const Pendings& operations, bool now) {
   if (now) require_outside();
-  while (!announce(operations, now)) {  // a rank holds the board: let the other threads of this one at the engine
+  while (!announce(operations, now)) {  // a rank holds the board: let other threads of this rank use the engine
     board_->await_lock(Clock::now() + kTurn);
     if (Team::interrupted && Team::interrupted())
       throw CommunicatorFault(Fault::aborted, team_->rank(), "a submit was interrupted");
   }
 }
 
-// False: the board could not be had at once, and nothing has happened.
+// False: the board was not available at once, and nothing has happened.
 bool Engine::announce(const Pendings& operations, bool now) {
   bool asleep = false;
   {
@@ -63,18 +63,18 @@ bool Engine::announce(const Pendings& operations, bool now) {
       const bool twice = std::any_of(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(i),
                                      [&name](const auto& other) { return other->name() == name; });
       if (twice || flying_.contains(name))
-        throw InvalidArgument("an operation named '" + name + "' is under way: wait for it, or use another name");
+        throw InvalidArgument("an operation named '" + name + "' is in progress: wait for it, or use another name");
     }
-    std::vector<Announcement> said;
+    std::vector<Announcement> announcements;
     const int64_t submitted = Timeline::now();
     for (const auto& operation : operations) {
       operation->submitted_ = submitted;
-      said.push_back(operation->announcement_);
+      announcements.push_back(operation->announcement_);
     }
-    if (!board_->announce(said, now, Clock::now() + kMoment)) return false;
+    if (!board_->announce(announcements, now, Clock::now() + kMoment)) return false;
     for (size_t i = 0; i < operations.size(); ++i) {
-      operations[i]->announcement_.slot = said[i].slot;
-      by_slot_[said[i].slot] = flying_[said[i].name] = operations[i];
+      operations[i]->announcement_.slot = announcements[i].slot;
+      by_slot_[announcements[i].slot] = flying_[announcements[i].name] = operations[i];
     }
     asleep = !driven_ && !now;
   }
@@ -84,7 +84,7 @@ bool Engine::announce(const Pendings& operations, bool now) {
 
 // -- driving ------------------------------------------------------------------------------------------------------
 
-// Once the engine closes only close() gets it.
+// Once the engine is closing only close() gets it.
 bool Engine::take_wheel(bool to_close) {
   const std::lock_guard lock(mutex_);
   if (closing_ != to_close || std::exchange(driven_, true)) return false;
@@ -104,13 +104,13 @@ void Engine::leave_wheel() {
   if (more) idle_.notify_one();
 }
 
-// A thread finds its own number there only if it has written it.
+// A thread finds its own id there only if it wrote it.
 void Engine::require_outside() const {
   if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(team_->name());
 }
 
 bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
-  team_->require_own();  // who waits may drive
+  team_->require_own();  // a waiting thread may drive
   if (!operation->done()) require_outside();
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
@@ -157,7 +157,7 @@ bool Engine::run_next(Clock::time_point limit) {
   if (members.empty()) return false;
   struct Completion {
     Board& board;
-    ~Completion() { board.complete_batch(); }  // also of a batch that has failed
+    ~Completion() { board.complete_batch(); }  // also if the batch failed
   } completion{*board_};
   run_batch(members);
   return true;
@@ -176,7 +176,7 @@ bool Engine::turn(Clock::time_point limit) {
 
 bool Engine::await_batch(Clock::time_point limit) {
   const auto start = Clock::now();
-  auto due = Clock::time_point{};  // before then it is no use to try and cut
+  auto due = Clock::time_point{};  // no batch can be cut before then
   uint32_t known = board_->news() - 1;
   for (;;) {
     const uint32_t seen = board_->news();
@@ -208,7 +208,7 @@ bool Engine::await_batch(Clock::time_point limit) {
 
 // -- batches ------------------------------------------------------------------------------------------------------
 
-// This rank's part of each operation; null where it has joined.
+// This rank's part of each operation; null if it has joined.
 Pendings Engine::claim(const std::vector<Member>& members) {
   Pendings mine;
   const std::lock_guard lock(mutex_);
@@ -221,7 +221,7 @@ Pendings Engine::claim(const std::vector<Member>& members) {
 }
 
 void Engine::run_batch(const std::vector<Member>& members) {
-  if (team_->poisoned()) team_->raise();  // the others have given up what was agreed, while this rank was stopped
+  if (team_->poisoned()) team_->raise();  // the others gave up the agreed batch while this rank was stopped
   ++batches_;
   const Pendings mine = claim(members);
   const Details* first = members[0].details.get();
@@ -233,7 +233,7 @@ void Engine::run_batch(const std::vector<Member>& members) {
     timeline_.on() ? run_traced(members, mine) : run_agreed(members, mine);
   } catch (const CommunicatorFault&) {
     throw;
-  } catch (const std::exception& error) {  // before anything was sent, and alike on all ranks
+  } catch (const std::exception& error) {  // before anything was sent, and the same on all ranks
     complete(mine, CommunicatorFault(Fault::aborted, -1, error.what()));
     return;
   }
@@ -262,7 +262,7 @@ void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine)
     signature = own != nullptr ? own->announcement_.signature : members[i].details->signature;
     const int64_t bytes = bytes_of(signature);
     total += bytes;
-    // Where a rank has joined there is nothing in its window.
+    // A rank that has joined has nothing in its window.
     const int64_t place = members[i].details ? -1 : members[i].place;
     pieces.push_back({own != nullptr ? own->input_ : nullptr, own != nullptr ? own->output_ : nullptr, bytes, place});
   }
@@ -322,7 +322,7 @@ std::vector<std::shared_ptr<void>> Engine::take_spent() {
   return std::exchange(spent_, {});
 }
 
-// Nothing goes on after a fault of the communicator.
+// Nothing runs after a fault of the communicator.
 void Engine::fail(const CommunicatorFault& fault) {
   Pendings all;
   {
@@ -342,7 +342,7 @@ void Engine::close() {
   }
   idle_.notify_all();
   board_->wake();
-  while (!take_wheel(true)) {  // whoever has it leaves soon
+  while (!take_wheel(true)) {  // the thread that has it leaves soon
     std::unique_lock lock(mutex_);
     ++waiters_;
     completed_.wait_for(lock, milliseconds(10));
@@ -353,7 +353,7 @@ void Engine::close() {
   driver_.store({}, std::memory_order_relaxed);
 }
 
-// The others count on this rank for what all have submitted.  Keeps the wheel: nobody touches the team after this.
+// The others depend on this rank for what all have submitted.  Keeps the wheel: no thread uses the team after this.
 void Engine::drain() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(environment().timeout);
   try {

@@ -1,7 +1,7 @@
-// Named operations, submitted in any order on any rank, run behind the callers' backs.
+// Named operations, submitted in any order on any rank, run in the background.
 //
-// Somebody drives: waits for the next batch and runs it. It is the engine's thread, or a caller that waits anyway; a
-// waiting caller spares two changes of thread.
+// One thread drives: it waits for the next batch and runs it. It is the engine's thread, or a caller that waits anyway,
+// which saves two thread switches.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +21,7 @@
 
 namespace pc::engine {
 
-// One rank's operation under way.
+// One rank's operation in progress.
 class Pending {
  public:
   Pending(Announcement announcement, const char* input, char* output, std::shared_ptr<void> keep)
@@ -32,9 +32,9 @@ class Pending {
   const std::optional<CommunicatorFault>& fault() const { return fault_; }  // once done
   int32_t number() const { return number_; }  // result of join: the last rank to do so
   const std::shared_ptr<void>& keep() const { return keep_; }  // until it is done
-  void refuse() { keep_.reset(); }  // it was not submitted: nothing will ever complete it
+  void refuse() { keep_.reset(); }  // it was not submitted: nothing will complete it
 
-  std::atomic<bool> watched{false};  // tell the runner when it is done
+  std::atomic<bool> watched{false};  // notify the runner when it is done
 
  private:
   friend class Engine;
@@ -42,7 +42,7 @@ class Pending {
   const char* input_;
   char* output_;
   std::shared_ptr<void> keep_;  // arrays
-  int64_t submitted_ = 0;       // nanoseconds of the steady clock
+  int64_t submitted_ = 0;  // nanoseconds of the steady clock
   std::atomic<bool> done_{false};
   std::optional<CommunicatorFault> fault_;
   int32_t number_ = -1;
@@ -50,20 +50,20 @@ class Pending {
 
 using Pendings = std::vector<std::shared_ptr<Pending>>;
 
-// What only Python can do.
+// Work that only Python can do.
 class Runner {
  public:
   virtual ~Runner() = default;
-  // Runs a batch that the core has no code for; of `mine` those are null for which this rank has joined.  Errors of
-  // the batch alone it keeps for itself.  Throws CommunicatorFault.
+  // Runs a batch that the core has no code for; entries of `mine` are null if this rank has joined.  Handles errors of
+  // the batch itself.  Throws CommunicatorFault.
   virtual void run(const Pendings& mine, const std::vector<Member>& members) = 0;
-  // Watched operations are done; their keeps.
+  // Called when watched operations are done, with their keeps.
   virtual void finished(const std::vector<std::shared_ptr<void>>& kept) = 0;
 };
 
-constexpr auto kCheckEvery = std::chrono::milliseconds(5);  // how often a driver without work looks after its peers
-constexpr auto kMoment = std::chrono::milliseconds(1);  // longer than a rank that runs holds the board
-constexpr auto kInspectEvery = std::chrono::milliseconds(250);  // how often the engine's thread looks for stalls
+constexpr auto kCheckEvery = std::chrono::milliseconds(5);  // how often an idle driver checks its peers
+constexpr auto kMoment = std::chrono::milliseconds(1);  // longer than a running rank holds the board
+constexpr auto kInspectEvery = std::chrono::milliseconds(250);  // how often the engine's thread checks for stalls
 
 struct StallSettings {
   double warn_seconds = 60;  // 0: never
@@ -75,27 +75,27 @@ class Engine {
   Engine(std::shared_ptr<Team> team, std::unique_ptr<Board> board, FusedAllreduce::PlanMaker maker, char* buffer,
          int64_t bytes, int32_t buffers, StallSettings stall, std::shared_ptr<Runner> runner);
 
-  // All become ready together.  `now`: the caller goes on to wait() for them.  Throws InvalidArgument if one of the
-  // names is under way, CommunicatorFault if the engine has failed.
-  // wait(), close() and submit() `now` refuse a thread that drives: it is in an operation of the engine, and called from
-  // a signal handler, a callback or a finalizer.
+  // All become ready together.  `now`: the caller will wait() for them.  Throws InvalidArgument if one of the names is
+  // in progress, CommunicatorFault if the engine has failed.
+  // wait(), close() and submit() `now` refuse a thread that drives: it is inside an operation of the engine, and called
+  // from a signal handler, a callback or a finalizer.
   void submit(const Pendings& operations, bool now);
-  // Until it is done or the time is over; may run any operation meanwhile.  False: not done.
+  // Until it is done or the limit is reached; may run any operation meanwhile.  False: not done.
   bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit);
-  // What ended operations kept: arrays, to be let go of by a thread that may.
+  // Arrays kept by ended operations, to be released by a thread that may.
   std::vector<std::shared_ptr<void>> take_spent();
   void loop();  // the engine's thread; returns after close()
-  void close();  // what is under way fails
+  void close();  // operations in progress fail
 
   bool urge(const Pending& operation, Clock::time_point limit = Board::kNoLimit);  // false: not by `limit`
-  void require_outside() const;  // throws where the caller drives
+  void require_outside() const;  // throws if the caller drives
   void set_programs(std::vector<std::pair<int64_t, int32_t>> programs);
   Board& board() { return *board_; }
   Timeline& timeline() { return timeline_; }
   std::pair<int64_t, int64_t> traffic() const { return {reduced_.load(), batches_.load()}; }  // bytes, batches
-  std::string report();  // what waits for whom, one line each
+  std::string report();  // which operations wait for which ranks, one per line
 
-  static std::atomic<uint32_t> reports_wanted;  // counted up by a signal handler
+  static std::atomic<uint32_t> reports_wanted;  // incremented by a signal handler
 
  private:
   bool take_wheel(bool to_close);
@@ -134,23 +134,23 @@ class Engine {
   std::shared_ptr<Runner> runner_;
 
   std::mutex mutex_;
-  std::condition_variable idle_;  // the engine's thread: is there something to drive?
-  std::condition_variable completed_;  // callers
+  std::condition_variable idle_;  // the engine's thread waits here for work
+  std::condition_variable completed_;  // callers wait here
   std::unordered_map<std::string, std::shared_ptr<Pending>> flying_;
   std::unordered_map<int32_t, std::shared_ptr<Pending>> by_slot_;
   std::vector<std::pair<int64_t, int32_t>> programs_;  // (most bytes, topology), ascending
   std::optional<CommunicatorFault> fault_;
   std::vector<std::shared_ptr<void>> spent_;
   bool driven_ = false, closing_ = false;
-  std::atomic<std::thread::id> driver_{};  // none: nobody
+  std::atomic<std::thread::id> driver_{};  // default: no driver
   int waiters_ = 0;
   std::atomic<int64_t> reduced_{0}, batches_{0};
   Clock::time_point checked_{}, inspected_{};
-  // What this rank has seen of another one while it waited itself.
+  // This rank's observations of another one while waiting.
   struct Progress {
     uint64_t beats = 0, completed = 0;
-    Clock::duration silent{};  // for which it has not run
-    Clock::duration behind{};  // for which it has not completed the same batch
+    Clock::duration silent{};  // time without running
+    Clock::duration behind{};  // time without completing the same batch
   };
   std::vector<Progress> progress_;  // of each rank
   uint32_t reports_given_ = 0;

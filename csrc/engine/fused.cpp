@@ -12,9 +12,9 @@
 namespace pc::engine {
 namespace {
 
-// `cold`: the target is not in the caches, and there is no use in fetching it before it is overwritten.
+// `cold`: the target is not in the caches, and fetching it before overwriting it is useless.
 void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
-  constexpr int64_t least = 64 << 10;  // of what comes with a fence
+  constexpr int64_t least = 64 << 10;  // bytes that are worth a fence
   if (!cold || bytes < least) {
     copy_bytes(into, from, static_cast<size_t>(bytes));
     return;
@@ -26,11 +26,11 @@ void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
   copy_block({&source, &initial, &target, 1, 1, static_cast<size_t>(bytes), true, &unscaled, nullptr, &streamed}, 1);
 }
 
-constexpr int64_t kStagedBytes = 4096;  // up to here one synchronisation of a staged call beats the windows' two
+constexpr int64_t kStagedBytes = 4096;  // up to here one synchronization of a staged call beats the windows' two
 
 }  // namespace
 
-// Goes through the pieces as through one buffer.
+// Iterates over the pieces as over one buffer.
 class FusedAllreduce::Walk {
  public:
   explicit Walk(const std::vector<Piece>& pieces) : piece_(pieces.begin()), end_(pieces.end()) {}
@@ -69,13 +69,13 @@ void FusedAllreduce::run(const Reduction& reduction, std::vector<Piece> pieces, 
   std::vector<Piece> others(packed, pieces.end());
   pieces.erase(packed, pieces.end());
   run_in_windows(reduction, pieces);
-  // The executor stages a single array as well as we would, and copies it once less.
+  // The executor stages a single array as well, and with one copy less.
   if (others.size() == 1 && everybody && others[0].bytes > 0)
     reduce(reduction, others[0].input, others[0].output, others[0].bytes, false, {});
   else run_packed(reduction, others);
 }
 
-// Neighbours are one array: their order in memory is the same on all ranks.
+// Adjacent pieces are merged: their order in memory is the same on all ranks.
 void FusedAllreduce::run_in_windows(const Reduction& reduction, std::vector<Piece>& pieces) {
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.place < b.place; });
   for (auto first = pieces.begin(); first != pieces.end();) {
@@ -87,7 +87,7 @@ void FusedAllreduce::run_in_windows(const Reduction& reduction, std::vector<Piec
   }
 }
 
-// A tile is packed ahead while the peers are not there yet, as far as there are buffers.
+// Tiles are packed ahead while peers have not arrived, as far as there are buffers.
 void FusedAllreduce::run_packed(const Reduction& reduction, const std::vector<Piece>& pieces) {
   int64_t total = 0;
   for (const Piece& piece : pieces) total += piece.bytes;
@@ -128,8 +128,8 @@ void FusedAllreduce::unpack(Walk& walk, const char* buffer, int64_t bytes) {
   span.end();
 }
 
-// In place in a window if `shared`, the same on all ranks; else of plain arrays.  `meanwhile`: something to do while the peers are not there; false: nothing
-// more.
+// In place in a window if `shared`, the same on all ranks; else of plain arrays.  `meanwhile`: work to do while peers
+// have not arrived; false: nothing left.
 void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char* output, int64_t bytes, bool shared,
                             const std::function<bool()>& meanwhile) {
   const auto element = static_cast<int64_t>(size_of(reduction.dtype));
@@ -148,7 +148,7 @@ void FusedAllreduce::reduce(const Reduction& reduction, const char* input, char*
   span.end();
 }
 
-// A plan of any size is a copy of one of about that size: making one asks Python.
+// Plans are reused for similar sizes: making one calls Python.
 std::shared_ptr<const Plan> FusedAllreduce::plan_for(const Reduction& reduction, int64_t count, bool shared) {
   const Key key{reduction, count, shared};
   if (const auto* found = plans_.find(key)) return *found;

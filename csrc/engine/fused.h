@@ -1,7 +1,7 @@
 // An allreduce of many pieces of memory as if they were one buffer.
 //
-// Pieces in windows are reduced where they are, neighbours together. All others pass through the fusion
-// buffer, itself a window, tile by tile: pack, reduce, unpack, while the tile is in the cache.
+// Pieces in windows are reduced in place, adjacent ones together. All others pass through the fusion buffer, itself a
+// window, tile by tile: pack, reduce, unpack, while the tile is in the cache.
 #pragma once
 
 #include <functional>
@@ -20,18 +20,18 @@ namespace pc::engine {
 // A rank's part of an operation.
 struct Piece {
   const char* input;  // null: zeros (this rank has joined)
-  char* output;       // null: nobody wants the result
+  char* output;       // null: the result is not needed
   int64_t bytes;
   int64_t place;      // as for Announcement
 };
 
-// What is reduced how.
+// Parameters of a reduction.
 struct Reduction {
   Dtype dtype;
   Operator op;
   double prescale, postscale;
   int32_t program;  // which of the engine's topologies
-  // A total order, as a map needs it: factors are ordered by their bits, since `<` on doubles has none with a NaN.
+  // A total order, as a map requires: factors are ordered by their bits, since `<` on doubles is not one with NaN.
   auto operator<=>(const Reduction& other) const { return key() <=> other.key(); }
   bool operator==(const Reduction& other) const { return key() == other.key(); }
 
@@ -43,7 +43,7 @@ struct Reduction {
 
 class FusedAllreduce {
  public:
-  // A plan for an allreduce in place of about as many elements; makes one from the topology, and may be slow.
+  // A plan for an allreduce in place of about as many elements; creates one from the topology, and may be slow.
   // `shared`: in a window.
   using PlanMaker = std::function<std::shared_ptr<const Plan>(const Reduction&, int64_t count, bool shared)>;
 
@@ -51,7 +51,7 @@ class FusedAllreduce {
   FusedAllreduce(std::shared_ptr<Team> team, PlanMaker maker, char* buffer, int64_t bytes, int32_t buffers,
                  Timeline& timeline);
 
-  // The same pieces on all ranks, but for addresses.  `everybody`: all ranks have arrays of their own for all of them.
+  // The same pieces on all ranks, except for addresses.  `everybody`: no rank has joined.
   // Throws CommunicatorFault.
   void run(const Reduction& reduction, std::vector<Piece> pieces, bool everybody);
 

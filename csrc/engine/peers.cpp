@@ -1,4 +1,4 @@
-// What the engine does about ranks that end, leave or are stopped while others wait for them.
+// Detection of ranks that end, leave or are stopped while others wait for them.
 #include <algorithm>
 #include <cstdio>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a rank that runs may be silent for a part of it
+constexpr double kLeastSilence = 2.0;  // seconds: on a busy machine a running rank may be silent for some time
 
 double seconds_of(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -24,7 +24,7 @@ std::string text_of(double seconds) {
 
 }  // namespace
 
-// A rank whose process has ended; its lock is told of it a moment before others can see it.  -1: none.
+// A rank whose process has ended; the board's lock learns of it slightly earlier than peers do.  -1: none.
 int32_t Engine::find_lost() const {
   for (int tried = 0; tried < 500; ++tried) {
     for (int32_t peer = 0; peer < team_->size(); ++peer)
@@ -34,7 +34,7 @@ int32_t Engine::find_lost() const {
   return -1;
 }
 
-// Raises what keeps a peer from ever submitting what is awaited, a join of its own among that.
+// Raises the reason why a peer will never submit an awaited operation, including a join.
 void Engine::check_peers(Clock::time_point now) {
   if (now - checked_ < kCheckEvery) return;
   const auto since = std::min<Clock::duration>(now - std::exchange(checked_, now), kInspectEvery);
@@ -48,7 +48,7 @@ void Engine::check_peers(Clock::time_point now) {
   const double seconds = std::max(environment().timeout, kLeastSilence);
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
     const bool left = departed(peer);
-    // A rank has as long as a call's peers to show that it runs, whether or not its program has anything to do for others.
+    // A rank has as long as a call's timeout to show that it runs, whether or not its program has work.
     const bool stopped = seconds_of(progress_[static_cast<size_t>(peer)].silent) >= seconds;
     if (peer == team_->rank() || !(left || stopped)) continue;
     const std::string what = missing(peer);
@@ -60,7 +60,7 @@ void Engine::check_peers(Clock::time_point now) {
   }
 }
 
-// `since`: the time that has passed while this rank waited.
+// `since`: the time elapsed while this rank waited.
 void Engine::observe(Clock::duration since) {
   const uint64_t batches = board_->batches();
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
@@ -73,8 +73,8 @@ void Engine::observe(Clock::duration since) {
   }
 }
 
-// Whether some rank but `awaited` has yet to complete a batch that all have submitted: it would lose it if the team were
-// given up now.  A rank has as long for a batch as for a call; ranks that have left complete nothing.
+// Whether a rank other than `awaited` has yet to complete a batch that all have submitted: it would lose it if the team
+// were poisoned now.  A rank has as long for a batch as for a call; ranks that have left complete nothing.
 bool Engine::others_are_busy(int32_t awaited) const {
   if (board_->has_batch()) return true;
   const uint64_t batches = board_->batches();  // final: nothing becomes ready without `awaited`
@@ -90,17 +90,17 @@ bool Engine::departed(int32_t peer) const {
          static_cast<uint32_t>(Presence::departed);
 }
 
-// Raises what another rank has raised, or that one's process has ended; `missing` tells what it owes.
+// Raises another rank's fault, or that its process has ended; `missing` gives what it has not submitted.
 void Engine::raise_if_lost(const std::function<std::string(int32_t)>& missing) {
   if (team_->poisoned()) team_->raise();
   for (int32_t peer = 0; peer < team_->size(); ++peer) {
-    if (peer == team_->rank() || !team_->gone(peer) || departed(peer)) continue;  // in this order: it says so first
+    if (peer == team_->rank() || !team_->gone(peer) || departed(peer)) continue;  // order matters: departed, then gone
     team_->poison(Fault::peer_lost, peer, team_->label(peer) + " is gone (its process has ended)" + missing(peer));
     team_->raise();
   }
 }
 
-// Another rank holds the board: longer than the deadline of calls only if it is stopped.
+// Another rank holds the board: for longer than the timeout of calls only if it is stopped.
 void Engine::locked_out(int32_t holder, std::chrono::nanoseconds waited) {
   raise_if_lost([](int32_t) { return std::string(); });
   if (holder >= 0) team_->note_wait(holder, Clock::now());

@@ -7,9 +7,9 @@
 namespace pc::engine {
 namespace {
 
-constexpr size_t kMostNamed = 8;  // ranks of one line
+constexpr size_t kMostNamed = 8;  // ranks listed in one line
 
-// Positions of what is ready, most urgent first; of equals the one that was complete first.
+// Positions in `ready`, most urgent first; ties in order of completion.
 std::vector<int32_t> by_urgency(std::span<const Round* const> ready) {
   std::vector<int32_t> order(ready.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
@@ -21,7 +21,7 @@ std::vector<int32_t> by_urgency(std::span<const Round* const> ready) {
   return order;
 }
 
-// Members of a group move up to the first one of theirs.
+// Members of a group move up to their first one.
 void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> ready) {
   std::unordered_map<uint64_t, size_t> first;
   std::vector<std::pair<size_t, int32_t>> places;
@@ -37,7 +37,7 @@ void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> re
 }  // namespace
 
 void Round::begin(const Announcement& item, int32_t rank, bool wanted, uint64_t count, int64_t now) {
-  signature = item.signature;  // `theirs` and `other` mean something only where ranks differ
+  signature = item.signature;  // `theirs` and `other` are meaningful only if ranks differ
   differs = false;
   first = last = rank;
   priority = item.priority;

@@ -1,4 +1,4 @@
-// What an operation is: the part that ranks must agree on.
+// The signature of an operation: what ranks must agree on.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace pc::engine {
 constexpr int32_t kMostRanks = 256;
 constexpr int32_t kMostDims = 8;
 
-// A set of ranks.
+// A set of ranks of one host.
 struct RankSet {
   std::array<uint64_t, kMostRanks / 64> words{};
   void add(int32_t rank) { words[rank / 64] |= uint64_t{1} << rank % 64; }
@@ -25,7 +25,8 @@ struct RankSet {
   static RankSet first(int32_t count);
 };
 
-// An operation: the rows of OPERATIONS in pycollective/schedule/collectives.py, which explains every column.
+// The kind of an operation: the rows of OPERATIONS in pycollective/schedule/collectives.py, which explains every
+// column.
 enum class Kind : uint8_t {
 #define PC_ENUM(name, ...) name,
   PC_ENGINE_OPERATIONS(PC_ENUM)
@@ -48,22 +49,21 @@ constexpr const KindTraits& traits(Kind kind) { return kKinds[static_cast<size_t
 constexpr const char* name_of(Kind kind) { return traits(kind).name; }
 constexpr bool is_fused(Kind kind) { return traits(kind).fused; }
 
-// What the ranks must agree on.
 struct Signature {
   Kind kind = Kind::barrier;
   Dtype dtype = Dtype::count;  // count: no array
-  bool device = false;         // it is in GPU memory
+  bool device = false;         // in GPU memory
   Operator op = Operator::sum;
   int32_t root = -1;
   int32_t dims = 0;
-  std::array<int64_t, kMostDims> shape{};  // -1: may differ; of more dimensions the last holds the product
+  std::array<int64_t, kMostDims> shape{};  // -1: may differ; with more dimensions the last holds the product
   double prescale = 1.0, postscale = 1.0;
-  uint64_t group = 0;    // of the names submitted together, whatever their order; 0: alone
-  int32_t together = 1;  // how many
+  uint64_t group = 0;    // hash of the names submitted together, in any order; 0: alone
+  int32_t together = 1;  // the number of those names
   // Factors are compared by their bits: two ranks that both give NaN agree.
   bool operator==(const Signature& other) const;
   bool fuses_with(const Signature& other) const;
-  // Whether the core has code for it; all others are run by Python.
+  // Whether the core has code for it; Python runs all others.
   bool is_of_core() const { return kind == Kind::allreduce && !device; }
   std::string describe() const;
 };

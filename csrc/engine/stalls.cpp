@@ -1,4 +1,4 @@
-// Which ranks have not submitted what others wait for: told after a while, on request, and in the end fatal.
+// Ranks that have not submitted what others wait for: reported after a while, on request, and eventually fatal.
 #include <cstdio>
 
 #include "engine/engine.h"
@@ -20,7 +20,7 @@ std::string Engine::report() {
   return "  " + (holder < 0 ? "a rank" : team_->label(holder)) + " holds the lock of the engine's board\n";
 }
 
-// Standard error, and not Python's logging: the interpreter may be what is stuck.
+// Standard error rather than Python's logging: the interpreter may be what is blocked.
 void Engine::inspect() {
   try {
     give_report();

@@ -1,4 +1,4 @@
-// What an engine did when: events that Python writes into a trace.
+// What an engine did and when: events that Python writes into a trace.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ const char* name_of(Phase phase);
 struct Event {
   Phase phase;
   const char* kind;  // of the operation, for "negotiate" and "execute"; else null
-  std::string name;  // of the operation; empty: the batch's
+  std::string name;  // of the operation; empty for a batch
   int64_t begin, end;  // nanoseconds of the steady clock
 };
 
 class Timeline {
  public:
-  // Notes its time from here to end(), if anybody wants it.
+  // Records the time from here to end(), if tracing is on.
   class Span {
    public:
     Span(Timeline* timeline, Phase phase) : timeline_(timeline), phase_(phase), begin_(timeline ? now() : 0) {}
@@ -49,7 +49,7 @@ class Timeline {
   Span span(Phase phase) { return {on() ? this : nullptr, phase}; }
   void add(Event event);
   void add(const StepTrace& steps);
-  std::pair<std::vector<Event>, StepTrace> take();  // since the last time
+  std::pair<std::vector<Event>, StepTrace> take();  // since the last call
 
  private:
   std::atomic<bool> on_{false};

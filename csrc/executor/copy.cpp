@@ -20,7 +20,7 @@ PackedCopy::PackedCopy(const char* from, std::vector<int64_t> extents, std::vect
 
 void PackedCopy::run() { pack(from_, 0, into_.get()); }
 
-// Packs what is under one index of the axes before `axis`; returns the end of what it has written.
+// Packs the elements under one index of the axes before `axis`; returns the end of the written data.
 char* PackedCopy::pack(const char* from, size_t axis, char* into) const {
   const int64_t extent = extents_[axis], stride = strides_[axis];
   if (axis + 1 < extents_.size()) {
@@ -32,7 +32,7 @@ char* PackedCopy::pack(const char* from, size_t axis, char* into) const {
     return into + extent * element_;
   }
   for (int64_t i = 0; i < extent; ++i, into += element_) {
-    switch (element_) {  // of constant size the copies are single moves
+    switch (element_) {  // copies of constant size are single moves
       case 1: *into = from[i * stride]; break;
       case 2: std::memcpy(into, from + i * stride, 2); break;
       case 4: std::memcpy(into, from + i * stride, 4); break;

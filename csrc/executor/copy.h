@@ -1,4 +1,4 @@
-// What a call copies of its arrays once its turn has come: the calls before it may use both arrays until then.
+// Copies that a call makes when it runs: earlier calls may use both arrays until then.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class Copy {
   virtual void run() = 0;
 };
 
-// From one run of bytes to another; the two do not overlap.
+// Copies contiguous bytes that do not overlap.
 class PlainCopy final : public Copy {
  public:
   PlainCopy(void* into, const void* from, size_t bytes) : into_(into), from_(from), bytes_(bytes) {}
@@ -26,7 +26,7 @@ class PlainCopy final : public Copy {
   size_t bytes_;
 };
 
-// Packs an array of any strides, in C order, into memory of its own.
+// Packs an array of arbitrary strides, in C order, into memory that it owns.
 class PackedCopy final : public Copy {
  public:
   // `strides`: bytes, one for each extent.  `element`: bytes.  Throws std::bad_alloc.

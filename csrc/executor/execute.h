@@ -1,16 +1,16 @@
 // The executor: one source for CPU ranks (CpuGroup, g++) and GPU ranks (CudaGroup, nvcc).
 //
 // A Group is a set of lanes that run this function together on behalf of one rank:
-//   lane(), width()                   who I am among the lanes, and how many there are
-//   pollers()                         how many lanes, from 0, look after waits: each its own share of them
+//   lane(), width()                   this lane's index, and the number of lanes
+//   pollers()                         how many lanes, from 0, poll waits: each its own share of them
 //   all(ok)                           barrier; true on every lane if every poller passed true
-//   enter(base, publish)              say which call this is; and, if told to, publish that the rank is in it
-//   await(peer, target)               a poller: has the peer's counter reached the target?
-//   publish(value, step)              everything written before the barrier is visible to whoever reads value
+//   enter(base, publish)              announce the call; and, if `publish`, publish that the rank has entered it
+//   await(peer, target)               poller only: has the peer's counter reached the target?
+//   publish(value, step)              everything written before the barrier is visible to readers of value
 //   guard(slot)                       wait for the readers of a scratch slot; ok as for all()
-//   hold(slot, peer, target)          a poller: note a reader of a scratch slot
+//   hold(slot, peer, target)          poller only: record a reader of a scratch slot
 //   combine(step, tile, slot)         reduce the step's sources into its targets
-// All lanes call everything, but for what is a poller's.
+// All lanes call everything, except the functions for pollers.
 //   failure()                         why an await gave up: pending (a group that does not block) or failed
 // Counters only grow.  Waits load with acquire, publishing stores with release; there is no other signal.
 #pragma once
@@ -29,12 +29,12 @@ struct Cursor {
 };
 
 struct Span {
-  uint64_t base;     // the counter value that says "entered"; equal on all ranks
+  uint64_t base;     // the counter value for "entered"; equal on all ranks
   int64_t tiles;     // at least 1, equal on all ranks
   uint32_t slot;     // slot of the first tile
 };
 
-// This lane's share of some waits.  Count 0 means "has entered the call", whatever the tile: a step that nobody waits
+// This lane's share of some waits.  Count 0 means "has entered the call", whatever the tile: a step that no rank waits
 // for is not published.
 template <class Group, class WaitAt>
 PC_FN bool await(Group& g, const Span& span, uint64_t tile_base, int32_t count, WaitAt wait_at) {
@@ -50,7 +50,7 @@ PC_FN bool await(Group& g, const Span& span, uint64_t tile_base, int32_t count, 
 template <class Group>
 PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at) {
   if (!at.entered) {
-    // A first step that waits for nobody and is published says it too, for half the traffic.
+    // A published first step without waits also announces the entry, for half the traffic.
     const bool soon = s.steps() > 0 && s.first().waits() == 0 && s.first().consumed();
     g.enter(span.base, !soon);
     at.entered = true;

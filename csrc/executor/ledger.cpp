@@ -26,11 +26,11 @@ void Ledger::check_rank(int32_t rank) const {
 int32_t Ledger::note(uint64_t digest, const std::string& text) {
   const uint64_t call = ++calls_;
   Note& mine = at(rank_, call);
-  mine.call.store(0, std::memory_order_relaxed);  // of a call that is long over: whoever reads it now learns nothing
+  mine.call.store(0, std::memory_order_relaxed);  // of a call that ended long ago: not readable while it is overwritten
   for (size_t i = 0; i < sizeof mine.text; ++i)
     mine.text[i].store(i < text.size() && i + 1 < sizeof mine.text ? text[i] : '\0', std::memory_order_relaxed);
   mine.digest.store(digest, std::memory_order_relaxed);
-  // Sequentially consistent, as are the loads: of two ranks at least one sees the other's note.
+  // Sequentially consistent, as are the loads: of two ranks at least one sees the other's record.
   mine.call.store(call, std::memory_order_seq_cst);
   for (int32_t rank = 0; rank < size_; ++rank) {
     const Note& theirs = at(rank, call);

@@ -1,5 +1,5 @@
-// What each rank says about the asynchronous calls it puts into streams.  Nobody waits: of two ranks whose calls do not
-// match, the one that comes second finds out.  Lies in shared memory that begins as zeros.
+// Each rank's record of the asynchronous calls it enqueues on streams.  No rank waits: of two ranks whose calls do not
+// match, the later one detects it.  In shared memory that is initially zero.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@ class Ledger {
  public:
   static size_t segment_bytes(int32_t size);
 
-  // Throws InvalidArgument for a rank that there is not, as do the methods, and for a segment that is too small.
+  // Throws InvalidArgument for an invalid rank, as do the methods, and for a segment that is too small.
   Ledger(std::shared_ptr<Segment> segment, int32_t rank, int32_t size);
 
-  // Writes down this rank's next call.  Returns a rank whose call of the same number has another digest, or -1.
+  // Records this rank's next call.  Returns a rank whose call of the same number has another digest, or -1.
   int32_t note(uint64_t digest, const std::string& text);
-  // What a rank has said of its latest calls with the digest; empty if that is too long ago.
+  // A rank's record of its latest call with the digest; empty if it has been overwritten.
   std::string text(int32_t rank, uint64_t digest) const;
-  // How many calls a rank has made.
+  // Number of calls that a rank has made.
   int64_t calls(int32_t rank) const;
-  // What a rank has said of its call of the same number as this rank's latest.
+  // A rank's record of the call with the same number as this rank's latest.
   std::string counterpart(int32_t rank) const;
 
  private:
   static constexpr uint64_t kKept = 64;
   struct alignas(64) Note {
-    std::atomic<uint64_t> call;  // 0: nothing is said here
+    std::atomic<uint64_t> call;  // 0: empty
     std::atomic<uint64_t> digest;
     std::atomic<char> text[240];
   };

@@ -11,8 +11,8 @@
 namespace pc {
 namespace {
 
-// Bytes of third-level cache that this core can reach.  The kernel's word comes first: on AMD's processors the C
-// library adds up the caches of the whole socket.
+// Bytes of L3 cache that this core can reach.  The kernel's value takes precedence: on AMD processors the C library
+// adds up the caches of the whole socket.
 int64_t read_cache_bytes() {
   int64_t kibibytes = 0;
   std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kibibytes;
@@ -34,7 +34,7 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const int64_t cells = 2 * int64_t{s.cells()};  // of both slots
   double tile = cells == 0 ? tile_bytes.windows : tile_bytes.staged;
   if (cells > 0) tile = std::min(tile, static_cast<double>(capacity / cells));
-  // A multiple of 64 bytes: no two ranks then write the same cache line of a chunk.
+  // A multiple of 64 bytes, so that no two ranks write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);
   if (cells > 0 && tile_elements * bytes > capacity / cells)
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");

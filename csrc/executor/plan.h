@@ -1,4 +1,4 @@
-// Everything about a call that does not change from one to the next: computed once per signature.
+// The part of a call that is constant between calls: computed once per signature.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace pc {
 
-// Bytes of a tile.  The ranks of a communicator must agree: it decides how many there are.
+// Tile sizes in bytes.  The ranks of a communicator must agree: they determine the number of tiles.
 struct TileBytes {
   double windows = environment().tile_bytes;
   double staged = environment().staged_tile_bytes;
@@ -31,10 +31,10 @@ struct Plan {
 
   bool windows() const { return fingerprint.placement != 0; }
 
-  // Fills digest, element and the tile counts from the other fields.  `capacity`: scratch bytes of a rank.
+  // Fills digest, element and the tile counts from the other fields.  `capacity`: a rank's scratch in bytes.
   void finish(int64_t capacity, TileBytes tile = {});
-  // Throws InvalidArgument where the schedule does what the call's arrays or its operator do not allow: then nothing
-  // that the executor does for it touches memory that is not the call's.  `reduces`: the collective has an operator.
+  // Throws InvalidArgument if the schedule does not fit the call's arrays or operator; otherwise the executor touches
+  // only the call's own memory.  `reduces`: the collective has an operator.
   void check(bool reduces) const;
   void combine(const Block& block) const;
 };

@@ -1,4 +1,4 @@
-// The steps of calls as they happen, for a timeline.
+// The steps of calls as they are executed, for a timeline.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct TracedStep {
   int32_t chunk;
   int64_t tile;
   std::vector<int32_t> sources, targets;  // ranks
-  uint64_t value;                         // that the rank's counter has afterwards
-  std::vector<int32_t> consumers;         // who waits for exactly that
+  uint64_t value;                         // the rank's counter afterwards
+  std::vector<int32_t> consumers;         // ranks that wait for exactly that value
   std::vector<TracedWait> waits;
 };
 

@@ -15,7 +15,7 @@ bool Task::done() const {
 }
 
 bool Task::wait(double seconds) {
-  team_->require_own();  // nobody would ever complete it in a forked child
+  team_->require_own();  // in a forked child it would never complete
   if (!done()) {
     team_->one_call.require_other();
     Progress::require_other_thread(team_->name());
@@ -59,9 +59,9 @@ void Task::complete(std::optional<CommunicatorFault> fault) {
   }
   team_->queued.fetch_sub(1, std::memory_order_acq_rel);
   changed_.notify_all();
-  Progress::lets_go.store(true, std::memory_order_relaxed);
+  Progress::releasing.store(true, std::memory_order_relaxed);
   keep.reset();
-  Progress::lets_go.store(false, std::memory_order_relaxed);
+  Progress::releasing.store(false, std::memory_order_relaxed);
 }
 
 namespace {
@@ -70,7 +70,7 @@ std::atomic<std::thread::id> progress_thread{};
 
 }  // namespace
 
-std::atomic<bool> Progress::lets_go{false};
+std::atomic<bool> Progress::releasing{false};
 
 void Progress::require_other_thread(const std::string& communicator) {
   if (progress_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(communicator);
@@ -111,7 +111,7 @@ void Progress::loop() {
   }
 }
 
-// Gives every team's first task a turn.  True if one of them got on.
+// Polls each team's first task.  True if one of them made progress.
 bool Progress::poll_heads() {
   std::vector<std::shared_ptr<Task>> heads;
   {

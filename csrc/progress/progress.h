@@ -1,5 +1,5 @@
-// The progress thread: runs nonblocking calls behind the caller's back, those of one communicator in the
-// order of submission, those of different ones side by side.
+// The progress thread: runs nonblocking calls in the background, those of one communicator in the order of submission,
+// those of different ones concurrently.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace pc {
 
-// One submitted call.  Whoever holds it can wait for it.
+// One submitted call.  Any holder can wait for it.
 class Task {
  public:
   Task(std::shared_ptr<Team> team, Operation operation, std::shared_ptr<void> keep)
@@ -30,8 +30,8 @@ class Task {
 
  private:
   friend class Progress;
-  bool poll();           // true: through, one way or the other
-  bool moved_ = false;   // whether the last poll got on
+  bool poll();           // true: completed or failed
+  bool moved_ = false;   // whether the last poll made progress
   void complete(std::optional<CommunicatorFault> fault);
 
   std::shared_ptr<Team> team_;
@@ -41,16 +41,16 @@ class Task {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
-  std::optional<CommunicatorFault> fault_;  // a value: an exception object shared by threads is counted by the library
+  std::optional<CommunicatorFault> fault_;  // a value: the library counts references to shared exceptions
 };
 
 class Progress {
  public:
   static Progress& instance();  // of this process; its thread starts with the first call; never destroyed
   void submit(std::shared_ptr<Task> task);
-  // Throws on the progress thread, which cannot wait for itself: what it lets go of may have finalizers.
+  // Throws on the progress thread, which cannot wait for itself: objects that it releases may have finalizers.
   static void require_other_thread(const std::string& communicator);
-  static std::atomic<bool> lets_go;  // it does so now
+  static std::atomic<bool> releasing;  // whether it is releasing objects
 
  private:
   struct Queue {

@@ -28,7 +28,7 @@ bool all_equal(const std::vector<int64_t>& counts) {
 }  // namespace
 
 std::string nccl_version_text(int version) {
-  const int unit = version < 10000 ? 1000 : 10000;  // the code had one digit less up to 2.8
+  const int unit = version < 10000 ? 1000 : 10000;  // the code had one digit fewer up to 2.8
   return std::to_string(version / unit) + "." + std::to_string(version % unit / 100) + "." +
          std::to_string(version % 100);
 }
@@ -158,7 +158,7 @@ void NcclComm::begin(const NcclCall& c, int op) {
   }
 }
 
-// Blocks of different lengths: a collective for each of them, in one launch.
+// Blocks of different lengths: one collective for each, in one launch.
 void NcclComm::in_blocks(const NcclCall& c, int op) {
   started(nccl_->group_start(), "ncclGroupStart");
   int64_t offset = 0;
@@ -233,7 +233,7 @@ bool NcclComm::close(double seconds) {
       handle_ = nullptr;
       return true;
     }
-  } catch (const NcclError&) {  // a peer is gone: nothing is left to finish
+  } catch (const NcclError&) {  // a peer is gone: nothing to finish
   }
   abort();
   return false;

@@ -1,5 +1,5 @@
-// NCCL, loaded at run time: never linked, no header of NVIDIA's needed.  Which file is loaded is decided in
-// pycollective/comm/cuda/nccl.py.
+// NCCL, loaded at run time: never linked, no NVIDIA header needed.  pycollective/comm/cuda/nccl.py decides which file
+// is loaded.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +21,7 @@ namespace pc::cuda {
 struct NcclUniqueId { char bytes[128]; };
 enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };  // all others are errors
 constexpr int kNcclSum = 0, kNcclInt8 = 0, kNcclScalarOnHost = 1;
-struct NcclConfig {  // as of 2.17; a later library reads `size` and takes its defaults for what came after
+struct NcclConfig {  // as of 2.17; later libraries read `size` and use defaults for newer fields
   size_t size;
   unsigned magic;
   unsigned version;
@@ -59,17 +59,17 @@ using NcclHandle = struct NcclOpaque*;
 
 struct NcclError : SystemFailure { using SystemFailure::SystemFailure; };
 
-// One loaded copy.  It stays loaded until the process ends: NCCL has threads of its own.
+// One loaded copy.  It stays loaded until the process ends: NCCL runs its own threads.
 class NcclLibrary {
  public:
   static constexpr int kOldest = 21700;  // ncclConfig_t with a limit on blocks
 
-  // Throws SystemFailure: no such file, not NCCL, or older than kOldest; says which.
+  // Throws SystemFailure: no such file, not NCCL, or older than kOldest.
   explicit NcclLibrary(const std::string& file);
   int version() const { return version_; }
   const std::string& path() const { return path_; }
   std::string unique_id() const;
-  // Throws NcclError with the call, NCCL's name of the error and what it has to add.  `handle` may be null.
+  // Throws NcclError with the call, NCCL's name of the error and its last error message.  `handle` may be null.
   void check(int result, const char* what, NcclHandle handle) const;
 
 #define PC_DECLARE(member, name, result, parameters) result(*member) parameters = nullptr;
@@ -89,34 +89,34 @@ struct NcclCall {
   const char* x;
   char* out;
   int64_t count;                // elements of the logical buffer
-  std::vector<int64_t> counts;  // of each block: one a rank; for alltoall size * size, by sender and then receiver
+  std::vector<int64_t> counts;  // of each block: one per rank; for alltoall size * size, by sender and then receiver
   int type;                     // ncclDataType_t
   int64_t itemsize;
   int op;              // ncclRedOp_t
-  std::string scalar;  // of the element type: every contribution is multiplied by it; empty for none
+  std::string scalar;  // of the element type: a factor on every contribution; empty for none
   int root;
   cudaStream_t stream;
 };
 
-// One rank's end of a communicator.  Every call of NCCL's returns at once (its "non-blocking" mode), so that nothing
-// here waits for a peer that is gone: `settle` does the waiting, and another thread may abort meanwhile.
+// One rank's part of a communicator.  Every NCCL call returns at once (its "non-blocking" mode), so that nothing here
+// waits for a peer that is gone: `settle` does the waiting, and another thread may abort meanwhile.
 class NcclComm {
  public:
-  // Begins to meet the other ranks.  `most_blocks`: 0 for as many as NCCL likes.
+  // Starts connecting to the other ranks.  `most_blocks`: 0 for NCCL's default.
   NcclComm(std::shared_ptr<const NcclLibrary> library, const std::string& id, int size, int rank, int device,
            int most_blocks);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
 
-  // Wait until what was begun is in the stream (or the ranks have met); false once the time is up.
+  // Waits until the call is in the stream (or the ranks are connected); false when the time has expired.
   bool settle(double seconds);
-  // Put a call into its stream; what `settle` returns.
+  // Enqueues a call on its stream; returns the result of `settle`.
   bool run(const NcclCall& call, double seconds);
-  // What has gone wrong meanwhile, if anything did.
+  // The asynchronous error so far, if any.
   std::optional<std::string> failure();
-  // Let kernels in flight give up, and let go of everything.  May be called from any thread, and again.
+  // Makes kernels in flight give up, and releases everything.  May be called from any thread, and repeatedly.
   void abort();
-  // Finish with the other ranks' help; false where they did not within the time and it was aborted instead.
+  // Finalizes together with the other ranks; false if they did not within the time and it was aborted instead.
   bool close(double seconds);
 
  private:

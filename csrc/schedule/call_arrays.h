@@ -1,5 +1,5 @@
-// The rules for the arrays of a call, wherever they are stored: what one rank can check alone, and where peers may use
-// them.  Lengths are in elements; the columns of the collectives' table that decide are explained there.
+// Checks of a call's arrays, wherever they are stored: what one rank can check locally, and which arrays peers may
+// access.  Lengths are in elements; the columns of the collectives' table that decide are explained there.
 #pragma once
 
 #include <algorithm>
@@ -33,14 +33,14 @@ struct CallArrays {
   int64_t count = 0;  // of the logical buffer
 };
 
-// A call as one rank makes it.
+// A call from one rank's point of view.
 struct CallShape {
   Collective collective;
   int32_t rank, size, root;
-  const std::vector<int64_t>& counts;  // elements of each block, where the collective has blocks
+  const std::vector<int64_t>& counts;  // elements of each block, if the collective has blocks
 };
 
-// Elements of all blocks, of which none is negative.
+// The sum of nonnegative counts.
 inline int64_t sum_of(const std::vector<int64_t>& counts) {
   int64_t sum = 0;
   for (const int64_t count : counts) sum = checked_add(sum, count, "the sum of counts");
@@ -59,7 +59,7 @@ inline void check_counts(const CallShape& call) {
 
 enum Placement : uint8_t { input_shared = 1, output_shared = 2, in_place = 4 };
 
-// What the rank's input and output must have.
+// The required lengths of the rank's input and output.
 inline std::pair<int64_t, int64_t> lengths_of(const CallShape& call, int64_t count) {
   const Traits& t = traits(call.collective);
   int64_t input = count, output = count;
@@ -75,7 +75,7 @@ inline std::pair<int64_t, int64_t> lengths_of(const CallShape& call, int64_t cou
   return {input, output};
 }
 
-// x and out may be the same memory only element for element; anything else would read what it has written.
+// x and out may share memory only element for element; otherwise the call would read what it has written.
 inline void check_overlap(const CallShape& call, const CallArrays& a) {
   if (!a.has_input || !a.has_output || !a.input.overlaps(a.output)) return;
   const Traits& t = traits(call.collective);
@@ -113,7 +113,7 @@ inline void check_arrays(const CallShape& call, const CallArrays& a) {
   check_overlap(call, a);
 }
 
-// Where peers may use the arrays: bits of Placement.  `shared(view)`: whether peers have this memory mapped.
+// Which arrays peers may access: bits of Placement.  `shared(view)`: whether peers have this memory mapped.
 template <class SharedInput, class SharedOutput>
 uint8_t placement_of(const Traits& t, const CallArrays& a, SharedInput&& shared_input, SharedOutput&& shared_output) {
   constexpr uint8_t whole = input_shared | output_shared | in_place;

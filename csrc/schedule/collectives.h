@@ -1,4 +1,4 @@
-// What each collective is: the rows of pycollective/schedule/collectives.py, which explains every column.
+// The properties of each collective: the rows of pycollective/schedule/collectives.py, which explains every column.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ enum class Collective : uint8_t {
       count
 };
 
-// Of which chunks a rank's array consists: all; all on the root alone, or on all but the root; the chunk of the rank's own
-// number; of a matrix the chunks that the rank sends, or those that it receives.
+// The chunks of a rank's array: all; all on the root only, or on all but the root; the chunk of the rank's own number;
+// of a matrix the chunks that the rank sends, or those that it receives.
 enum class Places : uint8_t { all, root, others, own, sent, received };
 enum class Split : uint8_t { free, ranks, pairs };
 enum class Prefix : uint8_t { none, inclusive, exclusive };
@@ -42,19 +42,19 @@ struct Traits {
   Prefix prefix;
   InPlace in_place;
   bool reduces, rooted;
-  bool windows;        // arrays that peers can address are used where they are
-  bool single_buffer;  // in windows the call works in the output, into which the root's input is copied first
-  Collective program;  // whose programs it runs
+  bool windows;        // arrays that peers can address are used in place
+  bool single_buffer;  // in windows the call works in the output, after copying the root's input into it
+  Collective program;  // the collective whose programs it runs
   const char* received_as;
 
   constexpr bool in_blocks() const { return split != Split::free; }
-  constexpr bool averages() const { return reduces && prefix == Prefix::none; }  // it takes the operator avg
+  constexpr bool averages() const { return reduces && prefix == Prefix::none; }  // supports the operator avg
   constexpr bool is_message() const { return output == Places::others; }  // between the two ranks of a channel
   constexpr bool packed_input() const { return input == Places::own; }
   constexpr bool packed_output() const { return output == Places::own; }
   constexpr bool has_input(int32_t rank, int32_t root) const { return has(input, rank, root); }
   constexpr bool has_output(int32_t rank, int32_t root) const { return has(output, rank, root); }
-  // The call writes the rank's output, where it has one: there are contributions to its result.
+  // The call writes the rank's output, if it has one: there are contributions to its result.
   constexpr bool has_result(int32_t rank) const { return prefix != Prefix::exclusive || rank > 0; }
   constexpr bool starts(int32_t rank, int32_t chunk, int32_t size, int32_t root) const {
     return holds(input, rank, chunk, size, root);
@@ -62,11 +62,11 @@ struct Traits {
   constexpr bool ends(int32_t rank, int32_t chunk, int32_t size, int32_t root) const {
     return holds(output, rank, chunk, size, root) && has_result(rank);
   }
-  // A result on `rank` contains the contribution of `source`, if that has one.
+  // The result on `rank` contains the contribution of `source`, if there is one.
   constexpr bool contributes(int32_t source, int32_t rank) const {
     return prefix == Prefix::none || source < rank || (source == rank && prefix == Prefix::inclusive);
   }
-  // The chunk that `sender` contributes to the result of `receiver`, 0 where the split is free; -1: none.
+  // The chunk that `sender` contributes to the result of `receiver`, 0 if the split is free; -1: none.
   constexpr int32_t block(int32_t sender, int32_t receiver, int32_t size, int32_t root) const {
     int32_t chunk = 0;
     if (split == Split::pairs) chunk = sender * size + receiver;
@@ -91,7 +91,7 @@ constexpr std::array<Traits, static_cast<size_t>(Collective::count)> kCollective
 
 constexpr const Traits& traits(Collective collective) { return kCollectives[static_cast<size_t>(collective)]; }
 constexpr const char* name_of(Collective collective) { return traits(collective).name; }
-// Whether its schedules combine what they read; a barrier's do, of nothing.
+// Whether its schedules combine what they read; a barrier's do, with empty data.
 constexpr bool runs_reduction(Collective collective) { return traits(traits(collective).program).reduces; }
 
 }  // namespace pc

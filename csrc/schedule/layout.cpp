@@ -19,7 +19,7 @@ void check_chunks(int64_t chunks) {
                           std::to_string(chunks));
 }
 
-// All offsets are sums of some of these, hence no larger than the sum of all.
+// All offsets are sums of some of these, so at most the sum of all.
 void check_counts(const std::vector<int64_t>& counts) {
   check_chunks(static_cast<int64_t>(std::min(counts.size(), kMostChunks + 1)));
   int64_t sum = 0;

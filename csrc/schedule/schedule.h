@@ -1,5 +1,5 @@
-// A compiled schedule of one rank, as plain int32 data: what pycollective/schedule/compiler/schedule.py writes
-// (Schedule.table) and the executor reads.  Trivially copyable views; nothing here allocates.
+// A compiled schedule of one rank, as plain int32 data, written by pycollective/schedule/compiler/schedule.py
+// (Schedule.table) and read by the executor.  Trivially copyable views; nothing here allocates.
 #pragma once
 
 #include <cstddef>
@@ -77,13 +77,13 @@ struct ScheduleView {
   PC_FN Step first() const { return {words + 10 + 2 * exit_waits() + 2 * readers()}; }
 };
 
-// Owns a table.  The constructor checks every index, so that the executor need not; what depends on the call is checked
-// by Plan::check.
+// Owns a table.  The constructor checks every index, so that the executor need not; Plan::check checks what depends on
+// the call.
 class Schedule {
  public:
   explicit Schedule(std::vector<int32_t> table);
   ScheduleView view() const { return {table_.data()}; }
-  bool uses_input() const { return uses_input_; }    // of its own rank
+  bool uses_input() const { return uses_input_; }    // by this rank
   bool uses_output() const { return uses_output_; }
 
  private:
@@ -91,10 +91,10 @@ class Schedule {
   bool uses_input_ = false, uses_output_ = false;
 };
 
-// Where each chunk lies, in elements: one triple a chunk is enough, since a rank holds a chunk at one
-// offset of its input and one of its output.
+// The position of each chunk, in elements: one triple per chunk suffices, since a rank holds a chunk at one offset of
+// its input and one of its output.
 struct Layout {
-  // Which chunks an array of rank r holds: all; chunk r; of a matrix the chunks that r sends, or those that it gets.
+  // The chunks in an array of rank r: all; chunk r; of a matrix the chunks that r sends, or those that it receives.
   enum class Holds : uint8_t { all, own, sent, received };
 
   std::vector<int64_t> length;
@@ -113,10 +113,10 @@ struct Layout {
     }
   }
 
-  // These throw InvalidArgument for a negative number, for none or too many chunks, and where a sum overflows.
-  // Equal pieces of `count` elements, cut at multiples of `align` elements; input and output alike.
+  // These throw InvalidArgument for a negative number, for no or too many chunks, and if a sum overflows.
+  // Equal pieces of `count` elements, cut at multiples of `align` elements; the same for input and output.
   static Layout split(int64_t count, int32_t chunks, int64_t align);
-  // One block a rank.  A packed buffer holds only its own rank's block; the other holds all, in rank order.
+  // One block per rank.  A packed buffer holds only its rank's block; otherwise it holds all, in rank order.
   static Layout blocks(const std::vector<int64_t>& counts, bool packed_input, bool packed_output);
   // Block s*n+d goes from rank s to rank d; inputs are ordered by d, outputs by s.
   static Layout matrix(const std::vector<int64_t>& counts, int32_t n);

@@ -8,8 +8,8 @@
 namespace pc::cuda {
 namespace {
 
-// cudaMalloc cuts small allocations out of blocks of 2 MiB, and IPC shares the whole block with whatever else lies in it
-// (CUDA C++ Programming Guide, "Interprocess Communication"): ours fill their blocks.
+// cudaMalloc cuts small allocations out of blocks of 2 MiB, and IPC shares the whole block, including other allocations
+// in it (CUDA C++ Programming Guide, "Interprocess Communication"): ours fill their blocks.
 constexpr size_t kBlock = size_t{2} << 20;
 
 class PlainMemory : public DeviceMemory {

@@ -1,5 +1,5 @@
-// Symmetric memory on GPUs: allocations of ours that the peers' processes map.  Two ways, one file each; which one a
-// communicator takes is decided by all ranks together (pycollective/comm/cuda/paths.py).
+// Symmetric memory on GPUs: our allocations, mapped by the peers' processes.  There are two methods, one file each; all
+// ranks together decide which one a communicator uses (pycollective/comm/cuda/paths.py).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace pc::cuda {
 
-// Device memory, zeroed, or a peer's as it is mapped here.  Freed or unmapped with its last owner.
+// Zeroed device memory, or a mapping of a peer's.  Freed or unmapped with its last owner.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -24,12 +24,12 @@ class DeviceMemory {
   uintptr_t address_ = 0;
 };
 
-// cuda_ipc.cpp: plain cudaMalloc memory, known to others by a handle of 64 bytes.
+// cuda_ipc.cpp: plain cudaMalloc memory, shared by a 64-byte handle.
 std::shared_ptr<DeviceMemory> allocate_plain(int device, size_t bytes);
 std::string ipc_handle(const DeviceMemory& memory);
 std::shared_ptr<DeviceMemory> open_ipc(int device, const std::string& handle, size_t bytes);
 
-// cuda_vmm.cpp: memory of the driver's virtual memory management, known to others by a file descriptor.
+// cuda_vmm.cpp: memory from the driver's virtual memory management, shared by a file descriptor.
 std::shared_ptr<DeviceMemory> allocate_vmm(int device, size_t bytes);
 int export_vmm(const DeviceMemory& memory);  // the caller closes it
 std::shared_ptr<DeviceMemory> import_vmm(int device, int descriptor, size_t bytes);

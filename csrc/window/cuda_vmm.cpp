@@ -1,4 +1,4 @@
-// The driver's functions are looked up at run time: the module must load where there is no driver.
+// Driver functions are looked up at run time: the module must load on machines without a driver.
 #include <cuda.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ size_t rounded(int device, size_t bytes) {
   return (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit;
 }
 
-// A handle with a place in the address space, readable and writable by `device`.
+// A handle mapped into the address space, readable and writable by `device`.
 class MappedMemory : public DeviceMemory {
  public:
   MappedMemory(int device, size_t bytes, CUmemGenericAllocationHandle handle)
@@ -91,7 +91,7 @@ class MappedMemory : public DeviceMemory {
   void release() {
     const Driver& driver = Driver::instance();
     const QuietlyOn on(device_);
-    if (mapped_) (void)cudaDeviceSynchronize();  // unmapping does not wait for kernels, as cudaFree does
+    if (mapped_) (void)cudaDeviceSynchronize();  // unlike cudaFree, unmapping does not wait for kernels
     if (mapped_) (void)driver.unmap(address_, bytes_);
     if (address_ != 0) (void)driver.free_address(address_, bytes_);
     (void)driver.release(handle);

@@ -1,4 +1,4 @@
-// Internal to this folder: each kind's two entry points, and what they share.
+// Internal to this folder: each kind's two entry points, and shared helpers.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ std::shared_ptr<Segment> create_local(size_t bytes);
 std::shared_ptr<Segment> attach_local(const std::string& token, size_t bytes);
 
 char* map_shared(int fd, size_t bytes);
-[[noreturn]] void fail(const std::string& what);                              // adds errno's text
-[[noreturn]] void refuse(const std::string& token, const std::string& why);   // a token that names nothing of ours
+[[noreturn]] void fail(const std::string& what);                              // appends errno's message
+[[noreturn]] void refuse(const std::string& token, const std::string& why);  // a token that does not name our memory
 
 // A file descriptor, closed at the end of its scope.
 class Descriptor {
@@ -35,12 +35,12 @@ class Descriptor {
   int fd_;
 };
 
-// The numbers of "kind:first:second:...", all decimal digits with nothing around them.  Throws InvalidArgument.
+// The numbers of "kind:first:second:...", decimal digits only.  Throws InvalidArgument.
 void parse_numbers(const std::string& token, const char* kind, std::initializer_list<uint64_t*> numbers);
 
-// Why a descriptor is not of memory that this user has made for itself alone: a regular file on tmpfs, owned by this
-// user, of mode 0600 and of exactly `bytes` bytes.  Empty if it is.  Takes O_PATH descriptors, so that a FIFO or a device
-// need not be opened to be refused.
+// Why a descriptor is not private memory of this user: a regular file on tmpfs, owned by this user, of mode 0600 and of
+// exactly `bytes` bytes.  Empty if it is.  Accepts O_PATH descriptors, so that a FIFO or a device need not be opened to
+// be refused.
 std::string why_foreign(int fd, size_t bytes);
 
 }  // namespace pc

@@ -12,7 +12,7 @@ namespace pc {
 namespace {
 
 class Local;
-// Never destroyed: the progress thread may drop the last reference to a segment while the process ends.
+// Never destroyed: the progress thread may drop the last reference to a segment while the process exits.
 std::mutex& registry_mutex = *new std::mutex;
 std::map<uint64_t, std::weak_ptr<Segment>>& registry = *new std::map<uint64_t, std::weak_ptr<Segment>>;  // by number
 uint64_t next_number = 0;

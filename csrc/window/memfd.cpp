@@ -1,5 +1,5 @@
-// Anonymous shared memory that peers open through /proc/PID/fd: no name, so nothing can be left behind,
-// and not limited by the size of /dev/shm.
+// Anonymous shared memory that peers open through /proc/PID/fd: it has no name, so nothing can be left behind, and is
+// not limited by the size of /dev/shm.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kName = "pycollective";
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr int kSealExec = 0x20;  // F_SEAL_EXEC, which kernels add where vm.memfd_noexec is set
+constexpr int kSealExec = 0x20;  // F_SEAL_EXEC, which kernels add if vm.memfd_noexec is set
 
 class Memfd final : public Segment {
  public:
@@ -53,7 +53,7 @@ std::shared_ptr<Segment> create_memfd(size_t bytes) {
   if (fd.get() < 0) fail("memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     fail("cannot size shared memory to " + std::to_string(bytes) + " bytes");
-  // A size that nobody can change: no peer can make an access to a mapping a bus error.
+  // Seal the size, so that no peer can cause a bus error by shrinking the file.
   if (fchmod(fd.get(), 0600) != 0 || fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) fail("cannot seal shared memory");
   return std::make_shared<Memfd>(fd.release(), bytes);
 }
@@ -73,7 +73,7 @@ std::shared_ptr<Segment> attach_memfd(const std::string& token, size_t bytes) {
   Descriptor fd(open(here.c_str(), O_RDWR | O_CLOEXEC));
   if (fd.get() < 0) fail("cannot open a peer's shared memory (" + path + ")");
   const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & ~kSealExec) != kSeals) refuse(token, "its seals are not those of ours");
+  if (seals < 0 || (seals & ~kSealExec) != kSeals) refuse(token, "its seals differ from ours");
   return std::make_shared<Memfd>(fd.release(), bytes);
 }
 

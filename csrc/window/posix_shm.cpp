@@ -1,9 +1,9 @@
-// Named POSIX shared memory, for where memfds are not allowed or a peer's /proc entries cannot be opened.
+// Named POSIX shared memory, for systems where memfds are not allowed or a peer's /proc entries cannot be opened.
 // The name exists only between creation and seal().
 //
-// Anybody may make names in /dev/shm, so a name proves nothing.  A file of ours has, beyond the memory itself, a last page
-// that begins with a magic number, and belongs to this user alone.  Its creator holds a shared lock on it until seal() or
-// its end, whatever PID namespace it lives in.
+// Any user may create names in /dev/shm, so a name proves nothing.  Our files have, beyond the memory itself, a last
+// page that begins with a magic number, and are private to this user.  The creator holds a shared lock on the file
+// until seal() or its end, in whatever PID namespace.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -29,7 +29,7 @@ constexpr size_t kPage = 4096;
 
 size_t trailer_at(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// "pycollective-PID-" and 32 digits in base 16.
+// "pycollective-PID-" and 32 hexadecimal digits.
 bool well_formed(const std::string& name) {
   if (!name.starts_with(kPrefix)) return false;
   const size_t dash = name.find_first_not_of("0123456789", std::strlen(kPrefix));
@@ -44,7 +44,7 @@ std::string new_name() {
   return name;
 }
 
-// Opens a file of ours without touching anything else; -1 and a reason otherwise.
+// Opens one of our files without touching any other; -1 and a reason otherwise.
 int open_ours(const std::string& name, int mode, size_t bytes, std::string& why) {
   const std::string path = kFolder + name;
   const Descriptor found(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
@@ -81,7 +81,7 @@ class PosixShm final : public Segment {
   std::string token() const override { return "posix_shm:" + name_ + ":" + std::to_string(bytes_); }
   void seal() override {
     if (fd_ < 0) return;
-    if (owner_) unlink((kFolder + name_).c_str());  // while the lock is held: nobody else sweeps it
+    if (owner_) unlink((kFolder + name_).c_str());  // while the lock is held, so that no other process sweeps it
     close(fd_);
     fd_ = -1;
   }
@@ -100,7 +100,7 @@ class PosixShm final : public Segment {
   bool owner_;
 };
 
-// Removes files of ours whose creator was killed before seal(): nobody holds the lock that it took.
+// Removes our files whose creator was killed before seal(): their lock is free.
 void sweep_abandoned() {
   DIR* folder = opendir(kFolder);
   if (folder == nullptr) return;
@@ -113,7 +113,7 @@ void sweep_abandoned() {
       std::string why;
       const Descriptor fd(open_ours(name, O_RDONLY, static_cast<size_t>(file.st_size) - kPage, why));
       if (why.empty() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(folder), name.c_str(), 0);
-    } catch (const SystemFailure&) {  // it has gone meanwhile
+    } catch (const SystemFailure&) {  // removed meanwhile
     }
   }
   closedir(folder);
@@ -123,7 +123,7 @@ void sweep_abandoned() {
 
 std::shared_ptr<Segment> create_posix_shm(size_t bytes) {
   sweep_abandoned();
-  // The file gets its name when it is complete and locked: a creator that is killed before leaves nothing.
+  // The file is named when it is complete and locked: a creator that is killed before leaves nothing.
   Descriptor fd(open(kFolder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
   if (fd.get() < 0) fail("cannot create a file in /dev/shm");
   const off_t end = static_cast<off_t>(trailer_at(bytes));

@@ -75,7 +75,7 @@ void parse_numbers(const std::string& token, const char* kind, std::initializer_
   size_t left = numbers.size();
   for (uint64_t* number : numbers) {
     if (!well_formed) break;
-    const auto [next, error] = std::from_chars(at, end, *number);  // takes neither sign nor space
+    const auto [next, error] = std::from_chars(at, end, *number);  // accepts neither sign nor space
     well_formed = error == std::errc() && (--left == 0 ? next == end : next != end && *next == ':');
     if (left > 0 && well_formed) at = next + 1;
   }

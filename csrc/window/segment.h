@@ -1,4 +1,4 @@
-// Shared memory, one file per kind.  A kind is added by its file and its line in segment.cpp.
+// Shared memory, one file per kind.  To add a kind, add its file and its line in segment.cpp.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace pc {
 
-// A mapped piece of memory that all ranks of a communicator see; zeros at first.
+// Memory mapped by all ranks of a communicator; initially zero.
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -16,10 +16,10 @@ class Segment {
   size_t bytes() const { return bytes_; }
   // What a peer passes to attach_segment: "kind:..." in printable characters.
   virtual std::string token() const = 0;
-  // Every peer has attached (or failed to): drop whatever a newcomer would need.
+  // All peers have attached (or failed to): drop what further peers would need.
   virtual void seal() {}
-  // Claims the memory of [offset, offset + bytes) now.  Throws SystemFailure where there is not enough, so
-  // that a full /dev/shm is an error here and not a bus error later.
+  // Claims the memory of [offset, offset + bytes) now.  Throws SystemFailure if there is not enough, so that a full
+  // /dev/shm is an error here rather than a bus error later.
   virtual void reserve(size_t offset, size_t bytes) = 0;
 
  protected:
@@ -30,9 +30,9 @@ class Segment {
 
 // kind: "memfd", "posix_shm" or "local".  Throws SystemFailure.
 std::shared_ptr<Segment> create_segment(const std::string& kind, size_t bytes);
-// `bytes` is what the ranks have agreed on.  Whatever the token names, nothing is mapped but memory that a process of
-// this user has made with create_segment, of exactly that size.  Throws InvalidArgument for a token that is malformed
-// or names something else, SystemFailure where the memory cannot be opened.
+// `bytes`: agreed by the ranks.  Whatever the token names, only memory that a process of this user has created with
+// create_segment, of exactly that size, is mapped.  Throws InvalidArgument for a token that is malformed or names
+// something else, SystemFailure if the memory cannot be opened.
 std::shared_ptr<Segment> attach_segment(const std::string& token, size_t bytes);
 
 }  // namespace pc

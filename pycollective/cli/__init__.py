@@ -1,6 +1,6 @@
 """The command line, `pycollective`.
 
-main.py has the commands, each of which is carried out by a file of its name; commands.py has how all of them behave,
-options.py the options that they share, selection.py what the words of these name, and outputs.py where results go.
-`bench` and `demo` are in pycollective.bench.
+main.py defines the commands, each implemented in a file of its name; commands.py has their common behaviour,
+options.py their common options, selection.py the lookup of topologies, collectives and rank counts, and outputs.py the
+destinations of results. `bench` and `demo` are in pycollective.bench.
 """

@@ -1,4 +1,4 @@
-"""How every command behaves: a mistake is one line with the nearest right name, and exit code 2."""
+"""Behaviour common to all commands: an error is one line with the nearest valid name, and exit code 2."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from pycollective.errors import Error
 
-# click's, wherever this version of typer has it
+# click's, wherever this version of typer includes it
 UsageError: Any = typer.BadParameter.__bases__[0]
 _ClickException: Any = UsageError.__bases__[0]
 
 OPTIONAL = ("--json",)
-"""Options whose value may be left out: then it is "-", standard output."""
+"""Options whose value may be omitted: then it is "-", standard output."""
 
 
 def complain(what: object) -> None:
@@ -30,10 +30,10 @@ def complain(what: object) -> None:
 
 @contextlib.contextmanager
 def refusing(extra: str = "") -> Iterator[None]:
-    """What a command cannot do with what was typed is one line, and exit code 2.
+    """Report a command's errors in one line, with exit code 2.
 
     Args:
-        extra: the package's extra that brings what the body imports.
+        extra: the package's extra that provides what the body imports.
     """
     try:
         yield
@@ -56,7 +56,7 @@ def choose(name: str, known: Collection[str], kind: str) -> str:
     """The name, if it is known.
 
     Raises:
-        ValueError: it is not; gives the nearest name, and all.
+        ValueError: it is not; the message has the nearest name, and all names.
     """
     if name in known:
         return name
@@ -78,7 +78,7 @@ def with_values(args: Sequence[str], options: Collection[str] = OPTIONAL) -> lis
 
 
 def _one_line(run: Callable[..., Any], standalone: bool, arguments: dict[str, Any]) -> Any:
-    """Run a command's `main`, whose errors of usage end the process with one line and exit code 2."""
+    """Run a command's `main`; usage errors end the process with one line and exit code 2."""
     if not standalone:
         return run(standalone_mode=False, **arguments)
     try:
@@ -95,11 +95,11 @@ MODULES = {
     "bench": ("pycollective.bench.cli", "Measure topologies against each other, Open MPI or MPICH, and Gloo."),
     "demo": ("pycollective.bench.demo", "Train a network with each topology, then race the topologies."),
 }
-"""By command: the module whose `app` it is, imported when it is asked for, and its line in the list of commands."""
+"""Command -> the module that has its `app`, imported on use, and its line in the list of commands."""
 
 
 class _OneLineErrors:
-    """Of a command or group of typer's: what goes wrong with a request is one line, see `_one_line`."""
+    """Of a typer command or group: errors are reported in one line, see `_one_line`."""
 
     def main(
         self,
@@ -116,7 +116,7 @@ class _OneLineErrors:
 
 
 class Command(_OneLineErrors, TyperCommand):
-    """A command; `--json` alone stands for `--json -`."""
+    """A command; `--json` without a value stands for `--json -`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         takes = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", 0)}
@@ -125,7 +125,7 @@ class Command(_OneLineErrors, TyperCommand):
 
 
 class Group(_OneLineErrors, TyperGroup):
-    """The commands, with those of MODULES."""
+    """The commands, including those of MODULES."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         names: list[str] = super().list_commands(ctx)

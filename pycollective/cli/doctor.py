@@ -1,4 +1,4 @@
-"""`pycollective doctor`: what this machine offers, and which path a call would take. Changes nothing."""
+"""`pycollective doctor`: what this machine supports, and which path a call would take. Changes nothing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
 
 ENOUGH_SHM = 1 << 30
-"""Bytes of /dev/shm below which the doctor warns: containers often come with 64 MiB."""
+"""Bytes of /dev/shm below which the doctor warns: containers often have only 64 MiB."""
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
 _PROBE_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: `ok` is False for what stops pycollective, None for what is only missing."""
+    """One line of the report: `ok` is False for errors that prevent use, None for missing optional features."""
 
     group: str
     name: str
@@ -38,18 +38,18 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Every finding. A check that fails itself is a finding too; nothing raises."""
+    """All findings. A check that fails is a finding, too; nothing raises."""
     findings: list[Finding] = []
     for check in (_machine, _memory, _core, _packages, _mpi, _gpu, _job, _paths, _settings):
         try:
             findings.extend(check())
-        except Exception as error:  # the report must not end here
+        except Exception as error:  # the report must continue
             findings.append(Finding(check.__name__.strip("_"), "check failed", repr(error), ok=None))
     return findings
 
 
 def report(json_file: Path | None) -> int:
-    """Print the findings; the exit code is 1 when one of them stops pycollective."""
+    """Print the findings; the exit code is 1 if one of them prevents use."""
     with refusing():
         outputs.check(None, json_file)
     findings = examine()
@@ -113,7 +113,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _quota() -> float | None:
-    """Cores that the control group grants; None without a limit."""
+    """The CPU limit of the control group, in cores; None if unlimited."""
     words = _read("/sys/fs/cgroup/cpu.max").split()
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
@@ -135,7 +135,7 @@ def _memory() -> Iterator[Finding]:
         "" if usable else "windows use small pages; `advise` in .../transparent_hugepage/shmem_enabled allows huge ones"
     )
     yield Finding("memory", "huge pages for windows", chosen or "unknown", True if usable else None, why)
-    yield _try("memory", "pidfd", _pidfd, "a dead rank is noticed by looking, not by being told")
+    yield _try("memory", "pidfd", _pidfd, "dead ranks are detected by polling")
     locked = _read("/proc/self/limits").partition("Max locked memory")[2].split()
     yield Finding("memory", "locked memory", (locked[0] if locked else "unknown") + " bytes")
 
@@ -223,7 +223,7 @@ def _mpi() -> Iterator[Finding]:
     if version is None:
         yield Finding("MPI", "mpi4py", "not installed", None, "`pip install 'pycollective[mpi]'` to start under mpirun")
         return
-    # In a process of its own: importing mpi4py loads the MPI library, which may be broken.
+    # In a separate process: importing mpi4py loads the MPI library, which may be broken.
     code = "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI as m; print(m.Get_library_version())"
     library = _first_line([sys.executable, "-c", code]).split(", package")[0]
     usable = "MPI" in library
@@ -238,9 +238,9 @@ def _mpi() -> Iterator[Finding]:
 
 
 def _mpirun() -> str | None:
-    """The mpirun beside this Python (an environment's own), else the one on the PATH."""
-    beside = Path(sys.executable).parent / "mpirun"
-    return str(beside) if beside.exists() else shutil.which("mpirun")
+    """The mpirun next to this Python (an environment's own), else the one on the PATH."""
+    sibling = Path(sys.executable).parent / "mpirun"
+    return str(sibling) if sibling.exists() else shutil.which("mpirun")
 
 
 def _gpu() -> Iterator[Finding]:
@@ -255,7 +255,7 @@ def _gpu() -> Iterator[Finding]:
 
 
 def _gpu_path() -> Iterator[Finding]:
-    """Whether a call on GPU arrays would work, and if not why not: in the words of the error that it would raise."""
+    """Whether a call on GPU arrays would work, and if not, the error that it would raise."""
     from pycollective.comm.cuda.runtime import load, why_not
 
     built = importlib.util.find_spec("pycollective._cuda") is not None or "pycollective._cuda" in sys.modules
@@ -270,10 +270,10 @@ def _gpu_path() -> Iterator[Finding]:
         major, minor = has["compute_capability"]
         text = f"{has['name']}, sm_{major}{minor}, {has['multiprocessors']} SMs, {_bytes(has['memory_bytes'])}"
         yield Finding("GPU", f"device {device}", text)
-    told = _run([sys.executable, "-c", _GPU_TRIAL])
-    right = told.strip().endswith("TRIAL right")
+    text = _run([sys.executable, "-c", _GPU_TRIAL])
+    right = text.strip().endswith("TRIAL right")
     what = "an allreduce of two ranks on device 0"
-    yield Finding("GPU", "GPU path", f"{what} {'is right' if right else 'fails'}", right, "" if right else told[-2000:])
+    yield Finding("GPU", "GPU path", f"{what} {'is right' if right else 'fails'}", right, "" if right else text[-2000:])
 
 
 _GPU_TRIAL = """
@@ -306,7 +306,7 @@ def _cuda() -> Finding:
 
 
 def _nccl() -> Finding:
-    """The copy that `topology="nccl"` would load here, and why that one."""
+    """The library that `topology="nccl"` would load here, and why."""
     from pycollective.comm.cuda.nccl import library
     from pycollective.errors import CommunicatorError
 
@@ -342,14 +342,14 @@ if comm.rank == 0:
 
 
 def _paths() -> Iterator[Finding]:
-    """Not only asked but tried: as many ranks as cores start, meet, and reduce."""
+    """Test as well as query: start one rank per core, connect, and reduce."""
     ranks = max(2, len(os.sched_getaffinity(0)))
     group = f"an allreduce on {ranks} ranks here"
     command = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks), sys.executable, "-c", _TRIAL]
-    told = _run([*command, *map(str, _PATH_SIZES)])
-    line = next((line for line in told.splitlines() if line.startswith("TRIAL")), None)
+    output = _run([*command, *map(str, _PATH_SIZES)])
+    line = next((line for line in output.splitlines() if line.startswith("TRIAL")), None)
     if line is None:
-        yield Finding(group, "tried", "failed", False, told.strip()[-2000:])
+        yield Finding(group, "tried", "failed", False, output.strip()[-2000:])
         return
     right, paths = json.loads(line.removeprefix("TRIAL"))
     yield Finding(group, "tried", "right" if right else "wrong result", right)
@@ -359,7 +359,7 @@ def _paths() -> Iterator[Finding]:
 
 
 def _settings() -> Iterator[Finding]:
-    """The table of settings: each with its value here, and where that comes from."""
+    """The table of settings: each with its value here, and the value's source."""
     from pycollective import settings
 
     for row in settings.TABLE.values():
@@ -397,17 +397,17 @@ def _version(package: str) -> str | None:
 
 
 def _first_line(command: list[str], line: int = 0) -> str:
-    """One line of what a command says; the last where it fails, which is where a traceback names its error."""
+    """One line of a command's output; the last if it fails, as a traceback ends with its error."""
     try:
-        said = _run(command, check=True)
+        output = _run(command, check=True)
     except subprocess.CalledProcessError as error:
-        said, line = error.stdout or f"exit code {error.returncode}", -1
-    lines = said.strip().splitlines()
+        output, line = error.stdout or f"exit code {error.returncode}", -1
+    lines = output.strip().splitlines()
     return lines[line].strip() if lines else ""
 
 
 def _run(command: list[str], check: bool = False) -> str:
-    """What a command says on both streams; the reason if it cannot run."""
+    """A command's output on both streams; the reason if it cannot run."""
     try:
         return subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""`pycollective draw`: compiled schedules as pictures (schedule/drawing/), or what these show."""
+"""`pycollective draw`: compiled schedules as pictures (schedule/drawing/), or their data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT = Path("topology.png")
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn besides topologies, as it was typed."""
+    """What to draw besides topologies, as typed."""
 
     ranks: str
     collective: str
@@ -36,13 +36,13 @@ def draw(
     json: Path | None,
     plot: Path | None,
 ) -> int:
-    """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 for a wrong request.
+    """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 on invalid requests.
 
     Args:
         positional, named: the topologies.
-        picture: what is drawn besides.
-        json: where the data goes.
-        plot: the picture; None: DEFAULT, or no picture where there is `json`.
+        picture: further options.
+        json: destination of the data.
+        plot: the picture; None: DEFAULT, or no picture if there is `json`.
     """
     plot = plot or (None if json else DEFAULT)
     with refusing("plot" if plot else ""):
@@ -71,7 +71,7 @@ def draw(
 
 
 def describe(schedule: Schedule) -> dict[str, Any]:
-    """What the pictures of a schedule show, as plain data: every step with its time, and the traffic between ranks."""
+    """The content of a schedule's pictures as plain data: every step with its time, and the traffic between ranks."""
     times = drawing.step_times(schedule)
     steps = [
         {
@@ -118,5 +118,5 @@ def _compiled(instance: object, collective: str, ranks: int, root: int, small: b
 
 
 def write(schedule: Schedule, path: Path, graph: bool = False) -> None:
-    """The picture of a schedule, into a file: over time, or who talks to whom."""
+    """Draw a schedule to a file: over time, or as a communication graph."""
     (graphs.draw if graph else drawing.draw)(schedule, path)

@@ -34,7 +34,7 @@ if comm.rank == 0:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, as it was typed."""
+    """The request, as typed."""
 
     ranks: str
     collective: str
@@ -48,7 +48,7 @@ def explain(
     json: Path | None,
     plot: Path | None,
 ) -> int:
-    """The command: start ranks, let them explain, and print it; 1 when they fail. Exits with 2 for a wrong request."""
+    """The command: start ranks, run explain on them, print the results; 1 on failure, 2 on invalid requests."""
     with refusing("plot" if plot else ""):
         wanted, counts, sizes = _read(request)
         instances = selection.topologies(positional, named)
@@ -82,7 +82,7 @@ def _read(request: Request) -> tuple[list[str], list[int], list[int]]:
 
 
 def _ask(ranks: int, question: list[Any]) -> tuple[list[dict[str, Any]] | None, str]:
-    """The explanations of ranks that are started for it, and all that they wrote."""
+    """The explanations of ranks started for this purpose, and all their output."""
     launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks)]
     command = [*launcher, sys.executable, "-c", _ASK, json_text.dumps(question)]
     try:
@@ -108,7 +108,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _plot(rows: Sequence[dict[str, Any]], path: Path, quiet: bool) -> None:
-    """The schedule that each explained call runs, each once."""
+    """The schedule of each explained call, without duplicates."""
     from pycollective.cli.draw import write
     from pycollective.comm.planner import default_text
 

@@ -1,4 +1,4 @@
-"""The `pycollective` command. Each command imports what it needs when it runs."""
+"""The `pycollective` command. Each command imports its dependencies when it runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if asked is True:  # typer and click that do not fit together have handed over the text "False"
+def _show_version(asked: bool) -> None:
+    if asked is True:  # incompatible versions of typer and click pass the text "False"
         from pycollective import __version__
 
         typer.echo(f"pycollective {__version__}")
@@ -34,14 +34,14 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _main(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="and exit")] = False,
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
     from pycollective import settings
 
-    if isinstance(sys.stdout, io.TextIOWrapper):  # where the terminal has no ✓, a table is still printed
+    if isinstance(sys.stdout, io.TextIOWrapper):  # tables are printed even if the terminal has no ✓
         sys.stdout.reconfigure(errors="replace")
     if context.invoked_subcommand not in ("run", "doctor"):  # which report it themselves
         for sentence in settings.unknown(os.environ).values():
@@ -55,11 +55,11 @@ Picture = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="a 
 def run(
     command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
     ranks: Annotated[
-        int | None, typer.Option("-np", "-n", "--ranks", min=1, max=4096, help="ranks", show_default="one a core")
+        int | None, typer.Option("-np", "-n", "--ranks", min=1, max=4096, help="ranks", show_default="one per core")
     ] = None,
     tag: Annotated[bool, typer.Option("--tag", help="write the rank before each line of output")] = False,
     grace: Annotated[
-        float, typer.Option(min=0.0, help="seconds that the others may go on after a rank has failed")
+        float, typer.Option(min=0.0, help="seconds that the others may continue after a rank has failed")
     ] = 0.0,
 ) -> None:
     """Run a command on several ranks of this host; exit with the first failing rank's code."""
@@ -71,7 +71,7 @@ def run(
 
 @app.command(cls=Command)
 def doctor(json: Json = None) -> None:
-    """What this machine offers, and which path an allreduce would take; exit code 1 if it is broken."""
+    """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
     from pycollective.cli.doctor import report
 
     raise typer.Exit(report(json))
@@ -79,7 +79,7 @@ def doctor(json: Json = None) -> None:
 
 @app.command(cls=Command)
 def topologies(json: Json = None) -> None:
-    """The topologies: their collectives, and the order in which they reduce."""
+    """The topologies: their collectives, and their order of reduction."""
     from pycollective.cli.topologies import list_topologies
 
     list_topologies(json)
@@ -96,9 +96,9 @@ def verify(
     json: Json = None,
     plot: Picture = None,
 ) -> None:
-    """Prove every compiled schedule of a topology right, free of races and deadlock; exit code 1 if not.
+    """Prove every compiled schedule of a topology correct, free of races and deadlocks; exit code 1 if not.
 
-    'all' stands for every topology. --plot: the steps of each over ranks.
+    'all' stands for all topologies. --plot: the steps of each over ranks.
     """
     from pycollective.cli.verify import verify as verify_
 
@@ -113,7 +113,7 @@ def draw(
     collective: Collective = "allreduce",
     root: Root = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
-    graph: Annotated[bool, typer.Option("--graph", help="who talks to whom only, without time")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="only the communication graph, without time")] = False,
     json: Json = None,
     plot: Annotated[
         Path | None,
@@ -121,14 +121,14 @@ def draw(
             "--plot",
             "--out",
             metavar="FILE",
-            help="a .png, .svg or .pdf; of several, the stem",
+            help="a .png, .svg or .pdf; the stem if there are several",
             show_default="topology.png; none with --json",
         ),
     ] = None,
 ) -> None:
-    """Draw who sends what to whom, step by step.
+    """Draw the data movement between ranks, step by step.
 
-    --json: every step with its time, chunk, sources, targets and waits, and how many chunks go from rank to rank.
+    --json: every step with its time, chunk, sources, targets and waits, and the number of chunks between ranks.
     """
     from pycollective.cli.draw import Picture as Drawn
     from pycollective.cli.draw import draw as draw_
@@ -141,16 +141,16 @@ def explain(
     topology: Positional = None,
     named: Topology = None,
     ranks: Annotated[
-        str, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="one a core, at least 2")
+        str, typer.Option(help="rank counts, as 1-17 or 2,4,8", show_default="one per core, at least 2")
     ] = "",
     collective: Collective = "allreduce",
     sizes: Sizes = "1K,1M,64M",
     json: Json = None,
     plot: Picture = None,
 ) -> None:
-    """Which topology, variant, memory and path calls take on ranks of this host, and why.
+    """Show which topology, variant, memory and path calls take on ranks of this host, and why.
 
-    Without a topology: the one that calls take by default. --plot: the schedules that they run.
+    Without a topology: the default one. --plot: the schedules that they run.
     """
     from pycollective.cli.explain import Request
     from pycollective.cli.explain import explain as explain_
@@ -173,7 +173,7 @@ def simulate(
     bandwidth: Annotated[
         str | None, typer.Option(help="of a rank's port, each way", show_default="100Gbit/s, which is 12.5GB/s")
     ] = None,
-    reduce: Annotated[str | None, typer.Option(help="bytes a second that a rank reduces", show_default="inf")] = None,
+    reduce: Annotated[str | None, typer.Option(help="bytes per second that a rank reduces", show_default="inf")] = None,
     node: Annotated[int, typer.Option(help="ranks that share a node")] = 1,
     node_latency: Annotated[
         str | None, typer.Option(help="of a message within a node", show_default="as between nodes")
@@ -182,17 +182,17 @@ def simulate(
         str | None, typer.Option(help="of a rank's port within its node", show_default="as between nodes")
     ] = None,
     shared_port: Annotated[
-        bool, typer.Option("--shared-port", help="the ranks of a node share one port to the others")
+        bool, typer.Option("--shared-port", help="the ranks of a node share one port to other nodes")
     ] = False,
     root: Root = 0,
-    tile: Annotated[str, typer.Option(help="bytes of a tile, as 128K", show_default="chunks go in one piece")] = "",
+    tile: Annotated[str, typer.Option(help="bytes of a tile, e.g. 128K", show_default="chunks are not divided")] = "",
     json: Json = None,
     csv: Csv = None,
     plot: Picture = None,
 ) -> None:
-    """What collectives cost on a network with so many ranks, message by message, without the network.
+    """Simulate the cost of collectives on a network with this many ranks, message by message.
 
-    Without a topology: all that have the collective. --plot: time over size, or over ranks.
+    Without a topology: all that implement the collective. --plot: time over size, or over ranks.
     """
     from pycollective.cli import simulate as command
 

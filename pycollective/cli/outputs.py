@@ -1,4 +1,4 @@
-"""Where results go: --json, --csv and --plot."""
+"""Destinations of results: --json, --csv and --plot."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STDOUT = Path("-")
 
 
 def check(plot: Path | None, *files: Path | None) -> None:
-    """What cannot be written is reported before any work is done.
+    """Report outputs that cannot be written, before any work is done.
 
     Raises:
-        ValueError: two outputs for standard output, or a picture of an unknown kind.
+        ValueError: two outputs to standard output, or an unknown picture format.
         OSError: no such folder. ImportError: matplotlib is not installed.
     """
     if files.count(STDOUT) > 1:
-        raise ValueError("one of --json and --csv can have standard output")
+        raise ValueError("one of --json and --csv can use standard output")
     for path in (plot, *files):
         if path is not None and path != STDOUT:
             if path.is_dir():
@@ -33,7 +33,7 @@ def check(plot: Path | None, *files: Path | None) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """ValueError where a picture cannot have that suffix; ImportError where matplotlib is not installed."""
+    """ValueError if a picture cannot have that suffix; ImportError if matplotlib is not installed."""
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: write one of {', '.join(FORMATS)}")
     import matplotlib  # noqa: F401
@@ -48,7 +48,7 @@ def pictures(path: Path, labels: Sequence[str]) -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Into a file, or to standard output."""
+    """Write to a file, or to standard output."""
     if path == STDOUT:
         sys.stdout.write(text)
     else:
@@ -56,6 +56,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path | None, schema: str, content: dict[str, Any]) -> None:
-    """A document with the name of its schema; nothing where there is no path."""
+    """Write a document with the name of its schema; does nothing without a path."""
     if path is not None:
         write_text(path, json.dumps({"schema": schema, **content}, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """`pycollective run`: n copies of a command on this host, as one job that starts and ends together.
 
-Each rank leads a session of its own, so its whole process group can be signalled; a small guardian process
-kills the groups should this launcher itself die by SIGKILL. Standard library only, but for the table of settings.
+Each rank leads its own session, so its process group can be signalled; a small guardian process kills the groups
+if this launcher itself is killed by SIGKILL. Standard library only, except for the table of settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pycollective import settings
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_POLL = 0.05  # seconds between looks at the children where the kernel has no pidfd
+_POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _ENDED, _WAKE = "ended", "wake"  # what a descriptor of the selector means
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93)
@@ -36,14 +36,14 @@ _OTHERS = (
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_CONTROLLER", "HOROVOD_GLOO_"),
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
 )
-"""How names begin by which other launchers tell a process its rank: of the process that starts us, not of our ranks."""
+"""Prefixes of the variables by which other launchers set the rank of a process; removed from our ranks' environment."""
 
 
 def job_environment(size: int, port: int, env: Mapping[str, str]) -> dict[str, str]:
-    """What all ranks of a job have in common: `env` without what other launchers have left in it, and OMP_NUM_THREADS.
+    """The environment common to all ranks: `env` without the variables of other launchers, and OMP_NUM_THREADS.
 
     Args:
-        port: where rank 0 may open the store of a torch.distributed job, as MASTER_PORT; 0: there is none.
+        port: where rank 0 may open the store of a torch.distributed job, as MASTER_PORT; 0: none.
     """
     kept = {name: value for name, value in env.items() if not name.startswith(_OTHERS)}
     if port:
@@ -62,16 +62,16 @@ def job_environment(size: int, port: int, env: Mapping[str, str]) -> dict[str, s
 
 
 def rank_environment(rank: int) -> dict[str, str]:
-    """What tells a rank its number: our names, and those that torch, accelerate and Lightning read."""
+    """Variables that specify a rank: our own, and those that torch, accelerate and Lightning read."""
     return dict.fromkeys(("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_LOCAL_RANK", "RANK", "LOCAL_RANK"), str(rank))
 
 
 @contextlib.contextmanager
 def _held_port() -> Iterator[int]:
-    """A TCP port of the loopback that nobody else is given while the job runs.
+    """A TCP port of the loopback that is reserved while the job runs.
 
-    The socket does not listen: with SO_REUSEADDR on both sides, which torch's TCPStore sets, rank 0 can. Yields 0 where
-    there is no loopback: torch then reports what it lacks.
+    The socket does not listen: with SO_REUSEADDR on both sides, which torch's TCPStore sets, rank 0 can. Yields 0 if
+    there is no loopback: torch then reports what is missing.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,10 +94,10 @@ def run(
         size: number of ranks, at least 1.
         command: program and arguments; a first word ending in `.py` is run by this Python.
         tag: write `[rank] ` before each line of output.
-        grace: seconds that the other ranks may go on after the first failure before they get SIGTERM
+        grace: seconds that the other ranks may continue after the first failure before they get SIGTERM
             (SIGKILL follows KILL_AFTER seconds later).
-        env: the environment of the ranks, `os.environ` by default; what other launchers have left in it is taken away,
-            and OMP_NUM_THREADS becomes 1, as torchrun has it, where it is not set and there are several ranks.
+        env: the environment of the ranks, `os.environ` by default; variables of other launchers are removed, and
+            OMP_NUM_THREADS becomes 1, as with torchrun, if it is not set and there are several ranks.
 
     A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all
     ranks; a second one kills them. 127 means that the command could not be started.
@@ -107,12 +107,12 @@ def run(
         words.insert(0, sys.executable)
     given = dict(os.environ if env is None else env)
     for sentence in settings.unknown(given).values():
-        _say(f"warning: {sentence}")
+        _log(f"warning: {sentence}")
     job = _Job(size, tag, grace)
     with _guardian() as watch, job.signals(), _held_port() as port:
         common = job_environment(size, port, given)
         if "OMP_NUM_THREADS" in common.keys() - given.keys():
-            _say(f"OMP_NUM_THREADS=1 for each of {size} ranks; set it yourself for another number of threads")
+            _log(f"OMP_NUM_THREADS=1 for each of {size} ranks; set it yourself for another number of threads")
         try:
             return job.start(words, common, watch)
         finally:
@@ -126,7 +126,7 @@ class _Rank:
     code: int | None = None
 
     def signal(self, number: int) -> None:
-        """To the whole process group; a group that is gone is no error."""
+        """Signal the process group; it is no error if the group has exited."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -141,7 +141,7 @@ class _Pipe:
     rest: bytes = b""
 
     def pump(self) -> bool:
-        """Copy what has arrived, whole lines only; False at the end of the stream."""
+        """Copy the available complete lines; False at the end of the stream."""
         data = os.read(self.source.fileno(), 65536)
         lines = (self.rest + data).split(b"\n")
         self.rest = lines.pop()
@@ -170,12 +170,12 @@ class _Job:
             try:
                 self._spawn(rank, words, env | rank_environment(rank))
             except OSError as error:
-                _say(f"cannot start {words[0]!r}: {error.strerror}")
+                _log(f"cannot start {words[0]!r}: {error.strerror}")
                 return 127
             os.write(watch, b"%d\n" % self.ranks[-1].process.pid)
         while any(r.code is None for r in self.ranks):
             self._turn()
-        # The ranks are gone; a stray process that still holds a pipe must not keep the job.
+        # The ranks have exited; a stray process that still holds a pipe must not delay the job.
         self._drain(time.monotonic() + 1.0)
         return self.failed or 0
 
@@ -199,12 +199,12 @@ class _Job:
             self.pause = _POLL
 
     def _turn(self) -> None:
-        """One turn of the loop: move output, notice ended ranks, act on the two timers."""
+        """One iteration of the loop: move output, detect exited ranks, handle the two timers."""
         timers = [t - time.monotonic() for t in (self.terminate_at, self.kill_at) if t is not None]
         self._events(max(0.0, min([*timers, self.pause])))
         for rank in self.ranks:
             if rank.code is None and os.waitid(os.P_PID, rank.process.pid, _LOOK) is not None:
-                rank.signal(signal.SIGKILL)  # what it leaves behind in its group, while its pid is still its own
+                rank.signal(signal.SIGKILL)  # kills the rest of its group while its pid is still reserved
                 self._ended(rank, rank.process.wait())
         self._timers()
 
@@ -217,7 +217,7 @@ class _Job:
                 self.selector.unregister(key.fd)
                 os.close(key.fd)
             else:
-                os.read(key.fd, 4096)  # the handler of the signal has run; only the wake-up was wanted
+                os.read(key.fd, 4096)  # the signal handler has run; this was only the wake-up
 
     def _drain(self, deadline: float) -> None:
         while time.monotonic() < deadline and any(
@@ -233,7 +233,7 @@ class _Job:
         others = sum(r.code is None for r in self.ranks)
         how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
         stopping = f"; stopping the other {others}" if others else ""
-        _say(f"rank {rank.rank} (pid {rank.process.pid}) {how}{stopping}")
+        _log(f"rank {rank.rank} (pid {rank.process.pid}) {how}{stopping}")
         if self.kill_at is None:
             self.terminate_at = time.monotonic() + self.grace
 
@@ -252,7 +252,7 @@ class _Job:
                 rank.signal(number)
 
     def kill_all(self) -> None:
-        """Whatever way the job ends, no process of its groups outlives it."""
+        """However the job ends, no process of its groups survives it."""
         self._signal_all(signal.SIGKILL)
         for rank in self.ranks:
             rank.process.wait()
@@ -286,8 +286,8 @@ class _Job:
 def _guardian() -> Iterator[int]:
     """A process that outlives a SIGKILL of the launcher and then kills the ranks' groups.
 
-    Yields the descriptor to which the launcher writes each rank's process group. The guardian acts when the
-    pipe closes without the final word, which the kernel does for a launcher that is gone.
+    Yields the descriptor to which the launcher writes each rank's process group. The guardian acts if the pipe closes
+    without the final word, as when the launcher has been killed.
     """
     reader, writer = os.pipe()
     guardian = os.fork()
@@ -314,7 +314,7 @@ def _guardian() -> Iterator[int]:
 
 
 def _takes_colour(sink: TextIO) -> bool:
-    """A terminal, unless it or its user wants none (https://no-color.org)."""
+    """Whether it is a terminal on which colour is not disabled (https://no-color.org)."""
     return sink.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -330,10 +330,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _say(message: str) -> None:
+def _log(message: str) -> None:
     print(f"pycollective run: {message}", file=sys.stderr, flush=True)
 
 
 def default_size() -> int:
-    """One rank a core that this process may use."""
+    """One rank per core that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What the words of a command line name: topologies, collectives, numbers of ranks."""
+"""Lookup of the topologies, collectives and rank counts named on a command line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pycollective.schedule.language.program import MOST_RANKS
 
 
 def topologies(positional: Sequence[str] | None, named: Sequence[str] | None) -> list[Any]:
-    """The topologies that a command is about, each once; empty where none is named.
+    """The topologies that a command is about, without duplicates; empty if none is named.
 
     Raises:
-        TopologyError, OSError, SyntaxError: as `find`.
+        TopologyError, OSError, SyntaxError: see `find`.
     """
     words = [*(positional or ()), *(named or ())]
     return list(dict.fromkeys(instance for where in words for instance in find(where)))
 
 
 def find(where: str) -> list[Any]:
-    """The topologies that a word names: a name, "FILE.py:NAME", all of "FILE.py", or "all".
+    """The topologies that an argument denotes: a name, "FILE.py:NAME", all of "FILE.py", or "all".
 
     Raises:
-        TopologyError: nothing of that name or in that file, or the file raises something when it is run.
+        TopologyError: nothing of that name or in that file, or the file raises an error when it is run.
         OSError, SyntaxError: the file cannot be read or compiled.
     """
     try:
@@ -54,7 +54,7 @@ def _find(where: str) -> list[Any]:
 
 
 def place(error: BaseException) -> str:
-    """Where an error was raised that is not one of ours, which name the place themselves: " (FILE:LINE)"."""
+    """Where an error other than ours was raised (ours name the place themselves): " (FILE:LINE)"."""
     if isinstance(error, Error):
         return ""
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -62,12 +62,12 @@ def place(error: BaseException) -> str:
 
 
 def collectives(text: str) -> list[str]:
-    """The names in "allreduce,broadcast"; ValueError with the nearest name for one that does not exist."""
+    """The names in "allreduce,broadcast"; ValueError with the nearest name if one does not exist."""
     return [choose(name.strip(), COLLECTIVES, "collective") for name in text.split(",")]
 
 
 def having(instances: Sequence[Any], wanted: Sequence[str]) -> None:
-    """ValueError where a topology lacks one of the collectives."""
+    """ValueError if a topology lacks one of the collectives."""
     for instance in instances:
         there = info(instance).collectives
         for name in wanted:
@@ -97,7 +97,7 @@ def ranks(text: str) -> list[int]:
 
 
 def supported(instance: Any, counts: Sequence[int]) -> list[int]:
-    """Of numbers of ranks those that a topology supports; TopologyError where it supports none of them."""
+    """The numbers of ranks that a topology supports; TopologyError if it supports none of them."""
     found = [count for count in counts if registry.supports(instance, count)]
     if not found:
         registry.check_ranks(instance, counts[0])

@@ -1,4 +1,4 @@
-"""`pycollective simulate`: topologies on a network that is not there (see schedule/simulator/simulator.py)."""
+"""`pycollective simulate`: topologies on a simulated network (see schedule/simulator/simulator.py)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pycollective.schedule.simulator.fitting import Fit, Measurement, fit
 Case = tuple[Any, str, int]
 """(topology, collective, ranks)."""
 DEFAULTS = {"latency": "5us", "bandwidth": "100Gbit/s", "reduction": "inf"}
-"""Of the network, as one would type them."""
+"""Options of the network, as typed."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, as it was typed."""
+    """The request, as typed."""
 
     topologies: Sequence[str]
     collective: str
@@ -36,13 +36,13 @@ class Request:
     sizes: str
     root: int
     tile: str
-    network: dict[str, Any]  # as for `Network`, with text where there are units; None: not given
+    network: dict[str, Any]  # as for `Network`, but text for values with units; None: not given
     fit: Path | None = None
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where results go besides the table; Path("-") is stdout."""
+    """Destinations of results besides the table; Path("-") is stdout."""
 
     json: Path | None = None
     csv: Path | None = None
@@ -50,16 +50,16 @@ class Outputs:
 
     @property
     def for_machines(self) -> bool:
-        """Standard output is not for people."""
+        """Whether standard output is machine-readable."""
         return outputs.STDOUT in (self.json, self.csv)
 
 
 def run(request: Request, wanted: Outputs) -> int:
-    """The command: simulate all that is asked for, and print a table. Exits with 2 for a wrong request."""
+    """The command: simulate the request and print a table. Exits with 2 on invalid requests."""
     from rich.console import Console
 
     console = Console(quiet=wanted.for_machines)
-    if not console.is_terminal:  # columns are kept, not folded
+    if not console.is_terminal:  # keep columns instead of folding them
         console.width = max(console.width, 140)
     with refusing("plot" if wanted.plot else ""):
         cases = _cases(request)
@@ -101,7 +101,7 @@ def _network(typed: dict[str, Any]) -> Network:
 
 
 def _cases(request: Request) -> list[Case]:
-    """What is simulated, in this order."""
+    """The cases to simulate, in order."""
     wanted, counts = selection.collectives(request.collective), selection.ranks(request.ranks)
     instances = selection.topologies(request.topologies, ())
     selection.having(instances, wanted)
@@ -117,7 +117,7 @@ def _cases(request: Request) -> list[Case]:
 
 
 def _simulate(cases: list[Case], request: Request, network: Network, tile: int | None) -> list[Simulation]:
-    """All cases with all sizes; those that cannot be simulated are complained about."""
+    """All cases with all sizes; reports those that cannot be simulated."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -145,10 +145,10 @@ def _simulate(cases: list[Case], request: Request, network: Network, tile: int |
 
 
 def _fit(request: Request, tile: int | None) -> Fit | None:
-    """The network that explains a result of `pycollective bench` best; None where that is not asked for.
+    """The network that best explains a result of `pycollective bench`; None if not requested.
 
     Raises:
-        ValueError: no such result, one without fitting rows, or parts of the network are given besides.
+        ValueError: no such result, one without usable rows, or parts of the network are given as well.
     """
     if request.fit is None:
         return None
@@ -156,12 +156,12 @@ def _fit(request: Request, tile: int | None) -> Fit | None:
     if given:
         raise ValueError(f"--fit finds what --{'reduce' if given[0] == 'reduction' else given[0]} gives: leave one out")
     if set(_given(request.network)) - {"ranks_per_node", "shared_port"} or request.network["ranks_per_node"] != 1:
-        raise ValueError("--fit finds one network for all ranks: leave out what is said of nodes")
+        raise ValueError("--fit finds one network for all ranks: leave out the options for nodes")
     return fit(_measurements(request.fit, selection.collectives(request.collective)), tile)
 
 
 def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
-    """Our right rows of the collectives: those on window arrays, where there are any, which nothing is copied for."""
+    """Our correct rows of the collectives: those on window arrays, if any, which need no copies."""
     from pycollective.bench.plan import OURS
     from pycollective.bench.result import read_json
 
@@ -174,11 +174,11 @@ def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
     ours = [row for row in rows if row.library == OURS and row.collective in wanted and not row.wrong]
     ours = [row for row in ours if row.path == "windows"] or ours
     if not ours:
-        raise ValueError(f"{path}: no right results of pycollective for {', '.join(wanted)}")
+        raise ValueError(f"{path}: no correct results of pycollective for {', '.join(wanted)}")
     found = []
     for row in ours:
         name = "direct" if row.topology in ("", "default") else row.topology
-        info(name)  # of a file that is not named besides: a TopologyError
+        info(name)  # TopologyError for one from a file that is not named
         found.append(Measurement(name, row.collective, row.ranks, row.size, None if row.root < 0 else row.root,
                                  row.time_us * 1e-6))  # fmt: skip
     return found
@@ -204,7 +204,7 @@ def _rate(value: float) -> str:
 
 
 def _fit_plain(fitted: Fit) -> dict[str, Any]:
-    """A fit as JSON has it; times in us."""
+    """A fit in JSON form; times in us."""
     rows = [
         {**asdict(one), "measured_us": one.seconds * 1e6, "fitted_us": seconds * 1e6}
         for one, seconds in zip(fitted.measurements, fitted.predicted, strict=True)
@@ -215,7 +215,7 @@ def _fit_plain(fitted: Fit) -> dict[str, Any]:
     return {"error": errors, "rows": rows}
 
 
-# -- what is written ---------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------
 
 
 def _write(found: list[Simulation], network: Network, fitted: Fit | None, wanted: Outputs) -> None:
@@ -239,7 +239,7 @@ def _plot(found: list[Simulation], path: Path, console: Any) -> None:
 
 
 def _row(simulation: Simulation) -> dict[str, Any]:
-    """What JSON and CSV say of one: time in us, bandwidths in GB/s, as the bench."""
+    """A simulation in JSON and CSV form: time in us, bandwidths in GB/s, like the bench."""
     kept = ("collective", "ranks", "topology", "root", "small", "messages", "bytes_sent", "bytes_most")
     return {
         **{name: getattr(simulation, name) for name in kept},
@@ -266,7 +266,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _table(found: Sequence[Simulation]) -> Any:
-    """A line a size, a column a topology."""
+    """A row per size, a column per topology."""
     from rich import box
     from rich.table import Table
 

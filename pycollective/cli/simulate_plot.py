@@ -8,12 +8,12 @@ from pathlib import Path
 from pycollective.cli.units import format_size
 from pycollective.schedule import Simulation
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart
+# Okabe and Ito's palette, suitable for colour-blind readers
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#5B3A8C")
 
 
 def plot(found: Sequence[Simulation], path: Path) -> None:
-    """Time over size, a panel a rank count; or over ranks where there is one size. The suffix says how it is drawn."""
+    """Time over size, a panel per rank count; or over ranks if there is one size. The suffix sets the format."""
     from matplotlib.figure import Figure
 
     counts, sizes = sorted({one.ranks for one in found}), sorted({one.nbytes for one in found})

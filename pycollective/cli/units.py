@@ -1,4 +1,4 @@
-"""Sizes, times and bandwidths as people write them."""
+"""Parsing and formatting of sizes, times and bandwidths."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def parse_size(text: str) -> int:
 def parse_sizes(text: str) -> list[int]:
     """Sizes in bytes from ``4:256M:x4`` (from, to, factor), ``1K:8K:+1K`` (step) or ``4,1K,64M`` (a list).
 
-    A range ends with its upper bound only where the factor or step lands on it.  ValueError names what is
-    wrong.
+    A range ends with its upper bound only if the factor or step reaches it. ValueError describes the error.
     """
     sizes: set[int] = set()
     for part in text.split(","):
@@ -65,7 +64,7 @@ def _range(part: str, fields: list[str]) -> Iterator[int]:
 
 
 def format_size(nbytes: int) -> str:
-    """``4 B``, ``64 KiB``, ``1.5 MiB``: for people."""
+    """``4 B``, ``64 KiB``, ``1.5 MiB``: human-readable."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < KIB or unit == "GiB":
@@ -83,7 +82,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second in "100Gbit/s", "12.5GB/s" (powers of 1000), "inf"; ValueError for anything else."""
+    """Bytes per second in "100Gbit/s", "12.5GB/s" (powers of 1000), "inf"; ValueError for anything else."""
     if text.strip() == "inf":
         return math.inf
     match = _RATE.fullmatch(text.strip())
@@ -93,7 +92,7 @@ def parse_rate(text: str) -> float:
 
 
 def format_time(seconds: float) -> str:
-    """Three significant digits with the unit that fits."""
+    """Three significant digits with a suitable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""`pycollective verify`: proofs for all that topologies can do."""
+"""`pycollective verify`: proofs for all collectives of topologies."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Row:
     schedules: int = 0
     orders: set[str] = field(default_factory=set)
     largest: Report | None = None
-    longest: dict[int, int] = field(default_factory=dict)  # by ranks: steps of the rank that has most
+    longest: dict[int, int] = field(default_factory=dict)  # by ranks: maximum number of steps of a rank
     seconds: float = 0.0
     error: Exception | None = None
 
     def run(self, instance: Any) -> Iterator[int]:
-        """Verify, one size after the other; stops at the first error, which it keeps."""
+        """Verify, one size after the other; stops at the first error, which it stores."""
         started = time.perf_counter()
         for size in self.sizes:
             try:
                 for report in verify_topology(instance, [size], collectives=[self.collective]):
                     self._take(size, report)
-            except Exception as error:  # the user's code may raise anything; the other rows go on
+            except Exception as error:  # the user's code may raise anything; the other rows continue
                 self.error = error
                 break
             finally:
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def order(self) -> str:
-        """The weakest order that was found; empty for what does not reduce."""
+        """The weakest order that was found; empty without a reduction."""
         weakest = min(self.orders, key=("none", "chunk", "fixed", "rank").index, default="")
         return weakest if COLLECTIVES[self.collective].reduces else ""
 
@@ -74,7 +74,7 @@ def verify(
     json: Path | None,
     plot: Path | None,
 ) -> int:
-    """The command: verify topologies and print a table; 1 when anything is wrong. Exits with 2 for a wrong request."""
+    """The command: verify topologies and print a table; 1 on errors. Exits with 2 on invalid requests."""
     from rich.console import Console
 
     console, errors = Console(quiet=json == outputs.STDOUT), Console(stderr=True)
@@ -90,7 +90,7 @@ def verify(
     for row in wrong:
         assert row.error is not None
         errors.print(f"{row.topology} {row.collective}: {type(row.error).__name__}", style="bold red", highlight=False)
-        for line in _told(row.error):
+        for line in _report(row.error):
             errors.print(line, markup=False, highlight=False, soft_wrap=True)
     for text in dict.fromkeys(_left_out(row) for row in rows if row.left_out):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -121,8 +121,8 @@ def _left_out(row: Row) -> str:
     return f"{row.topology} takes {rule.words(instance)}: {len(row.left_out)} other rank counts are left out"
 
 
-def _told(error: Exception) -> Iterator[str]:
-    """The error's message, then each statement that it is about: file, line and source."""
+def _report(error: Exception) -> Iterator[str]:
+    """The error's message, then each statement that it refers to: file, line and source."""
     yield f"  {error.message if isinstance(error, VerificationError) else error}{selection.place(error)}"
     for where in source_lines(error):
         file, _, number = where.rpartition(":")
@@ -132,13 +132,13 @@ def _told(error: Exception) -> Iterator[str]:
 
 
 def _short(file: str) -> str:
-    """Relative to the current folder, where the file is in it."""
+    """Relative to the current folder, if the file is in it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def source_lines(error: Exception) -> tuple[str, ...]:
-    """ "file:line" of the statements that an error is about."""
+    """ "file:line" of the statements that an error refers to."""
     if isinstance(error, VerificationError):
         return error.lines
     if isinstance(error, ProgramError):
@@ -149,7 +149,7 @@ def source_lines(error: Exception) -> tuple[str, ...]:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """A row as JSON has it."""
+    """A row in JSON form."""
     most = row.largest
     return {
         "topology": row.topology,
@@ -168,7 +168,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    """Steps of the rank that has most, over ranks."""
+    """Maximum number of steps of a rank, over ranks."""
     from matplotlib.figure import Figure
 
     from pycollective.schedule.drawing.colours import chunk_colour

@@ -1,4 +1,4 @@
-"""What carries out the calls of a communicator: the interface that all backends have."""
+"""The interface of the backends, which execute the calls of a communicator."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """A nonblocking call under way."""
+    """A nonblocking call in progress."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the call has completed; raises what it raised, or TimeoutError after `timeout` seconds."""
+        """Block until the call has completed; raises its error, or TimeoutError after `timeout` seconds."""
         ...
 
     def test(self) -> bool:
-        """Whether it has completed, well or not. Does not block."""
+        """Whether it has completed or failed. Does not block."""
         ...
 
 
 class Backend(Protocol):
-    """Carries out requests. Every rank makes the same ones, in the same order."""
+    """Executes requests. Every rank makes the same ones, in the same order."""
 
     def run(self, request: CallRequest) -> None:
-        """Carry a request out. On return the result is in `request.out`, or on a GPU: the work is in its stream."""
+        """Execute a request. On return the result is in `request.out`; on a GPU, the work is in its stream."""
         ...
 
     def start(self, request: CallRequest) -> Work:
-        """Begin to carry a request out. Its arrays must be left alone until the work has completed."""
+        """Start a request. Its arrays must not be touched until the work has completed."""
         ...
 
     def check(self) -> None:
-        """Raise what has ended the communicator, if anything has. Does not wait."""
+        """Raise the error that has ended the communicator, if any. Does not wait."""
         ...
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Backend(Protocol):
 
 
 class HostBackend(Backend, Protocol):
-    """A backend for arrays in host memory, which also makes windows and forms further groups."""
+    """A backend for arrays in host memory, which also allocates windows and creates subgroups."""
 
     @property
     def group(self) -> Group:
@@ -58,17 +58,17 @@ class HostBackend(Backend, Protocol):
 
     @property
     def team(self) -> _core.Team | None:
-        """The core's end of the communicator, for calls without a Python frame; None between hosts."""
+        """The core's part of the communicator, for calls without a Python frame; None between hosts."""
         ...
 
     @property
     def outgoing(self) -> dict[int, _core.Team] | None:
-        """The channels over which messages to other ranks go, as far as there were any; None between hosts."""
+        """The channels for messages to other ranks, for those used so far; None between hosts."""
         ...
 
     @property
     def incoming(self) -> dict[int, _core.Team] | None:
-        """The same of messages from other ranks."""
+        """The same for messages from other ranks."""
         ...
 
     @property
@@ -82,34 +82,34 @@ class HostBackend(Backend, Protocol):
         ...
 
     def require_turn(self) -> None:
-        """Raise NestedCallError if the caller is inside a call of the communicator already."""
+        """Raise NestedCallError if the caller is already inside a call of the communicator."""
         ...
 
     def exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
         """Collective allgather of bytes of any length, in rank order.
 
         Args:
-            operation: what needs it, with whatever else the ranks must agree on.
+            operation: its purpose, with anything else that the ranks must agree on.
 
         Raises:
-            MismatchError: the ranks are in different operations.
+            MismatchError: the ranks called different operations.
         """
         ...
 
     def share(self, nbytes: int) -> _core.Segment | None:
-        """Collective: a segment of shared memory that begins as zeros; None where the ranks share none.
+        """Collective: a zero-filled segment of shared memory; None if the ranks share none.
 
         Raises:
-            CommunicatorError: no kind of shared memory works; says why for each.
+            CommunicatorError: no kind of shared memory works; gives the reason for each.
         """
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Collective: an array that all ranks can reach, where they share memory."""
+        """Collective: an array accessible to all ranks, if they share memory."""
         ...
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Collective: the number of a new window, once all ranks make one of the same shape and dtype.
+        """Collective: the number of a new window, after checking that shape and dtype agree.
 
         Raises:
             MismatchError: shapes or dtypes differ between ranks.
@@ -117,12 +117,12 @@ class HostBackend(Backend, Protocol):
         ...
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostBackend | None:
-        """Collective over all ranks: a backend for this rank's part of them; None for a rank without a part.
+        """Collective over all ranks: a backend for this rank's part; None for a rank without one.
 
         Args:
             members: the ranks of the part, in its order; empty for a rank without one.
-            color, key: what has led to this part; the same color for all of its ranks.
-            name: of the new communicator, for messages.
+            color, key: from which the part was formed; the color is the same on all of its ranks.
+            name: of the new communicator, for error messages.
         """
         ...
 
@@ -131,26 +131,26 @@ class HostBackend(Backend, Protocol):
         ...
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
-        """How a call would be carried out."""
+        """How a call would be executed."""
         ...
 
     def lost_peer(self) -> int | None:
-        """A rank whose process has ended without closing the communicator, as far as can be seen from here."""
+        """A rank whose process has ended without closing the communicator, as far as this rank can tell."""
         ...
 
     def is_gone(self, rank: int) -> bool:
-        """Whether a rank's process has ended, as far as can be seen from here."""
+        """Whether a rank's process has ended, as far as this rank can tell."""
         ...
 
     def has_departed(self, rank: int) -> bool:
-        """Whether a rank has closed its end, as far as can be seen from here."""
+        """Whether a rank has closed the communicator, as far as this rank can tell."""
         ...
 
     def fail(self, error: Error, culprit: int = -1) -> None:
-        """End the communicator on every rank that can be reached: they raise this error.
+        """End the communicator on every rank that can be reached: they raise `error`.
 
         Args:
-            culprit: the rank that the error is about; -1: none.
+            culprit: the rank that caused the error; -1: none.
         """
         ...
 
@@ -159,12 +159,12 @@ class HostBackend(Backend, Protocol):
         ...
 
     def watch_calls(self, look: Callable[[], None]) -> None:
-        """Between hosts: call `look` now and then while a call waits; what it raises ends the communicator."""
+        """Between hosts: call `look` periodically while a call waits; an error that it raises ends the communicator."""
         ...
 
     def duplicate_mpi(self) -> Any | None:
-        """Collective: an mpi4py communicator of the same ranks, for messages that are no collectives.
+        """Collective: an mpi4py communicator of the same ranks, for messages outside of collectives.
 
-        None where the ranks share memory: they need no MPI. Who asks for it owns it.
+        None if the ranks share memory: they need no MPI. The caller owns it.
         """
         ...

@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 @described
 class Collectives:
-    """What a communicator does and returns from when this rank's part is done."""
+    """The blocking calls of a communicator: they return when this rank's part is done."""
 
     backend: HostBackend
     gpu: GpuSide | None
 
     def call(self, made: CallRequest) -> Any:
-        """Carry out a request, as the collectives do with theirs.
+        """Execute a request, as the collectives do.
 
         Args:
-            made: by a function of pycollective.comm.request.
+            made: a request made by a function of pycollective.comm.request.
 
         Returns:
             its `result`.
 
         Raises:
-            TypeError: no request.
-            Exception: what every collective raises, see Communicator.
+            TypeError: not a request.
+            Exception: as every collective, see Communicator.
         """
         if type(made) is not CallRequest:
             checks.refuse_type("made", "a CallRequest", made)
@@ -58,17 +58,17 @@ class Collectives:
         return made.result
 
     def start(self, made: CallRequest) -> Handle[Any]:
-        """Begin to carry out a request, as the nonblocking forms do.
+        """Start a request, as the nonblocking forms do.
 
         Args:
             made: as for `call`.
 
         Returns:
-            a Handle of its `result`.
+            a Handle for its `result`.
 
         Raises:
-            TypeError: no request.
-            Exception: what every collective raises, see Communicator.
+            TypeError: not a request.
+            Exception: as every collective, see Communicator.
         """
         if type(made) is not CallRequest:
             checks.refuse_type("made", "a CallRequest", made)
@@ -88,7 +88,7 @@ class Collectives:
         return self.gpu_side(made.device)
 
     def gpu_side(self, device: int) -> GpuSide:
-        """What carries out calls on GPU arrays; made by the first of them, which is collective.
+        """The backend for calls on GPU arrays; created by the first of them, which is collective.
 
         Args:
             device: number of this rank's GPU.
@@ -97,7 +97,7 @@ class Collectives:
             the GPU side.
 
         Raises:
-            CommunicatorError: there is no GPU path here; states why.
+            CommunicatorError: there is no GPU path on this system; states why.
         """
         if self.gpu is None:
             from pycollective.comm.cuda.side import GpuSide
@@ -118,7 +118,7 @@ class Collectives:
 
         Args:
             x: array of any shape, the same shape and dtype on every rank.
-            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+            out: receives the result, of x's size and dtype; `out=x` works in place. Default: a new array.
 
         Returns:
             `out`, or a new array of x's library, shape and dtype.
@@ -139,10 +139,10 @@ class Collectives:
         Args:
             x: array of any shape, the same shape and dtype on every rank.
             root: the rank that gets the result.
-            out: on the root, where the result goes, of x's size and dtype; not used on the others.
+            out: on the root, receives the result; of x's size and dtype. Not used on the others.
 
         Returns:
-            on the root `out`, or a new array of x's library, shape and dtype; None on the others.
+            `out` on the root, or a new array of x's library, shape and dtype; None on the others.
         """
         return self.call(request.reduce(x, root, out, self.backend.group, options))
 
@@ -175,13 +175,13 @@ class Collectives:
 
         Args:
             x: array of any shape, the same shape and dtype on every rank.
-            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+            out: receives the result, of x's size and dtype; `out=x` works in place. Default: a new array.
 
         Returns:
             `out`, or a new array of x's library, shape and dtype.
 
         Raises:
-            ValueError: op is avg; ranks reduce different numbers of arrays.
+            ValueError: op is avg, since ranks reduce different numbers of arrays.
         """
         return self.call(request.elementwise("scan", x, out, self.backend.group, options))
 
@@ -194,17 +194,17 @@ class Collectives:
     def exscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Any:
         """Exclusive prefix reduction: rank r gets the reduction of the x of ranks 0 to r - 1, element by element.
 
-        Rank 0 gets nothing: an `out` that it gives is left as it is, and a new array is all zeros.
+        Rank 0 gets nothing: its `out` is left unchanged; a new array is all zeros.
 
         Args:
             x: array of any shape, the same shape and dtype on every rank.
-            out: where the result goes, of x's size and dtype; `out=x` works in place. Default: a new array.
+            out: receives the result, of x's size and dtype; `out=x` works in place. Default: a new array.
 
         Returns:
             `out`, or a new array of x's library, shape and dtype.
 
         Raises:
-            ValueError: op is avg; ranks reduce different numbers of arrays.
+            ValueError: op is avg, since ranks reduce different numbers of arrays.
         """
         return self.call(request.elementwise("exscan", x, out, self.backend.group, options))
 
@@ -222,7 +222,7 @@ class Collectives:
         Args:
             x: array of any shape, the same size and dtype on every rank; only the root's content is read.
             root: the rank that sends.
-            out: where the result goes, of x's size and dtype; `out=x` fills x in place. Default: a new array.
+            out: receives the result, of x's size and dtype; `out=x` fills x in place. Default: a new array.
 
         Returns:
             `out`, or a new array of x's library and shape.
@@ -265,15 +265,15 @@ class Collectives:
         """allgather of arrays whose numbers of rows differ.
 
         Args:
-            x: array of shape (rows, ...); the other axes agree between ranks.
-            counts: rows of every rank; None asks the ranks first.
+            x: array of shape (rows, ...); the other axes must agree between ranks.
+            counts: rows of every rank; None gathers them first.
             out: array of shape (sum(counts), ...).
 
         Returns:
             `out`, or a new array of x's library.
 
         Raises:
-            ValueError: x has not counts[rank] rows.
+            ValueError: x does not have counts[rank] rows.
         """
         if counts is None:
             shape = arrays.shape_of(x)
@@ -298,7 +298,7 @@ class Collectives:
             out: on the root, array of shape (size * rows, ...); not used on the others.
 
         Returns:
-            on the root `out`, or a new array of x's library; None on the others.
+            `out` on the root, or a new array of x's library; None on the others.
         """
         return self.call(request.blocks("gather", x, root, out, self.backend.group, options))
 
@@ -313,7 +313,7 @@ class Collectives:
 
         Args:
             x: at the root the whole array; elsewhere an array of the same shape and dtype (its content is not
-                read), or None where `out` is given and all ranks get equally much.
+                read), or None if `out` is given and all ranks get the same number of rows.
             root: the rank that sends.
             out: array of this rank's rows: rows // size, one more for the first rows % size ranks.
 
@@ -329,7 +329,7 @@ class Collectives:
     @overload
     def alltoall(self, x: ArrayLike, out: Out, **options: Unpack[Moving]) -> Out: ...
     def alltoall(self, x: ArrayLike, out: Any = None, **options: Unpack[Moving]) -> Any:
-        """Rank r gets the r-th piece of every rank's x, joined in rank order; pieces as numpy.array_split cuts.
+        """Rank r gets the r-th piece of every rank's x, joined in rank order; cut as by numpy.array_split.
 
         Args:
             x: array of shape (rows, ...), the same on every rank.
@@ -380,14 +380,14 @@ class Collectives:
         Args:
             x: array of shape (sum(send_counts), ...).
             send_counts: rows for each rank.
-            recv_counts: rows expected from each rank; checked, not needed.
-            out: array of shape (sum of what is received, ...).
+            recv_counts: rows expected from each rank; optional, only checked.
+            out: array of shape (sum of rows received, ...).
 
         Returns:
             `out`, or a new array of x's library.
 
         Raises:
-            MismatchError: on every rank, if somewhere recv_counts are not what the others send.
+            MismatchError: on every rank, if recv_counts of any rank differ from what the others send.
         """
         rows = self._rows_between(arrays.shape_of(x), send_counts, recv_counts, options)
         return self.call(request.alltoallv(x, out, self.backend.group, options, rows))
@@ -395,37 +395,37 @@ class Collectives:
     def _rows_between(
         self, shape: tuple[int, ...], send: Sequence[int], receive: Sequence[int] | None, options: Moving
     ) -> list[list[int]]:
-        """Collective: [sender][receiver] -> rows, of an alltoallv."""
+        """Collective: [sender][receiver] -> rows of an alltoallv."""
         size = self.backend.group.size
         sent = request.numbers(send, "send_counts", size)
         if sum(sent) != (shape[0] if shape else 1):
             raise ValueError(f"send_counts {sent} do not cut an array of shape {shape} for {size} ranks")
         expected = [-1] * size if receive is None else request.numbers(receive, "recv_counts", size)
         if max(expected) >= 1 << 63:
-            raise ValueError(f"recv_counts {expected} are more rows than any array has")
-        told = self.allgather(np.array([*sent, *expected], np.int64), **waiting(options)).reshape(size, 2, size)
-        for receiver, wanted in enumerate(told[:, 1]):
+            raise ValueError(f"recv_counts {expected} are more rows than any array can have")
+        announced = self.allgather(np.array([*sent, *expected], np.int64), **waiting(options)).reshape(size, 2, size)
+        for receiver, wanted in enumerate(announced[:, 1]):
             for sender in range(size):
-                if wanted[sender] not in (-1, told[sender, 0, receiver]):
+                if wanted[sender] not in (-1, announced[sender, 0, receiver]):
                     raise MismatchError(
-                        f"alltoallv: rank {sender} sends {told[sender, 0, receiver]} rows to rank {receiver}, "
+                        f"alltoallv: rank {sender} sends {announced[sender, 0, receiver]} rows to rank {receiver}, "
                         f"which expects {wanted[sender]}"
                     )
-        rows: list[list[int]] = told[:, 0].tolist()
+        rows: list[list[int]] = announced[:, 0].tolist()
         return rows
 
     def barrier(self, **options: Unpack[Moving]) -> None:
         """Return once every rank has called.
 
-        With `stream=` return at once: that stream is held back until every rank's has come so far.
+        With `stream=`, return immediately: that stream waits until the stream of every rank has reached this point.
         """
         self.call(request.barrier(options, None if self.gpu is None else self.gpu.device))
 
     def send(self, x: ArrayLike, dest: int, *, timeout: float | None = None) -> None:
         """Send x to one rank, which must `recv` it. Messages between two ranks arrive in order.
 
-        A message of up to 32 KiB does not wait for the receiver; of longer ones two at a time can be under way.
-        Messages of GPU arrays go through host memory.
+        A message of up to 32 KiB does not wait for the receiver; up to two longer ones at a time can be in flight.
+        Messages of GPU arrays are staged through host memory.
 
         Args:
             x: array of any shape.
@@ -438,7 +438,7 @@ class Collectives:
         self.call(request.send(x, dest, self.backend.group, timeout))
 
     def recv(self, out: Out, source: int, *, timeout: float | None = None) -> Out:
-        """Receive into `out` what `source` sends.
+        """Receive a message from `source` into `out`.
 
         Args:
             out: array of the message's size and dtype.

@@ -33,37 +33,37 @@ _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 class Communicator(Nonblocking):
     """An ordered set of ranks. Made by `init`, `from_mpi`, `local_world`, `split`, `dup`, `group` and `shrink`.
 
-    Every collective must be called by all ranks, in the same order, with matching arguments; MismatchError tells
-    every rank where that is not so. Arrays are NumPy arrays or anything that speaks DLPack on the CPU (torch tensors),
+    Every collective must be called by all ranks, in the same order, with matching arguments; else every rank raises
+    MismatchError. Arrays are NumPy arrays or any that support DLPack on the CPU (torch tensors),
     of any shape, C-contiguous (an input that is not is copied; an output that is not is refused). Those made by
     `empty` are shared between the ranks and used in place; others are staged through shared scratch. A collective
-    returns its result: a new array of x's library, or `out` where given; `out=x` works in place.
+    returns its result: a new array of x's library, or `out` if given; `out=x` works in place.
 
     Keyword arguments that the collectives share, each described with each collective: `topology`, `timeout`, `name`
     and, of those that reduce, `op`, `prescale` and `postscale`; for GPU arrays `stream` and `max_channels`.
 
     Arrays in GPU memory (torch, cupy, numba, DLPack, the CUDA array interface) are reduced on the GPU. Such calls
-    return when the work is in the stream; what goes wrong later is raised by the next call, by the handle, or by
+    return when the work is in the stream; later errors are raised by the next call, by the handle, or by
     `check`.
 
     Errors that every collective raises: MismatchError, TimeoutError, PeerLostError (these poison the communicator:
-    later calls raise at once, `shrink` makes a new one of the survivors), and before anything is sent ValueError and
-    TypeError for arguments that cannot work, TopologyError, ProgramError and VerificationError for a topology.
+    later calls raise at once, `shrink` makes a new one of the survivors); before anything is sent, ValueError and
+    TypeError for invalid arguments, TopologyError, ProgramError and VerificationError for a topology.
 
     Attributes:
         rank, size: position among the ranks, and their number.
         local_rank, local_size: the same among the ranks of this host.
         cross_rank, cross_size: the same among the ranks with this local_rank on all hosts.
         world_ranks: the ranks' numbers in the world.
-        name: for messages.
+        name: for error messages.
     """
 
     def __init__(self, backend: HostBackend) -> None:
         group = backend.group
         self.backend, self.gpu = backend, None
-        # What calls of plain arrays enter without a Python frame.
+        # Calls with plain arrays enter it without a Python frame.
         self._team, self._outgoing, self._incoming = backend.team, backend.outgoing, backend.incoming
-        self._made = itertools.count()  # communicators made from this one, in step on all ranks
+        self._made = itertools.count()  # communicators made from this one; the same count on all ranks
         self.world_ranks, self.name = group.world_ranks, group.name
         self.rank, self.size = group.rank, group.size
         self.local_rank, self.local_size = group.nodes.local_rank, group.nodes.local_size
@@ -80,17 +80,17 @@ class Communicator(Nonblocking):
         """Every rank gets the root's object.
 
         Args:
-            value: any object that pickle takes, of less than 2 GiB; not looked at on the other ranks.
-            root: the rank whose object counts.
+            value: any object that can be pickled, less than 2 GiB; ignored on the other ranks.
+            root: the rank that sends.
             timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
-            name: named in this call's errors.
+            name: appears in this call's errors.
 
         Returns:
             on the root `value` itself, on the others a copy.
 
         Raises:
-            TypeError: pickle refuses the object, or something else that pickling raised: on every rank.
-            ValueError: its pickle is too long, on every rank; or root is no rank.
+            TypeError: pickle refuses the object, or any other error of pickling: on every rank.
+            ValueError: its pickle is too long, on every rank; or root is not a rank.
         """
         return on_root(lambda: value, root, self, Moving(timeout=timeout, name=name))
 
@@ -98,14 +98,14 @@ class Communicator(Nonblocking):
         """Every rank gets all ranks' objects.
 
         Args:
-            value: any object that pickle takes, of less than 2 GiB.
+            value: any object that can be pickled, less than 2 GiB.
             timeout, name: as for `broadcast_object`.
 
         Returns:
             copies of the objects, in rank order.
 
         Raises:
-            TypeError: pickle refuses a rank's object, or something else that pickling raised: on every rank.
+            TypeError: pickle refuses a rank's object, or any other error of pickling: on every rank.
             ValueError: a pickle is too long, on every rank.
         """
         return ObjectExchange(self, "allgather_object", Moving(timeout=timeout, name=name)).allgather(value)
@@ -116,7 +116,7 @@ class Communicator(Nonblocking):
         """The root gets all ranks' objects.
 
         Args:
-            value: any object that pickle takes, of less than 2 GiB.
+            value: any object that can be pickled, less than 2 GiB.
             root: the rank that gets them.
             timeout, name: as for `broadcast_object`.
 
@@ -124,8 +124,8 @@ class Communicator(Nonblocking):
             on the root copies of the objects, in rank order; None on the others.
 
         Raises:
-            TypeError: pickle refuses a rank's object, or something else that pickling raised: on every rank.
-            ValueError: a pickle is too long, on every rank; or root is no rank.
+            TypeError: pickle refuses a rank's object, or any other error of pickling: on every rank.
+            ValueError: a pickle is too long, on every rank; or root is not a rank.
         """
         root, options = root_number(root, self.size), Moving(timeout=timeout, name=name)
         return ObjectExchange(self, f"gather_object to {root}", options).gather(value, root)
@@ -136,8 +136,7 @@ class Communicator(Nonblocking):
         """Each rank gets one of the root's objects.
 
         Args:
-            values: on the root one object for each rank, that pickle takes, each of less than 2 GiB; not looked at on
-                the others.
+            values: on the root one object for each rank, each picklable and less than 2 GiB; ignored on the others.
             root: the rank that sends.
             timeout, name: as for `broadcast_object`.
 
@@ -145,10 +144,8 @@ class Communicator(Nonblocking):
             a copy of the object for this rank.
 
         Raises:
-            TypeError: values is no sequence, pickle refuses one of them, or something else that pickling raised: on
-                every rank.
-            ValueError: values are more or fewer than the ranks, or a pickle is too long, on every rank; or root is no
-                rank.
+            TypeError: values is not a sequence, pickle refuses one, or any other error of pickling: on every rank.
+            ValueError: not one value for each rank, or a pickle is too long, on every rank; or root is not a rank.
         """
         root, options = root_number(root, self.size), Moving(timeout=timeout, name=name)
         return ObjectExchange(self, f"scatter_object from {root}", options).scatter(values, root)
@@ -158,15 +155,15 @@ class Communicator(Nonblocking):
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, *, device: str | int | None = None) -> Any:
         """Collective: an uninitialised NumPy array in memory that all ranks share, for collectives without copies.
 
-        With `device="cuda"` (or "cuda:1", or a device's number) a `DeviceArray` in GPU memory that all ranks have
-        mapped: `torch.from_dlpack` and `cupy.from_dlpack` make an array of theirs of it without a copy.
+        With `device="cuda"` (or "cuda:1", or a device number), a `DeviceArray` in GPU memory mapped by all ranks:
+        `torch.from_dlpack` and `cupy.from_dlpack` convert it without a copy.
 
-        Collectives are zero-copy where every rank passes an array (or a
-        contiguous view of one) made by `empty` of this communicator. The memory lives as long as the array.
+        Collectives are zero-copy if every rank passes an array (or a contiguous view of one) from `empty` of this
+        communicator. The memory is freed with the array.
 
         Args:
             shape: a number of elements, or the extents; the same on all ranks.
-            dtype: element type, also "bfloat16", "float8_e4m3fn" and torch's; the same on all ranks.
+            dtype: element type, including "bfloat16", "float8_e4m3fn" and torch's; the same on all ranks.
             device: None for CPU memory; a GPU for its memory.
 
         Returns:
@@ -175,7 +172,7 @@ class Communicator(Nonblocking):
         Raises:
             MismatchError: shapes or dtypes differ between ranks.
             CommunicatorError: no memory can be shared.
-            TypeError, ValueError: no shape, or an element type that no collective takes.
+            TypeError, ValueError: not a shape, or an element type that no collective takes.
         """
         is_number = hasattr(shape, "__index__") and not getattr(shape, "ndim", 0)
         extents = (checks.integer(shape, "shape", 0),) if is_number else tuple(checks.integers(shape, "shape", 0))
@@ -187,7 +184,7 @@ class Communicator(Nonblocking):
         return self.gpu_side(device_number(device)).empty(extents, dtype)
 
     def check(self) -> None:
-        """Raise what went wrong in calls on GPU arrays that are under way or have completed, if anything did.
+        """Raise the error, if any, of calls on GPU arrays that are in progress or have completed.
 
         Does not wait for them.
         """
@@ -198,15 +195,15 @@ class Communicator(Nonblocking):
         """Collective: a communicator of the ranks with the same color, ordered by (key, rank).
 
         Args:
-            color: any integer; None takes part in no new communicator and gets None.
+            color: any integer; None joins no new communicator and gets None.
             key: order within the color.
-            name: of the new communicator, for messages.
+            name: of the new communicator, for error messages.
 
         Returns:
             a communicator, or None.
 
         Raises:
-            TypeError, ValueError: color or key is no integer of 64 bits.
+            TypeError, ValueError: color or key is not a 64-bit integer.
             CommunicatorError: no memory can be shared.
         """
         return self._split(color, key, name, "split")
@@ -245,24 +242,24 @@ class Communicator(Nonblocking):
         return self._split(None if place is None else 0, place or 0, None, f"group({members})")
 
     def _split(self, color: int | None, key: int, name: str | None, operation: str) -> Communicator | None:
-        """`operation`: which of the methods that split it is, with what all ranks must give alike."""
+        """`operation`: the calling method, with the arguments that must be the same on all ranks."""
         mine = None if color is None else checks.integer(color, "color", *_INT64)
         key = checks.integer(key, "key", *_INT64)
         if name is not None:
             checks.text(name, "name")
         self.backend.require_turn()
         number = next(self._made)
-        told = _COLORS.decode_all(self.backend.exchange(_COLORS.encode((mine, key)), operation))
-        chosen = [(theirs, rank) for rank, (other, theirs) in enumerate(told) if mine is not None and other == mine]
+        gathered = _COLORS.decode_all(self.backend.exchange(_COLORS.encode((mine, key)), operation))
+        chosen = [(theirs, rank) for rank, (other, theirs) in enumerate(gathered) if mine is not None and other == mine]
         members = [rank for _, rank in sorted(chosen)]
         made = self.backend.split(members, mine, key, name or f"{self.name}/split{number}:{color}")
         return None if made is None else Communicator(made)
 
     def shrink(self, timeout: float = 10.0) -> Communicator:
-        """A communicator of the ranks that still live, in their old order. For use after PeerLostError or TimeoutError.
+        """A communicator of the surviving ranks, in their old order. For use after PeerLostError or TimeoutError.
 
-        Every survivor must call it within `timeout` seconds; who does not is left out. Between hosts it works after a
-        PeerLostError alone, where MPI tolerates the loss of ranks (`mpirun --with-ft mpi`), and leaves nobody out.
+        All survivors must call it within `timeout` seconds; ranks that do not are left out. Between hosts it works only
+        after a PeerLostError, if MPI tolerates the loss of ranks (`mpirun --with-ft mpi`), and leaves no rank out.
 
         Args:
             timeout: seconds.
@@ -271,19 +268,19 @@ class Communicator(Nonblocking):
             a communicator.
 
         Raises:
-            CommunicatorError: this rank was left out; between hosts: MPI knows of no loss, or somebody did not call.
+            CommunicatorError: this rank was left out; between hosts: MPI has detected no loss, or a rank did not call.
         """
         return Communicator(self.backend.shrink(checks.number(timeout, "timeout", 0, finite=False)))
 
     def free(self) -> None:
-        """Say goodbye: this rank calls nothing on this communicator any more. May be called twice."""
+        """Free the communicator: this rank makes no further calls on it. May be called twice."""
         _live.discard(self)
         if self.gpu is not None:
             self.gpu.close()
         self.backend.close()
 
     def depart(self) -> None:
-        """At exit: free(), but between hosts, where that takes the others, who may be gone."""
+        """At exit: free(), except between hosts, where it needs the other ranks, which may have ended."""
         if self._team is not None:
             self.free()
 
@@ -296,37 +293,37 @@ class Communicator(Nonblocking):
             topology: as for the call.
 
         Returns:
-            an Explanation; its str() is for people.
+            an Explanation; its str() is human-readable.
 
         Raises:
-            ValueError: no such collective, or nbytes is negative.
-            TopologyError: no such topology.
+            ValueError: no collective of that name, or nbytes is negative.
+            TopologyError: no topology of that name.
         """
         gpu = "" if self.gpu is None else self.gpu.describe()
         return explain(self.backend, gpu, collective, nbytes, topology)
 
 
 def forget_all() -> None:
-    """In a forked child: the communicators are the parent's, and a child's end is not the parent's."""
+    """In a forked child: the communicators are the parent's, and the child's exit does not end them."""
     _live.clear()
 
 
 def depart_all() -> None:
-    """At exit: finish what is in flight, and tell the peers that this rank has ended as it should."""
+    """At exit: finish pending work, and notify the peers that this rank ends normally."""
     for communicator in list(_live):
         communicator.depart()
 
 
 def _enter_at_once(name: str) -> None:
-    """Let a call of plain arrays enter the core without a Python frame: it halves the cost of a small call.
+    """Make calls with plain arrays enter the core without a Python frame: this halves the cost of a small call.
 
-    The methods belong to the class itself, as those of a base would look through the bases with every call.
+    The methods are set on the class itself: inherited ones would search the bases on every call.
     """
     method = getattr(Communicator, name)
     parameters = [p.replace(annotation=p.empty) for p in inspect.signature(method).parameters.values()]
     signature = str(inspect.Signature(parameters)).replace(
         "(self", "($self", 1
-    )  # inspect refuses annotations in a text
+    )  # inspect refuses annotations in a text signature
     setattr(Communicator, name, _core.fast_method(Communicator, method, name, signature))
 
 

@@ -1,6 +1,6 @@
-"""Control messages: what ranks tell each other beside the data of their calls.
+"""Control messages: what ranks exchange in addition to the data of their calls.
 
-Encoded with MessagePack by msgspec and decoded into the type that the receiver expects. Decoding creates numbers, texts
+Encoded as MessagePack by msgspec, decoded into the type expected by the receiver. Decoding creates numbers, strings
 and the structures declared for them; unlike pickle it cannot execute code.
 """
 
@@ -17,22 +17,22 @@ T = TypeVar("T")
 
 
 class Codec(Generic[T]):
-    """Bytes from messages of one type, and messages from bytes."""
+    """Encodes and decodes messages of one type."""
 
     def __init__(self, kind: Any) -> None:
-        """`kind`: the type, of structs, dataclasses, containers and plain values."""
+        """`kind`: the type, structs, dataclasses, containers and plain values."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(kind)
 
     def encode(self, message: T) -> bytes:
-        """Raises TypeError for what cannot be sent."""
+        """Raises TypeError for a value that cannot be encoded."""
         return self._encoder.encode(message)
 
     def decode(self, data: bytes, sender: int) -> T:
-        """The message that `sender` has encoded.
+        """The message encoded by `sender`.
 
         Raises:
-            CommunicatorError: it is not of the expected type; names the sender.
+            CommunicatorError: not of the expected type; names the sender.
         """
         try:
             message: T = self._decoder.decode(data)
@@ -41,7 +41,7 @@ class Codec(Generic[T]):
         return message
 
     def decode_all(self, data: list[bytes]) -> list[T]:
-        """One message of each rank."""
+        """One message from each rank."""
         return [self.decode(each, rank) for rank, each in enumerate(data)]
 
 
@@ -49,9 +49,9 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     """An error, as it is sent to other ranks.
 
     Attributes:
-        kind: name of its class in pycollective.errors, or of the nearest base that is one.
+        kind: name of its class, or of its nearest base class, in pycollective.errors.
         text: its message.
-        rank: that was lost; -1: none.
+        rank: the lost rank; -1: none.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, error: Error) -> Fault:
-        """Of an error."""
+        """The message for an error."""
         kind = next(base.__name__ for base in type(error).__mro__ if getattr(errors, base.__name__, None) is base)
         return cls(kind, str(error), error.rank if isinstance(error, PeerLostError) else -1)
 

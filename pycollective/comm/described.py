@@ -1,8 +1,8 @@
 """Signatures and docstrings of a communicator's methods, as help(), inspect and notebooks show them.
 
-Methods take the shared keyword arguments as `**options`, which costs a call nothing where there are none. Type checkers
-read which ones from the annotation; here the same annotation gives the function its signature, and the docstring of
-the options goes into its `Args`. A nonblocking form has the docstring of its blocking one, but for what it returns.
+Methods take the shared keyword arguments as `**options`, which costs nothing in a call without any. Type checkers read
+from the annotation which ones there are; here the same annotation gives the function its signature, and the docstring
+of the options is merged into its `Args`. A nonblocking form has the blocking one's docstring, except for `Returns`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Annotation(str):
 
 
 class Text:
-    """A docstring in parts: `summary`, what follows it, and the sections (Args, Returns, Raises) by name."""
+    """A docstring in parts: `summary`, the text after it, and the sections (Args, Returns, Raises) by name."""
 
     def __init__(self, documentation: str) -> None:
         text = inspect.cleandoc(documentation) + "\n"
@@ -37,7 +37,7 @@ class Text:
         self.body = body.strip("\n")
 
     def add(self, section: str, *lines: str) -> None:
-        """Put lines at the end of a section."""
+        """Append lines to a section."""
         self.sections[section] = "\n".join(part for part in (self.sections.get(section, ""), *lines) if part)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Text:
 
 
 def described(cls: _Class) -> _Class:
-    """Give the methods of a class, and what it overloads of them, their full signatures and docstrings."""
+    """Give the methods of a class, and their overloads, full signatures and docstrings."""
     for method in vars(cls).values():
         if inspect.isfunction(method) and not method.__name__.startswith("_"):
             signature, taken = _expanded(method)
@@ -57,13 +57,13 @@ def described(cls: _Class) -> _Class:
             if taken:
                 text = Text(method.__doc__ or "")
                 text.add("Args", *_lines(taken))
-                text.add("Raises", "Exception: what every collective raises, see Communicator.")
+                text.add("Raises", "Exception: as every collective, see Communicator.")
                 method.__doc__ = str(text)
     return cls
 
 
 def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
-    """The same for a class of nonblocking forms: of each `name` of `blocking` the form `iname`."""
+    """The same for a class of nonblocking forms: `iname` for each `name` of `blocking`."""
 
     def describe(cls: _Class) -> _Class:
         for name, method in vars(cls).items():
@@ -73,7 +73,7 @@ def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
                 given = text.sections.get("Returns", "None")
                 text.body = "\n\n".join(part for part in (f"`{name[1:]}`: {text.summary}", text.body, own.body) if part)
                 text.summary = own.summary
-                text.sections["Returns"] = f"a Handle at once. Its result() waits, and then returns:\n{given}"
+                text.sections["Returns"] = f"a Handle immediately. Its result() waits and then returns:\n{given}"
                 method.__doc__ = str(text)
         return cls
 
@@ -81,7 +81,7 @@ def nonblocking(blocking: type) -> Callable[[_Class], _Class]:
 
 
 def _expanded(method: Callable[..., Any]) -> tuple[inspect.Signature, type | None]:
-    """The signature with the options written out, and which options they are."""
+    """The signature with the options expanded, and the class of the options."""
     signature = inspect.signature(method)
     parameters: list[inspect.Parameter] = []
     taken: type | None = None
@@ -111,12 +111,12 @@ def _parameters(taken: type) -> list[inspect.Parameter]:
 
 
 def _source(annotation: Any) -> str:
-    """What was written: a TypedDict keeps it as a forward reference."""
+    """The annotation's source text: a TypedDict keeps it as a forward reference."""
     return str(getattr(annotation, "__forward_arg__", annotation))
 
 
 def _lines(taken: type) -> list[str]:
-    """What the docstrings of the options say, as lines for Args."""
+    """The docstrings of the options, as lines for Args."""
     kinds = (Options, Moving) if taken is Options else (Moving,)
     texts = (inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2] for kind in kinds)
     return [textwrap.dedent(text).rstrip() for text in texts]

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call would do.
+    """How a call would be executed.
 
     Attributes:
         collective, nbytes: the call.
         topology: label of the topology, or "mpi".
         variant: "small" or "large".
-        order: in which order elements are reduced: "rank", "fixed" or "chunk"; "mpi" over MPI.
-        window: how arrays from `comm.empty` travel.
-        plain: how other arrays travel.
+        order: the order in which elements are reduced: "rank", "fixed" or "chunk"; "mpi" over MPI.
+        window: path of arrays from `comm.empty`.
+        plain: path of other arrays.
         reason: why.
-        gpu: how arrays in GPU memory travel; empty before the first call on one.
+        gpu: path of arrays in GPU memory; empty before the first call on one.
     """
 
     collective: str
@@ -61,7 +61,7 @@ class Explanation:
 
 
 def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """See Communicator.explain. `gpu`: how arrays in GPU memory travel, if that is known."""
+    """See Communicator.explain. `gpu`: path of arrays in GPU memory, if known."""
     checks.choice(collective, "collective", [row.name for row in CALLS.values() if not row.is_message])
     nbytes = checks.integer(nbytes, "nbytes", 0)
     if isinstance(topology, str) and topology == NCCL:
@@ -70,14 +70,14 @@ def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topolo
 
 
 def explain_between_hosts(group: Group, collective: str, nbytes: int) -> Explanation:
-    """Of ranks on several hosts."""
+    """For ranks on several hosts."""
     path = "through MPI, and reduced in rank order where a rank's block arrives"
-    reason = f"the ranks live on {group.nodes.count} hosts"
+    reason = f"the ranks are on {group.nodes.count} hosts"
     return Explanation(collective, nbytes, "mpi", "any", "rank", path, path, reason)
 
 
 def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """Of ranks that share memory."""
+    """For ranks that share memory."""
     from pycollective.schedule.language import registry
 
     instance, small = choose(collective, topology, nbytes)
@@ -85,15 +85,15 @@ def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -
     memory = "memory of this process" if group.threads else "shared memory of this host"
     staged = f"staged through scratch in {memory}"
     if nbytes <= _core.ALWAYS_STAGED:
-        window, why = staged, f"up to {_core.ALWAYS_STAGED} bytes one copy in costs less than a second wait"
+        window, why = staged, f"up to {_core.ALWAYS_STAGED} bytes an extra copy costs less than a second wait"
     elif not CALLS[collective].windows:
         window, why = staged, f"{collective} is always staged"
     else:
         window, why = (
             f"zero-copy in {memory}",
-            "peers can reach window arrays directly, and others only through scratch",
+            "peers access window arrays directly, and others only through scratch",
         )
-    chosen = "it was asked for"
+    chosen = "it was requested"
     if topology is None:
         by_setting = default_text() not in ("", NCCL) and instance != registry.get(DEFAULT_TOPOLOGY)
         chosen = "PYCOLLECTIVE_TOPOLOGY names it" if by_setting else "it is the default within a host"
@@ -105,7 +105,7 @@ def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -
 
 
 def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
-    """For GPU arrays alone."""
+    """For GPU arrays only."""
     from pycollective.comm.cuda.nccl import describe, why_not
 
     problem = why_not()
@@ -113,5 +113,5 @@ def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:
         problem = "the ranks are threads of one process"
     path = "through NCCL's own collectives" if problem is None else f"not possible: {problem}"
     return Explanation(
-        collective, nbytes, NCCL, "any", NCCL, path, path, f"it was asked for; {describe()}; CPU arrays are refused"
+        collective, nbytes, NCCL, "any", NCCL, path, path, f"it was requested; {describe()}; CPU arrays are refused"
     )

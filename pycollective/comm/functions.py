@@ -1,6 +1,6 @@
-"""The functions of the package that work on the default communicator: `pycollective.allreduce(x)` and the others.
+"""The functions of the package that use the default communicator: `pycollective.allreduce(x)` and the others.
 
-Each is looked up in `world()` when it is called. A function may be imported, and its help be read, before `init`.
+Each looks up `world()` when it is called, so a function may be imported, and its help read, before `init`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pycollective.comm.world import world
 NUMBERS = {
     "rank": "This process's position among the ranks, from 0.",
     "size": "The number of ranks.",
-    "local_rank": "The position among the ranks of this host, from 0.",
-    "local_size": "The number of ranks of this host.",
-    "cross_rank": "The position among the ranks with this local_rank, one a host, from 0.",
-    "cross_size": "The number of ranks with this local_rank: of hosts, where each has as many ranks.",
+    "local_rank": "The rank within this host, from 0.",
+    "local_size": "The number of ranks on this host.",
+    "cross_rank": "The position among the ranks with this local_rank, one per host, from 0.",
+    "cross_size": "The number of ranks with this local_rank: the number of hosts, if each has equally many ranks.",
 }
-"""Attributes of a communicator that are functions here."""
+"""Attributes of a communicator that are functions of the package."""
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of this name: a method of the default communicator, or one of NUMBERS."""
+    """The function with this name: a method of the default communicator, or one of NUMBERS."""
     return _number(name) if name in NUMBERS else _method(name)
 
 
@@ -36,7 +36,7 @@ def _method(name: str) -> Callable[..., Any]:
 
     signature = inspect.signature(method)
     own = signature.replace(parameters=[p for p in signature.parameters.values() if p.name != "self"])
-    return _named(call, name, own, f"{method.__doc__}\n\nOf the default communicator, which `init` makes.")
+    return _named(call, name, own, f"{method.__doc__}\n\nUses the default communicator, created by `init`.")
 
 
 def _number(name: str) -> Callable[..., Any]:

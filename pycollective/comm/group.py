@@ -1,4 +1,4 @@
-"""The ranks of a communicator, as one of them sees them."""
+"""The ranks of a communicator, from one rank's view."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pycollective.comm.bootstrap.nodes import Nodes
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An ordered set of ranks, and what is known of them.
+    """An ordered set of ranks, with their hosts and names.
 
     Attributes:
         nodes: the host of every rank.
-        world_ranks: the ranks' numbers in the world, for messages.
-        name: of the communicator, for messages.
+        world_ranks: the ranks' numbers in the world, for error messages.
+        name: of the communicator, for error messages.
         threads: whether the ranks are threads of one process.
         relatives: this rank's communicators of the same world of threads.
     """

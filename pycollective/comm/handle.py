@@ -10,7 +10,7 @@ _Result = TypeVar("_Result")
 
 
 class Handle(Generic[_Result]):
-    """A nonblocking call. The arrays of the call must be left alone until it has completed."""
+    """A nonblocking call. Its arrays must not be touched until it has completed."""
 
     __slots__ = ("_value", "_work")
 
@@ -22,30 +22,30 @@ class Handle(Generic[_Result]):
         """Block until the call has completed.
 
         Args:
-            timeout: seconds; None waits for the call's own deadline.
+            timeout: seconds; None waits until the call's deadline.
 
         Raises:
-            pycollective.TimeoutError: not completed yet; the handle can be waited for again.
-            Exception: what the call raised.
+            pycollective.TimeoutError: not completed yet; `wait` may be called again.
+            Exception: the error of the call.
         """
         self._work.wait(timeout)
 
     def test(self) -> bool:
-        """Whether the call has completed, well or not. Does not block.
+        """Whether the call has completed or failed. Does not block.
 
         Returns:
-            True once `wait` would return or raise at once.
+            True if `wait` would return or raise immediately.
         """
         return self._work.test()
 
     def result(self, timeout: float | None = None) -> _Result:
-        """wait(), then what the blocking form returns.
+        """wait(), then return the result of the blocking form.
 
         Args:
             timeout: as for `wait`.
 
         Returns:
-            what the blocking form of the call returns.
+            the result of the blocking form of the call.
 
         Raises:
             Exception: as `wait`.

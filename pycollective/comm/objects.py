@@ -1,9 +1,9 @@
-"""Python objects between ranks, by way of pickle: small things, beside the arrays.
+"""Sends small Python objects between ranks, as pickles.
 
-Every sender first tells how many bytes its pickle has, then the bytes follow. If an object cannot be pickled it tells
-minus the length of the pickled exception, which all ranks then raise: nobody waits for bytes that do not come.
+Every sender first announces the length of its pickle, then sends the bytes. If an object cannot be pickled, the sender
+announces minus the length of the pickled exception, which all ranks then raise: none waits for bytes that never arrive.
 
-Unpickling runs what the sender chose. Ranks of a job trust each other; see docs/security.md.
+Unpickling executes code chosen by the sender. Ranks of a job trust each other; see docs/security.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pycollective.typing import T
 
 MOST_BYTES = (1 << 31) - 1
-"""Of one pickle: objects are small things, and a length beyond this is a mistake."""
+"""Of one pickle: objects are small, and a larger one is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class _Packed:
     """What this rank sends.
 
     Attributes:
-        value: the object; None where this rank has none, or there was a failure.
+        value: the object; None if this rank has none, or on failure.
         message: its pickle, or the failure's.
-        failure: what was raised instead.
+        failure: the exception raised instead.
     """
 
     value: Any = None
@@ -45,7 +45,7 @@ class _Packed:
 
     @property
     def length(self) -> int:
-        """What the other ranks are told: negative for a failure."""
+        """The announced length: negative for a failure."""
         return len(self.message) if self.failure is None else -len(self.message)
 
 
@@ -54,7 +54,7 @@ class ObjectExchange:
 
     Args:
         comm: its communicator.
-        operation: its name, with whatever else the ranks must agree on.
+        operation: its name, with anything else that the ranks must agree on.
         options: of all its calls.
     """
 
@@ -63,7 +63,7 @@ class ObjectExchange:
         self._group = comm.backend.group
 
     def broadcast(self, work: Callable[[], T], root: int) -> T:
-        """Every rank gets what `work` returns on the root, or raises what it has raised there."""
+        """Every rank gets the result of `work` on the root, or raises its exception."""
         mine = self._group.rank == root
         packed = _packed(work) if mine else _Packed()
         header = request.broadcast(np.array([packed.length], np.int64), root, None, self._options)
@@ -75,13 +75,13 @@ class ObjectExchange:
 
     def allgather(self, value: T) -> list[T]:
         """All ranks' objects, on every rank."""
-        message, lengths = self._tell(_packed(lambda: value))
+        message, lengths = self._announce(_packed(lambda: value))
         joined = self._call(request.allgatherv(message, lengths, None, self._group, self._options))
         return _loaded_all(joined, lengths)
 
     def gather(self, value: T, root: int) -> list[T] | None:
         """All ranks' objects, on the root."""
-        message, lengths = self._tell(_packed(lambda: value))
+        message, lengths = self._announce(_packed(lambda: value))
         matrix = [[length * (rank == root) for rank in range(self._group.size)] for length in lengths]
         mine = message if matrix[self._group.rank][root] else message[:0]
         joined = self._call(request.alltoallv(mine, None, self._group, self._options, matrix))
@@ -101,8 +101,8 @@ class ObjectExchange:
         mine: T = loaded(self._call(request.alltoallv(sent, None, group, self._options, matrix)))
         return mine
 
-    def _tell(self, packed: _Packed) -> tuple[np.ndarray[Any, Any], list[int]]:
-        """Tell all ranks the length of what this one sends: its bytes, and all ranks' lengths."""
+    def _announce(self, packed: _Packed) -> tuple[np.ndarray[Any, Any], list[int]]:
+        """Announce this rank's length: returns its bytes, and all ranks' lengths."""
         header = request.blocks("allgather", np.array([packed.length], np.int64), -1, None, self._group, self._options)
         lengths = [int(length) for length in self._call(header)]
         for rank, length in enumerate(lengths):
@@ -111,7 +111,7 @@ class ObjectExchange:
         return np.frombuffer(packed.message, np.uint8), lengths
 
     def _raise_failure(self, length: int, rank: int, packed: _Packed) -> None:
-        """Where `rank` has told a failure: it tells which, and every rank raises that."""
+        """If `rank` has announced a failure, it sends the exception and every rank raises it."""
         if length >= 0:
             return
         error = loaded(self._send_bytes(packed.message, -length, rank))
@@ -122,39 +122,39 @@ class ObjectExchange:
         raise error
 
     def _send_bytes(self, message: bytes, length: int, root: int) -> Any:
-        """Broadcast bytes whose number all ranks know."""
+        """Broadcast bytes whose length all ranks know."""
         mine = self._group.rank == root
         content = np.frombuffer(message, np.uint8) if mine else np.empty(_checked(length, root), np.uint8)
         return self._call(request.broadcast(content, root, None if mine else content, self._options))
 
     def _call(self, made: CallRequest) -> Any:
-        """What a request returns whose ranks must all be in this operation."""
+        """Run a request that is part of this operation on all ranks."""
         made.note = f"{made.note} for {self._operation}".strip()
         return self._comm.call(made)
 
 
 def on_root(work: Callable[[], T], root: int, comm: Collectives, options: Moving | None = None) -> T:
-    """Collective: the root does the work, and every rank returns its result or raises its exception.
+    """Collective: the root calls `work`, and every rank returns its result or raises its exception.
 
     Raises:
-        TypeError: pickle refuses the result. ValueError: root is no rank.
+        TypeError: pickle refuses the result. ValueError: root is not a rank.
     """
     root = root_number(root, comm.backend.group.size)
     return ObjectExchange(comm, f"broadcast_object from {root}", options or Moving()).broadcast(work, root)
 
 
 def dumped(value: Any, pickler: Any = None) -> bytes:
-    """The pickle of an object that other ranks are to get.
+    """The pickle of an object, to be sent to other ranks.
 
     Args:
-        pickler: a module to use in place of pickle.
+        pickler: a module to use instead of pickle.
 
     Raises:
-        TypeError: it refuses the object. What else the object raises. ValueError: it is too long.
+        TypeError: pickle refuses the object. ValueError: its pickle is too long. Other errors of pickling.
     """
     try:
         message: bytes = (pickler or pickle).dumps(value)
-    except (AttributeError, pickle.PicklingError) as error:  # of local functions and classes, by version of Python
+    except (AttributeError, pickle.PicklingError) as error:  # depends on Python's version
         raise TypeError(f"the object cannot be sent, since pickle refuses it: {error}") from error
     if len(message) > MOST_BYTES:
         raise ValueError(f"the pickle of {checks.shown(value)} has {len(message)} bytes, more than {MOST_BYTES}")
@@ -162,7 +162,7 @@ def dumped(value: Any, pickler: Any = None) -> bytes:
 
 
 def loaded(message: Any) -> Any:
-    """The object in a pickle that a rank has sent: bytes, or an array of them."""
+    """The object in a received pickle: bytes, or an array of bytes."""
     return pickle.loads(memoryview(message))
 
 
@@ -172,7 +172,7 @@ def _loaded_all(joined: Any, lengths: list[int]) -> list[Any]:
 
 
 def _packed(make: Callable[[], Any], dump: Callable[[Any], bytes] = dumped) -> _Packed:
-    """What `make` returns, or has raised, ready to be sent."""
+    """The result of `make`, or its exception, ready to be sent."""
     try:
         value = make()
         return _Packed(value, dump(value))
@@ -181,7 +181,7 @@ def _packed(make: Callable[[], Any], dump: Callable[[Any], bytes] = dumped) -> _
 
 
 def _dumped_error(failure: Exception) -> bytes:
-    """A failure that does not survive pickle is told in an Error."""
+    """A failure that cannot be pickled is sent as an Error with its text."""
     try:
         message = pickle.dumps(failure)
         pickle.loads(message)
@@ -198,12 +198,12 @@ def _one_each(values: Any, size: int) -> list[Any]:
 
 
 def root_number(root: Any, size: int) -> int:
-    """The number of the rank that has or gets the objects."""
+    """The number of the rank that sends or gets the objects."""
     return checks.integer(root, "root", 0, size - 1)
 
 
 def _checked(length: int, rank: int) -> int:
-    """A length that a rank has told."""
+    """Check a length announced by a rank."""
     if length > MOST_BYTES:
-        raise CommunicatorError(f"rank {rank} tells of an object of {length} bytes, more than {MOST_BYTES}")
+        raise CommunicatorError(f"rank {rank} announced an object of {length} bytes, more than {MOST_BYTES}")
     return length

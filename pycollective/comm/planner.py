@@ -14,29 +14,29 @@ from pycollective.comm.arguments.rows import Cut, Shape, cut
 from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
-if TYPE_CHECKING:  # the compiler is loaded by the first call, not by init()
+if TYPE_CHECKING:  # the first call loads the compiler, not init()
     from pycollective.schedule.compiler.schedule import Placement, Schedule
 
 DEFAULT_TOPOLOGY = "direct"
-"""Within a host: reduces in rank order and moves the fewest bytes."""
+"""The default within a host: reduces in rank order and moves the fewest bytes."""
 
 NCCL = "nccl"
-"""In place of a topology: NCCL's own collectives, for GPU arrays."""
+"""Instead of a topology: NCCL's own collectives, for GPU arrays."""
 
 PLACEMENTS = {0: "STAGED", 1: "WINDOW_IN", 2: "WINDOW_OUT", 3: "WINDOW", 7: "INPLACE"}
 """By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
 
 
 def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
-    """The topology instance for a call, and whether the variant for small messages is used.
+    """The topology instance for a call, and whether the small-message variant is used.
 
     Args:
-        collective: its name; a barrier is an allreduce of nothing.
+        collective: its name; a barrier is an empty allreduce.
         topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default.
         nbytes: bytes of the logical buffer.
 
     Raises:
-        TopologyError: no such topology, or it lacks the collective.
+        TopologyError: no topology of that name, or it lacks the collective.
     """
     from pycollective.schedule.language import registry
 
@@ -59,19 +59,19 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
 
 @functools.cache
 def default_text() -> str:
-    """PYCOLLECTIVE_TOPOLOGY, which is read once in a process; empty where it is not set."""
+    """PYCOLLECTIVE_TOPOLOGY, read once per process; empty if not set."""
     text: str = settings.read("PYCOLLECTIVE_TOPOLOGY")
     return text
 
 
 @functools.cache
 def _default(collective: str) -> Any:
-    """The topology of calls that name none: PYCOLLECTIVE_TOPOLOGY where it has the collective.
+    """The topology of calls that name none: PYCOLLECTIVE_TOPOLOGY if it has the collective.
 
-    A barrier moves nothing, and NCCL's collectives are for GPU arrays alone: both keep the default.
+    A barrier moves no data, and NCCL's collectives are for GPU arrays only: both keep the default.
 
     Raises:
-        TopologyError: the variable names no topology, or one without allreduce.
+        TopologyError: the variable does not name a topology, or one without allreduce.
     """
     from pycollective.schedule.language import registry
 
@@ -88,13 +88,13 @@ def _default(collective: str) -> Any:
     return instance if collective in there else registry.get(DEFAULT_TOPOLOGY)
 
 
-_compiling = threading.RLock()  # ranks that are threads all ask at the same moment: one works, the others find it done
+_compiling = threading.RLock()  # ranks that are threads ask at once: one compiles, the others reuse it
 
 
 def schedule_for(
     topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
-    """A compiled schedule; one of a topology that is not ours is verified before its first use.
+    """A compiled schedule; that of a user-defined topology is verified before its first use.
 
     Raises:
         ProgramError, VerificationError: the topology's program is wrong.
@@ -117,10 +117,10 @@ def _schedule_for(
 
 
 def keeps_small(topology: Any, collective: str, size: int, root: int | None, placement: Placement) -> bool:
-    """Whether the variant for small messages is used with this placement.
+    """Whether the small-message variant is used with this placement.
 
-    Where everybody overwrites what everybody reads, one-shot takes a detour through scratch, and two-shot does not. It
-    is taken instead where both have the same bits.
+    If every rank overwrites what every rank reads, one-shot needs an extra copy through scratch and two-shot does not:
+    two-shot replaces it if both give the same bits.
     """
     from pycollective.schedule.language import registry
 
@@ -135,9 +135,9 @@ def _is_ours(topology: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _program_digest(schedule_key: tuple[Any, ...]) -> int:
-    """64 bits of a user's whole schedule: a program edited on one host only is another one under the same name.
+    """64-bit digest of a user-defined schedule: detects a program edited on one host only.
 
-    0 for the package's own topologies, which their label tells apart.
+    0 for the package's own topologies, which their label identifies.
     """
     if _is_ours(schedule_key[0]):
         return 0
@@ -151,10 +151,10 @@ def _loaded(schedule_key: tuple[Any, ...], rank: int) -> _core.Schedule:
 
 
 class Planner:
-    """What a team asks when it meets a call signature for the first time.
+    """Plans a call signature when a team first encounters it.
 
-    A message from one rank to another is a collective of these two, "send", in which the sender is rank 0. One of at
-    most EAGER_BYTES is one tile, which need not wait for the receiver.
+    A message from one rank to another is a collective of the two, "send", in which the sender is rank 0. One of at
+    most EAGER_BYTES is one tile, which does not wait for the receiver.
     """
 
     EAGER_BYTES = 32768
@@ -164,7 +164,7 @@ class Planner:
         self.size = size
 
     def cut(self, collective: str, shape: Shape) -> Cut:
-        """How a call cuts its arrays, whose input has this shape."""
+        """How a call with this input shape cuts its arrays."""
         return cut(collective, shape, self.rank, self.size)
 
     def __call__(

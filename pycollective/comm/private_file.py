@@ -1,4 +1,4 @@
-"""Files that are read again by a later run: written for this user alone, and read only if nobody else can have."""
+"""Files read by later runs: writable by this user only, and read only if no other user could have written them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import BinaryIO
 
 
 def open_private(path: Path) -> BinaryIO | None:
-    """A file of this user, for reading; None if there is none.
+    """Open a file of this user for reading; None if it does not exist.
 
     Raises:
         PermissionError: it is not a regular file, belongs to another user, or others may write to it.
     """
     try:
-        # A symbolic link is not followed, and a FIFO not waited for.
+        # Does not follow a symbolic link or block on a FIFO.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -43,10 +43,10 @@ def _why_not_private(found: os.stat_result) -> str:
 
 
 def require_replaceable(path: Path) -> None:
-    """Refuse to put a file in place of a device, a FIFO or a folder: as root it would succeed on /dev/null.
+    """Refuse to replace a device, a FIFO or a directory: root could replace /dev/null.
 
     Raises:
-        PermissionError: there is one of that name.
+        PermissionError: the path is one of these.
     """
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
@@ -55,19 +55,19 @@ def require_replaceable(path: Path) -> None:
 
 
 def write_private(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace a file at once, with mode 0600: a reader finds all of the new content or all of the old.
+    """Replace a file atomically, with mode 0600: a reader sees either all of the new content or all of the old.
 
     Args:
-        path: of the file. A file named like it with `.new` behind is made first.
-        write: is given that file to write to.
+        path: of the file. A file with `.new` appended to its name is created first.
+        write: called with that file to write to.
 
     Raises:
-        PermissionError: there is a device, a FIFO or a folder of that name.
+        PermissionError: the path is a device, a FIFO or a directory.
     """
     require_replaceable(path)
     unfinished = path.with_name(f"{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(unfinished)  # of a run that was killed here, or a stranger's
+        os.unlink(unfinished)  # left by a run that was killed here, or by another user
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
         write(file)

@@ -1,6 +1,6 @@
-"""One rank's call of a collective, read and checked: its arrays, what it asks for, and its options.
+"""One rank's call of a collective, parsed and checked: its arrays, parameters and options.
 
-Ranks must agree on the shape of a row wherever rows are cut or joined (see rows.py): the note of the request has it.
+Ranks must agree on the shape of a row wherever rows are cut or joined (see rows.py): it is part of the request's note.
 Calls that work element by element (allreduce, reduce, broadcast) compare the number of elements only, as MPI does.
 """
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from pycollective.comm.group import Group
 
 _ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
-_MOST = (1 << 31) - 1  # of what the core takes for a rank
+_MOST = (1 << 31) - 1  # largest rank number in the core
 
 _NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(slots=True)
 class CallRequest:
-    """One collective call as one rank makes it.
+    """One rank's call of a collective.
 
     Attributes:
         collective: its name.
-        x, out: the arrays as backends take them (of the CPU an ndarray or `_core.HostBuffer`, of a GPU a `View`), or
-            None where this rank has none.
-        result: what the call returns.
-        root: -1 where there is none.
-        counts: elements of each block: one a rank, or for alltoall size*size, by sender and then receiver.
-        note: what else the ranks must agree on, in words for an error.
+        x, out: arrays in the backends' form (CPU: an ndarray or `_core.HostBuffer`; GPU: a `View`), or None if
+            this rank has none.
+        result: the call's return value.
+        root: -1 if there is none.
+        counts: elements of each block: one per rank, or for alltoall size*size, by sender and then receiver.
+        note: text for an error, on which the ranks must also agree.
         op, topology, timeout, name, max_channels: see Options.
         scale: factors on each contribution and on the result; None for neither.
-        device, stream: of arrays in GPU memory: the number of the GPU, and the handle of the stream that the call goes
-            into; None and 0 for the CPU.
-        signature: what of the call decides its plan on a GPU, once that is known (see cuda/signature.py).
-        received: of a message for an array in GPU memory: where it comes, and what copies it there.
+        device, stream: of arrays in GPU memory: the number of the GPU, and the handle of the call's stream;
+            None and 0 for the CPU.
+        signature: the key of the call's plan on a GPU, once known (see cuda/signature.py).
+        received: for a message to an array in GPU memory: the host buffer that copies it there.
     """
 
     collective: str
@@ -70,12 +70,12 @@ class CallRequest:
 
     @property
     def row(self) -> Collective:
-        """What the collective is."""
+        """The collective's properties."""
         return CALLS[self.collective]
 
 
 def elementwise(collective: str, x: Any, out: Any, group: Group, options: Options) -> CallRequest:
-    """A reduction whose result has the shape of x on every rank; zeros where there is nothing to reduce."""
+    """A reduction whose result has the shape of x on every rank; zeros if there is nothing to reduce."""
     request = read(collective, x, out, arrays.shape_of(x), options)
     if out is None and not request.row.has_result(group.rank):
         _fill_with_zeros(request)
@@ -83,7 +83,7 @@ def elementwise(collective: str, x: Any, out: Any, group: Group, options: Option
 
 
 def barrier(options: Moving, device: int | None = None) -> CallRequest:
-    """`device`: of the communicator's GPU arrays, if that is known."""
+    """`device`: of the communicator's GPU arrays, if known."""
     if not options:
         return CallRequest("barrier", _NOTHING, _NOTHING)
     if options.get("stream") is None:
@@ -113,13 +113,13 @@ def reduce(x: Any, root: int, out: Any, group: Group, options: Options) -> CallR
 def blocks(collective: str, x: Any, root: int, out: Any, group: Group, options: Options | Moving) -> CallRequest:
     """A collective that cuts or joins arrays of the same shape on every rank.
 
-    Off the root of a scatter `x` is only a template; without it `out` is, and every rank gets as many rows as it has.
+    On the other ranks of a scatter, `x` is only a template; without it, `out` is, with the row count of every rank.
     """
     row = CALLS[collective]
     root = rank_number(root, "root") if row.rooted else -1
     if x is None and row.input == "root":
         if group.rank == root or out is None:
-            raise TypeError(f"{collective} needs x at the root, and elsewhere x (of the root's shape) or out")
+            raise TypeError(f"{collective} needs x at the root, and on other ranks x (of the root's shape) or out")
         shape = arrays.shape_of(out)
         counts = (math.prod(shape),) * group.size
         return read(collective, None, out, shape, options, root, counts, note_of(shape[1:]))
@@ -130,7 +130,7 @@ def blocks(collective: str, x: Any, root: int, out: Any, group: Group, options: 
 
 
 def allgatherv(x: Any, counts: Sequence[int], out: Any, group: Group, options: Moving) -> CallRequest:
-    """`counts`: rows of each rank, of which this one knows its own."""
+    """`counts`: rows of each rank; this rank's must match x."""
     rows, cell, length = rows_of(arrays.shape_of(x))
     of_ranks = numbers(counts, "counts", group.size)
     if of_ranks[group.rank] != rows:
@@ -170,7 +170,7 @@ def recv(out: Any, source: int, group: Group, timeout: float | None) -> CallRequ
 
 
 def rank_number(rank: Any, name: str) -> int:
-    """The number of a rank; whether there is such a rank is checked with the call."""
+    """The number of a rank; its range is checked by the call."""
     return rank if type(rank) is int and -_MOST <= rank <= _MOST else checks.integer(rank, name, -_MOST, _MOST)
 
 
@@ -188,7 +188,7 @@ def numbers(counts: Any, name: str, size: int) -> list[int]:
         found = [index(count) for count in counts]
         if len(found) == size and min(found) >= 0:
             return found
-    except Exception:  # what it was is told below
+    except Exception:  # reported below
         pass
     return checks.integers(counts, name, 0, count=size)
 
@@ -203,13 +203,13 @@ def read(
     counts: tuple[int, ...] | None = None,
     note: str = "",
 ) -> CallRequest:
-    """Read the arrays and options of a call, and make the output where there is none.
+    """Read the arrays and options of a call, and allocate the output if none is given.
 
     Args:
-        shape: of the result, where `out` is to be made; None where this rank gets nothing.
+        shape: of the result, to allocate `out`; None if this rank gets nothing.
 
     Raises:
-        TypeError, ValueError: what cannot work, before anything is sent.
+        TypeError, ValueError: invalid arguments, before anything is sent.
     """
     if options:
         _check_options(CALLS[collective], options)
@@ -228,7 +228,7 @@ def read(
             raise TypeError("x is missing")
         out = arrays.new_like(x, shape)
     if x is not None:
-        request.x = arrays.strided(x)  # packed when the call's turn has come
+        request.x = arrays.strided(x)  # packed when the call starts
     if out is not None:
         request.out = arrays.writable(out)
     if shape is not None:
@@ -240,7 +240,7 @@ def _read_on_device(request: CallRequest, shape: Shape | None, stream: Any) -> N
     from pycollective.comm.cuda import arrays as device_arrays
     from pycollective.comm.cuda.runtime import load
 
-    load()  # raises where there is no GPU path
+    load()  # raises if there is no GPU path
     x, out = request.x, request.out
     for what, array in (("x", x), ("out", out)):
         if array is not None and not arrays.on_device(array):
@@ -291,7 +291,7 @@ def _set_options(request: CallRequest, options: Options | Moving) -> None:
 
 
 def _factor(given: Any, name: str) -> float:
-    """A factor that was left out is 1; infinite ones and NaN follow IEEE arithmetic."""
+    """An omitted factor is 1; infinite ones and NaN follow IEEE arithmetic."""
     if given is None:
         return 1.0
     return given if type(given) is float else checks.number(given, name, finite=False, nan=True)

@@ -25,20 +25,20 @@ _prepared = False
 
 
 def init(bootstrap: detection.Bootstrap | None = None) -> Communicator:
-    """Find the other ranks and return the communicator of all of them; later calls return the same one.
+    """Connect to the other ranks and return the communicator of all ranks; later calls return the same one.
 
     Works under `mpirun` (through mpi4py), under torchrun, under `pycollective run`, under Horovod's launchers, or alone
     (a world of one).
 
     Args:
-        bootstrap: how to find the others; by default from the environment.
+        bootstrap: how to find the other ranks; default: from the environment.
 
     Returns:
-        the default communicator, on which the functions of the package work.
+        the default communicator, used by the functions of the package.
 
     Raises:
-        BootstrapError: the environment promises peers that cannot be reached; says what is missing.
-        NestedCallError: a signal handler or a finalizer calls it while this thread is in it.
+        BootstrapError: the peers named by the environment cannot be reached; states what is missing.
+        NestedCallError: called by a signal handler or a finalizer during init() of the same thread.
     """
     global _default, _bootstrap, _starting
     with _lock:
@@ -57,21 +57,21 @@ def init(bootstrap: detection.Bootstrap | None = None) -> Communicator:
 def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
     """Collective over an MPI communicator: a communicator of its ranks, in its order.
 
-    Needs no `init`, and does not touch what `init` made. Of the MPI communicator a duplicate is used: it stays the
-    caller's, who may use it at the same time and free it at once. The result must be freed (`free`, collective) before
-    MPI is finalized where its ranks span hosts; on one host MPI is not needed any more once this has returned.
+    Needs no `init`, and does not affect what `init` made. Works on a duplicate of the MPI communicator, which remains
+    the caller's and may be used at the same time or freed at once. If its ranks span hosts, the result must be freed
+    (`free`, collective) before MPI is finalized; on one host MPI is not needed after this function has returned.
 
     Args:
-        comm: an mpi4py communicator of any ranks: `MPI.COMM_WORLD`, or what its `Split` or `Create` made.
+        comm: an mpi4py communicator: `MPI.COMM_WORLD`, or the result of its `Split` or `Create`.
         timeout: seconds to wait for the other ranks; default PYCOLLECTIVE_INIT_TIMEOUT.
 
     Returns:
-        a communicator. Its world_ranks are ranks of MPI.COMM_WORLD, if all belong to that.
+        a communicator. Its world_ranks are ranks of MPI.COMM_WORLD, if that contains them all.
 
     Raises:
-        TypeError: comm is no mpi4py communicator.
-        ValueError: it is MPI.COMM_NULL or joins two groups.
-        BootstrapError: mpi4py cannot be used, MPI is not running, or ranks have not called in time; names them.
+        TypeError: comm is not an mpi4py communicator.
+        ValueError: comm is MPI.COMM_NULL or an intercommunicator.
+        BootstrapError: mpi4py cannot be used, MPI is not running, or ranks did not call in time (named).
     """
     mpi = import_mpi()
     checks.instance(comm, "comm", mpi.Comm, "an mpi4py communicator")
@@ -88,18 +88,18 @@ def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:
 
 
 def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None, name: str = "world") -> Communicator:
-    """Collective: a communicator of the ranks that a bootstrap has found. init() does this once, and keeps it.
+    """Collective: a communicator of the ranks found by a bootstrap. init() calls this once and keeps the result.
 
     Args:
         world_ranks: the ranks' numbers in the world; None: they are the world.
-        name: of the communicator, for messages.
+        name: of the communicator, for error messages.
     """
     global _prepared
     if not _prepared:
         atexit.register(depart_all)
         os.register_at_fork(after_in_child=forget_all)
         _prepared = True
-    if found.rank == 0:  # once a job
+    if found.rank == 0:  # once per job
         settings.warn_of_unknown(stacklevel=3)
     nodes = discover(found)
     ranks = range(found.size)
@@ -133,7 +133,7 @@ def given_or_world(comm: Communicator | None) -> Communicator:
     """The communicator given for `comm`, or that of init() for None.
 
     Raises:
-        TypeError: something without a rank and a size.
+        TypeError: comm is not a communicator.
         CommunicatorError: init() was not called.
     """
     if comm is None:
@@ -149,7 +149,7 @@ def is_initialized() -> bool:
 
 
 def shutdown() -> None:
-    """Free the default communicator; init() may be called again (under mpirun). May be called twice."""
+    """Free the default communicator. May be called twice; init() may be called again (under mpirun)."""
     global _default, _bootstrap
     with _lock:
         if _default is not None:

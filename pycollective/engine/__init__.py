@@ -1,4 +1,4 @@
-"""The engine: named operations, submitted in any order on any rank, agreed, fused and run behind the caller's back."""
+"""The engine: named operations, submitted in any order on any rank, negotiated, fused and run in the background."""
 
 from __future__ import annotations
 

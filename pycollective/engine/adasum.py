@@ -1,10 +1,10 @@
-"""Adasum: sums that stay sensible for large batches.
+"""Adasum: sums that remain sensible for large batches.
 
-Two gradients that point the same way are averaged, two orthogonal ones added, and what is between is between:
+Two parallel gradients are averaged, two orthogonal ones added, and cases in between interpolated:
 
     adasum(a, b) = (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b
 
-More than two are combined in a binary tree of the ranks; where their number is no power of two, the odd one out goes up
+More than two are combined in a binary tree of the ranks; if their number is not a power of two, the odd one moves up
 a level. Maleki, Musuvathi, Mytkowicz et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021,
 https://arxiv.org/abs/2006.02924
 """
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 def adasum(comm: Communicator, x: Any, out: Any = None) -> Any:
-    """Collective: every rank gets the adaptive sum of all ranks' x, the same bits on all of them.
+    """Collective: every rank gets the adaptive sum of all ranks' x, bitwise identical on all of them.
 
     Args:
-        comm: whose ranks take part, any number.
+        comm: of the participating ranks, any number.
         x: CPU array of floating-point elements, of any shape, the same on all ranks.
-        out: where the result goes, may be x; a new array of x's library by default.
+        out: the output, may be x; a new array of x's library by default.
 
     Raises:
-        TypeError: elements that are not floating-point.
+        TypeError: the elements are not floating-point.
     """
     mine = _flat(x)
     if "float" not in str(mine.dtype):
-        raise TypeError(f"adasum is for floating-point elements, not {mine.dtype}")
+        raise TypeError(f"adasum requires floating-point elements, not {mine.dtype}")
     wide = np.float64 if mine.dtype == np.float64 else np.float32
     result = arrays.new_like(x, arrays.shape_of(x)) if out is None else out
     level = list(comm.allgather(mine.astype(wide)).reshape(comm.size, -1))

@@ -1,10 +1,10 @@
-"""Autotuning: which topology for which size, how much to fuse, how long to wait for more to fuse.
+"""Autotuning: the topology for each size, the fusion threshold, and the time to wait for more operations to fuse.
 
-Topologies are timed when the engine is made, before there is other traffic (between hosts there is one).
-Threshold and cycle time are found on the job's own traffic: rank 0 tries one value after the other, each for half a
-second or so, and keeps what moved the most bytes; first one of the two, then the other, as Horovod's parameter manager
-does with Bayesian optimization (https://horovod.readthedocs.io/en/stable/autotune.html). What was found can be kept in
-a file for the next run.
+Topologies are timed when the engine is created, before there is other traffic (between hosts there is only one).
+Threshold and cycle time are tuned on the job's own traffic: rank 0 tries one value after the other, each for about half
+a second, and keeps the one that moved the most bytes; first one of the two parameters, then the other. Horovod's
+parameter manager uses Bayesian optimization (https://horovod.readthedocs.io/en/stable/autotune.html). The results can
+be stored in a file for the next run.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ REPEATS = 7
 
 
 class Found(msgspec.Struct):
-    """What autotuning has found.
+    """The results of autotuning.
 
     Attributes:
         fusion_threshold: bytes. cycle_time: seconds.
-        topologies: (most bytes, topology), ascending; empty: not looked for.
+        topologies: (largest size in bytes, topology), ascending; empty: not tuned.
     """
 
     fusion_threshold: Annotated[int, msgspec.Meta(ge=0)]
@@ -58,14 +58,14 @@ _FOUND: Codec[Found | None] = Codec(Found | None)
 
 
 def choose_topologies(comm: Communicator, candidates: Sequence[str]) -> list[tuple[int, str]]:
-    """Collective: the fastest of some topologies for every size.
+    """Collective: the fastest of several topologies for every size.
 
     Args:
-        comm: whose ranks take part; nothing else may be under way on it.
-        candidates: names of topologies; the first is kept where no other is at least 5 % faster.
+        comm: of the participating ranks; no other operation may be in progress on it.
+        candidates: names of topologies; the first is kept unless another is at least 5 % faster.
 
     Returns:
-        (most bytes, topology), ascending, the same on all ranks; the last row is for all longer ones too.
+        (largest size in bytes, topology), ascending, the same on all ranks; the last row also applies to larger sizes.
     """
     window = comm.empty(max(SIZES) // 4, np.float32)
     window[:] = 0
@@ -95,14 +95,14 @@ def _time(comm: Communicator, part: Any, topology: str) -> float:
 
 
 class Tuner:
-    """Tries values on the traffic of a job, on rank 0, in a thread."""
+    """Tries values on a job's traffic, on rank 0, in a thread."""
 
     def __init__(self, engine: Engine, done: Callable[[int, float], None]) -> None:
         """Start.
 
         Args:
-            engine: whose traffic is measured and that is tuned.
-            done: called with the threshold (bytes) and the cycle time (seconds) that were found.
+            engine: the engine to measure and tune.
+            done: called with the resulting threshold (bytes) and cycle time (seconds).
         """
         self._engine, self._done = engine, done
         self._stop = threading.Event()
@@ -110,7 +110,7 @@ class Tuner:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up, if it has not completed."""
+        """Stop, if it has not completed."""
         self._stop.set()
         self._thread.join()
 
@@ -140,7 +140,7 @@ class Tuner:
         return values[int(np.argmax(scores))]
 
     def _sample(self) -> float:
-        """Bytes a second that allreduces moved, over enough traffic."""
+        """Bytes per second that allreduces moved, over enough traffic."""
         bytes_before, batches_before = self._engine.traffic()
         start = time.monotonic()
         while not self._stop.wait(0.02):
@@ -152,10 +152,10 @@ class Tuner:
 
 
 def set_up(engine: Engine) -> Tuner | None:
-    """Collective: threshold, cycle time and topologies, as set, as kept from an earlier run, or to be found.
+    """Collective: set threshold, cycle time and topologies from the settings or an earlier run, or start tuning.
 
     Returns:
-        what looks for them, if something does.
+        the tuner, if one was started.
     """
     settings, comm, core = engine.settings, engine.comm, engine.core
     hosts = comm.backend.group.nodes.count
@@ -186,16 +186,16 @@ def set_up(engine: Engine) -> Tuner | None:
     return Tuner(engine, keep)
 
 
-# -- what is kept --------------------------------------------------------------------------------------------------
+# -- stored results ------------------------------------------------------------------------------------------------
 
 
 def load(path: str, size: int, hosts: int = 1) -> Found | None:
-    """What an earlier run with as many ranks has found; None if there is nothing."""
+    """The results of an earlier run with the same number of ranks; None if there are none."""
     return _kept(Path(path)).get(_key(size, hosts))
 
 
 def save(path: str, size: int, found: Found, hosts: int = 1) -> None:
-    """Keep it, beside what is kept for other numbers of ranks."""
+    """Store results, along with those for other numbers of ranks."""
     kept = _kept(Path(path)) | {_key(size, hosts): found}
     text = msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n"
     write_private(Path(path), lambda file: file.write(text))
@@ -206,7 +206,7 @@ def _key(size: int, hosts: int) -> str:
 
 
 def _kept(path: Path) -> dict[str, Found]:
-    """The content of a file; nothing if it cannot be read, may be another user's, or makes no sense."""
+    """The content of a file; empty if it is unreadable, invalid, or may have been written by another user."""
     try:
         file = open_private(path)
         if file is None:
@@ -214,5 +214,5 @@ def _kept(path: Path) -> dict[str, Found]:
         with file:
             return msgspec.json.decode(file.read(), type=dict[str, Found])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("nothing is taken from %s: %s", path, error)
+        log.warning("%s is ignored: %s", path, error)
         return {}

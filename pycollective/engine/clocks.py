@@ -1,7 +1,7 @@
-"""Clocks of several hosts: how far each is ahead of rank 0's, found by sending messages back and forth.
+"""Clocks of several hosts: how far each is ahead of rank 0's, measured with round trips.
 
-An answer was written between question and receipt, so the middle of the two is when it was, up to half of the time that
-both took; the quickest of several counts. D. L. Mills, "Internet Time Synchronization", 1991,
+An answer was written between request and receipt, so their midpoint is its time, with an error of at most half the
+round trip; the fastest round trip is used. D. L. Mills, "Internet Time Synchronization", 1991,
 https://doi.org/10.1109/26.103043
 """
 
@@ -22,12 +22,12 @@ Reading = tuple[int, int]
 
 
 def now() -> int:
-    """This rank's clock: nanoseconds since some moment, which differs between hosts."""
+    """This rank's clock: nanoseconds since an origin that differs between hosts."""
     return time.monotonic_ns()
 
 
 def compare(comm: Communicator) -> Reading:
-    """Collective: this rank's clock against rank 0's."""
+    """Collective: compare this rank's clock with rank 0's."""
     if comm.rank == 0:
         for rank in range(1, comm.size):
             for _ in range(PROBES):
@@ -39,15 +39,15 @@ def compare(comm: Communicator) -> Reading:
         asked, answer = now(), np.empty(1, np.int64)
         comm.send(np.array([asked], np.int64), 0)
         comm.recv(answer, 0)
-        heard = now()
-        tried.append((heard - asked, (asked + heard) // 2 - int(answer[0])))
+        received = now()
+        tried.append((received - asked, (asked + received) // 2 - int(answer[0])))
     return now(), min(tried)[1]
 
 
 def of_rank_0(readings: Sequence[Reading], when: int) -> int:
-    """What rank 0's clock showed at some time of this rank's, from readings in the order of time.
+    """The time of rank 0's clock at a time of this rank's, from readings in chronological order.
 
-    Between the first and the last, clocks drift evenly.
+    Between readings, the drift is interpolated linearly.
     """
     (first, begin), (last, end) = readings[0], readings[-1]
     drift = (end - begin) * (when - first) // (last - first) if last > first else 0

@@ -1,4 +1,4 @@
-"""The engine's work on a GPU: in a stream of its own, with the fusion buffer in device memory."""
+"""The engine's work on a GPU: in its own stream, with the fusion buffer in device memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _ALIGNMENT = 16
-"""Bytes to which pieces are aligned in the fusion buffer: what a thread of the GPU moves at a time."""
+"""Alignment in bytes of pieces in the fusion buffer: the access size of a GPU thread."""
 Piece = tuple[int, int, int]
-"""Addresses of input (0: zeros) and output (0: nobody wants it), and bytes."""
+"""Addresses of input (0: zeros) and output (0: unused), and size in bytes."""
 
 
 def enter(comm: Communicator, item: Item) -> None:
-    """By the rank that submits: check the arrays, and note the point in the stream for which the operation must wait.
+    """Called by the submitting rank: check the arrays, and record the stream position that the operation must wait for.
 
     Raises:
-        TypeError, ValueError: arrays that cannot work; a stream that is being captured into a graph.
+        TypeError, ValueError: invalid arrays; a stream that is being captured into a graph.
     """
     cuda, stream = load(), arrays.stream_of(None, item.x)
     if cuda.is_capturing(stream):
@@ -59,15 +59,15 @@ def _check_out(item: Item, x: arrays.View, out: arrays.View) -> None:
 
 
 class EngineStream:
-    """A stream that computes nothing: collectives in it run beside the application's kernels.
+    """A stream for communication: collectives in it overlap with the application's kernels.
 
-    An operation waits for the point at which it was submitted; whoever waits for the operation lets the stream that is
-    current then wait for it, and the host goes on.
+    An operation waits for the stream position at which it was submitted; waiting for an operation makes the caller's
+    current stream wait for it, without blocking the host.
 
     Args:
         comm: the engine's communicator.
         device: of this rank's arrays.
-        buffer_bytes: of the fusion buffer, made by the first batch that needs it.
+        buffer_bytes: of the fusion buffer, created by the first batch that needs it.
         topology: of the allreduces; None: the default.
     """
 
@@ -80,18 +80,18 @@ class EngineStream:
 
     @property
     def address(self) -> int:
-        """Its handle."""
+        """The stream's handle."""
         return int(self._stream.address)
 
     def follow(self, items: Sequence[Item | None]) -> None:
-        """What is put into the stream from now on waits until the items' inputs are there."""
+        """Make future work in the stream wait until the items' inputs are ready."""
         for item in items:
             if item is not None and item.entered is not None:
                 item.entered.hold_back(self.address)
 
     def completion(self) -> Callable[[Any, Any], None]:
-        """Notes how far the stream is now. The function returned lets the stream that is current when it is called, of
-        an array's library, wait for that point, so that results can be used there."""
+        """Record the current position of the stream. The returned function makes the current stream of an array's
+        library wait for that position, so that results can be used there."""
         event = load().Event(self.device)
         event.record(self.address)
 
@@ -103,11 +103,11 @@ class EngineStream:
         return complete
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """What a rank that has joined puts in."""
-        return arrays.allocate(shape, dtype, self.device)  # such memory begins as zeros
+        """The contribution of a rank that has joined."""
+        return arrays.allocate(shape, dtype, self.device)  # initialized to zeros
 
     def through_host(self, work: Callable[[NDArray[Any]], NDArray[Any]], x: Any, out: Any) -> Any:
-        """`work` of a flat copy of x in host memory, copied into `out` (None: a new array), which is returned."""
+        """Apply `work` to a flat copy of x in host memory; the result is copied to `out` (None: a new array)."""
         result = arrays.new_like(x, tuple(x.shape), self.address) if out is None else out
         made = work(to_host(arrays.view(x, self.address, "x"), self.address))
         to_device(made, arrays.view(result, self.address, "out"), self.address)
@@ -116,10 +116,10 @@ class EngineStream:
     # -- allreduce ---------------------------------------------------------------------------------------------------
 
     def allreduce(self, jobs: Sequence[Job]) -> list[Any]:
-        """Collective: reduce the arrays of a batch as if they were one; their results.
+        """Collective: reduce the arrays of a batch as if they were one; returns their results.
 
-        Those in windows are reduced where they are, neighbours together; the others pass through the fusion
-        buffer. All ranks make the same of a batch, so it fails on all of them or on none.
+        Arrays in windows are reduced in place, adjacent ones together; the others pass through the fusion buffer. All
+        ranks treat a batch the same way, so it fails on all of them or on none.
         """
         results = [self._out(job) for job in jobs]
         if len(jobs) == 1 and not jobs[0].absent:
@@ -152,7 +152,7 @@ class EngineStream:
         self._reduce(job, x, x if job.item is None else out)
 
     def _reduce_in_windows(self, jobs: Sequence[Job]) -> None:
-        """`jobs`: in the order in which they lie."""
+        """`jobs`: in memory order."""
         span: list[Job] = []
         end = -1
         for job in jobs:
@@ -169,13 +169,13 @@ class EngineStream:
         assert item is not None
         x = arrays.view(item.x, self.address, "x")
         count = sum(job.nbytes for job in span) // ITEMSIZE[x.dtype]
-        whole = load().DeviceArray(x, x.address, (count,), x.dtype, self.device)
-        self._reduce(span[0], whole, whole)
+        joined = load().DeviceArray(x, x.address, (count,), x.dtype, self.device)
+        self._reduce(span[0], joined, joined)
 
     # -- the fusion buffer -------------------------------------------------------------------------------------------
 
     def _has_buffer(self) -> bool:
-        """Collective, the first time: all ranks have one, or none has."""
+        """Collective, on first use: whether all ranks have one; else none uses it."""
         if self._buffer is None and not self._failed:
             try:
                 self._buffer = self._comm.empty(self._bytes, "uint8", device=self.device)
@@ -202,7 +202,7 @@ class EngineStream:
 
 
 def tiles(pieces: Sequence[Piece], room: int) -> list[list[tuple[int, Piece]]]:
-    """Cut pieces for a buffer of `room` bytes, a multiple of 16: for each filling of it (offset, part of a piece)."""
+    """Divide pieces among fillings of a buffer of `room` bytes, a multiple of 16, as (offset, part of a piece)."""
     made: list[list[tuple[int, Piece]]] = []
     at = room
     for x, out, nbytes in pieces:

@@ -1,4 +1,4 @@
-"""Named operations among the ranks of a communicator, run behind the caller's back."""
+"""Named operations among the ranks of a communicator, run in the background."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pycollective.engine.device import EngineStream
 
 Row = tuple[Any, list[int], list[int], list[int], int]
-"""Of a batch: a rank's work (None where it has joined), shape, all ranks' rows, ranks that have joined, place."""
+"""Of a batch: a rank's work (None if it has joined), shape, all ranks' rows, joined ranks, place."""
 
 LEAST_SLOTS = 8192
-"""Operations that can be under way at a time, at least."""
+"""Minimum number of operations that can be in progress at a time."""
 MOST_SLOTS = 1 << 20
 _SETTINGS: Codec[Settings] = Codec(Settings)
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -39,22 +39,22 @@ _prepared = False
 
 
 class Engine:
-    """Operations that ranks submit in any order, under names; each runs once all ranks have submitted it.
+    """Named operations that ranks submit in any order; each runs once all ranks have submitted it.
 
-    Ranks agree in shared memory, without a coordinator. Allreduces that are ready at the same time are fused: they
-    pass together through a window, or are reduced where they are if they are in windows of `engine.comm`. With a
-    topology that reduces in rank order (`direct`, the default, `star`) fusion changes no bit.
+    Ranks negotiate in shared memory, without a coordinator. Allreduces that are ready at the same time are fused: they
+    pass through a window together, or are reduced in place if they are in windows of `engine.comm`. With a topology
+    that reduces in rank order (`direct`, the default, `star`) results with and without fusion are bitwise identical.
 
-    An operation about which the ranks differ (shape, dtype, op, root, group) raises MismatchError from `wait` on every
-    rank, with both descriptions; the engine goes on. A rank whose process ends raises PeerLostError from every `wait`
-    and `submit` of the others, one that closes its engine CommunicatorError from those that wait for it. A rank that is
-    stopped while the others need what it does raises TimeoutError, which names it, after PYCOLLECTIVE_TIMEOUT seconds.
+    If the ranks' operations of a name differ (shape, dtype, op, root, group), `wait` raises MismatchError on every
+    rank, with both descriptions; the engine continues. If a rank's process exits, every `wait` and `submit` of the
+    others raises PeerLostError; if a rank closes its engine, pending waits for it raise CommunicatorError. If a rank is
+    stopped while the others need it, they raise TimeoutError, which names it, after PYCOLLECTIVE_TIMEOUT seconds.
     Waiting for an operation in a callback of another one, or in a signal handler that interrupts one, raises
     NestedCallError; submitting one does not.
 
     Attributes:
-        comm: the engine's own communicator, a duplicate of the one given. Its `empty` makes arrays that are reduced
-            where they are. Only the engine may call its collectives, but between construction and the first submit.
+        comm: the engine's own communicator, a duplicate of the one passed. Arrays from its `empty` are reduced in
+            place. Only the engine may call its collectives, except between construction and the first submit.
         rank, size: of the communicator.
         settings: those of rank 0.
     """
@@ -63,16 +63,16 @@ class Engine:
         """Collective.
 
         Args:
-            comm: whose ranks take part. Where they are on several hosts, they agree by messages (see rounds.py).
-            settings: by default from the environment; rank 0's count.
+            comm: of the participating ranks. On several hosts, they negotiate by messages (see rounds.py).
+            settings: by default from the environment; rank 0's are used.
 
         Raises:
-            ValueError: an environment variable that makes no sense.
+            ValueError: an environment variable has an invalid value.
         """
         self.comm = comm.dup()
         self.rank, self.size = comm.rank, comm.size
-        said = self.comm.backend.exchange(_SETTINGS.encode(settings or Settings.read()))
-        self.settings = _SETTINGS.decode(said[0], 0)
+        encoded = self.comm.backend.exchange(_SETTINGS.encode(settings or Settings.read()))
+        self.settings = _SETTINGS.decode(encoded[0], 0)
         if self.settings.log_level:
             level = self.settings.log_level.upper().replace("TRACE", "DEBUG")
             logging.getLogger("pycollective").setLevel(level)
@@ -90,14 +90,14 @@ class Engine:
 
     def _make_core(self) -> _core.Engine | Rounds:
         backend = self.comm.backend
-        me = weakref.ref(self)  # a circle through C++ would never be collected
+        me = weakref.ref(self)  # a reference cycle through C++ would never be collected
 
         def run(*batch: Any) -> None:
             engine = me()
             if engine is not None:
                 engine.run_batch(*batch)
 
-        if backend.team is None:  # no memory in common
+        if backend.team is None:  # no shared memory
             return Rounds(self.comm, run, self.settings)
         settings = self.settings
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)
@@ -128,11 +128,11 @@ class Engine:
         """Start operations as a group: they become ready together. Does not block.
 
         Args:
-            items: at least one; ranks submit the same groups. The arrays must be left alone until the work is done.
+            items: at least one; ranks submit the same groups. The arrays must not be changed until the work is done.
 
         Raises:
-            ValueError: a name that is under way already, arguments that cannot work.
-            TypeError: no array, an element type that the operator does not take.
+            ValueError: an operation of that name is in progress, or arguments are invalid.
+            TypeError: no array, or an element type that the operator does not support.
             PeerLostError, TimeoutError, CommunicatorError: the engine has failed or was closed.
         """
         for item in items:
@@ -141,29 +141,29 @@ class Engine:
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:
-        """submit, then wait for all: their results. Quicker than the two, since this thread does the work itself."""
+        """submit, then wait for all; returns their results. Faster than both, as this thread does the work itself."""
         for item in items:
             jobs.check(self.comm, item)
         return [work.wait() for work in self.core.submit(list(items), True)]
 
     def join(self) -> int:
-        """Take part with zeros in what the others still do, until all ranks have joined.
+        """Contribute zeros to the others' remaining operations until all ranks have joined.
 
-        Allreduces get zeros from here, allgathers no rows; operations that need all ranks fail on all of them.
+        Allreduces get zeros from this rank, allgathers no rows; operations that need all ranks fail on all of them.
 
         Returns:
             the rank that joined last.
 
         Raises:
-            CommunicatorError: a rank has closed its engine, or its program has ended, without joining; names it.
-            PeerLostError: a rank's process has ended.
+            CommunicatorError: a rank has closed its engine or exited without joining; names it.
+            PeerLostError: a rank's process has died.
         """
         return int(self.run([Item("join", "pycollective.join")])[0])
 
     def run_batch(
         self, collective: str, device: bool, dtype: str, op: str, prescale: float, postscale: float, rows: Sequence[Row]
     ) -> None:
-        """Called by the core, for a batch that Python runs: allreduces in GPU memory, or one of anything else."""
+        """Called by the core for a batch that Python runs: allreduces in GPU memory, or a single other operation."""
         works = [work for work, *_ in rows]
         try:
             stream = self._on_gpu(works) if device else None
@@ -181,7 +181,7 @@ class Engine:
                 work.error = error
 
     def _on_gpu(self, works: Sequence[Any]) -> EngineStream:
-        """The stream for arrays in GPU memory, which then waits for those of `works`."""
+        """The stream for arrays in GPU memory, set to wait for those of `works`."""
         from pycollective.comm.cuda import runtime
         from pycollective.engine.device import EngineStream
 
@@ -209,40 +209,40 @@ class Engine:
     # -- tuning and reports ----------------------------------------------------------------------------------------
 
     def tune(self, fusion_threshold: int, cycle_time: float) -> None:
-        """Set both for all ranks, from now on; any rank may. Bytes and seconds."""
+        """Set both for all ranks, from now on; any rank may call it. Bytes and seconds."""
         self.core.tune(int(fusion_threshold), float(cycle_time))
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes that allreduces have reduced so far, and batches run."""
+        """Number of bytes that allreduces have reduced so far, and number of batches."""
         traffic: tuple[int, int] = self.core.traffic()
         return traffic
 
     def report(self) -> str:
-        """The operations that wait for ranks, and for which, one line each."""
+        """The operations that wait for ranks, and these ranks, one line each."""
         text: str = self.core.report()
         return text
 
     # -- the timeline ----------------------------------------------------------------------------------------------
 
     def start_timeline(self, path: str | Path, mark_cycles: bool = False) -> None:
-        """Collective: note what happens from here on; see pycollective.engine.timeline.
+        """Collective: record events from now on; see pycollective.engine.timeline.
 
         Args:
             path: of the file, which grows while the job runs and is completed by `stop_timeline` or `close`; rank 0's
-                counts.
+                is used.
             mark_cycles: also mark the beginning of every batch.
 
         Raises:
-            RuntimeError: a timeline is being written already.
-            OSError: it cannot be written.
+            RuntimeError: a timeline is already being written.
+            OSError: the file cannot be written.
         """
         if self._timeline is not None:
-            raise RuntimeError(f"a timeline is being written already, to {self._timeline.path}: stop_timeline() first")
+            raise RuntimeError(f"a timeline is already being written to {self._timeline.path}: stop_timeline() first")
         self._timeline = Timeline(path, self, mark_cycles)
 
     @property
     def timeline_path(self) -> Path | None:
-        """What this rank has given start_timeline, absolute; None: no timeline is being written."""
+        """The path that this rank passed to start_timeline, absolute; None: no timeline is being written."""
         return None if self._timeline is None else self._timeline.wanted
 
     def stop_timeline(self) -> None:
@@ -251,13 +251,13 @@ class Engine:
         if timeline is not None:
             timeline.finish()
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End this rank's part: what is under way raises CommunicatorError here. May be called twice.
+        """Close this rank's engine: operations in progress raise CommunicatorError here. May be called twice.
 
         Raises:
-            NestedCallError: a callback of an operation calls it.
+            NestedCallError: called by a callback of an operation.
         """
         if self._closed:
             return
@@ -274,7 +274,7 @@ class Engine:
 def _register(engine: Engine) -> None:
     global _prepared
     if not _prepared:
-        os.register_at_fork(after_in_child=_live.clear)  # in a child they are the parent's
+        os.register_at_fork(after_in_child=_live.clear)  # in a child they belong to the parent
         _prepared = True
     if not _live:
         atexit.register(_close_all)
@@ -284,6 +284,6 @@ def _register(engine: Engine) -> None:
 
 
 def _close_all() -> None:
-    """Before the interpreter ends: the engines' threads must not ask for it any more."""
+    """Called before the interpreter exits: the engines' threads must no longer use it."""
     for engine in list(_live):
         engine.close()

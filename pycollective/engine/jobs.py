@@ -1,4 +1,4 @@
-"""Operations of the engine that the communicator's collectives run, in the agreed order."""
+"""Operations of the engine that are run by the communicator's collectives, in the agreed order."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Job:
-    """An operation that all ranks have agreed to run now.
+    """An operation that all ranks have agreed to run next.
 
     Attributes:
-        item: as this rank submitted it; None where the rank has joined.
+        item: as submitted by this rank; None if the rank has joined.
         collective: its name.
-        dtype: of x, "" where there is none.
-        shape: of x; the first extent is -1 where ranks may differ.
+        dtype: of x; "" if there is no array.
+        shape: of x; the first extent is -1 if ranks may differ.
         rows: the first extent of each rank's x; 0 for ranks that have joined.
         absent: ranks that have joined.
-        place: see Item; agreed among the ranks.
+        place: see Item; the same on all ranks.
         op, prescale, postscale: see Item.
         gpu: the stream for arrays in GPU memory, where the work is done.
     """
@@ -52,16 +52,16 @@ class Job:
 
     @property
     def stream(self) -> int | None:
-        """The handle of the stream that the call goes into; None for arrays of the CPU."""
+        """The handle of the stream for the call; None for CPU arrays."""
         return None if self.gpu is None else self.gpu.address
 
     @property
     def nbytes(self) -> int:
-        """Of x, where the whole shape is agreed."""
+        """Size of x, if its full shape is agreed."""
         return math.prod(self.shape) * arrays.numpy_dtype(self.dtype).itemsize
 
     def x(self) -> Any:
-        """This rank's input; of a rank that has joined nothing, or zeros where the shape is agreed."""
+        """This rank's input; for a rank that has joined nothing, or zeros if the shape is agreed."""
         if self.item is not None:
             return self.item.x
         shape = tuple(0 if extent < 0 else extent for extent in self.shape)
@@ -71,7 +71,7 @@ class Job:
 
 
 def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
-    """Collective: the results of a batch, of a single operation but for allreduces.
+    """Collective: run a batch, of a single operation except for allreduces; returns the results.
 
     Raises:
         CommunicatorError: it needs a rank that has joined.
@@ -80,7 +80,7 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
     if first.absent and first.collective not in _WITHOUT_SOME:
         raise _needs_all(first, _WITHOUT_SOME)
     if OPERATIONS[first.collective].fused:
-        assert first.gpu is not None  # those of the CPU are the core's
+        assert first.gpu is not None  # the core runs those of the CPU
         return first.gpu.allreduce(jobs)
     return [_RUN[first.collective](comm, first)]
 
@@ -88,7 +88,7 @@ def run(comm: Communicator, jobs: Sequence[Job]) -> list[Any]:
 def _needs_all(job: Job, others: Collection[str]) -> CommunicatorError:
     return CommunicatorError(
         f"{job.collective} needs all ranks, but rank {job.absent[0]} has joined; "
-        f"after a join() only {', '.join(sorted(others))} go on"
+        f"after a join() only {', '.join(sorted(others))} continue"
     )
 
 
@@ -101,7 +101,7 @@ def _broadcast(comm: Communicator, job: Job) -> Any:
 def _allgather(comm: Communicator, job: Job) -> Any:
     out = None if job.item is None else job.item.out
     result = comm.allgatherv(job.x(), job.rows, out, stream=job.stream)
-    # Only now: the ranks that have joined do not know what the others asked for, and take part.
+    # Only now: ranks that have joined do not know the others' arguments, but take part.
     if job.absent and job.item is not None and job.item.complete:
         raise _needs_all(job, _WITHOUT_SOME - {"allgather"})
     return result
@@ -134,7 +134,7 @@ def _adasum(comm: Communicator, job: Job) -> Any:
 
 
 def _barrier(comm: Communicator, job: Job) -> None:
-    """Everybody has submitted it: that is all there is to a barrier."""
+    """Does nothing: when all ranks have submitted it, a barrier is complete."""
 
 
 def _call(comm: Communicator, job: Job) -> Any:
@@ -155,10 +155,10 @@ _WITHOUT_SOME = frozenset(row.name for row in OPERATIONS.values() if row.after_j
 
 
 def check(comm: Communicator, item: Item) -> None:
-    """What would fail on this rank alone, found before anything is announced.
+    """Detect errors that would occur on this rank only, before anything is announced.
 
     Raises:
-        TypeError, ValueError: arguments that cannot work.
+        TypeError, ValueError: invalid arguments.
     """
     if item.collective not in OPERATIONS:
         raise ValueError(f"the engine has no collective {item.collective!r}")
@@ -178,14 +178,14 @@ def check(comm: Communicator, item: Item) -> None:
     elif isinstance(item.x, np.ndarray):
         item.x = arrays.plain(item.x, "x")
     elif isinstance(item.x, np.generic) or not hasattr(item.x, "__dlpack__"):
-        item.x = arrays.readable(item.x)  # numbers and sequences of them; what is no array is refused
+        item.x = arrays.readable(item.x)  # converts numbers and sequences; rejects other objects
     shape = arrays.shape_of(item.x)
     if item.device is not None:
         pass
     elif item.out is None:
         item.out = arrays.new_like(item.x, shape) if row.fused else None
     elif not row.fused or isinstance(item.out, np.ndarray) or not hasattr(item.out, "__dlpack__"):
-        arrays.writable(item.out)  # else the core looks at it, which is quicker
+        arrays.writable(item.out)  # otherwise the core checks it, which is faster
     if item.collective == "alltoall":
         _check_splits(item, shape, comm.size)
     elif item.collective == "broadcast" and item.out is not None and arrays.shape_of(item.out) != shape:
@@ -204,5 +204,5 @@ def _check_splits(item: Item, shape: tuple[int, ...], size: int) -> None:
 
 
 def element_type(x: Any) -> str:
-    """The name of an array's element type, as the core has it."""
+    """The name of an array's element type in the core."""
     return str(_core.dtype_name(x.dtype) if isinstance(x, np.ndarray) else _core.HostBuffer(x).dtype)

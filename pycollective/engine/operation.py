@@ -1,4 +1,4 @@
-"""What a rank submits to the engine, and what it gets for it."""
+"""The operations that ranks submit to the engine, and the handles it returns."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Item:
-    """One named operation. All ranks submit the same but for the arrays' content, in any order.
+    """One named operation. All ranks submit the same except for the arrays' content, in any order.
 
     Attributes:
-        collective: allreduce, adasum, broadcast, allgather, alltoall, reducescatter, barrier, or call: anything else
-            that ranks do together on the engine's communicator.
-        name: what ranks know it by; only one operation of a name may be in flight.
+        collective: allreduce, adasum, broadcast, allgather, alltoall, reducescatter, barrier, or call: any other
+            collective function on the engine's communicator.
+        name: identifies it on all ranks; only one operation of a name may be in flight.
         x: input, a C-contiguous array (a torch tensor, a NumPy array, anything that the communicator takes); None for a
-            barrier. Arrays in GPU memory are read as the stream leaves them that is current at submit; the work is done
-            when the collective is in a stream, and the stream that is current at `wait` then waits for its result.
-        out: where the result goes, may be x; None: a new array of x's library.
+            barrier. Arrays in GPU memory are read in the order of the stream that is current at submit; the work is
+            done once the collective is enqueued, and the stream that is current at `wait` then waits for its result.
+        out: the output, may be x; None: a new array of x's library.
         op: as for Communicator.allreduce; of allreduce and reducescatter.
         root: of broadcast.
-        splits: of alltoall: rows of x for each rank; None: equally many.
+        splits: of alltoall: rows of x for each rank; None: the same number for all.
         prescale, postscale: factors on each contribution and on the result, of allreduce and reducescatter.
-        priority: smaller ones go first where several are ready.
+        priority: of several ready operations, those with lower values run first.
         run: of a call: run(engine.comm) is its result.
-        complete: of an allgather: fail where a rank has joined, instead of leaving out its rows.
-        device, element, nbytes, place, entered: of arrays in GPU memory, filled in at submit: the GPU's number, element
-            type, bytes, where in the ranks' windows an array lies that is reduced in place (-1: elsewhere), and the
-            event from which on it may be read.
+        complete: of an allgather: fail if a rank has joined, instead of omitting its rows.
+        device, element, nbytes, place, entered: of arrays in GPU memory, set at submit: the GPU's index, element type,
+            size in bytes, offset in the ranks' windows of an array that is reduced in place (-1: elsewhere), and the
+            event after which it may be read.
     """
 
     collective: str
@@ -54,7 +54,7 @@ class Item:
 
 
 class Work(Protocol):
-    """An operation under way."""
+    """An operation in progress."""
 
     name: str
 
@@ -70,5 +70,5 @@ class Work(Protocol):
         ...
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once it has completed, on the engine's thread, or at once."""
+        """Call `callback` once it has completed, on the engine's thread, or immediately if it has."""
         ...

@@ -1,4 +1,4 @@
-"""What an engine between hosts did when; csrc/engine/timeline.cpp, otherwise."""
+"""Records the events of an engine between hosts; on one host, csrc/engine/timeline.cpp does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Event = tuple[str, str, str, int, int]
 
 
 class RoundTrace:
-    """Notes phases while `on`; another thread takes them."""
+    """Records phases while `on`; another thread takes them."""
 
     def __init__(self) -> None:
         self.on = False
@@ -23,14 +23,14 @@ class RoundTrace:
         self._events: list[Event] = []
 
     def take(self) -> list[Event]:
-        """What was noted since the last time."""
+        """Return the events recorded since the last call."""
         with self._lock:
             events, self._events = self._events, []
         return events
 
     @contextlib.contextmanager
     def span(self, phase: str, wanted: bool = True) -> Iterator[None]:
-        """A phase of a batch, from here to the end of the with statement."""
+        """Record a phase of a batch, for the duration of the with statement."""
         if not self.on or not wanted:
             yield
             return
@@ -42,7 +42,7 @@ class RoundTrace:
     def batch(
         self, batch: Sequence[_core.AgreedOperation], works: Sequence[RoundWork | None], ready: int, begin: int
     ) -> None:
-        """A batch that has completed: its operations, this rank's part in each, when all ranks had announced them, and
+        """Record a completed batch: its operations, this rank's work in each, when all ranks had announced them, and
         when it began."""
         if not self.on:
             return

@@ -1,4 +1,4 @@
-"""An operation of `Rounds` as its rank holds it."""
+"""A rank's handle of an operation of `Rounds`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class RoundWork:
     """See pycollective.engine.operation.Work.
 
     Attributes:
-        item: what was submitted. submitted: when, by clocks.now().
-        result, error: what came of it.
-        on_wait: called by wait() once all is well, in the thread that waits.
+        item: the submitted operation. submitted: time of submission, by clocks.now().
+        result, error: its outcome.
+        on_wait: called by wait() after success, in the waiting thread.
     """
 
     def __init__(self, item: Item, require_outside: Callable[[], None]) -> None:
-        """`require_outside`: raises where the caller is the thread that would carry this out."""
+        """`require_outside`: raises if the caller is the thread that would run this operation."""
         self.name, self.item = item.name, item
         self.submitted = clocks.now()
         self.result: Any = None
         self.error: BaseException | None = None
         self.on_wait: Callable[[], None] | None = None
         self._done = threading.Event()
-        self._lock = threading.RLock()  # a signal handler may come while this thread holds it
+        self._lock = threading.RLock()  # a signal handler may run while this thread holds it
         self._require_outside = require_outside
         self._callbacks: list[Callable[[], None]] = []
 
@@ -57,7 +57,7 @@ class RoundWork:
         callback()
 
     def finish(self) -> None:
-        """Once, by the engine."""
+        """Called once, by the engine."""
         with self._lock:
             self._done.set()
         for callback in self._callbacks:

@@ -1,8 +1,8 @@
-"""The engine where ranks share no memory (several hosts): rounds of messages, as Horovod's controller has.
+"""The engine for ranks without shared memory (several hosts): rounds of messages, like Horovod's controller.
 
-In every round all ranks tell each other what they have submitted since the last one. `_core.Agreement` decides what
-follows from it, by the rules that hold in shared memory too (csrc/engine/policy.h); this file carries the messages and
-runs the batches. Slower than shared memory by a round trip an operation.
+In every round all ranks exchange what they have submitted since the last one. `_core.Agreement` derives the batches
+from it, by the same rules as in shared memory (csrc/engine/policy.h); this file exchanges the messages and runs the
+batches. Each operation takes a round trip longer than in shared memory.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 LONGEST_PAUSE = 0.01
-"""Seconds between rounds when nothing is under way."""
+"""Seconds between rounds while no operation is in progress."""
 
 
 class Round(msgspec.Struct, array_like=True):
-    """What a rank tells the others in a round.
+    """A rank's message in a round.
 
     Attributes:
-        told: announcements of what it has submitted since the last one; by number what has been told before.
-        tuned: fusion threshold in bytes and cycle time in seconds from now on; None: as before.
-        closing: it has shut its engine down.
-        fault: what ends the engine on all ranks.
+        announced: announcements of operations submitted since the last round; those announced before, by number.
+        tuned: fusion threshold in bytes and cycle time in seconds from now on; None: unchanged.
+        closing: the rank has shut its engine down.
+        fault: an error that ends the engine on all ranks.
     """
 
-    told: list[bytes | int]
+    announced: list[bytes | int]
     tuned: tuple[int, float] | None
     closing: bool
     fault: Fault | None
@@ -56,10 +56,10 @@ _ROUNDS: Codec[Round] = Codec(Round)
 
 
 class Rounds:
-    """Does what `_core.Engine` does, over a communicator that spans hosts."""
+    """The interface of `_core.Engine`, over a communicator that spans hosts."""
 
     def __init__(self, comm: Communicator, run: Callable[..., None], settings: Settings) -> None:
-        """Collective. `run`: runs a batch that is not of allreduces in host memory, as for `_core.Engine`."""
+        """Collective. `run`: runs a batch other than allreduces in host memory, as for `_core.Engine`."""
         self._comm, self._run_batch = comm, run
         self._channel = ControlChannel(comm.backend.duplicate_mpi())
         comm.backend.watch_calls(self._channel.check)
@@ -68,7 +68,7 @@ class Rounds:
         self._stalls = Stalls(comm.name, comm.rank, warn, settings.stall_shutdown_time)
         self._limit = min(_core.timeout_of(None), settings.stall_shutdown_time or float("inf"))
         self._began = time.monotonic()
-        self._lock = threading.RLock()  # a signal handler may come while this thread holds it
+        self._lock = threading.RLock()  # a signal handler may run while this thread holds it
         self._ident: int | None = None  # of the thread that runs the rounds
         self._news: list[bytes] = []
         self._tuned: tuple[int, float] | None = None
@@ -76,7 +76,7 @@ class Rounds:
         self._works: dict[str, RoundWork] = {}
         self._fault: Error | None = None
         self._submitted = threading.Event()
-        # What follows is the same on all ranks.
+        # The following state is the same on all ranks.
         self._agreement = _core.Agreement(comm.world_ranks)
         self._known: dict[bytes, int] = {}
         self._numbered: list[bytes] = []
@@ -98,7 +98,7 @@ class Rounds:
                 raise self._fault
             for number, name in enumerate(names):
                 if name in self._works or name in names[:number]:
-                    raise ValueError(f"an operation named {name!r} is under way: wait for it, or use another name")
+                    raise ValueError(f"an operation named {name!r} is in progress: wait for it, or use another name")
             self._works.update(zip(names, works, strict=True))
             self._news.extend(news)
         self._submitted.set()
@@ -107,7 +107,7 @@ class Rounds:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def loop(self) -> None:
-        """The engine's thread; returns when some rank has closed, or after a fault."""
+        """The engine's thread; returns when a rank has closed, or after a fault."""
         self._ident = threading.get_ident()
         pause = self.cycle_seconds
         try:
@@ -127,14 +127,14 @@ class Rounds:
             self._break(error if isinstance(error, Error) else CommunicatorError(f"{type(error).__name__}: {error}"))
 
     def _round(self) -> tuple[bool, Error | None]:
-        """One exchange and what follows from it: (whether anything is going on, what ends it on all ranks)."""
+        """One exchange and its consequences: (whether operations are pending, error that ends all ranks' engines)."""
         with self._lock:
             news, self._news = self._news, []
             tuned, self._tuned = self._tuned, None
             closing = self._closing
         fault = self._stalls.overdue(self._agreement) if self._comm.rank == 0 else None
-        told = [self._known.get(one, one) for one in news]
-        mine = Round(told, tuned, closing, Fault.of(fault) if fault is not None else None)
+        announced = [self._known.get(one, one) for one in news]
+        mine = Round(announced, tuned, closing, Fault.of(fault) if fault is not None else None)
         self._began = time.monotonic()
         answers = self._channel.exchange(_ROUNDS.encode(mine), self._limit, self._inspect)
         busy = self._agreement.waiting > 0
@@ -149,15 +149,15 @@ class Rounds:
                 end = one.fault.error()
             if end is None and one.closing:
                 end = CommunicatorError(f"rank {rank} has shut its engine down")
-            busy = busy or bool(one.told)
-            for announcement in one.told:
+            busy = busy or bool(one.announced)
+            for announcement in one.announced:
                 if isinstance(announcement, bytes):
                     self._note(rank, announcement)
                 elif 0 <= announcement < len(forgotten):
                     self._note(rank, forgotten[announcement])
                 else:
                     raise CommunicatorError(
-                        f"rank {rank} names an operation by the number {announcement}, which none has"
+                        f"rank {rank} has announced an operation by the unknown number {announcement}"
                     )
         self._inspect([])
         ready = clocks.now()
@@ -169,13 +169,13 @@ class Rounds:
         self._stalls.look(self._agreement, silent, self._began)
 
     def _note(self, rank: int, announcement: bytes) -> None:
-        if announcement not in self._known:  # from now on its number is enough
+        if announcement not in self._known:  # from now on its number is sufficient
             self._known[announcement] = len(self._numbered)
             self._numbered.append(announcement)
         try:
             self._agreement.announce(rank, announcement)
         except ValueError as error:
-            raise CommunicatorError(f"what rank {rank} announces cannot be: {error}") from None
+            raise CommunicatorError(f"invalid announcement of rank {rank}: {error}") from None
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Rounds:
             self._finish(one.name, error)
 
     def _run_here(self, batch: list[_core.AgreedOperation], works: Sequence[RoundWork | None]) -> None:
-        """What is left to the communicator's own collectives: see Engine.run_batch."""
+        """Run what the communicator's own collectives do: see Engine.run_batch."""
         s = batch[0]
         rows = [(work, one.shape, one.rows, one.absent, -1) for one, work in zip(batch, works, strict=True)]
         self._run_batch(s.collective, s.device, s.dtype, s.op, s.prescale, s.postscale, rows)
@@ -208,7 +208,7 @@ class Rounds:
         s = batch[0]
         sizes = [one.count for one in batch]
         alone = works[0] if len(batch) == 1 else None
-        if alone is not None:  # where it is
+        if alone is not None:  # in place
             x, out = flat(arrays.readable(alone.item.x)), flat(arrays.writable(alone.item.out))
         else:
             x = out = self._room(sum(sizes), arrays.numpy_dtype(s.dtype))
@@ -230,7 +230,7 @@ class Rounds:
         self._traffic = (self._traffic[0] + out.nbytes, self._traffic[1])
 
     def _room(self, count: int, dtype: np.dtype[Any]) -> Any:
-        """The fusion buffer; it grows to what the threshold lets through."""
+        """The fusion buffer; it grows up to the threshold."""
         if self._buffer.nbytes < count * dtype.itemsize:
             self._buffer = np.empty(count * dtype.itemsize, np.uint8)
         return self._buffer[: count * dtype.itemsize].view(dtype)
@@ -243,7 +243,7 @@ class Rounds:
             work.finish()
 
     def _break(self, error: Error) -> None:
-        """Something has gone wrong that this rank cannot go on after: nor can the others."""
+        """Handle an error after which neither this rank nor the others can continue."""
         self._comm.backend.fail(error)
         self._channel.tell(error)
         self._fail(error)
@@ -258,7 +258,7 @@ class Rounds:
     # -- the rest of _core.Engine's surface ------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The thread tells the others in its next round, and ends."""
+        """The thread notifies the others in its next round, and ends."""
         with self._lock:
             self._closing = True
         self._submitted.set()
@@ -269,12 +269,12 @@ class Rounds:
             raise NestedCallError.on(self._comm.name)
 
     def tune(self, threshold: int, cycle_seconds: float) -> None:
-        """Of all ranks, from their next round on."""
+        """For all ranks, from their next round on."""
         with self._lock:
             self._tuned = (threshold, cycle_seconds)
 
     def set_topologies(self, rows: Sequence[tuple[int, str]]) -> None:
-        """Between hosts there is one."""
+        """Does nothing: between hosts there is only one topology."""
 
     def traffic(self) -> tuple[int, int]:
         return self._traffic
@@ -286,12 +286,12 @@ class Rounds:
         self._trace.on = on
 
     def take_events(self) -> tuple[list[Event], list[Any]]:
-        """Between hosts no steps are to be seen."""
+        """Between hosts there are no steps."""
         return self._trace.take(), []
 
 
 def flat(buffer: Any) -> Any:
-    """The elements of what `arrays.readable` returns, as a flat NumPy array over the same memory."""
+    """The elements of a result of `arrays.readable`, as a flat NumPy array over the same memory."""
     if isinstance(buffer, np.ndarray):
         return buffer.reshape(-1)
     return buffer.array(arrays.numpy_dtype(buffer.dtype)).reshape(-1)

@@ -1,4 +1,4 @@
-"""What can be set about the engine: the rows of the settings table that it reads, as one value."""
+"""The engine's settings: the rows of the settings table that it reads, as one value."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pycollective import settings
 
 
 def _setting(variable: str, unit: float = 1) -> Any:
-    """A field read from an environment variable, times `unit`; its default is that of the table."""
+    """A field read from an environment variable, times `unit`; its default is the table's."""
     default = settings.TABLE[variable].default
     return field(default=default * unit if unit != 1 else default, metadata={"variable": variable, "unit": unit})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of an engine; those of rank 0 count for all. `Settings.read()` takes them from the environment.
+    """Settings of an engine; rank 0's apply to all. `Settings.read()` takes them from the environment.
 
-    Bytes, seconds and counts; docs/reference.md gives the meaning of each. Horovod's variables are described by
+    Bytes, seconds and counts; docs/reference.md documents each. Horovod's variables are described by
     https://horovod.readthedocs.io/en/stable/tensor-fusion.html, .../autotune.html, .../timeline.html and
     .../troubleshooting.html.
     """
@@ -47,7 +47,7 @@ class Settings:
         """From environment variables, `os.environ` by default.
 
         Raises:
-            ValueError: a variable has a value that it does not take; gives its name, the value and what is expected.
+            ValueError: a variable has an invalid value; gives its name, the value and what is expected.
         """
         values = {}
         for row in fields(cls):

@@ -1,4 +1,4 @@
-"""Who has not submitted what others wait for, where ranks share no memory; csrc/engine/stalls.cpp, otherwise."""
+"""Reports which ranks have not submitted operations that others wait for (without shared memory; cf. stalls.cpp)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LOOK_SECONDS = 0.25
 
 
 class Stalls:
-    """Looks for stalls now and then, and tells standard error: the first rank that waits for an operation does."""
+    """Checks for stalls periodically and reports them on standard error, from the first rank that waits."""
 
     def __init__(self, name: str, rank: int, warn_seconds: float, shutdown_seconds: float) -> None:
-        """`name`: of the communicator. Seconds until a warning, and until the end of the job; 0: never."""
+        """`name`: of the communicator. Seconds until a warning, and until the job is ended; 0: never."""
         self._me = f"pycollective: communicator {name!r}, rank {rank}"
         self._rank = rank
         self._warn_seconds, self._shutdown_seconds = warn_seconds, shutdown_seconds
@@ -25,11 +25,11 @@ class Stalls:
         self._reports = _core.reports_wanted()
 
     def look(self, agreement: _core.Agreement, silent: Sequence[int], since: float) -> None:
-        """Tell what there is to tell, if it is time to.
+        """Report stalls, if it is time to.
 
         Args:
             agreement: of the operations that some ranks have submitted.
-            silent: ranks whose message of this round has not come.
+            silent: ranks whose message of this round has not arrived.
             since: time.monotonic() when the round began.
         """
         now = time.monotonic()
@@ -40,20 +40,20 @@ class Stalls:
         if (wanted := _core.reports_wanted()) != self._reports:
             self._reports = wanted
             text = agreement.report() + (quiet if now - since >= _LOOK_SECONDS else "")
-            self._say("operations that wait:\n" + text if text else "no operation waits for a rank\n")
+            self._report("operations that wait:\n" + text if text else "no operation waits for a rank\n")
         if 0 < self._warn_seconds <= now - self._warned:
             text = agreement.report(self._warn_seconds, self._rank)
             text += quiet if now - since >= self._warn_seconds else ""
             if text:
                 self._warned = now
-                self._say("some ranks have not submitted what others wait for:\n" + text)
+                self._report("some ranks have not submitted what others wait for:\n" + text)
 
     def overdue(self, agreement: _core.Agreement) -> TimeoutError | None:
-        """What ends the job, if something has waited too long."""
+        """The error that ends the job, if an operation has waited too long."""
         text = agreement.report(self._shutdown_seconds) if self._shutdown_seconds else ""
         return TimeoutError("operations waited too long:\n" + text) if text else None
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         sys.stderr.write(f"{self._me}: {text}")
         sys.stderr.flush()
 

@@ -1,9 +1,9 @@
-"""The timeline: what the engines of all ranks did when, as one Chrome trace file (Perfetto, chrome://tracing).
+"""The timeline: the activity of all ranks' engines, as one Chrome trace file (Perfetto, chrome://tracing).
 
 Each rank is a process of the trace. One of its rows shows the batches as they pass through the fusion buffer, one the
-steps of the schedules with an arrow from each step to those that waited for it, and each operation has a row of its
-own: NEGOTIATE_* from its rank's submission to the last one's, QUEUE until its batch begins, then the operation
-itself. Between hosts there are no steps to be seen: the exchange is one slice of the batch. Names are those of
+steps of the schedules with an arrow from each step to those that waited for it, and each operation has its own row:
+NEGOTIATE_* from its rank's submission to the last one's, QUEUE until its batch begins, then the operation itself.
+Between hosts there are no steps: the exchange is one slice of the batch. Names are those of
 Horovod's Timeline, https://horovod.readthedocs.io/en/stable/timeline.html; the format is
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
 """
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pycollective.engine.engine import Engine
 
 FLUSH_SECONDS = 0.025
-"""Between two looks for what is new; Horovod's tests read the file 0.1 s after an operation."""
+"""Seconds between polls for new events; Horovod's tests read the file 0.1 s after an operation."""
 _paths: set[Path] = set()
-"""Of the files that timelines of this process take part in."""
+"""Files to which timelines of this process contribute."""
 BATCHES, STEPS, FIRST_OPERATION = 0, 1, 2
 """Rows of a rank."""
 _PHASES = {
@@ -45,24 +45,24 @@ _PHASES = {
 
 
 class Timeline:
-    """One rank's part of a timeline: written as it comes, so that it outlives a job that is killed.
+    """One rank's part of a timeline: written continuously, so that it survives if the job is killed.
 
-    Rank 0 makes the file itself of the parts; see trace_file.py.
+    Rank 0 assembles the file from the parts; see trace_file.py.
 
     Attributes:
         path: of the file.
-        wanted: what this rank was given for it, absolute.
+        wanted: the path passed on this rank, absolute.
     """
 
     def __init__(self, path: str | Path, engine: Engine, mark_cycles: bool = False) -> None:
         """Collective: start to write.
 
         Args:
-            path: of the file; rank 0's counts. Where another timeline of this process writes it, the engine's name is
-                added. This rank's part is beside it until the end (in the folder of temporary files, where its host
-                has no such folder).
-            engine: whose operations are shown.
-            mark_cycles: an instant event for every batch.
+            path: of the file; rank 0's is used. If another timeline of this process writes it, the engine's name is
+                added. This rank's part is in the same folder until the end (in the folder of temporary files if its
+                host has no such folder).
+            engine: whose operations are recorded.
+            mark_cycles: record an instant event for every batch.
 
         Raises:
             OSError: on all ranks, if one cannot write its part.
@@ -80,7 +80,7 @@ class Timeline:
         _paths.add(place.path)
         self.path, self._part, self._origin = place.path, place.part, place.origin
         self._file: IO[str] = self._part.open("w")
-        # Other hosts' times are converted at the end, when it is known how their clocks drift.
+        # Other hosts' times are converted at the end, when the drift of their clocks is known.
         self._convert = place.reading is None
         self._write([] if place.reading is None else [{"clock": place.reading}])
         self._write(_head(engine.rank, not self._across))
@@ -96,19 +96,19 @@ class Timeline:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, with everything written. May be called twice."""
+        """Stop, after writing everything. May be called twice."""
         if self._stop.is_set():
             return
         self._core.trace(False)
         self._stop.set()
         self._thread.join()
-        with self._told():
+        with self._warning():
             self._drain()
             self._file.close()
         _paths.discard(self.path)
 
     def finish(self) -> None:
-        """Collective: close, and complete the file. When rank 0 returns, the file of all ranks is there."""
+        """Collective: close, and complete the file. When rank 0 returns, the file contains all ranks."""
         self.close()
         last = Item("barrier", "pycollective.timeline")  # all parts are written
         if self._across:
@@ -118,19 +118,19 @@ class Timeline:
         except Error as error:
             warnings.warn(f"the timeline may lack ranks: {error}", RuntimeWarning, stacklevel=3)
         if self._trace_file is not None:
-            with self._told():
+            with self._warning():
                 self._trace_file.finish([part_of(self.path, rank) for rank in range(self._engine.size)])
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """A file that cannot be written does not keep the engine from closing."""
+    def _warning(self) -> Iterator[None]:
+        """Warn if the file cannot be written; that must not prevent the engine from closing."""
         try:
             yield
         except OSError as error:
             warnings.warn(f"the timeline {self.path} is incomplete: {error}", RuntimeWarning, stacklevel=4)
 
     def _loop(self) -> None:
-        with self._told():
+        with self._warning():
             while not self._stop.wait(FLUSH_SECONDS):
                 self._drain()
                 if self._trace_file is not None:
@@ -167,7 +167,7 @@ class Timeline:
         yield _slice(label, self._engine.rank, row, begin, end, {"operation": name} if name else {})
 
     def _write(self, events: Iterable[dict[str, Any]]) -> None:
-        """Whole lines at once: a reader finds no other ones, unless this process is killed meanwhile."""
+        """Write complete lines only: readers find no partial ones, unless this process is killed meanwhile."""
         if self._convert:
             events = (timeline_parts.timed(event, self._origin) for event in events)
         text = "".join(json.dumps(event) + "\n" for event in events)
@@ -177,7 +177,7 @@ class Timeline:
 
 
 def _unused(path: Path, name: str) -> Path:
-    """The path, or another one with `name` in it where that file is being written."""
+    """The path, or if that file is being written, another one with `name` in it."""
     if path not in _paths:
         return path
     return path.with_name(f"{path.stem}.{re.sub('[^A-Za-z0-9_]+', '-', name)}{path.suffix}")

@@ -1,8 +1,8 @@
-"""The parts of a timeline: what each rank writes until they are merged, and how they come together from several hosts.
+"""The parts of a timeline: the files that ranks write until they are merged, and their collection from several hosts.
 
-A part has one JSON object a line. On rank 0's host they are the events as the trace file has them. On other hosts they
-are readings of the rank's clock against rank 0's ({"clock": [when, by how much it is ahead]}, nanoseconds; the first
-line is one), and events, whose times "ns" and "dur" are by the rank's own clock.
+A part has one JSON object per line. On rank 0's host they are events in the format of the trace file. On other hosts
+they are readings of the rank's clock against rank 0's ({"clock": [time, by how much it is ahead]}, nanoseconds; the
+first line is one), and events whose times "ns" and "dur" are by the rank's own clock.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
 PIECE = 64 << 20
-"""Bytes of a message at most."""
+"""Maximum size of a message in bytes."""
 
 
 def part_of(path: Path, rank: int) -> Path:
-    """Where a rank writes on rank 0's host."""
+    """The path of a rank's part on rank 0's host."""
     return path.with_name(f"{path.name}.rank{rank}")
 
 
 @dataclass(frozen=True)
 class Place:
-    """What `start` returns.
+    """The result of `start`.
 
     Attributes:
         path: of the trace file, on rank 0's host.
         part: of this rank's part.
-        reading: this rank's clock against rank 0's; None on rank 0's host, where there is one clock.
-        origin: when the trace begins, by rank 0's clock.
+        reading: this rank's clock against rank 0's; None on rank 0's host, which has the same clock.
+        origin: the start of the trace, by rank 0's clock.
     """
 
     path: Path
@@ -51,13 +51,13 @@ class Place:
 
 
 def start(comm: Communicator, path: Path) -> Place:
-    """Collective: agree on the file, which is rank 0's `path`, and find out where this rank can write its part.
+    """Collective: agree on the file, which is rank 0's `path`, and determine where this rank can write its part.
 
     Raises:
-        OSError: on all ranks, if one finds no place.
+        OSError: on all ranks, if one cannot write its part.
     """
     if comm.rank == 0:
-        for rank in range(comm.size):  # of a job that was killed
+        for rank in range(comm.size):  # left by a job that was killed
             with contextlib.suppress(OSError):
                 part_of(path, rank).unlink()
     text, origin = json.loads(comm.backend.exchange(json.dumps([str(path), clocks.now()]).encode())[0])
@@ -76,18 +76,18 @@ def start(comm: Communicator, path: Path) -> Place:
         else:
             refused = ""
             break
-    said = [text.decode() for text in comm.backend.exchange(refused.encode())]
-    wrong = next((rank for rank, text in enumerate(said) if text), None)
+    errors = [text.decode() for text in comm.backend.exchange(refused.encode())]
+    wrong = next((rank for rank, text in enumerate(errors) if text), None)
     if wrong is not None:
         with contextlib.suppress(OSError):
             place.unlink()
-        raise OSError(f"rank {wrong} cannot write its part of the timeline: {said[wrong]}")
+        raise OSError(f"rank {wrong} cannot write its part of the timeline: {errors[wrong]}")
     reading = clocks.compare(comm) if comm.backend.group.nodes.count > 1 else None
     return Place(path, place, None if here else reading, origin)
 
 
 def collect(comm: Communicator, path: Path, part: Path) -> None:
-    """Collective: all ranks' parts are brought to rank 0's host, each with a last reading of its clock."""
+    """Collective: transfer all ranks' parts to rank 0's host, each with a last reading of its clock."""
     reading = clocks.compare(comm)
     if comm.rank != 0:
         text = part.read_text() + json.dumps({"clock": reading}) + "\n"
@@ -99,7 +99,7 @@ def collect(comm: Communicator, path: Path, part: Path) -> None:
         content = zlib.decompress(_receive(comm, rank))
         try:
             part_of(path, rank).write_bytes(content)
-        except OSError as error:  # the others send theirs all the same
+        except OSError as error:  # the others still send theirs
             failed = error
     if failed is not None:
         raise failed
@@ -120,8 +120,8 @@ def _receive(comm: Communicator, rank: int) -> bytes:
 
 
 def read(part: Path, origin: int) -> Iterator[dict[str, Any]]:
-    """A part's events, in rank 0's time from `origin`. A last line that was cut short when its process was killed is
-    left out."""
+    """A part's events, in rank 0's time from `origin`. An incomplete last line, left by a killed process, is
+    omitted."""
     readings: list[Reading] = []
     events: list[dict[str, Any]] = []
     for line in part.read_text().splitlines():
@@ -143,8 +143,8 @@ def read(part: Path, origin: int) -> Iterator[dict[str, Any]]:
 
 
 def timed(event: dict[str, Any], origin: int) -> dict[str, Any]:
-    """The event with its times in microseconds from `origin`; what began before (an operation that was submitted
-    earlier, or by another host's clock) is shown from there on."""
+    """The event with its times in microseconds from `origin`; an earlier beginning (of an operation submitted before,
+    or by another host's clock) is moved there."""
     if "ns" in event:
         begin = event.pop("ns") - origin
         event["ts"] = max(begin, 0) / 1000

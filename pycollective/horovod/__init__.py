@@ -1,10 +1,10 @@
-"""Answers to `import horovod`, so that scripts written for Horovod on PyTorch run unchanged.
+"""Provides `import horovod`, so that scripts written for Horovod on PyTorch run unchanged.
 
     python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
     python -m pycollective.horovod.elastic ...              likewise, for elastic jobs
 
 `horovod.torch` and its modules are `pycollective.torch` and its modules themselves; `horovod.common` and its modules
-lie in pycollective/horovod/common; `horovod.run` starts ranks. There is nothing else: no horovod.tensorflow, say.
+are in pycollective/horovod/common; `horovod.run` starts ranks. Nothing else is provided, e.g. no horovod.tensorflow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pycollective.horovod.launching import run
 
 __all__ = ["PATH", "__version__", "install", "run"]
 __version__ = "0.28.1"
-"""Of Horovod: the version whose interface this is."""
+"""The version of Horovod whose interface this is."""
 PATH = str(Path(__file__).parent / "path")
 """A folder for sys.path in which Python finds `horovod`."""
 _HOMES = {
@@ -34,16 +34,16 @@ _HOMES = {
     "horovod.runner": "pycollective.horovod.launching",
     "horovod.torch": "pycollective.torch",
 }
-"""Modules, together with all below them, and where these are; the first that fits."""
+"""Modules, with everything below them, and their replacements; the first match is used."""
 
 
 def install() -> None:
-    """From now on `import horovod` and what is below it is answered here, also if Horovod is installed.
+    """Make `import horovod` and its submodules resolve to this package, even if Horovod is installed.
 
-    Processes that multiprocessing starts (the workers of a DataLoader) inherit it. May be called twice.
+    Processes started by multiprocessing (the workers of a DataLoader) inherit it. May be called twice.
 
     Raises:
-        ImportError: Horovod itself is imported already.
+        ImportError: Horovod itself is already imported.
     """
     theirs = sys.modules.get("horovod")
     if theirs is not None and theirs is not sys.modules[__name__]:
@@ -58,7 +58,7 @@ def install() -> None:
 
 
 def environment() -> dict[str, str]:
-    """os.environ for processes in which Python finds `horovod` here, before any other."""
+    """os.environ for processes in which `horovod` resolves to this package."""
     folders = [PATH, os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 

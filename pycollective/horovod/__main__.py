@@ -1,6 +1,6 @@
-"""`python -m pycollective.horovod SCRIPT [ARGUMENT...]`: run an unchanged script that was written for Horovod.
+"""`python -m pycollective.horovod SCRIPT [ARGUMENT...]`: run an unchanged Horovod script.
 
-`-m MODULE` in the place of SCRIPT runs a module, as Python's own -m does.
+`-m MODULE` instead of SCRIPT runs a module, like Python's own -m.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""`python -m pycollective.horovod.elastic`: a job on as many ranks of this host as a script says there is room for.
+"""`python -m pycollective.horovod.elastic`: a job on as many ranks of this host as a discovery script reports slots.
 
     python -m pycollective.horovod.elastic -np 2 --max-np 8 --host-discovery-script ./slots.sh train.py
 
 The options are those of `horovodrun`. When the number of slots changes, the job is ended after its next commit and
-started anew from there (see hvd/elastic/commit_file.py); when a rank fails, this happens at once. A job that fails
-before it has committed anything new is given up. `import horovod` is answered by pycollective.horovod in all of its
-processes.
+restarted from there (see hvd/elastic/commit_file.py); when a rank fails, immediately. A job that fails without a new
+commit is not restarted. In all of its processes `import horovod` resolves to pycollective.horovod.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from pycollective.hvd.elastic.commit_file import VARIABLE
 from pycollective.hvd.elastic.running import timeout
 
 LOOK_EVERY = 1.0
-"""Seconds between calls of the discovery script, as Horovod's."""
+"""Seconds between calls of the discovery script, as in Horovod."""
 _HERE = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
 
 
 def slots(script: str, default: int) -> int:
-    """How many ranks this host has room for.
+    """The number of slots on this host.
 
     Args:
-        script: a program that writes lines `host:slots`, or `host`; other hosts are left out.
+        script: a program that writes lines `host:slots`, or `host`; other hosts are ignored.
         default: slots of a line without a number.
 
     Raises:
         RuntimeError: the script fails, or writes something else.
     """
     try:
-        said = subprocess.run([script], check=True, capture_output=True, text=True, timeout=60).stdout.split()
-        rows = [line.partition(":") for line in said]
+        words = subprocess.run([script], check=True, capture_output=True, text=True, timeout=60).stdout.split()
+        rows = [line.partition(":") for line in words]
         return sum(int(count) if count else default for host, _, count in rows if host in _HERE)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise RuntimeError(f"the discovery script {script}: {error}") from error
 
 
 class Driver:
-    """Starts the job again and again.
+    """Starts the job repeatedly.
 
     Args:
-        least, most: of the ranks; most None: as many as there are slots.
+        least, most: limits of the number of ranks; most None: the number of slots.
         file: of the commits.
     """
 
@@ -67,14 +66,14 @@ class Driver:
         self.size = 0
 
     def run(self, first: int, resets: int | None) -> int:
-        """Wait until the job has ended: its exit code.
+        """Wait until the job has ended; returns its exit code.
 
         Args:
-            first: ranks that must have room before it starts.
-            resets: how often it is started anew at most; None: as often as it takes.
+            first: number of slots needed to start.
+            resets: maximum number of restarts; None: unlimited.
 
         Raises:
-            RuntimeError: no room within HOROVOD_ELASTIC_TIMEOUT, or the first call of the script fails.
+            RuntimeError: too few slots within HOROVOD_ELASTIC_TIMEOUT, or the first call of the script fails.
         """
         self._look(slots(self.script, self.default))
         needed, left = first, resets
@@ -87,11 +86,11 @@ class Driver:
             if left == 0:
                 return 1 if code is None else code
             left = None if left is None else left - 1
-            why = "other slots" if code is None else f"a rank failed with code {code}"
-            print(f"pycollective.horovod.elastic: {why}; starting anew", file=sys.stderr, flush=True)
+            why = "the slots have changed" if code is None else f"a rank failed with code {code}"
+            print(f"pycollective.horovod.elastic: {why}; restarting", file=sys.stderr, flush=True)
 
     def _run_once(self) -> int | None:
-        """The exit code of the job; None: it was ended because the slots are others."""
+        """The exit code of the job; None: it was ended because the number of slots has changed."""
         launcher = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(self.size), *self.command]
         job = subprocess.Popen(launcher, env=horovod.environment() | {VARIABLE: str(self.file)})
         started_with, stale = self.size, 0
@@ -102,7 +101,7 @@ class Driver:
                 except subprocess.TimeoutExpired:
                     pass
                 if self.size != started_with:
-                    if self._committed() != stale:  # just now: next to nothing is lost
+                    if self._committed() != stale:  # just committed: almost nothing is lost
                         return None
                     continue
                 self._look_again()
@@ -129,7 +128,7 @@ class Driver:
             self._look_again()
 
     def _committed(self) -> int:
-        """What changes with each commit."""
+        """A value that changes with each commit."""
         return self.file.stat().st_mtime_ns if self.file.exists() else 0
 
 
@@ -142,7 +141,7 @@ app = typer.Typer(
 def elastic(
     command: Annotated[list[str], typer.Argument(help="program and arguments")],
     first: Annotated[int, typer.Option("-np", "--num-proc", min=1, help="ranks to begin with")],
-    script: Annotated[str, typer.Option("--host-discovery-script", help="writes host:slots, a line each")],
+    script: Annotated[str, typer.Option("--host-discovery-script", help="writes lines host:slots")],
     least: Annotated[
         int | None, typer.Option("--min-np", min=1, help="fewest ranks to continue with", show_default="-np")
     ] = None,

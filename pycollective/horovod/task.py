@@ -1,4 +1,4 @@
-"""What a rank of `horovod.run` runs: `python -m pycollective.horovod.task FOLDER`."""
+"""The program that a rank of `horovod.run` runs: `python -m pycollective.horovod.task FOLDER`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycollective.horovod.launching import pickler
 
 
 def main(folder: Path) -> None:
-    """Do the task that lies there and leave what it returns, under the number of the rank."""
+    """Run the task in the folder and store its result there, under the rank's number."""
     horovod.install()
     here, call = pickle.loads((folder / "task").read_bytes())
     spawn.prepare(here)  # before the call is unpickled, which may need the caller's script and modules

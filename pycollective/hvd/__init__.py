@@ -1,1 +1,1 @@
-"""The parts of Horovod's interface that have no framework in them; each framework's package is built on them."""
+"""The framework-independent parts of Horovod's interface; each framework's package is built on them."""

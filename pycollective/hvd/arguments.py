@@ -1,4 +1,4 @@
-"""Arguments that operations of all frameworks share: operators, factors and compression."""
+"""Arguments common to the operations of all frameworks: operators, factors and compression."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPS = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
 def compressor(compression: Any) -> Any:
     """
     Raises:
-        TypeError: not like those of `Compression`.
+        TypeError: lacks the methods of a Compressor.
     """
     if not hasattr(compression, "compress") or not hasattr(compression, "decompress"):
         checks.refuse_type("compression", "Compression.none, .fp16, .bf16 or a Compressor", compression)
@@ -24,24 +24,24 @@ def compressor(compression: Any) -> Any:
 
 
 def operator_name(op: Any) -> str:
-    """The core's name of an operator that is not Adasum.
+    """The core's name of an operator other than Adasum.
 
     Raises:
-        ValueError: no operator.
+        ValueError: not an operator.
     """
     try:
         return OPS[op]
     except (KeyError, TypeError):
-        raise ValueError(f"op is Average, Sum, Adasum, Min, Max or Product, not {checks.shown(op)}") from None
+        raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {checks.shown(op)}") from None
 
 
 def factor(given: Any, name: str) -> float:
-    """A factor on inputs or results, of any library; NaN and infinity follow IEEE arithmetic."""
+    """A factor on inputs or results, a number of any library; NaN and infinity follow IEEE arithmetic."""
     return given if type(given) is float else checks.number(given, name, finite=False, nan=True)
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
-    """A function (op, average) -> operator, for functions that take both the argument of today and the old one.
+    """A function (op, average) -> operator, for functions that take both the current argument and the old one.
 
     It raises ValueError if both are given, and warns (DeprecationWarning) if `average` is.
 

@@ -1,4 +1,4 @@
-"""Who takes part: init, ranks, process sets, and what was built."""
+"""init, ranks and process sets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 @dataclass
 class World:
-    """What init() has made.
+    """The state that init() creates.
 
     Attributes:
         comm: all ranks.
-        engines: process set's number -> its engine; none of sets that this rank is not in.
-        sets: process set's number -> the objects that stand for it, at least one.
+        engines: process set's number -> its engine, for sets that include this rank.
+        sets: process set's number -> the objects that represent it, at least one.
         dynamic: whether sets may be added and removed.
-        mpi_comm: the mpi4py communicator of all ranks that init() was given, if it was.
+        mpi_comm: the mpi4py communicator of all ranks that was passed to init(), if any.
     """
 
     comm: Communicator
@@ -48,21 +48,21 @@ _lock = threading.RLock()
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Find the other ranks and start the engine; when called again, only register further process sets.
+    """Connect to the other ranks and start the engine; when called again, only register further process sets.
 
-    Under mpirun, torchrun, `pycollective run`, Horovod's launchers, or alone.
+    Works under mpirun, torchrun, `pycollective run` and Horovod's launchers, and for a single process.
 
     Args:
-        comm: None: all ranks; ranks, as a list: those among them, in that order; an mpi4py communicator; a
+        comm: None: all ranks; a list of ranks: those, in that order; an mpi4py communicator; a
             pycollective.Communicator. Ignored when called again.
-        process_sets: sets to make at once, the same on all ranks; "dynamic": allow add_process_set and
-            remove_process_set later (as HOROVOD_DYNAMIC_PROCESS_SETS=1 does). A set of the same ranks as one that was
-            registered by an earlier call receives that one's number.
+        process_sets: sets to create immediately, the same on all ranks; "dynamic": allow add_process_set and
+            remove_process_set later (like HOROVOD_DYNAMIC_PROCESS_SETS=1). A set with the same ranks as one registered
+            by an earlier call receives that set's number.
 
     Raises:
-        ValueError: this rank is not among `comm`; `process_sets` is something else; or two sets of this call (or one
-            set and the global one) have the same ranks, after which init() is complete without the duplicates.
-        pycollective.BootstrapError: the other ranks cannot be found.
+        ValueError: this rank is not in `comm`; `process_sets` is invalid; or two sets of this call (or one set and the
+            global one) have the same ranks, in which case init() has completed without the duplicates.
+        pycollective.BootstrapError: the other ranks cannot be reached.
     """
     with _lock:
         sets, dynamic = _checked(process_sets)
@@ -81,18 +81,18 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def _checked(process_sets: Sequence[ProcessSet] | str | None) -> tuple[list[ProcessSet], bool]:
-    """The sets to register, and whether more may follow later."""
+    """The sets to register, and whether more may follow."""
     if process_sets is None:
         return [], False
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
-            raise ValueError(f"process_sets is a list of process sets or 'dynamic', not {process_sets!r}")
+            raise ValueError(f"process_sets must be a list of process sets or 'dynamic', not {process_sets!r}")
         return [], True
     sets = list(process_sets)
     wrong = next((one for one in sets if not isinstance(one, ProcessSet) or one is global_process_set), None)
     if wrong is not None:
         raise ValueError(
-            f"process_sets is a list of process sets besides the global one, or 'dynamic'; it contains {wrong!r}"
+            f"process_sets must be a list of process sets besides the global one, or 'dynamic'; it contains {wrong!r}"
         )
     return sets, False
 
@@ -112,26 +112,26 @@ def _communicator(comm: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     if comm is None or isinstance(comm, (list, tuple, range)):
-        everybody = init_communicator() if _left is None else _left
+        everyone = init_communicator() if _left is None else _left
         if comm is None or len(comm) == 0:
-            return everybody
-        part = everybody.group(list(comm))
+            return everyone
+        part = everyone.group(list(comm))
         if part is None:
-            raise ValueError(f"rank {everybody.rank} is not among the ranks {list(comm)} of init()")
+            raise ValueError(f"rank {everyone.rank} is not among the ranks {list(comm)} of init()")
         return part
     if hasattr(comm, "Get_rank"):
         return connect(MpiBootstrap(comm))
-    raise ValueError(f"comm is None, a list of ranks or an mpi4py communicator, not {type(comm).__name__}")
+    raise ValueError(f"comm must be None, a list of ranks or an mpi4py communicator, not {type(comm).__name__}")
 
 
 def remember(comm: Communicator) -> None:
-    """From now on all ranks are those of `comm`, for init() too: the others are gone."""
+    """Use only the ranks of `comm` from now on, also in init(): the others have been lost."""
     global _left
     _left = comm
 
 
 def shutdown() -> None:
-    """End the engines; what is under way fails. init() may be called again. Does nothing before init()."""
+    """Stop the engines; operations in progress fail. init() may be called again. Does nothing before init()."""
     global _world
     with _lock:
         world, _world = _world, None
@@ -144,7 +144,7 @@ def shutdown() -> None:
 
 
 def world() -> World:
-    """What init() has made.
+    """The state created by init().
 
     Raises:
         ValueError: init() was not called.
@@ -158,7 +158,7 @@ def engine_of(process_set: ProcessSet) -> Engine:
     """The engine that runs a process set's operations on this rank.
 
     Raises:
-        ValueError: no init(), the set was not added, or this rank is not in it.
+        ValueError: init() was not called, the set was not added, or this rank is not in it.
     """
     here = world()
     try:
@@ -182,10 +182,10 @@ def is_initialized() -> bool:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Collective over all ranks: a set of ranks with operations of its own.
+    """Collective over all ranks: add a set of ranks with its own operations.
 
     Raises:
-        ValueError: sets are not dynamic, there is such a set already, or a rank is out of range.
+        ValueError: sets are not dynamic, such a set exists already, or a rank is out of range.
     """
     with _lock:
         _require_dynamic()
@@ -202,8 +202,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def _register(process_sets: Sequence[ProcessSet]) -> list[str]:
-    """Collective: register the sets that are not, and number all; those of the same ranks as an earlier one of the list
-    are left without a number and returned, for a message."""
+    """Collective: register new sets and number all; returns descriptions of sets with the same ranks as an earlier one
+    of the list, which get no number."""
     here = world()
     seen, duplicates = {0}, []
     for process_set in process_sets:
@@ -224,19 +224,19 @@ def _register(process_sets: Sequence[ProcessSet]) -> list[str]:
 
 
 def _agree(process_set: ProcessSet) -> tuple[list[int], list[list[int]]]:
-    """Collective: this rank's ranks of a set, and all ranks'. These are several lists where an mpi4py communicator is
-    another one on other ranks.
+    """Collective: this rank's ranks of a set, and all ranks'. The latter are several lists if the ranks' mpi4py
+    communicators differ.
 
     Raises:
-        ValueError: the ranks mean different sets.
+        ValueError: the ranks' sets are different.
     """
     here = world()
     mine = process_set.ranks_in(here.mpi_comm, here.comm.world_ranks)
-    said: list[list[int]] = [json.loads(text) for text in here.comm.backend.exchange(json.dumps(mine).encode())]
-    parts = sorted(map(list, {tuple(ranks) for ranks in said}))
+    proposed: list[list[int]] = [json.loads(text) for text in here.comm.backend.exchange(json.dumps(mine).encode())]
+    parts = sorted(map(list, {tuple(ranks) for ranks in proposed}))
     members = [(rank, ranks) for ranks in parts for rank in ranks]
-    if len(parts) > 1 and sorted(members) != list(enumerate(said)):  # each rank in one part, its own
-        raise ValueError(f"the ranks mean different process sets: {parts}")
+    if len(parts) > 1 and sorted(members) != list(enumerate(proposed)):  # each rank in one part, its own
+        raise ValueError(f"the ranks passed different process sets: {parts}")
     return mine, parts
 
 
@@ -256,7 +256,7 @@ def _make(process_set: ProcessSet, ranks: list[int]) -> None:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Collective over all ranks: forget a process set; False if it is the global one or not registered."""
+    """Collective over all ranks: remove a process set; False if it is the global one or not registered."""
     with _lock:
         here = world()
         checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
@@ -275,7 +275,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def process_set_ranks() -> dict[int, list[int]]:
-    """Number -> ranks, of all process sets that are registered; 0 is the global one."""
+    """Number -> ranks, for all registered process sets; 0 is the global one."""
     return {number: list(sets[0].ranks or []) for number, sets in world().sets.items()}
 
 
@@ -288,43 +288,43 @@ def _require_dynamic() -> None:
 
 
 def rank() -> int:
-    """This process's number among all."""
+    """This process's rank among all."""
     return world().comm.rank
 
 
 def size() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return world().comm.size
 
 
 def local_rank() -> int:
-    """This process's number among those of its host."""
+    """This process's rank on its host."""
     return world().comm.local_rank
 
 
 def local_size() -> int:
-    """How many processes this host has."""
+    """The number of processes on this host."""
     return world().comm.local_size
 
 
 def cross_rank() -> int:
-    """This host's number, among the processes with this local rank."""
+    """This host's index among the hosts that have a process with this local rank."""
     return world().comm.cross_rank
 
 
 def cross_size() -> int:
-    """How many hosts have a process with this local rank."""
+    """The number of hosts that have a process with this local rank."""
     return world().comm.cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have equally many processes."""
+    """Whether all hosts have the same number of processes."""
     nodes = world().comm.backend.group.nodes
     return len({len(nodes.ranks(node)) for node in range(nodes.count)}) == 1
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begin a timeline of all ranks; call it on all of them. Does nothing if that file is being written already.
+    """Begin a timeline of all ranks; call it on all of them. Does nothing if that file is already being written.
 
     See pycollective.engine.timeline.
 
@@ -339,5 +339,5 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """End it, on all ranks; rank 0 completes the file."""
+    """End the timeline, on all ranks; rank 0 completes the file."""
     world().engines[0].stop_timeline()

@@ -1,4 +1,4 @@
-"""What was built, and what is in use: the questions that scripts ask before they choose a way of working."""
+"""What was built and what is in use, for scripts that choose their configuration accordingly."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pycollective.hvd.basics import world
 
 
 def mpi_built() -> bool:
-    """Whether mpi4py is there: MPI is found at run time."""
+    """Whether mpi4py is installed: MPI is found at run time."""
     return importlib.util.find_spec("mpi4py") is not None
 
 
 def mpi_enabled() -> bool:
-    """Whether the ranks found each other through MPI."""
+    """Whether the ranks connected through MPI."""
     return launcher(os.environ) == "mpi"
 
 
@@ -23,7 +23,7 @@ def mpi_threads_supported() -> bool:
     """Whether MPI may be called from several threads.
 
     Raises:
-        ValueError: no init(), or no MPI.
+        ValueError: init() was not called, or MPI is not in use.
     """
     world()
     if not mpi_enabled():
@@ -34,7 +34,7 @@ def mpi_threads_supported() -> bool:
 
 
 def gloo_built() -> bool:
-    """False: pycollective has its own transport in Gloo's place, which needs no MPI either."""
+    """False: pycollective has its own transport instead of Gloo, which does not need MPI either."""
     return False
 
 
@@ -44,7 +44,7 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version where a GPU and NCCL can be used, as NCCL_VERSION_CODE has it; else 0."""
+    """NCCL's version in the format of NCCL_VERSION_CODE if a GPU and NCCL can be used; else 0."""
     from pycollective.comm.cuda import runtime
 
     if not cuda_built() or runtime.why_not() is not None:
@@ -55,7 +55,7 @@ def nccl_built() -> int:
 
 
 def cuda_built() -> bool:
-    """Whether the package has its GPU side."""
+    """Whether the package includes its GPU part."""
     return importlib.util.find_spec("pycollective._cuda") is not None
 
 

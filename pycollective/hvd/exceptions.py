@@ -1,17 +1,17 @@
-"""The exceptions that scripts written for Horovod catch."""
+"""The exceptions that Horovod scripts catch."""
 
 from __future__ import annotations
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed for good: a rank is gone, or has shut down. `elastic.run` recovers from it."""
+    """A collective failed permanently: a rank was lost or has shut down. `elastic.run` recovers from it."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The set of hosts has changed. `elastic.run` starts anew from the current state.
+    """The set of hosts has changed. `elastic.run` restarts from the current state.
 
     Attributes:
-        skip_sync: whether the state need not be synchronised.
+        skip_sync: whether the state need not be synchronized.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -20,12 +20,12 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """What HorovodVersionMismatchError reports."""
+    """The message of HorovodVersionMismatchError."""
     return f"built with {name} {installed_version}, but {name} {version} is installed"
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Never raised here: pycollective is not built against one version of torch. Scripts name it in except clauses."""
+    """Never raised: pycollective is not built for a particular version of torch. Scripts name it in except clauses."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))

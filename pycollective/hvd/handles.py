@@ -1,4 +1,4 @@
-"""Handles: numbers that stand for operations under way, as Horovod's asynchronous functions return them."""
+"""Handles: numbers that identify operations in progress, returned by Horovod's asynchronous functions."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.process_sets import ProcessSet
 
 Finish = Callable[[list[Any]], Any]
-"""From the results of the works to what `synchronize` returns."""
+"""Maps the results of the works to the return value of `synchronize`."""
 
 Name = tuple[int | None, str]
 """A process set's number and an operation's name."""
 
 _numbers = itertools.count(1)
-_under_way: dict[int, tuple[list[Work], Finish, list[Name]]] = {}
+_pending: dict[int, tuple[list[Work], Finish, list[Name]]] = {}
 _in_flight: dict[Name, tuple[Work, int]] = {}
-"""Operations of handles that nobody has waited for, and how often anything had been waited for when they started."""
+"""Operations whose handles have not been waited for, and the value of _waits when they started."""
 _waits = 0
 _names: dict[tuple[int | None, str], Iterator[int]] = {}
 _joins = 0
-_lock = threading.RLock()  # a signal handler may come while this thread holds it
+_lock = threading.RLock()  # a signal handler may run while this thread holds it
 
 
 def first(results: list[Any]) -> Any:
-    """The result of the only work."""
+    """The result of a single work."""
     return results[0]
 
 
 def start(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first) -> int:
-    """Submit operations as a group; the handle for `synchronize`.
+    """Submit operations as a group; returns the handle for `synchronize`.
 
     Raises:
-        ValueError: one of the names is in flight; no init(); this rank is not in the set; arguments that cannot work.
+        ValueError: one of the names is in flight; init() was not called; this rank is not in the set; invalid
+            arguments.
         HorovodInternalError: the engine has failed before.
     """
     engine = engine_of(process_set)
@@ -50,13 +51,13 @@ def start(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first
     with internal_errors():
         works = engine.submit(items) if items else []
     handle = next(_numbers)
-    _under_way[handle] = works, finish, names
+    _pending[handle] = works, finish, names
     _in_flight.update(zip(names, ((work, _waits) for work in works), strict=True))
     return handle
 
 
 def run(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first) -> Any:
-    """start and synchronize in one: quicker."""
+    """start and synchronize in one call, which is faster."""
     global _waits
     engine = engine_of(process_set)
     if _in_flight:
@@ -68,11 +69,11 @@ def run(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first) 
 
 
 def _require_free(names: Sequence[Name]) -> None:
-    """Refuse names that are in flight, which an operation is until this rank has waited for it.
+    """Reject names that are in flight. An operation is in flight until this rank has waited for it.
 
-    Whether the operation itself is complete depends on the other ranks' timing, and the same program must not fail
-    now and then. A name whose handle was dropped is free once the operation is complete and this rank has waited for
-    any other one since.
+    Whether the operation itself has completed depends on the other ranks' timing, and a program must not fail at
+    random. If a handle was dropped, its name is free once the operation has completed and this rank has since waited
+    for any other operation.
 
     Raises:
         ValueError: one of the names is in flight.
@@ -84,13 +85,13 @@ def _require_free(names: Sequence[Name]) -> None:
 
 
 def named(kind: str, name: str | None, process_set: ProcessSet) -> str:
-    """What the ranks know an operation by: its kind, and the name that it was given or a number."""
+    """The name of an operation on all ranks: its kind, and the given name or a number."""
     return unnamed(kind, process_set) if name is None else f"{kind}.{checks.text(name, 'name')}"
 
 
 def unnamed(kind: str, process_set: ProcessSet) -> str:
-    """A name for an operation that has none: ranks call in the same order, so the same on all of them."""
-    engine_of(process_set)  # or an operation that is refused would leave this rank's numbers ahead of the others'
+    """A name for an operation without one: the same on all ranks, as they call in the same order."""
+    engine_of(process_set)  # a rejected operation must not advance this rank's numbers
     with _lock:
         count = _names.setdefault((process_set.process_set_id, kind), itertools.count(1))
         epoch = f"{_joins}." if _joins else ""
@@ -98,14 +99,14 @@ def unnamed(kind: str, process_set: ProcessSet) -> str:
 
 
 def poll(handle: int) -> bool:
-    """Whether an operation is complete, so that `synchronize` returns at once.
+    """Whether an operation has completed, so that `synchronize` returns immediately.
 
     Raises:
-        ValueError: no such handle.
+        ValueError: there is no such handle.
     """
     if not _is_known(handle):
         raise ValueError(f"handle {checks.brief(handle)} was not created, or has been synchronized")
-    works, _, names = _under_way[handle]
+    works, _, names = _pending[handle]
     complete = all(work.done() for work in works)
     if complete:
         _release(names, works)
@@ -114,8 +115,8 @@ def poll(handle: int) -> bool:
 
 def _is_known(handle: Any) -> bool:
     try:
-        return handle in _under_way
-    except Exception:  # something that cannot be hashed
+        return handle in _pending
+    except Exception:  # not hashable
         checks.refuse_type("handle", "what a function returned whose name ends with _async", handle)
 
 
@@ -126,21 +127,21 @@ def _release(names: Sequence[Name], works: Sequence[Work]) -> None:
 
 
 def synchronize(handle: Any) -> Any:
-    """Wait for an operation; its result. None for a handle that is not known.
+    """Wait for an operation; returns its result, or None if the handle is unknown.
 
     Raises:
-        RuntimeError: the ranks do not agree about the operation; says how.
-        HorovodInternalError: a rank is gone or has shut down.
-        NestedCallError: called from within another operation of this thread; the handle is as good as before.
+        RuntimeError: the ranks' operations do not match; the message has the differences.
+        HorovodInternalError: a rank was lost or has shut down.
+        NestedCallError: called from within another operation of this thread; the handle remains valid.
     """
     if not _is_known(handle):
         return None
-    works, finish, names = _under_way.pop(handle)
+    works, finish, names = _pending.pop(handle)
     try:
         with internal_errors():
             result = finish([work.wait() for work in works])
-    except NestedCallError:  # nothing has come of it yet
-        _under_way[handle] = works, finish, names
+    except NestedCallError:  # not waited for yet
+        _pending[handle] = works, finish, names
         raise
     except BaseException:
         _waited(names, works)
@@ -156,10 +157,10 @@ def _waited(names: list[Name], works: list[Work]) -> None:
 
 
 def shutdown() -> None:
-    """End the engines; what is under way fails. init() may be called again."""
+    """Stop the engines; operations in progress fail. init() may be called again."""
     global _joins
     basics.shutdown()
-    _under_way.clear()
+    _pending.clear()
     _in_flight.clear()
     with _lock:
         _names.clear()
@@ -167,7 +168,7 @@ def shutdown() -> None:
 
 
 def all_joined() -> None:
-    """After a join: ranks that joined early have called less often, so names are counted anew on all of them."""
+    """Called after a join: ranks that joined early have made fewer calls, so all ranks restart their numbering."""
     global _joins
     with _lock:
         _names.clear()
@@ -176,7 +177,7 @@ def all_joined() -> None:
 
 @contextlib.contextmanager
 def internal_errors() -> Iterator[None]:
-    """What ends the communicator becomes HorovodInternalError."""
+    """Convert errors that end the communicator to HorovodInternalError."""
     try:
         yield
     except NestedCallError:

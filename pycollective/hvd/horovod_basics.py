@@ -1,4 +1,4 @@
-"""The basics as methods of one object, as Horovod has them."""
+"""The basics as methods of one object, as in Horovod."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BUILT = {
 
 
 class HorovodBasics:
-    """init(), shutdown(), rank() and so on, and the operators: those of pycollective.torch."""
+    """init(), shutdown(), rank() etc. and the operators: those of pycollective.torch."""
 
     Average, Sum, Adasum = arguments.Average, arguments.Sum, arguments.Adasum
     Min, Max, Product = arguments.Min, arguments.Max, arguments.Product
 
     def __init__(self, pkg_path: Any = None, *args: Any) -> None:
-        """The arguments named a C++ library; there is none to name here."""
+        """The arguments are ignored; in Horovod they specify a C++ library."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _BASICS:
@@ -33,30 +33,30 @@ class HorovodBasics:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def shutdown(self) -> None:
-        """End the engines; what is under way fails. init() may be called again."""
+        """Stop the engines; operations in progress fail. init() may be called again."""
         handles.shutdown()
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        """Number -> ranks, of all process sets that are registered.
+        """Number -> ranks, for all registered process sets.
 
         Raises:
-            ValueError: no init().
+            ValueError: init() was not called.
         """
         return basics.process_set_ranks()
 
     def _process_set_size(self, process_set_id: int) -> int:
-        """How many ranks a process set has.
+        """The number of ranks in a process set.
 
         Raises:
-            ValueError: no init(), or no such set.
+            ValueError: init() was not called, or there is no such set.
         """
         return len(_ranks_of(process_set_id))
 
     def _process_set_rank(self, process_set_id: int) -> int:
-        """This process's number in a process set.
+        """This process's rank in a process set.
 
         Raises:
-            ValueError: no init(), no such set, or this process is not in it.
+            ValueError: init() was not called, there is no such set, or this process is not in it.
         """
         ranks, me = _ranks_of(process_set_id), basics.rank()
         if me not in ranks:

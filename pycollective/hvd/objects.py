@@ -1,4 +1,4 @@
-"""Python objects between ranks, by way of pickle (cloudpickle where it is installed) and the engine."""
+"""Python objects between ranks, through pickle (cloudpickle if installed) and the engine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NOTHING = np.empty(0, np.uint8)
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Collective: the root's object on all ranks, by way of pickle (cloudpickle where it is installed).
+    """Collective: broadcast the root's object to all ranks, through pickle (cloudpickle if installed).
 
     Args:
-        root_rank: whose object; its number among all ranks.
-        name: what the ranks know the operation by; by default counted.
+        root_rank: the rank of the object, among all ranks.
+        name: identifies the operation on all ranks; by default numbered.
 
     Raises:
-        RuntimeError: it cannot be pickled; on the root what pickle raised.
+        RuntimeError: it cannot be pickled; on the root, pickle's error.
     """
     root_rank = checks.integer(root_rank, "root_rank")
     label = handles.unnamed("broadcast_object", process_set) if name is None else checks.text(name, "name")
@@ -43,10 +43,10 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Collective: the list of all ranks' objects, in rank order.
 
     Args:
-        name: what the ranks know the operation by; by default counted.
+        name: identifies the operation on all ranks; by default numbered.
 
     Raises:
-        RuntimeError: one cannot be pickled; on its rank what pickle raised.
+        RuntimeError: one cannot be pickled; on its rank, pickle's error.
     """
     label = handles.unnamed("allgather_object", process_set) if name is None else checks.text(name, "name")
     data, problem = _dumped(obj)
@@ -68,7 +68,7 @@ def _allgather(data: np.ndarray, label: str, process_set: ProcessSet) -> np.ndar
 
 
 def _size(data: np.ndarray, problem: Exception | None) -> np.ndarray:
-    """What is told first: how many bytes follow; -1 where there are none to send, so that nobody waits for them."""
+    """The first message: the number of bytes that follow; -1 if there are none, so that no rank waits for them."""
     return np.array([data.size if problem is None else -1])
 
 
@@ -81,7 +81,7 @@ def _raise_for(sizes: list[int], ranks: list[int], problem: Exception | None) ->
 
 
 def _dumped(obj: Any) -> tuple[np.ndarray, Exception | None]:
-    """The bytes of a pickle, or what was raised instead."""
+    """The bytes of a pickle, or the exception that was raised."""
     try:
         import cloudpickle as pickler
     except ImportError:

@@ -1,4 +1,4 @@
-"""What operations submit to the engine, whatever the framework: arrays and arguments as `Item`s."""
+"""The engine's `Item`s for arrays and arguments, for all frameworks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reduction(x: Any, out: Any, label: str, op: int, prescale: Any, postscale: A
     """An allreduce, or Adasum.
 
     Raises:
-        ValueError: no operator, or Adasum with a factor.
+        ValueError: not an operator, or Adasum with a factor.
     """
     prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
     if op == Adasum:
@@ -28,7 +28,7 @@ def reduction(x: Any, out: Any, label: str, op: int, prescale: Any, postscale: A
 
 
 def broadcast(x: Any, out: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Item:
-    """A broadcast; `root_rank` is a rank of the world, also where a process set takes part.
+    """A broadcast; `root_rank` is a global rank, even with a process set.
 
     Raises:
         ValueError: the root is not in the set.

@@ -1,4 +1,4 @@
-"""Process sets: parts of the ranks that have operations of their own."""
+"""Process sets: subsets of the ranks with their own operations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pycollective import checks
 
 
 class ProcessSet:
-    """Some of the ranks. Operations with `process_set=` run among them alone.
+    """A subset of the ranks. Operations with `process_set=` run among them only.
 
     Registered by `init(process_sets=[...])` or `add_process_set`.
 
     Attributes:
-        ranks: in ascending order; None for the global set and one made of a communicator while not registered.
-        process_set_id: its number, 0 for the global one; None while it is not registered.
-        mpi_comm: the mpi4py communicator that it was made of, if it was.
+        ranks: in ascending order; None for the global set, or one made from a communicator, while not registered.
+        process_set_id: its number, 0 for the global one; None while not registered.
+        mpi_comm: the mpi4py communicator that it was made from, if any.
     """
 
     process_set_id: int | None = None
@@ -29,7 +29,7 @@ class ProcessSet:
         """Args: ranks_or_comm: the ranks, or an mpi4py communicator of them.
 
         Raises:
-            ValueError: something else, a rank twice, or none.
+            ValueError: something else, duplicate ranks, or no ranks.
         """
         if hasattr(ranks_or_comm, "Get_group"):
             self.mpi_comm = ranks_or_comm
@@ -38,29 +38,29 @@ class ProcessSet:
             ranks = sorted(map(operator.index, ranks_or_comm))
         except Exception:
             raise ValueError(
-                f"a process set is made of ranks or an mpi4py communicator, not {checks.shown(ranks_or_comm)}"
+                f"a process set must be made from ranks or an mpi4py communicator, not {checks.shown(ranks_or_comm)}"
             ) from None
         if not ranks or len(set(ranks)) != len(ranks):
-            raise ValueError(f"a process set is made of different ranks, at least one; not {ranks}")
+            raise ValueError(f"a process set must have at least one rank and no duplicates, not {ranks}")
         self.ranks = ranks
 
-    def ranks_in(self, everybody: Any, world_ranks: Sequence[int]) -> list[int]:
-        """Its ranks, as init() numbers them. Called by init() and add_process_set.
+    def ranks_in(self, everyone: Any, world_ranks: Sequence[int]) -> list[int]:
+        """Its ranks, in init()'s numbering. Called by init() and add_process_set.
 
         Args:
-            everybody: the mpi4py communicator that init() was given, if any.
-            world_ranks: of each rank of init(): its number in the job, which is MPI's in COMM_WORLD.
+            everyone: the mpi4py communicator passed to init(), if any.
+            world_ranks: for each rank of init(): its rank in the job, i.e. in MPI's COMM_WORLD.
 
         Raises:
-            ValueError: the set's communicator has ranks that init()'s has not.
+            ValueError: the set's communicator has ranks that are not in init()'s.
         """
         if self.mpi_comm is None:
             return self.ranks or []
-        ranks = _ranks_of(self.mpi_comm, everybody, len(world_ranks))
-        if everybody is None:
+        ranks = _ranks_of(self.mpi_comm, everyone, len(world_ranks))
+        if everyone is None:
             ranks = [world_ranks.index(rank) if rank in world_ranks else -1 for rank in ranks]
         if min(ranks) < 0:
-            raise ValueError("a process set's communicator has ranks that init()'s has not")
+            raise ValueError("a process set's communicator has ranks that are not in init()'s")
         return sorted(ranks)
 
     def attach(self, number: int, ranks: Iterable[int], me: int) -> None:
@@ -72,11 +72,11 @@ class ProcessSet:
         self.process_set_id = None
 
     def size(self) -> int | None:
-        """How many ranks it has; None while it is not registered."""
+        """The number of ranks; None while not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """This process's number in the set; None while it is not registered.
+        """This process's rank in the set; None while not registered.
 
         Raises:
             ValueError: this process is not in it.
@@ -88,7 +88,7 @@ class ProcessSet:
         return self.ranks.index(self._me)
 
     def included(self) -> bool | None:
-        """Whether this process is in it; None while it is not registered."""
+        """Whether this process is in the set; None while not registered."""
         if self.process_set_id is None or self.ranks is None:
             return None
         return self._me in self.ranks
@@ -99,22 +99,22 @@ class ProcessSet:
     __repr__ = __str__
 
 
-def _ranks_of(comm: Any, everybody: Any, size: int) -> list[int]:
-    """The ranks of an mpi4py communicator in another, by default COMM_WORLD; negative if a rank is not in that.
+def _ranks_of(comm: Any, everyone: Any, size: int) -> list[int]:
+    """The ranks of an mpi4py communicator in another, by default COMM_WORLD; negative for ranks not in that.
 
     Raises:
-        ValueError: MPI did not start the job, so its ranks are others.
+        ValueError: the job was not started by MPI, so its ranks are different.
     """
     from mpi4py import MPI
 
-    whole = everybody or MPI.COMM_WORLD
-    if whole.Get_size() < size:
+    parent = everyone or MPI.COMM_WORLD
+    if parent.Get_size() < size:
         raise ValueError(
-            f"a process set made of an mpi4py communicator needs a job started by mpirun: MPI has {whole.Get_size()} "
+            f"a process set made of an mpi4py communicator needs a job started by mpirun: MPI has {parent.Get_size()} "
             f"of the {size} ranks"
         )
     group = comm.Get_group()
-    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), whole.Get_group())
+    ranks: list[int] = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), parent.Get_group())
     return [-1 if rank == MPI.UNDEFINED else rank for rank in ranks]
 
 

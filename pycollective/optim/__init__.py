@@ -1,15 +1,15 @@
 """Data-parallel SGD: every rank computes gradients on its share of the data, all ranks take the same step.
 
     sgd = DistributedSGD(params, lr=0.1, momentum=0.9)      # params: a dict or list of arrays
-    sgd.broadcast_parameters()                              # everyone starts from rank 0's
+    sgd.broadcast_parameters()                              # all ranks start from rank 0's
     for epoch in range(epochs):
         rows = partition(len(x), seed=0, epoch=epoch, drop_last=True)
         for start in range(0, len(rows), batch):
             sgd.step(gradients(params, x[rows[start : start + batch]]))
         save_checkpoint("digits.npz", sgd, epoch=epoch)     # rank 0 writes
 
-For large batches there are other update rules, schedules of rates and batches, and a measure of how large a batch can
-usefully be; see docs/large-batch.md:
+For large batches there are other update rules, schedules of rates and batches, and an estimate of the largest useful
+batch; see docs/large-batch.md:
 
     optimizer = DistributedOptimizer(params, lamb, lr=0.01)     # or lars, larc, novograd
 

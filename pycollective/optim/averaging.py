@@ -1,4 +1,4 @@
-"""What optimizers of arrays have in common: parameters, and room in which their gradients are averaged."""
+"""The common base of optimizers of arrays: parameters, and buffers in which their gradients are averaged."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Averaging:
     """Parameters whose gradients are averaged over all ranks in one collective for each element type.
 
     Attributes:
-        comm: whose ranks take part.
-        params: as given.
-        gradients: arrays in the shape and dtype of the parameters, in the same kind of container: room in the shared
-            window. Gradients that are computed straight into it need no copy: `numpy.matmul(..., out=...)`.
+        comm: of the participating ranks.
+        params: as passed.
+        gradients: arrays in the shape and dtype of the parameters, in the same kind of container: buffers in the shared
+            window. Gradients computed directly into them need no copy: `numpy.matmul(..., out=...)`.
     """
 
     def __init__(self, params: Arrays, comm: Communicator | None, topology: Any) -> None:
         """Collective.
 
         Raises:
-            ValueError: an array given twice.
-            TypeError: something that is no writable floating-point array.
+            ValueError: an array was passed twice.
+            TypeError: not a writable floating-point array.
             MismatchError: names, shapes or dtypes differ between ranks.
             TopologyError: no such topology, or it has no allreduce.
         """
@@ -42,7 +42,7 @@ class Averaging:
             raise ValueError("the same array is given as two parameters: it would take every step twice")
         for name, p in self._params.items():
             _check_writable(name, p)
-        self.comm.explain("allreduce", 0, topology)  # an unknown topology is refused here, not in the first step
+        self.comm.explain("allreduce", 0, topology)  # reject unknown topologies here, not in the first step
         self._fused = Fused(self._params, self.comm)
         self.gradients = contained(self._fused.views, params)
 
@@ -52,35 +52,35 @@ class Averaging:
             flat[...] = namespace(flat).zeros_like(flat)
 
     def broadcast_parameters(self, root: int = 0) -> None:
-        """Collective: overwrite the parameters on every rank by the root's. Uses up `gradients` on the way."""
+        """Collective: overwrite the parameters on every rank with the root's. Overwrites `gradients`."""
         self._fused.broadcast(self._params, checks.integer(root, "root", 0, self.comm.size - 1))
 
     def broadcast_optimizer_state(self, root: int = 0) -> None:
-        """Collective: all of the optimizer's state but the parameters becomes the root's on every rank."""
+        """Collective: overwrite the optimizer's state, except the parameters, with the root's on every rank."""
         raise NotImplementedError
 
     def take_apart(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """The state in two parts, for a checkpoint.
 
         Returns:
-            what JSON can express, and the arrays by what they are and by their parameters' names.
+            a JSON-serializable part, and the arrays by kind and by parameter name.
         """
         raise NotImplementedError
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Take over what `take_apart` has returned; as `load_state_dict`.
+        """Restore what `take_apart` has returned; like `load_state_dict`.
 
         Args:
-            plain: what JSON can express, as `take_apart` returns it.
-            arrays: the arrays, by what they are and by their parameters' names, as `take_apart` returns them.
+            plain: the JSON-serializable part returned by `take_apart`.
+            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
 
         Raises:
-            TypeError: something else.
+            TypeError: anything else.
         """
         raise NotImplementedError
 
     def _average(self, grads: Arrays | None) -> dict[str, Any]:
-        """Collective: the mean over the ranks of each gradient, by name; `grads` as of `step`."""
+        """Collective: the mean over the ranks of each gradient, by name; `grads` as in `step`."""
         if grads is not None:
             copy_into(self._fused.views, named(grads, "grads"))
         self._fused.average(self._topology)
@@ -89,7 +89,7 @@ class Averaging:
 
 @contextmanager
 def only_parts() -> Iterator[None]:
-    """Raises TypeError for what `take_apart` has not returned."""
+    """Raise TypeError for anything that `take_apart` has not returned."""
     try:
         yield
     except Exception as error:
@@ -97,7 +97,7 @@ def only_parts() -> Iterator[None]:
 
 
 def _check_writable(name: str, p: Any) -> None:
-    """Write an array into itself: libraries refuse in many ways, and better now than in the first step."""
+    """Write an array into itself, to detect read-only arrays now instead of in the first step."""
     namespace(p)
     try:
         p[...] = p

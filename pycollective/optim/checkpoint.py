@@ -1,4 +1,4 @@
-"""Checkpoints: rank 0 reads and writes the file, the others hear from rank 0."""
+"""Checkpoints: rank 0 reads and writes the file, and communicates with the others."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FORMAT = 2
 
 
 def save_checkpoint(path: str | os.PathLike[str], optimizer: Averaging, **extra: Any) -> None:
-    """Collective: rank 0 writes parameters and optimizer state to a .npz file, at once or not at all.
+    """Collective: rank 0 writes parameters and optimizer state to a .npz file, atomically.
 
-    The file appears under its name only when it is complete, by renaming; the call returns on every rank when it is
-    there. It holds arrays and JSON, no pickles: parameter k as "parameters/k", its velocity as "velocity/k", and so on.
+    The file is renamed to its name once it is complete; the call returns on every rank when it exists. It contains
+    arrays and JSON, no pickles: parameter k as "parameters/k", its velocity as "velocity/k", and so on.
 
     Args:
         path: the file, taken literally (no .npz is added); its folder must exist.
         optimizer: a DistributedSGD or a DistributedOptimizer.
-        extra: what else to remember, anything that JSON can say: epoch=3.
+        extra: further data to store, anything that JSON can represent: epoch=3.
 
     Raises:
         OSError: the file cannot be written; raised on every rank.
@@ -40,22 +40,22 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Averaging, **extra:
 
 
 def load_checkpoint(path: str | os.PathLike[str], optimizer: Averaging) -> dict[str, Any]:
-    """Collective: rank 0 reads what `save_checkpoint` wrote, and every rank gets it by broadcast.
+    """Collective: rank 0 reads a file written by `save_checkpoint` and broadcasts the content.
 
-    Parameters are overwritten in place; lr, momentum and what else `state_dict` has become the file's.
+    Parameters are overwritten in place; lr, momentum and the rest of `state_dict` are set to the file's.
 
     Args:
         path: the file.
         optimizer: of the same kind and the same parameters as the one that was saved.
 
     Returns:
-        `extra` of the save, as JSON gives it back.
+        the `extra` that was saved, as decoded from JSON.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, of other names or shapes, or of another optimizer.
-        TypeError: of another dtype.
-            Each is raised on every rank; nothing has changed then.
+        ValueError: it is damaged, has other names or shapes, or belongs to another optimizer.
+        TypeError: another dtype.
+            Each is raised on every rank, without any change.
     """
     file = _checked(path, optimizer)
     extra: dict[str, Any] = on_root(lambda: _restore(file, optimizer), 0, optimizer.comm)
@@ -78,7 +78,7 @@ def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
         **{f"parameters/{name}": _to_numpy(name, array) for name, array in named(optimizer.params).items()},
         **{f"{slot}/{name}": _to_numpy(name, array) for slot in kept for name, array in kept[slot].items()},
     }
-    # The format knows NumPy's own dtypes only: bfloat16 and float8 are stored as integers.
+    # The format supports NumPy's own dtypes only: bfloat16 and float8 are stored as integers.
     foreign = {name: array.dtype.name for name, array in content.items() if array.dtype.isbuiltin != 1}
     for name in foreign:
         content[name] = content[name].view(f"u{content[name].itemsize}")
@@ -98,13 +98,13 @@ def _write(path: Path, optimizer: Averaging, extra: dict[str, Any]) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What stands in the file: (about, arrays by name)."""
+    """The content of the file: (about, arrays by name)."""
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
         about: dict[str, Any] = json.loads(stored.pop("about").tobytes())
     except (EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no checkpoint, or a damaged one: {error}") from error
+        raise ValueError(f"{path} is not a checkpoint, or is damaged: {error}") from error
     if about["format"] != FORMAT:
         raise ValueError(f"{path} has format {about['format']}; this version reads {FORMAT}")
     for name, dtype in about["dtypes"].items():
@@ -123,7 +123,7 @@ def _restore(path: Path, optimizer: Averaging) -> Any:
         for slot, names in about["kept"].items()
     }
     if stored:
-        raise ValueError(f"{path} has more than these parameters: {', '.join(sorted(stored))}")
+        raise ValueError(f"{path} has further parameters: {', '.join(sorted(stored))}")
     if about["state"].keys() != optimizer.take_apart()[0].keys():
         raise ValueError(f"{path} is of another kind of optimizer")
     optimizer.put_together(about["state"], kept)
@@ -136,12 +136,12 @@ def _to_numpy(name: str, array: Any) -> Any:
         return array
     try:
         return np.from_dlpack(array)
-    except (BufferError, RuntimeError):  # the latter from NumPy, for a type that it does not have
+    except (BufferError, RuntimeError):  # the latter from NumPy, for unsupported types
         raise TypeError(f"{name!r}: a .npz file cannot hold {array.dtype}") from None
 
 
 def _from_numpy(stored: dict[str, Any], name: str, like: Any) -> Any:
-    """Take an array out of `stored`, as one of like's library."""
+    """Remove an array from `stored`, converted to like's library."""
     if name not in stored:
         raise ValueError(f"the file has no {name}")
     array = stored.pop(name)

@@ -12,14 +12,14 @@ Arrays = Mapping[str, Any] | Sequence[Any]
 """A dict of arrays by name, or a list; in a list their names are "0", "1", ..."""
 
 _NEEDED = ("asarray", "empty", "from_dlpack", "ones_like", "reshape", "sqrt", "sum", "where", "zeros_like")
-"""All functions that this package asks of a namespace; the rest are operators and indexing."""
+"""All functions that this package uses from a namespace; everything else is operators and indexing."""
 
 
 def namespace(x: Any) -> Any:
-    """The functions that go with an array: its own array-API namespace, else the package that it comes from.
+    """The namespace of an array: its array-API namespace, else the package that it comes from.
 
-    The second serves libraries from before the standard (NumPy 1) or beside it (torch), which have the few functions
-    that are needed here under the same names. Source: https://data-apis.org/array-api/latest
+    The latter is for libraries that predate the standard (NumPy 1) or do not follow it (torch), which have the few
+    functions needed here under the same names. Source: https://data-apis.org/array-api/latest
 
     Raises:
         TypeError: not an array.
@@ -27,15 +27,15 @@ def namespace(x: Any) -> Any:
     own = getattr(x, "__array_namespace__", None)
     xp = own() if own else sys.modules.get(type(x).__module__.partition(".")[0])
     if not hasattr(x, "dtype") or not all(hasattr(xp, name) for name in _NEEDED):
-        raise TypeError(f"{type(x).__name__} is no array of a library that follows the array API standard")
+        raise TypeError(f"{type(x).__name__} is not an array of a library that follows the array API standard")
     return xp
 
 
 def named(arrays: Arrays, what: str = "params") -> dict[str, Any]:
-    """The arrays of a dict or list, by name; `what` they are is for errors.
+    """The arrays of a dict or list, by name; `what` describes them in errors.
 
     Raises:
-        TypeError: another container, or a name that is no string.
+        TypeError: another container, or a name that is not a string.
     """
     if isinstance(arrays, Mapping):
         if not all(isinstance(name, str) for name in arrays):
@@ -47,7 +47,7 @@ def named(arrays: Arrays, what: str = "params") -> dict[str, Any]:
 
 
 def contained(values: dict[str, Any], container: Arrays) -> Any:
-    """The reverse of `named`: a dict or list as `container` is."""
+    """The inverse of `named`: a dict or list like `container`."""
     return dict(values) if isinstance(container, Mapping) else list(values.values())
 
 
@@ -57,18 +57,18 @@ def zeros(like: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fit(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Compare arrays with the parameters that they are meant for.
+    """Compare arrays with the parameters that they belong to.
 
     Raises:
-        ValueError: other names or shapes. TypeError: other dtypes, or something that is no array.
+        ValueError: other names or shapes. TypeError: other dtypes, or not an array.
     """
     if values.keys() != parameters.keys():
         odd = ", ".join(sorted(map(repr, values.keys() ^ parameters.keys())))
-        raise ValueError(f"these names are either missing or no parameters': {odd}")
+        raise ValueError(f"names that are missing or do not belong to parameters: {odd}")
     for name, wanted in parameters.items():
         value = values[name]
         if not hasattr(value, "dtype"):
-            raise TypeError(f"{name!r} is no array but {type(value).__name__}")
+            raise TypeError(f"{name!r} is not an array but {type(value).__name__}")
         if tuple(value.shape) != tuple(wanted.shape):
             raise ValueError(f"{name!r} has shape {tuple(value.shape)}, its parameter {tuple(wanted.shape)}")
         if value.dtype != wanted.dtype:
@@ -76,10 +76,10 @@ def check_fit(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
 
 
 def copy_into(target: Mapping[str, Any], source: Mapping[str, Any]) -> None:
-    """Overwrite the arrays of `target` by their namesakes in `source`; what is the same array is left alone.
+    """Overwrite the arrays of `target` with those of the same name in `source`; identical arrays are skipped.
 
     Raises:
-        ValueError, TypeError: as `check_fit`. Nothing has been written then.
+        ValueError, TypeError: see `check_fit`. Nothing has been written then.
     """
     check_fit(source, target)
     for name, array in target.items():

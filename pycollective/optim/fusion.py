@@ -1,4 +1,4 @@
-"""Arrays of many shapes in one flat buffer, so that one collective serves them all."""
+"""Arrays of many shapes in one flat buffer, so that one collective handles them all."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Fused:
-    """Room for arrays like the given ones, in one flat window for each element type.
+    """Storage for arrays like the given ones, in one flat window for each element type.
 
-    A collective on the windows serves all arrays at once and copies nothing. With a topology that reduces in rank
-    order fusion changes no bits: each element is reduced by itself, wherever in a buffer it lies.
+    A collective on the windows handles all arrays at once without copies. With a topology that reduces in rank order
+    fusion does not change results: each element is reduced independently of its position in the buffer.
 
     Attributes:
         buffers: the flat arrays, 1-d, one for each element type.
-        views: name -> its part of a buffer, in the shape and dtype of the array given for it.
+        views: name -> its part of a buffer, in the shape and dtype of the corresponding array.
     """
 
     def __init__(self, like: Mapping[str, Any], comm: Communicator) -> None:
@@ -33,7 +33,7 @@ class Fused:
             comm: the communicator of all calls.
 
         Raises:
-            TypeError: no array, memory of another device, or elements that are not floating-point.
+            TypeError: not an array, memory of another device, or elements that are not floating-point.
             MismatchError: names, shapes or dtypes differ between ranks.
         """
         self._comm = comm
@@ -44,24 +44,24 @@ class Fused:
         for name, array in like.items():
             groups.setdefault((namespace(array), elements[name]), []).append(name)
         self.buffers: list[Any] = []
-        self.views: dict[str, Any] = dict.fromkeys(like)  # now, for the order of the names
+        self.views: dict[str, Any] = dict.fromkeys(like)  # fixes the order of the names
         for (xp, element), names in groups.items():
             self._lay_out(xp, element, {name: like[name] for name in names})
 
     def _lay_out(self, xp: Any, element: str, like: dict[str, Any]) -> None:
-        """Make one buffer and cut it into views."""
+        """Create one buffer and divide it into views."""
         sizes = {name: math.prod(array.shape) for name, array in like.items()}
         dtype = next(iter(like.values())).dtype
         flat = self._window(xp, sum(sizes.values()), element, dtype)
         self.buffers.append(flat)
         start = 0
         for name, size in sizes.items():
-            # A contiguous slice: reshape makes a view of it and no copy.
+            # A contiguous slice: reshape returns a view without a copy.
             self.views[name] = xp.reshape(flat[start : start + size], tuple(like[name].shape))
             start += size
 
     def _window(self, xp: Any, count: int, element: str, dtype: Any) -> Any:
-        """A flat array of the library xp over a window; over its own memory where it cannot look into a window."""
+        """A flat array of the library xp over a window; over its own memory if it cannot wrap a window."""
         window = self._comm.empty(count, element)
         if namespace(window) is xp:
             return window
@@ -76,7 +76,7 @@ class Fused:
             self._comm.allreduce(flat, out=flat, op="avg", topology=topology)
 
     def broadcast(self, values: Mapping[str, Any], root: int) -> None:
-        """Collective: overwrite `values` on every rank by the root's, by way of the buffers."""
+        """Collective: overwrite `values` on every rank with the root's, through the buffers."""
         if self._comm.rank == root:
             copy_into(self.views, values)
         for flat in self.buffers:

@@ -1,4 +1,4 @@
-"""The gradient noise scale: how large a batch can usefully be."""
+"""The gradient noise scale: an estimate of the largest useful batch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class NoiseScale:
-    """The simple noise scale tr(S) / |G|^2, of gradients of rows with mean G and covariance S.
+    """The simple noise scale tr(S) / |G|^2 of per-row gradients with mean G and covariance S.
 
-    A batch far smaller than it profits from every row more; one far larger hardly does. It is estimated from the
+    Far below it, every additional row in the batch helps; far above it, hardly any does. It is estimated from the
     squared norms of the gradients of B rows on each rank, averaged over the n ranks (small), and of their average,
     which is that of n B rows (large):
 
         |G|^2 = (n B large - B small) / (n B - B)
         tr(S) = (small - large) / (1 / B - 1 / (n B))
 
-    Both are unbiased, and noisy; each is smoothed over the steps, and then they are divided. Source: McCandlish,
+    Both are unbiased but noisy; each is smoothed over the steps before the division. Source: McCandlish,
     Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training", 2018, appendix A.1,
     https://arxiv.org/abs/1812.06162
 
@@ -40,22 +40,22 @@ class NoiseScale:
         Args:
             rows: B, in one gradient of one rank.
             decay: of the exponential moving averages, from 0 (none) to below 1.
-            comm: whose ranks' gradients are averaged; by default that of `pycollective.init`.
+            comm: of the ranks whose gradients are averaged; by default that of `pycollective.init`.
 
         Raises:
-            ValueError: fewer than two ranks, between which nothing differs; another number out of range.
+            ValueError: fewer than two ranks, whose gradients cannot be compared; another number out of range.
         """
         rows, decay = checks.integer(rows, "rows", 1), checks.number(decay, "decay", 0, below=1)
         self.comm = given_or_world(comm)
         if self.comm.size < 2:
-            raise ValueError("the noise is seen in how the gradients of ranks differ: there must be two ranks or more")
+            raise ValueError("the noise is estimated from differences between ranks: at least two ranks are needed")
         self.rows, self.decay = rows, decay
         self.signal = self.noise = math.nan
-        self._weight = 0.0  # of what the moving averages have seen
+        self._weight = 0.0  # total weight of the moving averages
 
     @property
     def value(self) -> float:
-        """The noise scale, in rows; NaN before the first update, and where |G|^2 is lost in the noise (not above 0)."""
+        """The noise scale, in rows; NaN before the first update, and if the estimate of |G|^2 is not above 0."""
         return self.noise / self.signal if self.signal > 0 else math.nan
 
     def update(self, local: Arrays | float, averaged: Arrays | float) -> float:
@@ -63,7 +63,7 @@ class NoiseScale:
 
         Args:
             local: this rank's gradients before they are averaged, in a dict or list; or their squared norm.
-            averaged: the same after.
+            averaged: the same after averaging.
 
         Returns:
             `value`.
@@ -75,7 +75,7 @@ class NoiseScale:
         noise = (small - large) / (1 / few - 1 / many)
         keep = self.decay * self._weight
         self._weight = keep + 1 - self.decay
-        share = (1 - self.decay) / self._weight  # of the new one: all at first
+        share = (1 - self.decay) / self._weight  # weight of the new value: 1 at first
         self.signal = signal if not keep else (1 - share) * self.signal + share * signal
         self.noise = noise if not keep else (1 - share) * self.noise + share * noise
         return self.value

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class DistributedOptimizer(Averaging):
-    """An update rule on gradients averaged over all ranks: `lars`, `larc`, `lamb`, `novograd` or one of your own.
+    """An update rule on gradients averaged over all ranks: `lars`, `larc`, `lamb`, `novograd` or your own.
 
         optimizer = DistributedOptimizer(params, lars, lr=8.0, weight_decay=1e-4,
                                          overrides={"bias": {"weight_decay": 0.0, "adapt": False}})
 
-    `step` averages as `DistributedSGD.step` does, then applies the rule to each parameter: see
-    `pycollective.optim.rules`. All ranks take the same step, and so have the same bits.
+    `step` averages like `DistributedSGD.step`, then applies the rule to each parameter: see
+    `pycollective.optim.rules`. All ranks take the same step, with bitwise identical results.
 
     Attributes:
-        comm, params, gradients: as of DistributedSGD.
+        comm, params, gradients: as in DistributedSGD.
         rule: the function.
-        options: all of its options; may be changed between steps, alike on all ranks.
-        overrides: parameter's name -> the options that it has otherwise.
+        options: all of its options; may be changed between steps, to the same values on all ranks.
+        overrides: parameter name -> its differing options.
         lr: options["lr"], for schedules.
     """
 
@@ -45,14 +45,14 @@ class DistributedOptimizer(Averaging):
         """Collective.
 
         Args:
-            params, comm, topology: as of DistributedSGD.
-            rule: a function of `pycollective.optim.rules`, or one like them.
-            overrides: parameter's name -> options that differ there; in a list the names are "0", "1", ...
+            params, comm, topology: as in DistributedSGD.
+            rule: a function of `pycollective.optim.rules`, or one with the same interface.
+            overrides: parameter name -> differing options; in a list the names are "0", "1", ...
             options: those of the rule, by keyword; lr has no default.
 
         Raises:
-            ValueError, TypeError: options that do not fit the rule, overrides of no parameter.
-            Exception: otherwise as DistributedSGD.
+            ValueError, TypeError: options are invalid for the rule, or overrides name no parameter.
+            Exception: see DistributedSGD.
         """
         self.rule = rule
         self.options = complete(rule, options)
@@ -74,22 +74,22 @@ class DistributedOptimizer(Averaging):
         self.options["lr"] = checks.number(value, "lr", 0, finite=False)
 
     def step(self, grads: Arrays | None = None) -> None:
-        """Collective: average the gradients and move the parameters.
+        """Collective: average the gradients and update the parameters.
 
         Args:
             grads: this rank's gradients, in the container, shapes and dtypes of the parameters; None if they have been
-                written into `gradients`, which holds the averages afterwards.
+                written into `gradients`, which has the averages afterwards.
 
         Raises:
-            ValueError: names or shapes that are not those of the parameters; an option out of range.
-            TypeError: a dtype that is not theirs.
+            ValueError: names or shapes differ from the parameters'; an option is out of range.
+            TypeError: a dtype differs.
         """
         options = complete(self.rule, self.options)
         for name, g in self._average(grads).items():
             apply(self.rule, self._params[name], g, self._state[name], {**options, **self.overrides.get(name, {})})
 
     def broadcast_optimizer_state(self, root: int = 0) -> None:
-        """Collective: options, overrides and the state of all parameters become the root's on every rank."""
+        """Collective: overwrite options, overrides and the state of all parameters with the root's on every rank."""
         plain, arrays = self.take_apart()
         kinds = [(slot, name, _kind(x)) for slot, values in arrays.items() for name, x in values.items()]
         plain, kinds = broadcast_object((plain, kinds), root, self.comm)
@@ -100,10 +100,10 @@ class DistributedOptimizer(Averaging):
         self.put_together(plain, received)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the parameters; steps write into none of it.
+        """Everything except the parameters; steps do not modify it.
 
         Returns:
-            rule: its name; options, overrides: dicts; state: parameter's name -> what the rule keeps for it.
+            rule: its name; options, overrides: dicts; state: parameter name -> the rule's state for it.
         """
         return {
             "rule": self.rule.__name__,
@@ -113,11 +113,11 @@ class DistributedOptimizer(Averaging):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over `state`, what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
+        """Load `state`, a result of `state_dict`; if only one rank does, call `broadcast_optimizer_state` next.
 
         Raises:
-            ValueError, TypeError: it is of another rule, or does not fit these parameters; nothing has changed then.
-            KeyError: something is missing.
+            ValueError, TypeError: it belongs to another rule, or does not match these parameters; nothing has changed.
+            KeyError: an entry is missing.
         """
         checks.mapping(state, "state", ("rule", "options", "overrides", "state"))
         if state["rule"] != self.rule.__name__:
@@ -140,7 +140,7 @@ class DistributedOptimizer(Averaging):
         """The state in two parts, for a checkpoint.
 
         Returns:
-            what JSON can express, and the arrays by what they are and by their parameters' names.
+            a JSON-serializable part, and the arrays by kind and by parameter name.
         """
         plain = self.state_dict()
         arrays: dict[str, dict[str, Any]] = {}
@@ -151,14 +151,14 @@ class DistributedOptimizer(Averaging):
         return plain, arrays
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Take over what `take_apart` has returned; as `load_state_dict`.
+        """Restore what `take_apart` has returned; like `load_state_dict`.
 
         Args:
-            plain: what JSON can express, as `take_apart` returns it.
-            arrays: the arrays, by what they are and by their parameters' names, as `take_apart` returns them.
+            plain: the JSON-serializable part returned by `take_apart`.
+            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
 
         Raises:
-            TypeError: something else.
+            TypeError: anything else.
         """
         with only_parts():
             kept = {name: dict(own) for name, own in plain["state"].items()}
@@ -169,7 +169,7 @@ class DistributedOptimizer(Averaging):
         self.load_state_dict(state)
 
     def _room(self, name: str, kind: tuple[tuple[int, ...], str]) -> Any:
-        """An array of this kind, shaped like the parameter or without dimensions, where the parameter is."""
+        """An array of this kind, shaped like the parameter or with no dimensions, on the parameter's device."""
         shape, dtype = kind
         xp = namespace(self._params[name])
         zeros = xp.zeros_like(self._params[name])

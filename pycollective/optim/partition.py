@@ -1,4 +1,4 @@
-"""Which rows of the data each rank works on."""
+"""Distribution of the rows of the data among the ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycollective.comm.world import given_or_world
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
-_MOST_ROWS = (1 << 60) - 1  # of int64 that an address space can hold
+_MOST_ROWS = (1 << 60) - 1  # maximum number of int64 in an address space
 
 
 def partition(
@@ -24,27 +24,27 @@ def partition(
     epoch: int = 0,
     drop_last: bool = False,
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """This rank's share of n rows. The shares of all ranks are disjoint and together are all rows.
+    """This rank's share of n rows. The shares of all ranks are disjoint and cover all rows.
 
-    Not a collective: nothing is sent. With the strided shares the i-th batches of b rows of all ranks together are
-    rows i*b*size up to (i+1)*b*size of the (shuffled) data: size ranks with b rows each do what one rank does
+    Not a collective: no communication. With the strided shares the i-th batches of b rows of all ranks together are
+    rows i*b*size up to (i+1)*b*size of the (shuffled) data: size ranks with b rows each do the work of one rank
     with size*b rows.
 
     Args:
         n: number of rows.
-        comm: whose rank and size count; by default that of `pycollective.init`.
-        contiguous: rank r gets the r-th piece, cut as numpy.array_split cuts, instead of rows r, r + size, ...
-        seed, epoch: shuffle all rows before they are shared out, on every rank alike and differently for each
-            pair of the two; seed None leaves them in order.
-        drop_last: leave out the last n % size rows (after shuffling: others each epoch), so that every rank gets
-            equally many and hence takes equally many steps. Without it shares may differ by one row.
+        comm: provides rank and size; by default that of `pycollective.init`.
+        contiguous: rank r gets the r-th part, divided like numpy.array_split, instead of rows r, r + size, ...
+        seed, epoch: shuffle all rows before they are distributed, in the same order on all ranks, which depends on
+            both; with seed None they are not shuffled.
+        drop_last: omit the last n % size rows (after shuffling: different ones in each epoch), so that all ranks get
+            the same number of rows and take the same number of steps. Without it shares may differ by one row.
 
     Returns:
         row numbers, 1-d int64.
 
     Raises:
         ValueError: n, seed or epoch is negative, or n exceeds what an array can hold.
-        TypeError: no integers.
+        TypeError: not integers.
     """
     n = checks.integer(n, "n", 0, _MOST_ROWS)
     seed = None if seed is None else checks.integer(seed, "seed", 0)

@@ -1,14 +1,14 @@
-"""Update rules for large batches: each takes a parameter and its gradient to the parameter's next value.
+"""Update rules for large batches: each computes a parameter's next value from the parameter and its gradient.
 
-A rule is a function `rule(p, g, state, **options)`. It is written in operators and in what `norm` and `_ratio` ask of
-a library, so one text serves NumPy, torch and whatever follows the array API standard. `apply` hands it arrays of
-float32, or of float64 where the parameter is, and rounds its result to the parameter's type: norms and states are never
-of 16 bits. `state` is the parameter's own dict, empty before its first step, for numbers and for arrays that are shaped
-like p or have no dimensions; a rule replaces what is in it and writes into no array. A layer, in the words of the
-papers, is one parameter here.
+A rule is a function `rule(p, g, state, **options)`. It is written in terms of operators, `norm` and `_ratio`, so the
+same code works with NumPy, torch and any library that follows the array API standard. `apply` passes it arrays of
+float32, or of float64 if the parameter is, and rounds its result to the parameter's type: norms and states never have
+16 bits. `state` is the parameter's own dict, empty before its first step, for numbers and for arrays that are shaped
+like p or have no dimensions; a rule replaces its entries and modifies no array. A layer, in the papers' terminology,
+is one parameter here.
 
-`DistributedOptimizer` applies a rule to arrays, `pycollective.torch.optimizers` to parameters of torch; either takes
-rules of your own.
+`DistributedOptimizer` applies a rule to arrays, `pycollective.torch.optimizers` to parameters of torch; both also
+accept your own rules.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def lars(
     trust_coefficient: float = 0.001,
     adapt: bool = True,
 ) -> Any:
-    """LARS: momentum SGD in which each layer's rate goes with its weights' norm over its gradient's.
+    """LARS: momentum SGD in which each layer's rate is proportional to its weights' norm over its gradient's.
 
         rate = lr * trust_coefficient * |p| / (|g| + weight_decay * |p|)
         v = momentum * v + rate * (g + weight_decay * p)
         p = p - v
 
-    Where |p| or the denominator is zero, and without `adapt`, rate is lr. The papers on LARS leave biases and the
-    parameters of norms without adaptation and decay. Source: You, Gitman and Ginsburg, "Large Batch Training of
+    If |p| or the denominator is zero, and without `adapt`, rate is lr. The papers on LARS exclude biases and the
+    parameters of norms from adaptation and decay. Source: You, Gitman and Ginsburg, "Large Batch Training of
     Convolutional Networks", 2017, algorithm 1 with the trust coefficient of its equation 6,
     https://arxiv.org/abs/1708.03888
 
     Args:
-        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
+        p, g, state: a parameter, its gradient, and its state between steps; see Rule.
     """
     rate: Any = lr
     if adapt:
@@ -71,19 +71,19 @@ def larc(
     eps: float = 1e-8,
     adapt: bool = True,
 ) -> Any:
-    """LARC: momentum SGD in which LARS's rate of a layer has lr for its limit.
+    """LARC: momentum SGD with LARS's rate of a layer, limited to lr.
 
         local = trust_coefficient * |p| / (|g| + weight_decay * |p| + eps)
         rate = min(local, lr)                 clip=False: local * lr
         v = momentum * v + rate / lr * (g + weight_decay * p)
         p = p - lr * v
 
-    Where |p| is zero, and without `adapt`, rate is lr. Source: the class LARC of NVIDIA Apex around torch.optim.SGD,
-    https://github.com/NVIDIA/apex/blob/master/apex/parallel/LARC.py, which also leaves out the decay of a parameter
-    whose gradient is exactly zero; here it decays.
+    If |p| is zero, and without `adapt`, rate is lr. Source: the class LARC of NVIDIA Apex around torch.optim.SGD,
+    https://github.com/NVIDIA/apex/blob/master/apex/parallel/LARC.py, which also omits the decay of a parameter whose
+    gradient is exactly zero; here it decays.
 
     Args:
-        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
+        p, g, state: a parameter, its gradient, and its state between steps; see Rule.
     """
     factor: Any = 1.0  # rate / lr
     if adapt:
@@ -108,19 +108,19 @@ def lamb(
     weight_decay: float = 0.0,
     adapt: bool = True,
 ) -> Any:
-    """LAMB: the step of Adam with decoupled decay, made as long as the layer's weights.
+    """LAMB: Adam's step with decoupled decay, scaled to the norm of the layer's weights.
 
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g ** 2
         u = m / (1 - beta1 ** t) / (sqrt(v / (1 - beta2 ** t)) + eps) + weight_decay * p      at step t = 1, 2, ...
         p = p - lr * |p| / |u| * u
 
-    Where |p| or |u| is zero, and without `adapt`, the ratio is 1: that is AdamW. Source: You et al., "Large Batch
+    If |p| or |u| is zero, and without `adapt`, the ratio is 1: that is AdamW. Source: You et al., "Large Batch
     Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2 with phi(x) = x,
     https://arxiv.org/abs/1904.00962
 
     Args:
-        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
+        p, g, state: a parameter, its gradient, and its state between steps; see Rule.
         betas: beta1 and beta2.
     """
     beta1, beta2 = betas
@@ -152,7 +152,7 @@ def novograd(
     Networks", 2019, algorithm 1, https://arxiv.org/abs/1905.11286
 
     Args:
-        p, g, state: a parameter, its gradient, and what is kept between the steps; see Rule.
+        p, g, state: a parameter, its gradient, and its state between steps; see Rule.
         betas: beta1 and beta2.
     """
     beta1, beta2 = betas
@@ -171,7 +171,7 @@ def norm(x: Any) -> Any:
 
 
 def _ratio(numerator: Any, denominator: Any) -> Any:
-    """numerator / denominator of numbers that are not negative; 1 where either is zero."""
+    """numerator / denominator of non-negative numbers; 1 if either is zero."""
     xp = namespace(denominator)
     one = xp.ones_like(denominator)
     usable = (numerator > 0) & (denominator > 0)
@@ -179,26 +179,26 @@ def _ratio(numerator: Any, denominator: Any) -> Any:
 
 
 def apply(rule: Rule, p: Any, g: Any, state: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Overwrite p, of any shape and floating-point type, by what the rule makes of it and g."""
+    """Overwrite p, of any shape and floating-point type, with the rule's result for p and g."""
     p[...] = namespace(p).asarray(rule(widened(p), widened(g), state, **options), dtype=p.dtype)
 
 
 def widened(x: Any) -> Any:
-    """x, or a copy of it in float32 where its elements are shorter than that."""
+    """x, or a copy of it in float32 if its elements are shorter."""
     xp = namespace(x)
     return xp.asarray(x, dtype=xp.float64 if x.dtype == xp.float64 else xp.float32)
 
 
 def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a rule: those given, and its defaults. Numbers of a library become Python's.
+    """All options of a rule: those given, and its defaults. A library's numbers become Python's.
 
     Raises:
-        TypeError: an option that the rule does not have, or one missing that has no default.
+        TypeError: an option that the rule does not have, or a missing one without a default.
         ValueError: a negative number, or betas that are not two numbers from 0 to below 1.
     """
     try:
         known = defaults(rule)
-    except (TypeError, ValueError):  # what cannot be called, or keeps its signature to itself
+    except (TypeError, ValueError):  # not callable, or without a signature
         checks.refuse_type("rule", "a function rule(p, g, state, **options) written in Python", rule)
     if odd := options.keys() - known.keys():
         raise TypeError(f"{rule.__name__} has no option {', '.join(sorted(odd))}, but {', '.join(known)}")
@@ -206,8 +206,8 @@ def complete(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if value is inspect.Parameter.empty:
             raise TypeError(f"{rule.__name__} needs {name}")
-        if hasattr(value, "item"):  # else a float64 of NumPy would widen arrays of float32
-            with contextlib.suppress(Exception):  # of several elements, say, which is refused below
+        if hasattr(value, "item"):  # otherwise a float64 of NumPy would widen arrays of float32
+            with contextlib.suppress(Exception):  # e.g. of several elements, which is rejected below
                 value = values[name] = value.item()
         if name == "betas":
             _check_betas(value)
@@ -228,6 +228,6 @@ def _check_betas(betas: Any) -> None:
 
 @functools.cache
 def defaults(rule: Rule) -> Mapping[str, Any]:
-    """A rule's options, which are its keyword-only parameters, with their defaults: inspect.Parameter.empty is none."""
+    """A rule's options, i.e. its keyword-only parameters, with their defaults; inspect.Parameter.empty: none."""
     parameters = inspect.signature(rule).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

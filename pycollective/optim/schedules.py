@@ -1,8 +1,8 @@
-"""How the learning rate goes with the size of the batch and the number of the step.
+"""Learning rates as functions of the batch size and the step.
 
-A schedule is a function of the step, from 0, that returns a factor: the share of the full rate that is used there.
+A schedule is a function of the step, from 0, that returns a factor: the fraction of the full rate to use.
 
-    full = linear_scaling(0.1, batch=8192, base=256)                     # what was 0.1 for 256 rows
+    full = linear_scaling(0.1, batch=8192, base=256)                     # 0.1 for 256 rows
     factor = warm_up(500, cosine(10_000), start=256 / 8192)
 
     optimizer.lr = full * factor(step)                                   # arrays: before each step
@@ -34,7 +34,7 @@ Schedule = Callable[[int], float]
 
 
 def linear_scaling(lr: float, batch: int, base: int) -> float:
-    """The rate for batches of `batch` rows where `lr` was good for `base`: k times as many rows, k times the rate.
+    """The rate for batches of `batch` rows if `lr` was good for `base`: k times as many rows, k times the rate.
 
     Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017, https://arxiv.org/abs/1706.02677
     """
@@ -44,7 +44,7 @@ def linear_scaling(lr: float, batch: int, base: int) -> float:
 def sqrt_scaling(lr: float, batch: int, base: int) -> float:
     """The rate for `batch` rows from `lr` for `base` rows, by the square root.
 
-    k times as many rows get sqrt(k) times the rate, which keeps the variance of the steps.
+    k times as many rows get sqrt(k) times the rate, which preserves the variance of the steps.
 
     Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014,
     https://arxiv.org/abs/1404.5997; used for LAMB by You et al., 2020.
@@ -53,14 +53,14 @@ def sqrt_scaling(lr: float, batch: int, base: int) -> float:
 
 
 def constant() -> Schedule:
-    """The full rate throughout."""
+    """The full rate in all steps."""
     return lambda step: 1.0
 
 
 def warm_up(steps: int, then: Schedule | None = None, start: float = 0.0) -> Schedule:
-    """From `start` in a straight line to what `then` has at step `steps`; from there on `then`.
+    """Linear from `start` to the value of `then` at step `steps`; from there on `then`.
 
-    `then` counts from the beginning of training, warm-up included; by default it is constant. Goyal et al. warm up
+    `then` counts from the beginning of training, including the warm-up; by default it is constant. Goyal et al. warm up
     over 5 epochs from the rate of the small batch: start=base / batch.
     """
     length, start = checks.number(steps, "steps", 0), checks.number(start, "start")
@@ -75,13 +75,13 @@ def warm_up(steps: int, then: Schedule | None = None, start: float = 0.0) -> Sch
 
 
 def decay_steps(milestones: Sequence[int], factor: float = 0.1) -> Schedule:
-    """Times `factor` at each of the milestones, which are numbers of steps."""
+    """Multiplied by `factor` at each of the milestones, which are step numbers."""
     factor, numbers = checks.number(factor, "factor"), _milestones(milestones)
     return lambda step: float(factor ** sum(_step(step) >= number for number in numbers))
 
 
 def polynomial(steps: int, power: float = 1.0, end: float = 0.0) -> Schedule:
-    """From 1 to `end` at step `steps`, as (1 - step / steps) ** power; LARS goes with power 2, LAMB with 1."""
+    """From 1 to `end` at step `steps`, as (1 - step / steps) ** power; LARS uses power 2, LAMB 1."""
     length, end = checks.number(steps, "steps", above=0), checks.number(end, "end")
     power = checks.number(power, "power", 0)
     return lambda step: end + (1 - end) * (1 - min(_step(step) / length, 1)) ** power
@@ -98,16 +98,16 @@ def cosine(steps: int, end: float = 0.0) -> Schedule:
 
 @dataclass(frozen=True)
 class GrowingBatch:
-    """A batch that grows where the rate would decay, and the rate's decay once it cannot grow any more.
+    """A batch that grows where the rate would decay, with the rate decaying once the batch cannot grow further.
 
     Source: Smith, Kindermans, Ying and Le, "Don't Decay the Learning Rate, Increase the Batch Size", 2018,
-    https://arxiv.org/abs/1711.00489: the noise of SGD goes with rate / batch, so either will do.
+    https://arxiv.org/abs/1711.00489: the noise of SGD is proportional to rate / batch, so both are equivalent.
 
     Attributes:
         start: rows of the first batches, of all ranks together.
-        milestones: numbers of steps at which the batch grows.
-        growth: by which factor; what `decay_steps(milestones, 1 / growth)` would do to the rate.
-        limit: most rows that a batch may have; none by default.
+        milestones: step numbers at which the batch grows.
+        growth: the factor; equivalent to `decay_steps(milestones, 1 / growth)` of the rate.
+        limit: maximum number of rows in a batch; none by default.
     """
 
     start: int
@@ -128,13 +128,13 @@ class GrowingBatch:
         return rows if self.limit is None else min(rows, self.limit)
 
     def lr(self, step: int) -> float:
-        """A schedule of `step`: 1 while the batch can grow, then what growth beyond the limit would have been worth."""
+        """A schedule of `step`: 1 while the batch can grow, then a decay equivalent to further growth."""
         return 1.0 if self.limit is None else min(1.0, self.limit / self._wanted(step))
 
     def passes(self, step: int, rows: int, ranks: int) -> int:
-        """Backward passes to accumulate for the batch at a `step`, if each of `ranks` computes on `rows` at a time.
+        """Backward passes to accumulate for the batch at a `step`, if each of `ranks` computes `rows` at a time.
 
-        Rounded up: the batch is then passes * rows * ranks, which is what `batch` says where that divides.
+        Rounded up: the batch is then passes * rows * ranks, which equals `batch` if that is divisible.
         """
         rows, ranks = checks.integer(rows, "rows", 1), checks.integer(ranks, "ranks", 1)
         return -(-self.batch(step) // (rows * ranks))

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on all ranks at once."""
+"""Data-parallel stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 class DistributedSGD(Averaging):
     """SGD with momentum and weight decay on gradients averaged over all ranks.
 
-    Each rank computes the gradients g of its own part of the data; `step` averages them and then moves the
-    parameters p on every rank alike, with the velocity v, which starts at zero:
+    Each rank computes the gradients g of its own part of the data; `step` averages them and then updates the parameters
+    p identically on every rank, with the velocity v, which starts at zero:
 
         g = mean of g over the ranks + weight_decay * p
         v = momentum * v + g
         p = p - lr * v                        nesterov: p - lr * (g + momentum * v); without momentum: p - lr * g
 
     These are the formulas of torch.optim.SGD with dampening=0, see
-    https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html; all is computed in the parameters' own dtype.
-    The gradients cross in one collective for each element type, in a window that the ranks share. With a topology that
-    reduces in rank order (`direct`, the default, and `star`) the result has the same bits however they are fused.
+    https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html; all computation is in the parameters' dtype.
+    The gradients are averaged in one collective for each element type, in a shared window. With a topology that reduces
+    in rank order (`direct`, the default, and `star`) the result is bitwise identical however they are fused.
 
-    The mean over the ranks is the mean over all data if every rank computes on equally many rows, as it does with
+    The mean over the ranks is the mean over all data if every rank computes on the same number of rows, as with
     `partition(..., drop_last=True)`.
 
     Attributes:
-        comm: whose ranks take part.
-        params: as given; `step` writes into these arrays.
-        gradients: arrays in the shape and dtype of the parameters, in the same kind of container: room in the shared
-            window. Gradients that are computed straight into it need no copy: `numpy.matmul(..., out=...)`.
+        comm: of the participating ranks.
+        params: as passed; `step` writes into these arrays.
+        gradients: arrays in the shape and dtype of the parameters, in the same kind of container: buffers in the shared
+            window. Gradients computed directly into them need no copy: `numpy.matmul(..., out=...)`.
         lr, momentum, weight_decay, nesterov: may be set between steps, to the same value on all ranks.
     """
 
@@ -55,17 +55,17 @@ class DistributedSGD(Averaging):
 
         Args:
             params: dict or list of writable floating-point arrays, of any shapes and of one or several dtypes: NumPy's
-                or those of another library that follows the array API standard; the same on all ranks.
+                or arrays of another library that follows the array API standard; the same on all ranks.
             lr: step size, at least 0.
-            momentum: share of the velocity that is kept, at least 0.
+            momentum: factor on the velocity, at least 0.
             weight_decay: factor of the L2 penalty, at least 0.
-            comm: whose ranks take part; by default that of `pycollective.init`.
+            comm: of the participating ranks; by default that of `pycollective.init`.
             topology: for averaging the gradients, as for `Communicator.allreduce`.
-            nesterov: look ahead; needs momentum.
+            nesterov: Nesterov momentum; needs momentum.
 
         Raises:
-            ValueError: a negative number, nesterov without momentum, an array given twice.
-            TypeError: something that is no writable floating-point array in CPU memory.
+            ValueError: a negative number, nesterov without momentum, an array passed twice.
+            TypeError: not a writable floating-point array in CPU memory.
             MismatchError: names, shapes or dtypes differ between ranks.
             TopologyError: no such topology, or it has no allreduce.
         """
@@ -74,15 +74,15 @@ class DistributedSGD(Averaging):
         self._velocity: dict[str, Any] = {}
 
     def step(self, grads: Arrays | None = None) -> None:
-        """Collective: average the gradients and move the parameters.
+        """Collective: average the gradients and update the parameters.
 
         Args:
             grads: this rank's gradients, in the container, shapes and dtypes of the parameters; None if they have been
-                written into `gradients`, which holds the averages afterwards.
+                written into `gradients`, which has the averages afterwards.
 
         Raises:
-            ValueError: names or shapes that are not those of the parameters.
-            TypeError: a dtype that is not.
+            ValueError: names or shapes differ from the parameters'.
+            TypeError: a dtype differs.
         """
         gradients = self._average(grads)
         lr, momentum, weight_decay = float(self.lr), float(self.momentum), float(self.weight_decay)
@@ -100,9 +100,9 @@ class DistributedSGD(Averaging):
             p -= lr * g
 
     def broadcast_optimizer_state(self, root: int = 0) -> None:
-        """Collective: lr, momentum, weight_decay, nesterov and the velocity become the root's on every rank.
+        """Collective: overwrite lr, momentum, weight_decay, nesterov and the velocity with the root's on every rank.
 
-        Uses up `gradients` on the way.
+        Overwrites `gradients`.
         """
         numbers, moving = broadcast_object((self._numbers(), bool(self._velocity)), root, self.comm)
         self._set(**numbers)
@@ -113,7 +113,7 @@ class DistributedSGD(Averaging):
             self._velocity = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the parameters, as copies.
+        """Copies of everything except the parameters.
 
         Returns:
             lr, momentum, weight_decay: float; nesterov: bool; velocity: arrays in the container of the parameters,
@@ -124,11 +124,11 @@ class DistributedSGD(Averaging):
         return {**self._numbers(), "velocity": contained(copies, self.params) if copies else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over `state`, what `state_dict` returned. On one rank only, let `broadcast_optimizer_state` follow.
+        """Load `state`, a result of `state_dict`; if only one rank does, call `broadcast_optimizer_state` next.
 
         Raises:
-            ValueError, TypeError: it does not fit these parameters; nothing has changed then.
-            KeyError: something is missing.
+            ValueError, TypeError: it does not match these parameters; nothing has changed.
+            KeyError: an entry is missing.
         """
         checks.mapping(state, "state", (*self._numbers(), "velocity"))
         numbers = {name: state[name] for name in self._numbers()}
@@ -142,21 +142,21 @@ class DistributedSGD(Averaging):
         """The state in two parts, for a checkpoint.
 
         Returns:
-            what JSON can express, and the arrays by what they are and by their parameters' names.
+            a JSON-serializable part, and the arrays by kind and by parameter name.
         """
         state = self.state_dict()
         velocity = state.pop("velocity")
         return state, {} if velocity is None else {"velocity": named(velocity)}
 
     def put_together(self, plain: dict[str, Any], arrays: dict[str, dict[str, Any]]) -> None:
-        """Take over what `take_apart` has returned; as `load_state_dict`.
+        """Restore what `take_apart` has returned; like `load_state_dict`.
 
         Args:
-            plain: what JSON can express, as `take_apart` returns it.
-            arrays: the arrays, by what they are and by their parameters' names, as `take_apart` returns them.
+            plain: the JSON-serializable part returned by `take_apart`.
+            arrays: the arrays, by kind and by parameter name, as returned by `take_apart`.
 
         Raises:
-            TypeError: something else.
+            TypeError: anything else.
         """
         with only_parts():
             velocity = contained(arrays["velocity"], self.params) if arrays else None

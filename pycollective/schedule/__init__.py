@@ -1,4 +1,4 @@
-"""Programs, the compiler that makes schedules of them, the verifier that proves schedules right, and the simulator."""
+"""Programs, the compiler that translates them to schedules, the verifier that proves these correct, the simulator."""
 
 from pycollective.schedule.collectives import COLLECTIVES, Collective
 from pycollective.schedule.compiler.compiler import compile, compile_program, trace
@@ -13,7 +13,7 @@ from pycollective.schedule.compiler.schedule import (
     Target,
     Wait,
 )
-from pycollective.schedule.drawing import display as display  # it registers how notebooks show what is below
+from pycollective.schedule.drawing import display as display  # registers the notebook display of these classes
 from pycollective.schedule.language.program import Program
 from pycollective.schedule.language.rank_counts import multiple_of
 from pycollective.schedule.language.registry import (

@@ -1,13 +1,13 @@
-"""What each collective is: the one table that everything else reads.
+"""The table of collectives, used by everything else.
 
-The language, the compiler and the verifier read it, the communicator and its backends, the C++ core, the engine, the
-command line, the benchmarks and the tests. A collective is added by a row here, programs in topologies and a public
-method.
+It is read by the language, the compiler and the verifier, the communicator and its backends, the C++ core, the engine,
+the command line, the benchmarks and the tests. Adding a collective takes a row here, programs in topologies and a
+public method.
 
-A *place* is a pair (rank, chunk). A row tells which places hold a contribution when the call begins and which hold a
-result when it ends, and of which ranks' contributions that result is made, each exactly once.
+A *place* is a pair (rank, chunk). A row specifies which places hold a contribution when the call begins, which hold a
+result when it ends, and of which ranks' contributions that result consists, each exactly once.
 
-Standard library only, and no import of the package when this file is loaded: the build runs it alone, `python
+Standard library only, and no import of the package when this file is loaded: the build runs it on its own, `python
 pycollective/schedule/collectives.py HEADER`, to write the same table for C++ (see csrc/schedule/collectives.h).
 """
 
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Literal
 
 Places = Literal["all", "root", "others", "own", "sent", "received"]
-"""Of which chunks a rank's array consists: of all; of all on the root alone, or on all but the root; of the chunk with
-the rank's number; of the chunks that the rank sends to each rank, or receives from each."""
+"""The chunks of a rank's array: all; all on the root only, or on all but the root; the chunk with the rank's number;
+the chunks that the rank sends to each rank, or receives from each."""
 Split = Literal["free", "ranks", "pairs"]
-"""How the buffer is cut: as the program likes, in one block a rank, or in one block a pair of ranks."""
+"""How the buffer is divided: as the program chooses, in one block per rank, or in one block per pair of ranks."""
 Prefix = Literal["none", "inclusive", "exclusive"]
-"""Whose contributions a result on rank r consists of: all; those of ranks 0..r; those of ranks 0..r-1."""
+"""The contributions in a result on rank r: all; those of ranks 0..r; those of ranks 0..r-1."""
 InPlace = Literal["never", "staged", "windows"]
 """Whether `out` may be `x`: never; through scratch; also in windows, where peers read it while it is overwritten."""
 
@@ -38,15 +38,15 @@ class Collective:
         name: its name in a topology, in the communicator, in errors and in the C++ core.
         input: which places hold a contribution when the call begins (the input buffers).
         output: which places can hold a result when the call ends (the output buffers).
-        split: how the buffer is cut: as the program likes, one chunk a rank, or one chunk a pair of ranks.
+        split: how the buffer is divided: as the program chooses, one chunk per rank, or one chunk per pair of ranks.
         reduces: contributions are combined by an operator; prescale, postscale and averaging apply.
         rooted: it takes a root.
-        prefix: of which ranks' contributions a result is made.
+        prefix: the ranks whose contributions are in a result.
         in_place: whether input and output may be one array.
-        windows: arrays that peers can address are used where they are; otherwise the call is always staged.
-        single_buffer: in windows the call works in the output alone, into which the root's input is copied first.
+        windows: arrays that peers can address are used in place; otherwise the call is always staged.
+        single_buffer: in windows the call uses only the output, into which the root's input is copied first.
         program: the collective whose programs it runs; its own by default.
-        received_as: how the rank that receives calls it, where that has another name.
+        received_as: the name of the call on the receiving rank, if different.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Collective:
         object.__setattr__(self, "program", self.program or self.name)
         object.__setattr__(self, "received_as", self.received_as or self.name)
 
-    # -- who has what --------------------------------------------------------------------------------------------------
+    # -- contributions and results -------------------------------------------------------------------------------------
 
     def starts(self, rank: int, chunk: int, size: int, root: int) -> bool:
         """Whether the place (rank, chunk) holds a contribution when a call begins; `size` and `root` are the call's."""
@@ -77,13 +77,13 @@ class Collective:
         return _holds(self.output, rank, chunk, size, root) and self.has_result(rank)
 
     def contributes(self, source: int, rank: int) -> bool:
-        """Whether a result on `rank` contains the contribution of `source`, if that has one."""
+        """Whether a result on `rank` contains the contribution of `source`, if there is one."""
         if self.prefix == "none":
             return True
         return source < rank or (source == rank and self.prefix == "inclusive")
 
     def contributors(self, rank: int, holders: int) -> int:
-        """Of `holders`, the ranks that hold contributions to a chunk, those in a result on `rank`; both as bits."""
+        """The ranks of `holders`, which hold contributions to a chunk, that are in a result on `rank`; both as bits."""
         if self.prefix == "none":
             return holders
         return holders & ((1 << (rank + (self.prefix == "inclusive"))) - 1)
@@ -97,38 +97,38 @@ class Collective:
         return _has(self.output, rank, root)
 
     def has_result(self, rank: int) -> bool:
-        """Whether the call writes the rank's output, where it has one: there are contributions to its result."""
+        """Whether the call writes the rank's output, if there is one: its result has contributions."""
         return self.prefix != "exclusive" or rank > 0
 
     @property
     def averages(self) -> bool:
-        """It takes the operator avg: all results have as many contributions."""
+        """Whether it supports the operator avg: all results have the same number of contributions."""
         return self.reduces and self.prefix == "none"
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     @property
     def in_blocks(self) -> bool:
-        """The buffer is cut by counts: one a rank, or one a pair of ranks by sender and then receiver."""
+        """Whether the buffer is divided by counts: one per rank, or one per pair of ranks, by sender, then receiver."""
         return self.split != "free"
 
     @property
     def is_message(self) -> bool:
-        """It goes from one rank of a channel to the other."""
+        """Whether it goes from one rank of a channel to the other."""
         return self.output == "others"
 
     @property
     def packed_input(self) -> bool:
-        """The input is the rank's own block alone, and not all blocks in rank order."""
+        """Whether the input is the rank's own block only, instead of all blocks in rank order."""
         return self.input == "own"
 
     @property
     def packed_output(self) -> bool:
-        """The output is the rank's own block alone, and not all blocks in rank order."""
+        """Whether the output is the rank's own block only, instead of all blocks in rank order."""
         return self.output == "own"
 
     def block(self, sender: int, receiver: int, size: int, root: int) -> int | None:
-        """The chunk that `sender` contributes to the result of `receiver`, if there is one; 0 where the split is free.
+        """The chunk that `sender` contributes to the result of `receiver`, or None; 0 if the split is free.
 
         Args:
             sender, receiver: ranks; may be the same.
@@ -145,7 +145,7 @@ class Collective:
         return chunk if self.contributes(sender, receiver) else None
 
     def required_chunks(self, size: int) -> int | None:
-        """The number of chunks that a program must use on `size` ranks; None where it is free."""
+        """The number of chunks that a program must use on `size` ranks; None if free."""
         from pycollective import checks
 
         size = checks.integer(size, "size", 0)
@@ -154,15 +154,15 @@ class Collective:
     def busbw_factor(self, size: int) -> float:
         """busbw over algbw on `size` ranks, as in nccl-tests (doc/PERFORMANCE.md there).
 
-        With it rates at different rank counts compare: it is what the slowest link of the best algorithm would carry.
+        It makes rates at different rank counts comparable: the bandwidth of the slowest link with an optimal algorithm.
         """
         from pycollective import checks
 
         size = checks.integer(size, "size", 1)
         if self.in_blocks:
             return (size - 1) / size
-        everybody = self.input == self.output == "all" and self.prefix == "none"
-        return 2 * (size - 1) / size if everybody else 1.0
+        all_to_all = self.input == self.output == "all" and self.prefix == "none"
+        return 2 * (size - 1) / size if all_to_all else 1.0
 
 
 def _holds(places: Places, rank: int, chunk: int, size: int, root: int) -> bool:
@@ -193,16 +193,16 @@ CALLS: dict[str, Collective] = {row.name: row for row in (
     Collective("gather", input="own", output="root", split="ranks", rooted=True, windows=False),
     Collective("scatter", input="root", output="own", split="ranks", rooted=True, windows=False),
     Collective("alltoall", input="sent", output="received", split="pairs", in_place="never"),
-    # An allreduce of nothing: its operator and its topology do not matter.
+    # An allreduce of empty arrays: its operator and its topology do not matter.
     Collective("barrier", windows=False, program="allreduce"),
-    # A message between the two ranks of a channel, of which rank 0 sends: a broadcast to one.
+    # A message from rank 0 to rank 1 of a channel: a broadcast to one.
     Collective("send", input="root", output="others", windows=False, program="broadcast", received_as="recv"),
 )}
 # fmt: on
-"""Every call of the core, by name; their order gives their numbers there."""
+"""Every call of the core, by name; their order determines their numbers there."""
 
 COLLECTIVES: dict[str, Collective] = {row.name: row for row in CALLS.values() if row.program == row.name}
-"""Every collective that a topology can have, by its name."""
+"""Every collective that a topology can implement, by name."""
 
 NUMBERS: dict[str, int] = {name: number for number, name in enumerate(CALLS)}
 """The C++ core's number of each call."""
@@ -210,15 +210,15 @@ NUMBERS: dict[str, int] = {name: number for number, name in enumerate(CALLS)}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What can be submitted to the engine, under Horovod's names.
+    """An operation that can be submitted to the engine, with Horovod's name.
 
     Attributes:
         name: its name.
-        collective: what it does to the ranks' arrays; empty where that is no collective.
-        fused: several of them may be carried out as one.
+        collective: the collective on the ranks' arrays; empty if there is none.
+        fused: several of them may be executed as one.
         rows_differ: the first extents of the ranks' arrays may differ.
-        after_join: it goes on without the ranks that have joined.
-        has_array: it has an input; without one it is agreement alone.
+        after_join: it continues without the ranks that have joined.
+        has_array: it has an input; without one it is negotiation only.
     """
 
     name: str
@@ -240,7 +240,7 @@ class Operation:
 
     @property
     def shaped_as_input(self) -> bool:
-        """Its result has as many elements as its input."""
+        """Whether its result has as many elements as its input."""
         return self.has_array and not (self.collective and CALLS[self.collective].in_blocks)
 
 
@@ -258,16 +258,16 @@ OPERATIONS: dict[str, Operation] = {
         Operation("call", has_array=False),
     )
 }
-"""Every operation of the engine, by name; their order gives their numbers in the core."""
+"""Every operation of the engine, by name; their order determines their numbers in the core."""
 
 
 def program_of(name: str) -> str:
-    """The collective whose programs a call runs; the name itself where there is no such call."""
+    """The collective whose programs a call runs; the name itself if there is no such call."""
     return CALLS[name].program if name in CALLS else name
 
 
 def collective_named(name: str) -> Collective:
-    """The collective of that name; ProgramError where there is none."""
+    """The collective of that name; ProgramError if there is none."""
     from pycollective import checks
     from pycollective.errors import ProgramError
 

@@ -1,1 +1,1 @@
-"""The topologies: one file each, found by being here. A new one needs a new file and nothing else."""
+"""The topologies: one file each, found automatically. A new one only needs a new file here."""

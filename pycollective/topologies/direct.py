@@ -1,4 +1,4 @@
-"""Direct: everybody reads everybody's memory."""
+"""Direct: every rank reads every rank's memory."""
 
 from pycollective.schedule import KiB, Program, topology
 
@@ -7,11 +7,11 @@ from pycollective.schedule import KiB, Program, topology
 class Direct:
     """Every rank reads its peers directly and reduces in rank order: the default within a node.
 
-    Costs for n ranks and S bytes, with latency α a round and time β a byte:
+    Costs for n ranks and S bytes, with latency α per round and time β per byte:
       allreduce, one-shot   1α +  (n-1) S β      every rank reduces everything for itself
       allreduce, two-shot   2α + 2(n-1)/n S β    rank c reduces chunk c and writes it to all
-      scan, exscan          as allreduce; rank c computes every rank's result of chunk c
-      all others            1α +  S β to n S β   one round, whatever has to go through one rank
+      scan, exscan          like allreduce; rank c computes every rank's result of chunk c
+      all others            1α +  S β to n S β   one round, depending on the data through one rank
 
     Every element is reduced as ((x0 + x1) + x2) + ... in rank order, whatever the size of the message.
     The two-shot form is the reduce-scatter and allgather of Rabenseifner, "Optimization of Collective Reduction
@@ -28,7 +28,7 @@ class Direct:
 
     def scan(self, p: Program) -> None:
         for c in p.chunks(p.size):
-            for r in reversed(p.ranks[1:]):  # from the last rank on, which nobody else reads
+            for r in reversed(p.ranks[1:]):  # from the last rank on, which no other rank reads
                 p[r, c] = p.sum((p[q, c] for q in p.ranks[: r + 1]), at=c)
 
     def scan_small(self, p: Program) -> None:
@@ -47,7 +47,7 @@ class Direct:
                 p[r, c] = p.sum(p[q, c] for q in p.ranks[:r])
 
     def broadcast(self, p: Program, root: int) -> None:
-        for c in p.chunks(p.size):  # the work is shared: rank c hands chunk c to everybody
+        for c in p.chunks(p.size):  # the work is shared: rank c sends chunk c to all ranks
             p[p.ranks, c] = p.copy(p[root, c], at=c)
 
     def broadcast_small(self, p: Program, root: int) -> None:

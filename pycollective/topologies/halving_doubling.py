@@ -1,4 +1,4 @@
-"""Halving-doubling: in each round the group splits in two, and every rank works with its like in the other half."""
+"""Halving-doubling: in each round the group splits in two, and each rank pairs up with a rank of the other half."""
 
 from pycollective.schedule import KiB, Program, topology
 
@@ -9,15 +9,15 @@ Ranks = list[int]
 class HalvingDoubling:
     """Reduce-scatter by recursive halving, allgather by recursive doubling, on any number of ranks.
 
-    Costs for n ranks and S bytes, with latency α a round, time β a byte and h = log2 n rounded up:
-      allreduce                  2hα + 2(n-1)/n S β    a little more β where n is no power of two
-      allreduce, small            hα + h S β           recursive doubling of the whole message
-      reduce_scatter, allgather   hα + (n-1)/n S β     so have gather and scatter, over a binomial tree
+    Costs for n ranks and S bytes, with latency α per round, time β per byte and h = log2 n rounded up:
+      allreduce                  2hα + 2(n-1)/n S β    slightly more β if n is not a power of two
+      allreduce, small            hα + h S β           recursive doubling of the full message
+      reduce_scatter, allgather   hα + (n-1)/n S β     also gather and scatter, over a binomial tree
       broadcast, reduce          2hα + 2(n-1)/n S β    scatter and doubling, halving and gather
-      scan, exscan                hα + h S β           recursive doubling; for exscan every rank passes its x on first
+      scan, exscan                hα + h S β           recursive doubling; for exscan every rank first passes x on
 
     Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (IJHPCA 2005).
-    Where a group is odd its halves differ by one rank; the last of the smaller half then serves two.
+    If a group is odd its halves differ by one rank; the last of the smaller half then serves two.
     """
 
     def allreduce(self, p: Program) -> None:
@@ -80,12 +80,12 @@ def halves(ranks: Ranks) -> tuple[Ranks, Ranks]:
 
 
 def partners(i: int, ranks: Ranks, others: Ranks) -> Ranks:
-    """The ranks of the other half that ranks[i] serves: its like, and for the last one whoever is left over."""
+    """The ranks of the other half that ranks[i] serves: its counterpart, for the last one also the remaining rank."""
     return others[i:] if i == len(ranks) - 1 else others[i : i + 1]
 
 
 def halve(p: Program, ranks: Ranks) -> None:
-    """Each half takes over the chunks of its own ranks, with what the other half has of them."""
+    """Each half takes over the chunks of its own ranks, combined with the other half's."""
     if len(ranks) > 1:
         low, high = halves(ranks)
         for keep, give in ((low, high), (high, low)):
@@ -97,7 +97,7 @@ def halve(p: Program, ranks: Ranks) -> None:
 
 
 def double(p: Program, ranks: Ranks) -> None:
-    """Each half has the chunks of its own ranks, and takes those of the other half from there."""
+    """Each half has the chunks of its own ranks, and reads those of the other half from there."""
     if len(ranks) > 1:
         low, high = halves(ranks)
         double(p, low)
@@ -109,7 +109,7 @@ def double(p: Program, ranks: Ranks) -> None:
 
 
 def swap(p: Program, c: int, ranks: Ranks) -> None:
-    """Pairs across the halves combine what either half knows."""
+    """Pairs across the halves combine the values of both halves."""
     if len(ranks) > 1:
         low, high = halves(ranks)
         swap(p, c, low)
@@ -119,16 +119,16 @@ def swap(p: Program, c: int, ranks: Ranks) -> None:
 
 
 def accumulate(p: Program, c: int, ranks: Ranks) -> None:
-    """In round k every rank adds what the rank 2^k places before it has: the sum of the 2^k ranks up to there."""
+    """In round k every rank adds the value of the rank 2^k before it: the sum of the 2^k ranks up to there."""
     distance = 1
     while distance < len(ranks):
-        for i in reversed(range(distance, len(ranks))):  # from the last one on, which nobody reads
+        for i in reversed(range(distance, len(ranks))):  # from the last one, which no rank reads
             p[ranks[i], c] = p.sum((p[ranks[i - distance], c], p[ranks[i], c]))
         distance *= 2
 
 
 def spread(p: Program, ranks: Ranks) -> None:
-    """The first rank passes the chunks of the second half on to the first rank there."""
+    """The first rank passes the chunks of the second half to the first rank there."""
     if len(ranks) > 1:
         low, high = halves(ranks)
         for c in high:
@@ -148,7 +148,7 @@ def collect(p: Program, ranks: Ranks) -> None:
 
 
 def fan_out(p: Program, c: int, ranks: Ranks) -> None:
-    """The first rank passes everything on to the first rank of the second half: a binomial tree."""
+    """The first rank passes everything to the first rank of the second half: a binomial tree."""
     if len(ranks) > 1:
         low, high = halves(ranks)
         p[high[0], c] = p[low[0], c]

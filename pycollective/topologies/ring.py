@@ -1,4 +1,4 @@
-"""Ring: every rank talks to its two neighbours only."""
+"""Ring: every rank communicates with its two neighbours only."""
 
 from itertools import pairwise
 
@@ -7,13 +7,13 @@ from pycollective.schedule import Program, topology
 
 @topology("ring", order="chunk")
 class Ring:
-    """Reduce-scatter round the ring, then allgather round it: bandwidth-optimal with neighbours only.
+    """Reduce-scatter around the ring, then allgather around it: bandwidth-optimal with neighbours only.
 
-    Costs for n ranks and S bytes, with latency α a hop and time β a byte:
+    Costs for n ranks and S bytes, with latency α per hop and time β per byte:
       allreduce                  2(n-1)α + 2(n-1)/n S β
       reduce_scatter, allgather   (n-1)α +  (n-1)/n S β
       broadcast, reduce, scan     (n-1)α +  S β           a chain, which the tiles pipeline
-      exscan                       nα + 2 S β             the same, after every rank has passed its x on
+      exscan                       nα + 2 S β             the same, after every rank has passed on its x
 
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (JPDC 2009).
     """

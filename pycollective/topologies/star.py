@@ -1,4 +1,4 @@
-"""Star: everything goes through a hub, as with a parameter server."""
+"""Star: everything goes through a hub, like a parameter server."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from pycollective.schedule import Program, topology
 @topology("star", order="rank")
 @dataclass(frozen=True)
 class Star:
-    """The hub collects, reduces in rank order, and hands out: the centralised parameter server.
+    """The hub collects, reduces in rank order, and distributes: the centralized parameter server.
 
-    Costs for n ranks and S bytes, with latency α a hop and time β a byte; the hub's link carries everything:
+    Costs for n ranks and S bytes, with latency α per hop and time β per byte; all data crosses the hub's link:
       allreduce                   2α + 2(n-1) S β
-      broadcast, reduce           2α +  n S β         a hop and a copy less where the hub is the root
+      broadcast, reduce           2α +  n S β         one hop and one copy less if the hub is the root
       scan, exscan                2α + 2(n-1) S β
       reduce_scatter, allgather   2α +  n S β
       gather, scatter             2α + 2(n-1)/n S β
@@ -33,7 +33,7 @@ class Star:
 
     def scan(self, p: Program) -> None:
         for c in p.chunks(p.pipeline):
-            for r in reversed(p.ranks[1:]):  # from the last rank on, which the others' results do not need
+            for r in reversed(p.ranks[1:]):  # from the last rank, which the others' results do not need
                 p[r, c] = p.sum((p[q, c] for q in p.ranks[: r + 1]), at=self.hub)
 
     def exscan(self, p: Program) -> None:

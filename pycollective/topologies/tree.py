@@ -6,23 +6,23 @@ from pycollective import checks
 from pycollective.schedule import KiB, Program, topology
 
 Edges = list[tuple[int, list[int]]]
-"""(parent, children) for every rank, children before parents: read forwards it reduces, backwards it hands down."""
+"""(parent, children) for every rank, children before parents: forwards it reduces, backwards it distributes."""
 
 
 @topology("tree", small=64 * KiB, order="chunk")
 @dataclass(frozen=True)
 class Tree:
-    """A double binary tree: each tree carries half the data, and no rank is inner in both.
+    """A double binary tree: each tree carries half of the data, and no rank is an inner node in both.
 
-    Costs for n ranks and S bytes, with latency α a hop, time β a byte and h = log2 n:
+    Costs for n ranks and S bytes, with latency α per hop, time β per byte and h = log2 n:
       allreduce                    2hα + 2 S β            pipelined in chunks, once they fill the trees
       broadcast, reduce             hα +  S β
-      allreduce, small             2hα + 2h S β           one binomial tree; broadcast and reduce the half of it
+      allreduce, small             2hα + 2h S β           one binomial tree; broadcast and reduce half of it
       gather, scatter               hα + (n-1)/n S β      binomial
 
     Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (Parallel
-    Computing 2009). The tiles pipeline what flows in one direction; an allreduce turns round at the top, so it is
-    cut in `segments` chunks a tree that follow each other up and down.
+    Computing 2009). The tiles pipeline data that flows in one direction; an allreduce turns around at the root, so
+    it is divided into `segments` chunks per tree that follow each other up and down.
     """
 
     segments: int = 4
@@ -95,7 +95,7 @@ def binary_tree(ranks: list[int]) -> Edges:
 
 
 def two_trees(ranks: list[int]) -> tuple[Edges, Edges]:
-    """Two binary trees, the second over the ranks moved on by one, which makes leaves of the inner ranks."""
+    """Two binary trees, the second over the ranks shifted by one, which turns inner ranks into leaves."""
     return binary_tree(ranks), binary_tree(ranks[1:] + ranks[:1])
 
 

@@ -1,4 +1,4 @@
-"""What `horovod.torch` was: `import pycollective.torch as hvd`. See docs/from-horovod.md.
+"""The interface of `horovod.torch`: `import pycollective.torch as hvd`. See docs/from-horovod.md.
 
 Importing it also registers the torch.distributed backend "pycollective".
 """

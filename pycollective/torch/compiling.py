@@ -1,7 +1,7 @@
-"""torch.compile leaves this package's functions as they are, as it does torch's own.
+"""Makes torch.compile skip this package's functions, as it skips torch's own.
 
-Else it would compile what C++ calls back within a compiled function (DistributedDataParallel calls a process group's
-methods there, a backward pass the hooks of gradients), and fail.
+Otherwise it would compile what C++ calls back within a compiled function (DistributedDataParallel calls methods of a
+process group there, and a backward pass calls gradient hooks), and fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RULES = "torch._dynamo.trace_rules"
 
 
 def leave_alone() -> None:
-    """Tell torch.compile, now or once it is imported: importing it takes longer than all of this package."""
+    """Register this package with torch.compile, now or once it is imported: its import takes longer than this one's."""
     rules = sys.modules.get(_RULES)
     if rules is not None:
         rules.add(__package__.partition(".")[0])
@@ -34,12 +34,12 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader)
+            spec.loader = _Registering(spec.loader)
         return spec
 
 
-class _Telling(Loader):
-    """Loads the module as `loader` does, then tells it."""
+class _Registering(Loader):
+    """Loads the module as `loader` does, then registers this package with it."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader

@@ -1,4 +1,4 @@
-"""Compression of what is sent: gradients cast to 16 bits, and back."""
+"""Compression of gradients for communication: casts to 16 bits and back."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 
 
 class Compressor:
-    """How a tensor is made smaller before it is reduced. Subclasses are used as they are, without an instance."""
+    """How a tensor is compressed before it is reduced. Subclasses are used as classes, not as instances."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is sent, and what `decompress` needs to know."""
+        """The tensor to send, and the context that `decompress` needs."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The result in the form of what was compressed."""
+        """The result in the form of the tensor that was compressed."""
         raise NotImplementedError
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -34,7 +34,7 @@ class NoneCompressor(Compressor):
 
 
 class _CastCompressor(Compressor):
-    """Sends floating-point tensors in another type; all others as they are."""
+    """Sends floating-point tensors in another type, all others unchanged."""
 
     dtype: torch.dtype
 

@@ -1,4 +1,4 @@
-"""What training scripts do with the collectives: models, optimizers and objects from one rank to all."""
+"""Broadcasts that training scripts need: of models, optimizers and objects, from one rank to all."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pycollective.torch.mpi_ops import broadcast_async_, rank, synchronize
 
 
 def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Collective: overwrite parameters on all ranks by the root's.
+    """Collective: overwrite parameters on all ranks with the root's.
 
     Args:
         params: model.state_dict(), model.named_parameters() or model.parameters().
-        root_rank: whose values count.
+        root_rank: the rank whose values are broadcast.
 
     Raises:
-        ValueError: something else.
+        ValueError: `params` is something else.
     """
     pending = []
     for name, tensor in _named(params):
@@ -37,7 +37,7 @@ def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = 
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as numbers that collectives take."""
+    """A view of the same memory in a type that collectives accept."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -52,7 +52,7 @@ def _named(params: Any) -> list[tuple[str, Any]]:
             row[1] is None or isinstance(row[1], torch.Tensor) for row in rows
         ):
             return rows
-    raise ValueError(f"params is a state_dict, named parameters or parameters, not {type(params).__name__}")
+    raise ValueError(f"params must be a state_dict, named parameters or parameters, not {type(params).__name__}")
 
 
 def broadcast_optimizer_state(
@@ -61,16 +61,16 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Collective: overwrite an optimizer's state and options on all ranks by the root's.
+    """Collective: overwrite an optimizer's state and options on all ranks with the root's.
 
-    The other ranks need not have taken a step: state that they lack they get from the root. Where the optimizer has no
-    state yet, gradients that are None become zeros, as in Horovod, which takes a step here; but for sparse ones.
+    The other ranks need not have taken a step: they receive missing state from the root. If the optimizer has no state
+    yet, gradients that are None become zeros (except sparse ones), as in Horovod, which takes a step here.
 
     Args:
-        model: whose sparse embeddings are left without gradients.
+        model: its sparse embeddings are left without gradients.
 
     Raises:
-        ValueError: LBFGS, whose state is no set of tensors by parameter.
+        ValueError: the optimizer is LBFGS, whose state is not a set of tensors per parameter.
     """
     checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
     root_rank = checks.integer(root_rank, "root_rank")
@@ -84,9 +84,9 @@ def broadcast_optimizer_state(
         plain, tensors = None, []
     if not getattr(optimizer, "state", None) and not isinstance(optimizer, torch.optim.SparseAdam):
         _zero_missing_gradients(optimizer, model)
-    said = plain, [(t.shape, t.dtype, t.device.type) for t in tensors]
-    plain, likes = broadcast_object(said, root_rank, process_set=process_set)
-    if rank() != root_rank:  # each rank's own current GPU, where the root's tensors are on one
+    description = plain, [(t.shape, t.dtype, t.device.type) for t in tensors]
+    plain, likes = broadcast_object(description, root_rank, process_set=process_set)
+    if rank() != root_rank:  # on each rank's current GPU if the root's tensors are on one
         tensors = [torch.empty(shape, dtype=dtype, device=kind) for shape, dtype, kind in likes]
     pending = [
         broadcast_async_(_real(tensor), root_rank, f"optimizer.{number}", process_set)
@@ -110,14 +110,14 @@ def _zero_missing_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Mo
 
 
 class _Place:
-    """Where a tensor was taken out of a state."""
+    """Marks where a tensor was removed from a state."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def _without_tensors(state: Any) -> tuple[Any, list[torch.Tensor]]:
-    """A copy of nested containers with the tensors taken out, and these."""
+    """A copy of nested containers without the tensors, and the tensors."""
     tensors: list[torch.Tensor] = []
 
     def strip(value: Any) -> Any:

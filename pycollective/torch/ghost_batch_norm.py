@@ -1,4 +1,4 @@
-"""Batch normalization over parts of the batch: what a small batch had, in a large one."""
+"""Batch normalization over parts of a large batch, with the statistics of a small batch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class _GhostBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         """
         Args:
             num_features: channels, C.
-            ghost_size: rows of a ghost batch, at least 1. Rows that are left over are spread over the ghost batches,
-                which so have from ghost_size to below twice as many; a smaller batch is one ghost batch.
-            options: eps, momentum, affine, track_running_stats, device, dtype, as of torch.nn.BatchNorm2d.
+            ghost_size: rows of a ghost batch, at least 1. Remaining rows are distributed over the ghost batches, which
+                then have at least ghost_size and fewer than twice as many rows; a smaller batch is one ghost batch.
+            options: eps, momentum, affine, track_running_stats, device, dtype, as for torch.nn.BatchNorm2d.
         """
         ghost_size = checks.integer(ghost_size, "ghost_size", 1)
         super().__init__(num_features, **options)
         self.ghost_size = ghost_size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize: in training by the statistics of each ghost batch, in evaluation by the running ones.
+        """Normalize: in training by the statistics of each ghost batch, in evaluation by the running statistics.
 
         Raises:
-            ValueError: another shape; in training, one value for a channel in a ghost batch.
+            ValueError: the shape does not fit; in training, a ghost batch has only one value per channel.
         """
         count = len(x) // self.ghost_size
         if not self.training or count < 2:
@@ -41,13 +41,13 @@ class _GhostBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
 
 class GhostBatchNorm1d(_GhostBatchNorm, torch.nn.BatchNorm1d):
-    """nn.BatchNorm1d whose statistics in training are those of ghost batches, each of about ghost_size rows.
+    """nn.BatchNorm1d that in training uses the statistics of ghost batches, each of about ghost_size rows.
 
-    Inputs have shape (N, C) or (N, C, L). The running statistics come out as if the ghost batches had come one after
-    the other, the k-th of K with weight momentum * (1 - momentum) ** (K - k). Parameters and buffers are those of
-    nn.BatchNorm1d, so states of the one load into the other. Source: Hoffer, Hubara and Soudry, "Train longer,
-    generalize better", 2017, algorithm 1, https://arxiv.org/abs/1705.08741, where the weights decrease from the first
-    ghost batch to the last and do not sum to one; and they are of standard deviations, where these are of variances.
+    Inputs have shape (N, C) or (N, C, L). The running statistics are updated as if the ghost batches had been
+    processed one after the other, the k-th of K with weight momentum * (1 - momentum) ** (K - k). Parameters and
+    buffers are those of nn.BatchNorm1d, so state dicts are interchangeable. Source: Hoffer, Hubara and Soudry, "Train
+    longer, generalize better", 2017, algorithm 1, https://arxiv.org/abs/1705.08741; there the weights decrease from the
+    first ghost batch to the last and do not sum to one, and they apply to standard deviations, here to variances.
     """
 
 

@@ -1,17 +1,17 @@
-"""The collectives of `horovod.torch`, with its names, arguments and meaning.
+"""The collectives of `horovod.torch`, with its names, arguments and semantics.
 
-Every operation exists as NAME_async, which returns a handle, and as NAME, which waits and is differentiable; those that
-can work in place also as NAME_async_ and NAME_. Arguments that they share:
+Every operation exists as NAME_async, which returns a handle, and as NAME, which waits and is differentiable; operations
+that can work in place also exist as NAME_async_ and NAME_. Common arguments:
 
     tensor, tensors: CPU or CUDA tensors of any shape; bool, 8- to 64-bit integers, float16, bfloat16, float32, float64.
-        In-place forms need contiguous ones.
-    name: what the ranks know the operation by; by default numbered in the order of the calls.
+            In-place forms need contiguous tensors.
+    name: identifies the operation on all ranks; by default numbered in call order.
     op: Average (the default), Sum, Adasum, Min, Max or Product.
     prescale_factor, postscale_factor: factors on the inputs and on the result.
-    process_set: the ranks that take part.
+    process_set: the participating ranks.
 
-They raise ValueError where a name is under way already or arguments cannot work, RuntimeError on every rank where the
-ranks' calls do not match, HorovodInternalError where a rank is gone. Meaning and signatures:
+They raise ValueError if an operation of that name is in progress or arguments are invalid, RuntimeError on every rank
+if the ranks' calls do not match, HorovodInternalError if a rank has been lost. Semantics and signatures:
 https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch
 """
 
@@ -148,21 +148,21 @@ __all__ = [
 
 
 _basics = HorovodBasics()
-"""Scripts and Horovod's tests ask it for process sets."""
+"""Scripts and Horovod's tests query process sets through it."""
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
 
 
 def join(device: int = -1) -> int:
-    """Wait until all ranks have joined; until then take part with zeros in the others' allreduces.
+    """Wait until all ranks have joined; until then contribute zeros to the others' allreduces.
 
-    For ranks that have run out of data before others. Sums and averages of sparse tensors go on without this rank's
-    part; every other operation of the others raises RuntimeError, as it does in Horovod.
+    For ranks that run out of data before others. Sums and averages of sparse tensors continue without this rank's part;
+    every other operation of the others raises RuntimeError, as in Horovod.
 
     Returns:
         the rank that joined last.
 
     Raises:
-        HorovodInternalError: a rank has ended, or has called shutdown(), without joining; names it.
+        HorovodInternalError: a rank has exited or called shutdown() without joining; the message names it.
     """
     with handles.internal_errors():
         last = basics.engine_of(global_process_set).join()

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any torch optimizer, on gradients reduced over all ranks while backward is still going on."""
+"""DistributedOptimizer: any torch optimizer, on gradients that are reduced over all ranks during the backward pass."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer of the same class that steps on gradients reduced over all ranks.
 
-    Each gradient is submitted to the engine as soon as backward has computed it. The engine fuses those that are ready
-    at the same time; parameters that the next forward pass needs first go first. With the default topology the
-    weights have the same bits whatever is fused with what.
+    Each gradient is submitted to the engine as soon as backward has computed it. The engine fuses gradients that are
+    ready at the same time; parameters that the next forward pass needs first are reduced first. With the default
+    topology the weights are bitwise identical however gradients are fused.
 
-    All ranks make their optimizers in the same order: by it they know whose gradients belong together.
+    All ranks create their optimizers in the same order, which determines whose gradients belong together.
 
     Args:
-        optimizer: any torch optimizer; the new one shares its parameters, options and state. One that is distributed
-            already is wrapped anew. Any other distributed optimizer of one of the parameters refuses to step from now
-            on.
+        optimizer: any torch optimizer; the new one shares its parameters, options and state. One that is already
+            distributed is unwrapped first. Any other distributed optimizer of one of the parameters refuses to step
+            from now on.
         named_parameters: names of the parameters, the same on all ranks: model.named_parameters().
-        compression: what gradients are sent as, see Compression.
-        backward_passes_per_step: backward passes that are accumulated before gradients are reduced.
+        compression: how gradients are compressed for communication, see Compression.
+        backward_passes_per_step: backward passes to accumulate before gradients are reduced.
         op: Average, Sum, Min, Max or Product of the gradients; Adasum of the ranks' steps.
-        gradient_predivide_factor: part of the division by the number of ranks that is done before the sum.
+        gradient_predivide_factor: the part of the division by the number of ranks that is done before the sum.
         num_groups: old name of `groups`.
-        groups: number of groups of gradients that are reduced together, or the groups themselves.
+        groups: number of groups of gradients to reduce together, or the groups themselves.
         sparse_as_dense: reduce sparse gradients as dense ones.
-        process_set: the ranks that take part.
+        process_set: the participating ranks.
 
     Raises:
-        ValueError: names that are missing, doubled or no names; arguments that do not fit.
+        ValueError: names are missing, duplicated or not names; arguments are incompatible.
     """
     checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
     compressor(compression)
@@ -65,12 +65,12 @@ def DistributedOptimizer(
     if type(op) is not int:
         op = checks.integer(op, "op")
     if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor goes with op=Average only")
+        raise ValueError("gradient_predivide_factor is supported with op=Average only")
     if num_groups:
         warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     if op not in OPS and op != Adasum:
-        raise ValueError(f"op is Average, Sum, Adasum, Min, Max or Product, not {op!r}")
+        raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {op!r}")
     named = _named(optimizer, named_parameters)
     group_of = _group_parameters([p for _, p in named if p.requires_grad], groups)
     base = optimizer.wrapped_class if isinstance(optimizer, Stepping) else type(optimizer)
@@ -78,7 +78,7 @@ def DistributedOptimizer(
     made_of: Any = type(base.__name__, (mixed_in, base), {"wrapped_class": base, "__module__": base.__module__})
     made: Any = made_of.__new__(made_of)
     made.__dict__.update(optimizer.__dict__)
-    made.__dict__.pop("step", None)  # of a scheduler that has wrapped the optimizer's
+    made.__dict__.pop("step", None)  # a scheduler may have wrapped the optimizer's
     made.start_reducing(
         optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
         sparse_as_dense, process_set,
@@ -99,16 +99,16 @@ def _named(
     named = checks.items(named_parameters, "named_parameters", "(name, parameter)")
     if not all(isinstance(row, tuple) and len(row) == 2 for row in named):
         raise ValueError("named_parameters are tuples (name, parameter), as model.named_parameters() gives them")
-    doubled = [str(name) for name, count in Counter(name for name, _ in named).items() if count > 1]
-    if doubled:
-        raise ValueError(f"parameter names must be unique; found more than once: {', '.join(doubled)}")
+    duplicates = [str(name) for name, count in Counter(name for name, _ in named).items() if count > 1]
+    if duplicates:
+        raise ValueError(f"parameter names must be unique; found more than once: {', '.join(duplicates)}")
     known = {id(p) for _, p in named}
     missing = [p for p in own if id(p) not in known]
     if missing:
         raise ValueError(f"{len(missing)} of the optimizer's parameters are not in named_parameters")
     mine = {id(p) for p in own}
     unique: dict[torch.Tensor, str] = {}
-    for name, p in named:  # of a tied parameter the first name counts
+    for name, p in named:  # a tied parameter has its first name
         if id(p) in mine:
             unique.setdefault(p, name)
     return [(name, p) for p, name in unique.items()]
@@ -117,17 +117,17 @@ def _named(
 def _group_parameters(
     trained: list[torch.Tensor], groups: int | Sequence[Sequence[torch.Tensor]] | None
 ) -> dict[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Parameter -> all of its group; nothing for parameters without one."""
+    """Parameter -> all parameters of its group; parameters without a group are absent."""
     if groups is None:
         return {}
     if hasattr(groups, "__index__") and not isinstance(groups, torch.Tensor):
         groups = checks.integer(groups, "groups")
         if groups < 0:
-            raise ValueError("groups is a number of groups, or the groups themselves as lists of tensors")
+            raise ValueError("groups must be a number of groups, or the groups themselves as lists of tensors")
         if groups == 0:
             return {}
-        whole, rest = divmod(len(trained), groups)
-        ends = list(itertools.accumulate(whole + (i < rest) for i in range(groups)))
+        quotient, rest = divmod(len(trained), groups)
+        ends = list(itertools.accumulate(quotient + (i < rest) for i in range(groups)))
         parts = [trained[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     else:
         parts = [checks.items(group, "groups", "lists of tensors") for group in checks.items(groups, "groups", "lists")]

@@ -1,4 +1,4 @@
-"""Optimizers of torch for large batches: LARS, LARC, LAMB and NovoGrad, alone, under DistributedOptimizer or with DDP.
+"""Optimizers of torch for large batches: LARS, LARC, LAMB and NovoGrad; alone, with DistributedOptimizer or with DDP.
 
     from pycollective.torch.optimizers import LAMB
 
@@ -6,9 +6,9 @@
     layers = [p for p in model.parameters() if p.dim() >= 2]
     optimizer = LAMB([{"params": layers, "weight_decay": 0.01}, {"params": plain, "adapt": False}], lr=0.002)
 
-The rules are the functions of `pycollective.optim.rules`, which have the formulas and their sources. A layer is one
-parameter as the optimizer sees it: whole with DDP and with fully_shard (DTensor), but a flat piece of many with
-FullyShardedDataParallel.
+The rules are the functions of `pycollective.optim.rules`, which has the formulas and their sources. A layer is one
+parameter as the optimizer sees it: a full parameter with DDP and with fully_shard (DTensor), but a flat piece of many
+with FullyShardedDataParallel.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pycollective.optim.rules import Rule, apply, complete, defaults, lamb, larc
 
 
 class RuleOptimizer(torch.optim.Optimizer):
-    """A rule as an optimizer of torch: subclasses name it in `rule`. Its options are those of the parameter groups."""
+    """A rule as an optimizer of torch: subclasses set `rule`. Its options are those of the parameter groups."""
 
     rule: Rule
 
     def __init__(self, params: Any, **options: Any) -> None:
         """
         Args:
-            params: parameters, or groups of them with options of their own, as for any torch optimizer.
-            options: those of the rule, by keyword, for groups that do not say otherwise.
+            params: parameters, or groups of them with their own options, as for any torch optimizer.
+            options: the rule's options, by keyword, for groups that do not override them.
 
         Raises:
-            ValueError, TypeError: options that do not fit the rule; complex parameters.
+            ValueError, TypeError: options that are invalid for the rule; complex parameters.
         """
         super().__init__(params, complete(type(self).rule, options))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As of torch, with the group's options checked."""
+        """As in torch, with the group's options checked."""
         super().add_param_group(param_group)
         try:
             self._options(self.param_groups[-1])
@@ -50,7 +50,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             raise
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step on the gradients; parameters without one are left alone.
+        """Step on the gradients; parameters without a gradient are unchanged.
 
         Args:
             closure: computes the loss and its gradients.
@@ -59,7 +59,7 @@ class RuleOptimizer(torch.optim.Optimizer):
             the loss that the closure returned.
 
         Raises:
-            RuntimeError: a sparse gradient; no parameter has been changed then.
+            RuntimeError: a sparse gradient; no parameter has been changed.
         """
         loss = None
         if closure is not None:
@@ -76,7 +76,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As of torch, but states stay in float32 where parameters have 16 bits."""
+        """As in torch, but states stay in float32 where parameters have 16 bits."""
         super().load_state_dict(state_dict)
         numbers = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
@@ -99,7 +99,7 @@ class LARS(RuleOptimizer):
 
 
 class LARC(RuleOptimizer):
-    """LARS with lr for the limit of a layer's rate: `pycollective.optim.rules.larc`.
+    """LARS with lr as the limit of a layer's rate: `pycollective.optim.rules.larc`.
 
     Options: lr, momentum=0.9, weight_decay=0, trust_coefficient=0.02, clip=True, eps=1e-8, adapt=True.
     """
@@ -108,7 +108,7 @@ class LARC(RuleOptimizer):
 
 
 class LAMB(RuleOptimizer):
-    """Adam's steps, made as long as the layer's weights: `pycollective.optim.rules.lamb`.
+    """Adam's steps, scaled to the norm of the layer's weights: `pycollective.optim.rules.lamb`.
 
     Options: lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0, adapt=True.
     """

@@ -14,11 +14,11 @@ from pycollective.torch.hvd.reductions import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """nn.BatchNorm1d/2d/3d whose mean and variance in training are those of all ranks' batches together.
+    """nn.BatchNorm1d/2d/3d that in training uses the mean and variance over all ranks' batches.
 
-    Inputs have shape (N, C), or (N, C, ...), on CPUs too; N may differ between ranks and be 0 on some. Arguments and
-    attributes are those of torch.nn.BatchNorm2d. Mean and variance of the parts are joined by the formula of Chan,
-    Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+    Inputs have shape (N, C) or (N, C, ...), on CPUs too; N may differ between ranks and be 0 on some. Arguments and
+    attributes are those of torch.nn.BatchNorm2d. Partial means and variances are combined by the formula of Chan, Golub
+    and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
     """
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
@@ -28,10 +28,10 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of {self.num_features} channels, got {x.shape[1]}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize: in training with the statistics of all ranks, in evaluation with the running ones.
+        """Normalize: in training with the statistics of all ranks, in evaluation with the running statistics.
 
         Raises:
-            ValueError: another shape; in training, on all ranks, if they have no more than one value for a channel.
+            ValueError: the shape does not fit; in training, on all ranks, if there is at most one value per channel.
         """
         self._check_input_dim(x)
         training = self.training or not self.track_running_stats
@@ -55,7 +55,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _per_channel(values: torch.Tensor, dims: int) -> torch.Tensor:
-    """(C,) -> a shape that spreads over (N, C, ...)."""
+    """(C,) -> a shape that broadcasts to (N, C, ...)."""
     return values.view(1, -1, *[1] * (dims - 2))
 
 

@@ -1,4 +1,4 @@
-"""Two versions compared: the figures, and a run of this version against itself."""
+"""Comparison of two versions: the statistics, and a run of this version against itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def row(before: list[float], after: list[float]) -> ab.Row:
     return ab.rows_of({ab.Case("allreduce", "plain", 8): (before, after)})[0]
 
 
-def test_a_slowdown_beyond_the_spread_is_told() -> None:
+def test_a_slowdown_beyond_the_spread_is_reported() -> None:
     slow = row([1.0, 1.01, 1.0, 1.02], [1.1, 1.11, 1.1, 1.12])
     assert slow.slower and slow.ratio.median == pytest.approx(1.1, rel=0.01)
 
@@ -23,7 +23,7 @@ def test_a_slowdown_beyond_the_spread_is_told() -> None:
     [([1.0, 1.0, 1.0, 1.0], [1.02, 1.02, 1.02, 1.02]), ([1.0, 1.5, 1.0, 1.5], [1.2, 1.6, 1.2, 1.6])],
     ids=["within 3 %", "within what one version differs from itself"],
 )
-def test_other_differences_are_none(before: list[float], after: list[float]) -> None:
+def test_other_differences_are_not_reported(before: list[float], after: list[float]) -> None:
     assert not row(before, after).slower
 
 
@@ -36,16 +36,16 @@ def test_every_collective_runs_in_both_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["nowhere/python", sys.executable], "nowhere/python is not a program"),
         ([sys.executable, sys.executable, "--sizes", "8,x"], "'x'"),
         ([sys.executable, sys.executable, "--collectives", "allreduse"], "allreduse: there are allreduce, "),
     ],
 )
-def test_a_wrong_request_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_request_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         ab.app(words)
     shown = capsys.readouterr()
     assert (ended.value.code, shown.out, shown.err.count("\n")) == (2, "", 1)
-    assert told in shown.err
+    assert message in shown.err

@@ -1,4 +1,4 @@
-"""Sizes on the command line, and what a case says about bytes and bandwidth."""
+"""Sizes on the command line, and what a case states about bytes and bandwidth."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_element_sizes() -> None:
 
 
 def test_bandwidth_is_that_of_nccl_tests() -> None:
-    # its doc/PERFORMANCE.md: 2(n-1)/n for allreduce, (n-1)/n for the sharing ones, 1 for broadcast and reduce
+    # its doc/PERFORMANCE.md: 2(n-1)/n for allreduce, (n-1)/n for gather-like ones, 1 for broadcast and reduce
     factors = {"allreduce": 1.5, "reduce": 1, "broadcast": 1, "scan": 1, "exscan": 1}
     for name in COLLECTIVES:
         case = Case(name, "float32", "sum", 1000, 4)

@@ -1,4 +1,4 @@
-"""The reference behind #wrong: it accepts right results, and sees single wrong elements."""
+"""The reference for #wrong: it accepts correct results and detects single wrong elements."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from pycollective.bench.cases import COLLECTIVES, Case
 from pycollective.bench.data import PERIOD, count_wrong, fill_input, numpy_dtype, poison
 
 RANKS = 3
-COUNT = 2 * PERIOD + 12_345  # several periods and a piece
+COUNT = 2 * PERIOD + 12_345  # several periods and a remainder
 
 
 def inputs(case: Case, dtype: str) -> list[np.ndarray]:
@@ -20,7 +20,7 @@ def inputs(case: Case, dtype: str) -> list[np.ndarray]:
 
 
 def perform(case: Case, send: list[np.ndarray], rank: int) -> np.ndarray:
-    """The collective, the obvious way, in float64."""
+    """Straightforward implementation of the collective in float64."""
     n, count, root = case.ranks, case.count, case.root
     pieces = [array.reshape(-1, count) for array in send]
     match case.collective:
@@ -64,7 +64,7 @@ def test_a_misplaced_chunk_is_seen() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float8_e4m3fn", "int32", "uint8", "bool"])
-def test_poison_is_no_result(dtype: str) -> None:
+def test_poison_is_not_a_result(dtype: str) -> None:
     case = Case("allreduce", dtype, "max" if dtype != "bool" else "lor", 1000, RANKS)
     out = np.empty(1000, numpy_dtype(dtype))
     poison(out)

@@ -1,4 +1,4 @@
-"""`pycollective demo`, with everything that it can use and with nothing but the package."""
+"""`pycollective demo`, with all optional packages and with only the package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(tmp_path: Path, *missing: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_nothing_but_the_package_is_needed(tmp_path: Path) -> None:
+def test_only_the_package_is_needed(tmp_path: Path) -> None:
     lines = run(tmp_path, "sklearn", "threadpoolctl", "matplotlib", "mpi4py", "torch")
     for package, command in (
         ("mpi4py", "`pip install 'pycollective[mpi]'`"),

@@ -1,4 +1,4 @@
-"""The engine's figures: the tensors, the rows, and a run as people start it."""
+"""The engine's benchmark: the tensors, the rows, and a run from the command line."""
 
 import importlib.util
 import subprocess
@@ -23,7 +23,7 @@ GOAL = Comparison("a row", "small", "engine", "Gloo, one by one", 10)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def test_resnet50_is_the_one_that_everybody_means() -> None:
+def test_resnet50_is_the_standard_one() -> None:
     shapes = resnet50()
     assert len(shapes) == 161
     assert sum(map(prod, shapes)) == 25_557_032
@@ -39,7 +39,7 @@ def test_buckets_hold_every_tensor_once_from_the_last_to_the_first() -> None:
     sizes = [sum(4 * prod(shapes[index]) for index in bucket) for bucket in buckets]
     assert sizes[0] >= 1 << 20
     assert all(size >= 25 << 20 for size in sizes[1:-1])
-    assert ddp_buckets([(1 << 18,)]) == [[0]]  # no empty bucket behind one that is just full
+    assert ddp_buckets([(1 << 18,)]) == [[0]]  # no empty bucket after one that is exactly full
 
 
 @pytest.mark.torch
@@ -123,7 +123,7 @@ def test_a_run(tmp_path: Path, groups: tuple[str, ...]) -> None:
     assert "bench.engine" in (tmp_path / "out/engine-speed.md").read_text()
 
 
-def test_an_unknown_group_is_said(tmp_path: Path) -> None:
+def test_an_unknown_group_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pycollective.bench.engine", "--group", "huge"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

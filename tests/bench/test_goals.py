@@ -1,4 +1,4 @@
-"""The speed table: what is measured for it, and what it makes of the figures."""
+"""The speed table: what is measured for it, and how rows are computed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The bench on ranks of several hosts."""
+"""The benchmark on ranks of several hosts."""
 
 import sys
 from pathlib import Path
@@ -10,13 +10,13 @@ from pycollective.bench.result import read_json
 
 
 @pytest.mark.mpi
-def test_what_there_is_to_compare_between_hosts(tmp_path: Path) -> None:
-    """No topologies, no windows: one row of ours, one of MPI, and a word about it."""
+def test_comparison_between_hosts(tmp_path: Path) -> None:
+    """No topologies or windows: one row for pycollective, one for MPI, and a note."""
     words = ["--quick", "--sizes", "64,64K", "--topology", "ring", "--topology", "tree", "--json", "a.json"]
     done = on_two_host_names([sys.executable, "-m", "pycollective.bench", *words, "--peers", "mpi"], tmp_path, ranks=2)
     assert done.returncode == 0, done.stdout + done.stderr
     result = read_json((tmp_path / "a.json").read_text())
-    told = {(row.library == "pycollective", row.topology, row.path, row.size) for row in result.rows}
-    assert told == {(ours, "default" * ours, "plain", size) for ours in (True, False) for size in (64, 65536)}
+    measured = {(row.library == "pycollective", row.topology, row.path, row.size) for row in result.rows}
+    assert measured == {(ours, "default" * ours, "plain", size) for ours in (True, False) for size in (64, 65536)}
     assert all(row.wrong == 0 for row in result.rows)
     assert any("2 hosts" in note for note in result.notes)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: JSON that comes back as it was, and is refused where it departs from the schema."""
+"""Result files: JSON that round-trips, and is rejected if it violates the schema."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def test_row() -> None:
     assert rows()[0].library == "openmpi"
 
 
-def test_json_comes_back() -> None:
+def test_json_round_trip() -> None:
     made = result()
     assert read_json(to_json(made)) == made
 
@@ -64,7 +64,7 @@ def test_json_is_valid_by_its_schema() -> None:
             jsonschema.Draft202012Validator(schema).validate(document)
 
 
-def test_nothing_in_it_says_where_files_lie() -> None:
+def test_it_contains_no_paths() -> None:
     text = to_json(result())
     assert "my/file" not in text
     assert str(Path.home()) not in text
@@ -97,12 +97,12 @@ def test_csv() -> None:
     assert "rounds_us" not in read[0]
 
 
-def test_plan_travels() -> None:
+def test_plan_round_trip() -> None:
     plan = Plan(((Candidate(CASE, "mpi"),),), Options(dtypes=("int8",), budget=Budget.quick()), ("mpi",), Budget(1))
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_sweep_pits_everything_against_everything() -> None:
+def test_sweep_compares_all_candidates() -> None:
     options = Options(sizes="4,64", paths=("windows", "plain"), ops=("sum", "max"))
     groups = sweep_groups(options, 4, ["mpi", "gloo"], {"allreduce": ["ring", "tree"]})
     assert len(groups) == 4  # sizes x operators

@@ -18,7 +18,7 @@ def test_a_round_takes_as_long_as_its_slowest_rank() -> None:
         slowest([[1, 2], [1]])
 
 
-def test_a_slow_spell_of_the_machine_leaves_the_ratio_alone() -> None:
+def test_a_slow_phase_of_the_machine_does_not_change_the_ratio() -> None:
     ours = [1.0, 1.0, 10.0, 1.0, 10.0]
     theirs = [3.0, 3.0, 30.0, 3.0, 30.0]
     ratio = paired_ratio(ours, theirs)

@@ -1,4 +1,4 @@
-"""A real sweep, started as people start it."""
+"""A real sweep, started from the command line."""
 
 import importlib.util
 import json
@@ -41,7 +41,7 @@ def test_sweep_with_a_topology_from_a_file(tmp_path: Path, peers: str) -> None:
         pytest.skip("no mpirun")
     done = bench(tmp_path, *QUICK, "--ranks", "2", "--peers", peers, "--json", "-", "--csv", "rows.csv")
     assert done.returncode == 0, done.stderr
-    result = read_json(done.stdout)  # nothing else is on stdout
+    result = read_json(done.stdout)  # stdout contains nothing else
     ours = {(row.topology, row.path, row.size) for row in result.rows if row.library == "pycollective"}
     assert ours == {
         (topology, path, size)
@@ -58,7 +58,7 @@ def test_sweep_with_a_topology_from_a_file(tmp_path: Path, peers: str) -> None:
 
 
 def test_the_options_of_nccl_tests(tmp_path: Path) -> None:
-    """-b, -e and -f give the sizes, -n the timed calls, -w the calls before and -c the checked ones."""
+    """-b, -e and -f give the sizes, -n the timed calls, -w the warm-up calls and -c the checked ones."""
     words = ["direct", "--ranks", "2", "--peers", "none", "--paths", "windows", "--json", "--plot", "x.png"]
     done = bench(tmp_path, *words, "-b", "8", "-e", "32", "-f", "2", "-n", "7", "-w", "3", "-c", "2")
     assert done.returncode == 0, done.stderr
@@ -81,24 +81,24 @@ def test_a_topology_is_measured_on_the_ranks_that_it_supports(tmp_path: Path) ->
     assert done.stderr == "✗ star_of_a_test takes 2 ranks, not 3; the nearest supported: 2\n"
 
 
-def test_on_ranks_that_somebody_else_started(tmp_path: Path) -> None:
+def test_on_ranks_of_another_launcher(tmp_path: Path) -> None:
     (tmp_path / "star.py").write_text(STAR)
     words = ["-m", "pycollective.bench", *QUICK, "--peers", "none", "--json", "out.json"]
     run = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", "3", sys.executable, *words]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("no wrong elements") == 1  # one rank speaks
+    assert done.stdout.count("no wrong elements") == 1  # only one rank prints
     assert {row.ranks for row in read_json((tmp_path / "out.json").read_text()).rows} == {3}
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--collective", "alreduce"], "alreduce"),
         (["--op", "sun"], "'sun'"),
         (["--op", ""], "no ops"),
         (["--peers", "glue"], "'glue'"),
-        (["--json", "--csv", "-"], "can have standard output"),
+        (["--json", "--csv", "-"], "can use standard output"),
         (["-b", "4"], "--sizes and -b, -e, -f both give the sizes"),
         (["-n", "5"], "--quick and -n"),
         (["-c", "-1"], "'--check'"),
@@ -110,23 +110,23 @@ def test_on_ranks_that_somebody_else_started(tmp_path: Path) -> None:
         (["--plot", "/proc/plots"], "/proc/plots"),
     ],
 )
-def test_a_mistake_is_said_before_anything_starts(tmp_path: Path, words: list[str], said: str) -> None:
+def test_a_mistake_is_reported_before_anything_starts(tmp_path: Path, words: list[str], message: str) -> None:
     done = bench(tmp_path, *QUICK, "--ranks", "2", "--peers", "none", *words)
     assert done.returncode == 2, done.stdout
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "without" not in done.stderr + done.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["star.py"]
 
 
 @pytest.mark.parametrize("topology", ["rng", "star.py:other", "nowhere.py:star", "ring(hub=1)"])
-def test_a_topology_that_does_not_exist_is_said_too(tmp_path: Path, topology: str) -> None:
+def test_an_unknown_topology_is_reported_too(tmp_path: Path, topology: str) -> None:
     done = bench(tmp_path, "--topology", topology)
     assert done.returncode == 2
     assert topology.partition("(")[0] in done.stderr
 
 
-def test_a_topology_without_the_collective_is_left_out_with_a_word(tmp_path: Path) -> None:
+def test_a_topology_without_the_collective_is_skipped_with_a_note(tmp_path: Path) -> None:
     words = ["--collective", "allreduce,broadcast", "--ranks", "2", "--peers", "none", "--json", "out.json"]
     done = bench(tmp_path, *QUICK, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -166,7 +166,7 @@ def test_a_world_is_known_by_its_environment() -> None:
     assert not first_rank({"PMI_RANK": "1"})
 
 
-def test_libraries_are_told_apart() -> None:
+def test_libraries_are_distinguished() -> None:
     assert identify("Open MPI v5.0.11, package: Open MPI") == ("openmpi", "Open MPI 5.0.11")
     assert identify("MPICH Version:      5.0.2\nMPICH Release date") == ("mpich", "MPICH 5.0.2")
 

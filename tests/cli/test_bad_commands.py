@@ -1,4 +1,4 @@
-"""What is typed wrong ends with exit code 2 and a line that names it, never with a traceback."""
+"""Wrong input ends with exit code 2 and one line that names it, never with a traceback."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_typed_wrong_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_input_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "failing.py").write_text(FAILING)
     (tmp_path / "unsound.py").write_text(UNSOUND)
@@ -74,10 +74,10 @@ def test_what_is_typed_wrong_is_named(name: str, tmp_path: Path, monkeypatch: py
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 2, (ended.output, ended.exception)
     assert isinstance(ended.exception, SystemExit)
-    told = " ".join(ended.output.replace("│", " ").split())
+    output = " ".join(ended.output.replace("│", " ").split())
     first, _, last = words.partition(".*")
-    assert first in told and last in told
-    assert "Traceback" not in told
+    assert first in output and last in output
+    assert "Traceback" not in output
     assert len(ended.output.splitlines()) == 1
 
 

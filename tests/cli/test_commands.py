@@ -1,4 +1,4 @@
-"""`pycollective verify`, `topologies`, `draw` and `doctor` as a person types them."""
+"""`pycollective verify`, `topologies`, `draw` and `doctor` from the command line."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_verify_takes_parameters(user_file: str) -> None:
     assert "10 schedules proved" in done.stdout
 
 
-def test_verify_a_whole_file_names_rank_chunk_and_steps(user_file: str) -> None:
+def test_verify_a_file_names_rank_chunk_and_steps(user_file: str) -> None:
     done = pycollective("verify", user_file, "--ranks", "1-4")
     assert done.returncode == 1
     assert "✓" in done.stdout
@@ -79,8 +79,8 @@ def test_verify_a_whole_file_names_rank_chunk_and_steps(user_file: str) -> None:
     assert re.search(r"rank 0, chunk 0: .*step 0", done.stderr)
 
 
-def test_verify_tells_the_error_of_a_users_own(tmp_path: Path) -> None:
-    """And goes on with the other topologies of the file."""
+def test_verify_reports_the_error_of_a_users_topology(tmp_path: Path) -> None:
+    """And continues with the other topologies of the file."""
     file = tmp_path / "broken.py"
     file.write_text(USER_FILE + "            lacking\n")
     done = pycollective("verify", str(file), "--ranks", "1-4")
@@ -172,14 +172,14 @@ def test_doctor_for_machines() -> None:
     for group in found.values():
         for finding in group.values():
             assert set(finding) == {"value", "ok", "why"}
-            assert finding["ok"] is True or finding["why"] or finding["value"], "what is missing says why"
+            assert finding["ok"] is True or finding["why"] or finding["value"], "a missing item states why"
     for name in ("CUDA driver", "NCCL", "GPU path"):
         finding = found["GPU"][name]
         assert finding["ok"] or finding["why"]
 
 
-def test_doctor_says_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sentence as a call on a GPU array."""
+def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same message as a call on a GPU array."""
     from pycollective.cli import doctor
     from pycollective.comm.cuda import runtime
     from pycollective.errors import CommunicatorError
@@ -193,7 +193,7 @@ def test_doctor_says_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -
     assert path.why in str(raised.value)
 
 
-def test_doctor_says_when_the_core_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_missing_core(monkeypatch: pytest.MonkeyPatch) -> None:
     from pycollective.cli import doctor
 
     monkeypatch.setitem(sys.modules, "pycollective._core", None)
@@ -202,7 +202,7 @@ def test_doctor_says_when_the_core_is_missing(monkeypatch: pytest.MonkeyPatch) -
     assert "install" in core.why
 
 
-def test_doctor_tries_and_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tries_and_reports_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     from pycollective.cli import doctor
 
     monkeypatch.setattr(doctor, "_TRIAL", "raise SystemExit('no luck today')")
@@ -226,9 +226,9 @@ def test_bench_is_attached() -> None:
 
 
 def test_help_says_what_is_meant_where_nothing_is_given() -> None:
-    assert "one a core" in pycollective("run", "--help").stdout
+    assert "one per core" in pycollective("run", "--help").stdout
     assert "all it has" in pycollective("verify", "--help").stdout
 
 
-def test_help_is_the_answer_to_nothing() -> None:
+def test_no_arguments_show_help() -> None:
     assert "run" in pycollective().stdout + pycollective().stderr

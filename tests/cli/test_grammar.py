@@ -1,4 +1,4 @@
-"""The options that verify, draw, simulate, explain and bench share, and --json, mean the same in each."""
+"""The options shared by verify, draw, simulate, explain and bench, and --json, have the same meaning in each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Ended:
-    """What a command wrote."""
+    """The output of a command."""
 
     stdout: str
     stderr: str
@@ -79,7 +79,7 @@ def test_the_shared_options_are_there(command: str) -> None:
 def test_a_topology_is_named_by_position_or_by_option(command: str) -> None:
     words = {"draw": ["--plot", "x.svg"], "simulate": ["--sizes", "1K", "--json"], "verify": ["--json"]}[command]
     words += ["--collective", "allreduce", "--ranks", "2"]
-    told = [
+    written = [
         pycollective(command, *names, *words).stdout
         for names in (
             ["ring", "mine.py:pairs"],
@@ -88,10 +88,10 @@ def test_a_topology_is_named_by_position_or_by_option(command: str) -> None:
         )
     ]
     if command != "draw":
-        rows = [json.loads(text)["rows"] for text in told]
+        rows = [json.loads(text)["rows"] for text in written]
         assert [row["topology"] for row in rows[0]] == ["ring", "pairs"]
-        told = [json.dumps([{**row, "seconds": 0} for row in some]) for some in rows]
-    assert told[0] == told[1] == told[2]
+        written = [json.dumps([{**row, "seconds": 0} for row in some]) for some in rows]
+    assert written[0] == written[1] == written[2]
 
 
 def test_json_of_draw_is_what_the_pictures_show() -> None:
@@ -134,9 +134,9 @@ def test_json_without_a_file_is_standard_output(words: list[str]) -> None:
 
     alone = pycollective(*words, "--json").stdout
     assert plain(alone) == plain(pycollective(*words, "--json", "-").stdout)
-    beside = pycollective(*words, "--json", "x.json").stdout
+    written = pycollective(*words, "--json", "x.json").stdout
     assert plain(Path("x.json").read_text()) == plain(alone)
-    assert "ring" in beside and not beside.lstrip().startswith(("{", "["))  # the table
+    assert "ring" in written and not written.lstrip().startswith(("{", "["))  # the table
 
 
 def test_an_option_that_stands_alone_has_its_value_filled_in() -> None:
@@ -163,19 +163,19 @@ def test_verify_prints_the_source_of_every_rejected_statement() -> None:
 
 
 def test_rank_counts_that_a_topology_does_not_support() -> None:
-    told = pycollective("verify", "mine.py:pairs", "--ranks", "1-5").stdout
-    assert "2..4" in told and "pairs takes a multiple of 2 ranks: 3 other rank counts are left out" in told
+    written = pycollective("verify", "mine.py:pairs", "--ranks", "1-5").stdout
+    assert "2..4" in written and "pairs takes a multiple of 2 ranks: 3 other rank counts are left out" in written
     assert "2..16" in pycollective("verify", "mine.py:pairs").stdout
     for words in (["verify"], ["draw"], ["simulate"], ["explain"], ["bench", "--peers", "none"]):
-        told = pycollective(*words, "--topology", "mine.py:pairs", "--ranks", "3", code=2).stderr
-        assert told == "✗ pairs takes a multiple of 2 ranks, not 3; the nearest supported: 2 and 4\n"
+        written = pycollective(*words, "--topology", "mine.py:pairs", "--ranks", "3", code=2).stderr
+        assert written == "✗ pairs takes a multiple of 2 ranks, not 3; the nearest supported: 2 and 4\n"
 
 
 def test_pictures() -> None:
     pytest.importorskip("matplotlib")
-    told = pycollective("draw", "ring", "tree", "--ranks", "2,4", "--plot", "x.png", "--graph").stdout
-    assert told.split() == ["x-ring-2.png", "x-ring-4.png", "x-tree-2.png", "x-tree-4.png"]
-    assert all(Path(file).read_bytes().startswith(b"\x89PNG") for file in told.split())
+    written = pycollective("draw", "ring", "tree", "--ranks", "2,4", "--plot", "x.png", "--graph").stdout
+    assert written.split() == ["x-ring-2.png", "x-ring-4.png", "x-tree-2.png", "x-tree-4.png"]
+    assert all(Path(file).read_bytes().startswith(b"\x89PNG") for file in written.split())
     assert pycollective("draw", "wheel(hub=1)", "--out", "y.svg").stdout == "y.svg\n"
     pycollective("verify", "ring", "tree", "--ranks", "2-4", "--collective", "allreduce", "--plot", "z.svg")
     assert "<svg" in Path("z.svg").read_text()
@@ -187,16 +187,16 @@ def test_explain() -> None:
     assert [(row["nbytes"], row["topology"], row["ranks"]) for row in rows] == [(4, "pairs", 2), (1 << 20, "pairs", 2)]
     assert "zero-copy" in rows[1]["window"]
     assert Path("x.svg").exists()
-    told = pycollective("explain", "--ranks", "2", "--sizes", "1M", "--collective", "alltoall").stdout
-    assert "topology direct" in told and "it is the default within a host" in told
+    written = pycollective("explain", "--ranks", "2", "--sizes", "1M", "--collective", "alltoall").stdout
+    assert "topology direct" in written and "it is the default within a host" in written
 
 
 def test_a_network_fitted_to_a_result() -> None:
     words = ["direct", "--ranks", "2", "--peers", "none", "--quick", "--paths", "windows", "--sizes", "1K,64K,1M"]
     done = subprocess.run([*CLI, "bench", *words, "--json", "r.json"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    told = pycollective("simulate", "direct", "--ranks", "2", "--sizes", "64K", "--fit", "r.json", "--json").stdout
-    document = json.loads(told)
+    written = pycollective("simulate", "direct", "--ranks", "2", "--sizes", "64K", "--fit", "r.json", "--json").stdout
+    document = json.loads(written)
     assert len(document["fit"]["rows"]) == 3
     assert 0 <= document["fit"]["error"]["median"] <= document["fit"]["error"]["largest"]
     assert document["rows"][0]["time_us"] == pytest.approx(
@@ -205,8 +205,8 @@ def test_a_network_fitted_to_a_result() -> None:
     assert "error of the fit: median" in pycollective("simulate", "direct", "--ranks", "2", "--fit", "r.json").stdout
     for more, why in (
         (["--latency", "1us"], "leave one out"),
-        (["--node", "2"], "leave out what is said of nodes"),
-        (["--collective", "broadcast"], "no right results of pycollective for broadcast"),
+        (["--node", "2"], "leave out the options for nodes"),
+        (["--collective", "broadcast"], "no correct results of pycollective for broadcast"),
     ):
         assert why in pycollective("simulate", "direct", "--ranks", "2", "--fit", "r.json", *more, code=2).stderr
     Path("r.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""`pycollective run`: exit codes, signals, output, and that nothing outlives the job."""
+"""`pycollective run`: exit codes, signals, output, and that no process outlives the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = [*CLI, "run"]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path.parent)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the launcher reports it where it is not set
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the launcher reports it if unset
 
 
 def run(*words: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
@@ -46,12 +46,12 @@ def alive(pid: int) -> bool:
 def until(condition: Callable[[], object], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition was not reached in time"
         time.sleep(0.01)
 
 
 def pids_in(folder: Path, count: int) -> list[int]:
-    """The pids that `count` ranks have written, each in a file of its own."""
+    """The pids that `count` ranks have written, one file each."""
     until(lambda: sum(file.read_text().endswith("\n") for file in folder.iterdir()) == count)
     return [int(word) for file in folder.iterdir() for word in file.read_text().split()]
 
@@ -74,7 +74,7 @@ NAMES = [
     "MASTER_KEY",
     "ROLE_ARN",
 ]
-# Left over by other launchers, or set by a user.
+# Left by other launchers, or set by a user.
 STALE = {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"} | {
     "TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_RANK": "2", "PMI_RANK": "4", "PMI_SIZE": "9", "HOROVOD_RANK": "6",
     "OMPI_COMM_WORLD_RANK": "8", "SLURM_PROCID": "3", "SLURM_NTASKS": "4",
@@ -91,8 +91,8 @@ def test_the_variables_of_torch_and_none_of_other_launchers(monkeypatch: pytest.
     line = f"' '.join([os.environ.get(n, '-') for n in {NAMES}] + [n for n in {others} if n in os.environ])"
     done = run("-np", "2", *python(f"os.write(1, ({line} + chr(10)).encode())"))
     assert sorted(done.stdout.splitlines()) == ["0 2 0 2 127.0.0.1 1 ours ours", "1 2 1 2 127.0.0.1 1 ours ours"]
-    (said,) = done.stderr.splitlines()
-    assert said.startswith("pycollective run: OMP_NUM_THREADS=1 for each of 2 ranks")
+    (report,) = done.stderr.splitlines()
+    assert report.startswith("pycollective run: OMP_NUM_THREADS=1 for each of 2 ranks")
     alone = run("-np", "1", *python("print(os.environ.get('OMP_NUM_THREADS'))"))  # as under torchrun
     assert (alone.stdout, alone.stderr) == ("None\n", "")
 
@@ -101,7 +101,7 @@ HELD = """
 import socket
 port = int(os.environ["MASTER_PORT"])
 if rank == 0:
-    with socket.socket() as impolite:  # a process that asks for a free port is not given this one
+    with socket.socket() as impolite:  # the kernel does not assign this port as a free one
         try:
             impolite.bind(("127.0.0.1", port))
             print("taken")
@@ -109,7 +109,7 @@ if rank == 0:
             pass
     with socket.socket(socket.AF_INET6) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("::", port))  # as torch's TCPStore
+        server.bind(("::", port))  # like torch's TCPStore
         server.listen()
         socket.create_connection(("127.0.0.1", port), 5).close()
         print("free")
@@ -141,7 +141,7 @@ def test_two_jobs_have_two_rendezvous() -> None:
 def test_a_script_is_run_by_this_python(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys; print(sys.executable, sys.argv[1:])")
-    done = run("-np", "1", str(script), "--tag", "-np", "7")  # what follows the script is the script's
+    done = run("-np", "1", str(script), "--tag", "-np", "7")  # arguments after the script belong to the script
     assert done.stdout == f"{sys.executable} ['--tag', '-np', '7']\n"
 
 
@@ -152,7 +152,7 @@ def test_first_failure_ends_the_job_and_is_named() -> None:
     assert done.returncode == 7
     assert "rank 1 (pid " in done.stderr
     assert "exited with code 7; stopping the other 2" in done.stderr
-    assert len(done.stderr.splitlines()) == 1  # the stopped ranks are not news
+    assert len(done.stderr.splitlines()) == 1  # the stopped ranks are not reported
 
 
 def test_a_killed_rank_is_named_with_its_signal() -> None:
@@ -182,13 +182,13 @@ def test_grace_lets_the_others_finish() -> None:
     assert (done.stdout, done.returncode) == ("done\n", 7)
 
 
-def test_command_that_is_not_there() -> None:
+def test_missing_command() -> None:
     done = run("-np", "2", "no-such-program")
     assert done.returncode == 127
     assert "cannot start 'no-such-program'" in done.stderr
 
 
-def test_tags_keep_lines_whole() -> None:
+def test_tags_do_not_split_lines() -> None:
     code = """
 for i in range(200):
     os.write(1, b'abc')
@@ -205,7 +205,7 @@ os.write(2, b'last, unended')
 
 
 @pytest.mark.parametrize(("variable", "value", "coloured"), [("TERM", "xterm", True), ("NO_COLOR", "1", False)])
-def test_tags_are_coloured_on_a_terminal_that_likes_it(variable: str, value: str, coloured: bool) -> None:
+def test_tags_are_colored_on_a_color_terminal(variable: str, value: str, coloured: bool) -> None:
     ours, theirs = os.openpty()
     environment = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM")}
     subprocess.run([*RUN, "-np", "1", "--tag", "echo", "word"], stdout=theirs, env=environment | {variable: value})
@@ -263,7 +263,7 @@ time.sleep(60)
     assert not any(alive(pid) for pid in pids)
 
 
-# Each rank with a child of its own: what a shell script or a data loader leaves behind.
+# Each rank has a child process, like one of a shell script or a data loader.
 FAMILY = """
 child = os.fork()
 if child == 0:
@@ -290,13 +290,13 @@ def test_no_orphans(how: str, tmp_path: Path) -> None:
     until(lambda: not any(alive(pid) for pid in pids), 3)
 
 
-def test_a_stray_process_that_holds_a_pipe_does_not_hold_the_job() -> None:
+def test_a_stray_process_that_holds_a_pipe_does_not_block_the_job() -> None:
     code = """
 if os.fork() == 0:
     os.setsid()
     time.sleep(20)
     os._exit(0)
-print('said', flush=True)
+print('printed', flush=True)
 os._exit(0)
 """
     started = time.monotonic()
@@ -305,11 +305,11 @@ os._exit(0)
     assert time.monotonic() - started < 10
     assert done.stdout is not None
     os.set_blocking(done.stdout.fileno(), False)
-    assert done.stdout.read() == "[0] said\n"
+    assert done.stdout.read() == "[0] printed\n"
 
 
 def test_start_is_quick() -> None:
-    """Four ranks of a program that does nothing: well under a second beyond Python's own start."""
+    """Four ranks of an empty program: well under a second beyond Python's own start."""
     started = time.monotonic()
     assert run("-np", "4", "true").returncode == 0
     assert time.monotonic() - started < 2

@@ -1,4 +1,4 @@
-"""`pycollective simulate` as a person types it."""
+"""`pycollective simulate` from the command line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def mine(tmp_path: Path) -> str:
 def test_a_table_marks_the_fastest_of_each_size() -> None:
     done = run("ring", "halving_doubling", "--ranks", "4,7", "--sizes", "1K,1G")
     assert done.exit_code == 0, done.output
-    assert done.stdout.count("*") == 5  # a line for each, and the explanation
+    assert done.stdout.count("*") == 5  # one per row, and the explanation
     lines = [line.split() for line in done.stdout.splitlines() if "iB" in line]
     assert [line[:2] for line in lines] == [["4", "1"], ["4", "1"], ["7", "1"], ["7", "1"]]
     assert " ".join(lines[0][3:]) == "30.1 us 10.2 us *"
@@ -144,7 +144,7 @@ def test_a_wrong_request_is_explained(words: list[str], answer: str) -> None:
 def test_a_wrong_program_names_its_line(mine: str) -> None:
     done = run(f"{mine}:simulated_chain", "--collective", "broadcast", "--ranks", "3")
     assert done.exit_code == 2
-    assert "simulated.py:17: chunk 0 before p.chunks(k)" in done.stderr
+    assert "simulated.py:17: chunk 0 is used before p.chunks(k)" in done.stderr
 
 
 def test_units() -> None:
@@ -152,7 +152,7 @@ def test_units() -> None:
     assert [parse_rate(text) for text in ("12.5GB/s", "100Gbit/s", "1 kB/s", "inf")] == [12.5e9, 12.5e9, 1e3, math.inf]
 
 
-def test_the_command_is_there() -> None:
+def test_the_command_exists() -> None:
     done = subprocess.run(
         [*CLI, "simulate", "star", "--ranks", "10000", "--sizes", "4"], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Which launcher has started this process: detection from the environment, and what is wrong with it."""
+"""Detection of the launcher from the environment, and its errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and a
         (slurm_variables(0, 2) | torchrun_variables(0, 2), "torchrun"),
     ],
 )
-def test_launcher_is_told_from_variables_in_order(env: dict[str, str], kind: str) -> None:
+def test_launcher_is_detected_from_variables_in_order(env: dict[str, str], kind: str) -> None:
     assert launcher(env) == kind
 
 
@@ -133,7 +133,7 @@ def test_wrong_variables_are_named(env: dict[str, str], words: list[str]) -> Non
         assert word in str(caught.value)
 
 
-def test_mpirun_without_mpi4py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpirun_without_mpi4py_states_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     with pytest.raises(BootstrapError, match=r"pip install 'pycollective\[mpi\]'"):

@@ -1,4 +1,4 @@
-"""The core's rules for the arrays of a call, which every backend asks: lengths, overlap and placement."""
+"""The core's checks of a call's arrays, used by every backend: lengths, overlap and placement."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pycollective.schedule.collectives import COLLECTIVES, Collective
 ITEM = 4
 IN, OUT, IN_PLACE = 1, 2, 4
 ROWS = pytest.mark.parametrize("row", COLLECTIVES.values(), ids=COLLECTIVES)
-Told = tuple[int, int, str, bool]
+Described = tuple[int, int, str, bool]
 
 
-def told(address: int, count: int, writable: bool = True) -> Told:
+def described(address: int, count: int, writable: bool = True) -> Described:
     return address, count, "float32", writable
 
 
@@ -22,21 +22,21 @@ def counts_of(row: Collective, size: int) -> list[int] | None:
     return None if chunks is None else [1 + 3 * chunk % 7 for chunk in range(chunks)]
 
 
-def arrays(row: Collective, rank: int, size: int) -> tuple[Told | None, Told | None]:
-    """x and out of the lengths of the chunks that the rank's places hold, far apart."""
+def arrays(row: Collective, rank: int, size: int) -> tuple[Described | None, Described | None]:
+    """x and out with the lengths of the rank's chunks, far apart."""
     counts = counts_of(row, size)
 
     def length(holds: object) -> int:
         return 17 if counts is None else sum(n for c, n in enumerate(counts) if holds(rank, c, size, 0))  # type: ignore[operator]
 
-    x = told(4096, length(row.starts)) if row.has_input(rank, 0) else None
-    out = told(1 << 20, length(row.ends)) if row.has_output(rank, 0) else None
+    x = described(4096, length(row.starts)) if row.has_input(rank, 0) else None
+    out = described(1 << 20, length(row.ends)) if row.has_output(rank, 0) else None
     return x, out
 
 
 @ROWS
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_arrays_have_the_lengths_of_the_places_that_a_rank_holds(row: Collective, size: int) -> None:
+def test_arrays_must_have_the_lengths_of_a_ranks_chunks(row: Collective, size: int) -> None:
     counts = counts_of(row, size)
     for rank in range(size):
         x, out = arrays(row, rank, size)
@@ -46,14 +46,14 @@ def test_arrays_have_the_lengths_of_the_places_that_a_rank_holds(row: Collective
         for what, given in (("x", x), ("out", out)):
             if given is None or (counts is None and out is None) or (counts is None and x is None):
                 continue
-            longer = told(given[0], given[1] + 1)
+            longer = described(given[0], given[1] + 1)
             changed = (longer, out) if what == "x" else (x, longer)
             with pytest.raises(ValueError, match="elements; this call needs"):
                 _core.check_call(row.name, rank, size, 0, counts, *changed)
 
 
 @pytest.mark.parametrize("row", [row for row in COLLECTIVES.values() if not row.rooted], ids=lambda row: row.name)
-def test_overlap_is_refused_but_element_for_element(row: Collective) -> None:
+def test_overlap_is_refused_except_in_place(row: Collective) -> None:
     size, rank = 3, 1
     counts = counts_of(row, size)
     x, out = arrays(row, rank, size)
@@ -61,23 +61,23 @@ def test_overlap_is_refused_but_element_for_element(row: Collective) -> None:
     assert out is not None
     own = 0 if counts is None or row.split == "pairs" else sum(counts[:rank]) * ITEM
     place = x[0] + (own if row.packed_output else 0) - (own if row.packed_input else 0)
-    same = told(place, out[1])
+    same = described(place, out[1])
     if row.in_place == "never" and place == x[0]:
         with pytest.raises(ValueError, match="cannot work in place"):
             _core.check_call(row.name, rank, size, 0, counts, x, same)
     elif row.in_place != "never":
         _core.check_call(row.name, rank, size, 0, counts, x, same)
     with pytest.raises(ValueError, match="overlap without being in place"):
-        _core.check_call(row.name, rank, size, 0, counts, x, told(place + ITEM, out[1]))
+        _core.check_call(row.name, rank, size, 0, counts, x, described(place + ITEM, out[1]))
 
 
-def test_what_cannot_work_is_named() -> None:
-    x = told(4096, 4)
+def test_errors_name_the_wrong_argument() -> None:
+    x = described(4096, 4)
     for given, error, words in (
         ((9, None, x, x), ValueError, "root 9 is not a rank"),
         ((0, None, None, x), TypeError, "x is missing"),
         ((0, None, x, None), TypeError, "out is missing"),
-        ((0, None, x, told(8192, 4, False)), ValueError, "out is read-only"),
+        ((0, None, x, described(8192, 4, False)), ValueError, "out is read-only"),
         ((0, None, x, (8192, 4, "int32", True)), TypeError, "x is float32 but out is int32"),
         ((0, None, x, (8192, 4, "float3", True)), TypeError, "float3"),
         ((0, None, None, None), TypeError, "neither"),
@@ -85,9 +85,9 @@ def test_what_cannot_work_is_named() -> None:
         with pytest.raises(error, match=words):
             _core.check_call("reduce", 0, 2, *given)
     with pytest.raises(ValueError, match="counts: one for each of 2 ranks"):
-        _core.check_call("allgather", 0, 2, -1, [4, -1], x, told(8192, 8))
+        _core.check_call("allgather", 0, 2, -1, [4, -1], x, described(8192, 8))
     with pytest.raises(ValueError, match="overflows 64 bits"):
-        _core.check_call("allgather", 0, 2, -1, [2**62, 2**62], x, told(8192, 8))
+        _core.check_call("allgather", 0, 2, -1, [2**62, 2**62], x, described(8192, 8))
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_what_cannot_work_is_named() -> None:
         ("barrier", 0, 0),
     ],
 )
-def test_where_peers_may_use_arrays(collective: str, apart: int, in_place: int | None) -> None:
-    x, out = told(4096, 100), told(8192, 100)
+def test_placements_that_peers_may_use(collective: str, apart: int, in_place: int | None) -> None:
+    x, out = described(4096, 100), described(8192, 100)
     assert _core.placement(collective, x, out, True, True) == apart
     assert _core.placement(collective, x, out, False, False) == 0
-    assert _core.placement(collective, x, told(4096 + 40, 100), True, True) in (0, apart & IN_PLACE and apart)
+    assert _core.placement(collective, x, described(4096 + 40, 100), True, True) in (0, apart & IN_PLACE and apart)
     if in_place is not None:
         assert _core.placement(collective, x, x, True, True) == in_place
 
@@ -115,6 +115,6 @@ def test_a_timeout_is_a_number_of_seconds(given: float | None) -> None:
 
 
 @pytest.mark.parametrize("given", [-1, float("nan"), "1", object()])
-def test_what_is_no_timeout_is_refused(given: object) -> None:
+def test_invalid_timeouts_are_refused(given: object) -> None:
     with pytest.raises((ValueError, TypeError), match="timeout must be a number of seconds"):
         _core.timeout_of(given)

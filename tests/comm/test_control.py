@@ -1,4 +1,4 @@
-"""What ranks tell each other beside their data: typed, and decoding it executes nothing."""
+"""Control messages between ranks: typed, and decoding them executes no code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycollective.engine.rounds import Round
 
 
 class Special(errors.MismatchError):
-    """Of a caller, that the other ranks do not have."""
+    """A caller's class, unknown to the other ranks."""
 
 
 FAULTY = [errors.PeerLostError("rank 3 is gone", 3), errors.TimeoutError("late"), errors.Error("wrong"), Special("odd")]
@@ -27,14 +27,14 @@ FAULTY = [errors.PeerLostError("rank 3 is gone", 3), errors.TimeoutError("late")
 
 @pytest.mark.parametrize("error", FAULTY, ids=lambda error: type(error).__name__)
 def test_errors_arrive_as_they_were_sent(error: errors.Error) -> None:
-    came = FAULTS.decode(FAULTS.encode(Fault.of(error)), 0).error()
-    assert type(came) is (errors.MismatchError if isinstance(error, Special) else type(error))
-    assert str(came) == str(error)
-    assert getattr(came, "rank", None) == getattr(error, "rank", None)
+    received = FAULTS.decode(FAULTS.encode(Fault.of(error)), 0).error()
+    assert type(received) is (errors.MismatchError if isinstance(error, Special) else type(error))
+    assert str(received) == str(error)
+    assert getattr(received, "rank", None) == getattr(error, "rank", None)
 
 
 @pytest.mark.parametrize("kind", ["Error", "builtins", "SystemExit", "__class__", "annotations", ""])
-def test_an_error_of_no_class_of_ours_is_still_an_error(kind: str) -> None:
+def test_an_error_of_an_unknown_class_is_still_an_error(kind: str) -> None:
     assert isinstance(Fault(kind, "text").error(), errors.Error)
 
 
@@ -47,7 +47,7 @@ class Malice:
 
 
 @pytest.mark.parametrize("kind", [Fault, Round, Settings, dict[str, tuple[tuple[int, ...], str]], list[int]])
-def test_junk_is_an_error_that_names_the_sender(kind: Any, tmp_path: Path) -> None:
+def test_invalid_bytes_are_an_error_that_names_the_sender(kind: Any, tmp_path: Path) -> None:
     codec: Codec[Any] = Codec(kind)
     junk = [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", b"\x91" * 100_000, codec.encode(["?", 1]), os.urandom(50)]
     for data in [*junk, pickle.dumps(Malice(tmp_path / "made"))]:
@@ -61,15 +61,15 @@ def test_settings_and_rounds_arrive_as_they_were_sent() -> None:
     codec: Codec[Settings] = Codec(Settings)
     assert codec.decode(codec.encode(settings), 0) == settings
     x = np.ones((2, 3), np.float32)
-    told = _core.announcements([Item("allreduce", name, x, x) for name in "ab"], 4)
-    sent = Round([*told, 7], (1 << 40, 0.25), True, Fault("Error", "text"))
+    announced = _core.announcements([Item("allreduce", name, x, x) for name in "ab"], 4)
+    sent = Round([*announced, 7], (1 << 40, 0.25), True, Fault("Error", "text"))
     rounds: Codec[Round] = Codec(Round)
     assert rounds.decode(rounds.encode(sent), 0) == sent
 
 
-def test_pickle_is_for_the_objects_of_users_alone() -> None:
-    """Object collectives, horovod.run in its private folder, elastic commits in private files, a benchmark's ranks."""
+def test_pickle_is_only_used_for_objects_of_users() -> None:
+    """Object collectives, functions for horovod.run, elastic commits in private files, a benchmark's results."""
     root = Path(pycollective.__file__).parent
     found = {str(file.relative_to(root)) for file in root.rglob("*.py") if "import pickle" in file.read_text()}
-    found -= {"bench/world.py"}  # there where the package is installed, not in its sources
+    found -= {"bench/world.py"}  # present in an installed package, not in the sources
     assert found == {"comm/objects.py", "horovod/launching.py", "horovod/task.py", "hvd/elastic/state.py"}

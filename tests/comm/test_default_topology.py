@@ -1,4 +1,4 @@
-"""PYCOLLECTIVE_TOPOLOGY: the topology of calls that name none."""
+"""PYCOLLECTIVE_TOPOLOGY: the topology of calls that do not name one."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def work() -> None:
     ("setting", "used"),
     [("pairs.py:pairs", "pairs direct direct direct"), ("tree", "tree tree direct direct"), ("", "direct " * 4)],
 )
-def test_calls_that_name_no_topology_take_it_where_it_has_the_collective(
-    setting: str, used: str, tmp_path: Path
-) -> None:
+def test_calls_without_a_topology_use_it_if_it_has_the_collective(setting: str, used: str, tmp_path: Path) -> None:
     (tmp_path / "pairs.py").write_text(FILE)
     value = str(tmp_path / setting) if ".py" in setting else setting
     done = launch(2, work, env={"PYCOLLECTIVE_TOPOLOGY": value}, check=True)
@@ -53,7 +51,7 @@ def test_calls_that_name_no_topology_take_it_where_it_has_the_collective(
      ("none.py:x", "PYCOLLECTIVE_TOPOLOGY: 'none.py:x': there is no file none.py"),
      ("pairs.py:pairs", "pairs takes 2 ranks, not 1; the nearest supported: 2")],
 )  # fmt: skip
-def test_what_cannot_be_used_is_reported_by_the_call(setting: str, words: str, tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_by_the_call(setting: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "pairs.py").write_text(FILE)
     value = str(tmp_path / setting) if setting.startswith("pairs") else setting
     done = launch(1, work, launcher="alone", env={"PYCOLLECTIVE_TOPOLOGY": value})

@@ -1,4 +1,4 @@
-"""from_mpi: communicators over those of mpi4py, on one host and on several."""
+"""from_mpi: communicators from those of mpi4py, on one host and on several."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import numpy as np, pycollective as pc
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 me, n = world.rank, world.size
-everybody = pc.from_mpi(world)
-assert (everybody.rank, everybody.size, everybody.world_ranks) == (me, n, tuple(range(n)))
-assert everybody.allreduce(np.ones(3)).tolist() == [n] * 3
+everyone = pc.from_mpi(world)
+assert (everyone.rank, everyone.size, everyone.world_ranks) == (me, n, tuple(range(n)))
+assert everyone.allreduce(np.ones(3)).tolist() == [n] * 3
 
 part = world.Split(0 if me in (1, n - 1) else MPI.UNDEFINED, -me)  # the last rank first
 if part != MPI.COMM_NULL:
@@ -54,8 +54,8 @@ except ValueError:
     pass
 single = pc.from_mpi(MPI.COMM_SELF)
 assert single.size == 1 and single.world_ranks == (me,) and single.allreduce(2.0) == 2
-assert pc.init().size == n and everybody.broadcast_object(me, 2) == 2  # each by itself
-everybody.free()
+assert pc.init().size == n and everyone.broadcast_object(me, 2) == 2  # independent of each other
+everyone.free()
 print("fine", flush=True)
 """
 

@@ -1,4 +1,4 @@
-"""A communicator that spans hosts: half of the ranks believe that they live on another machine."""
+"""A communicator that spans hosts: half of the ranks simulate another machine."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ assert np.array_equal(comm.scatter(np.arange(8) if me == 0 else np.empty(8, int)
 if me == 0: comm.send(x, 3)
 if me == 3: assert np.array_equal(comm.recv(np.empty(6, "f4"), 0), np.arange(6))
 comm.barrier()
-told = str(comm.explain("allreduce", 1 << 20))
-assert "in rank order" in told and "2 hosts" in told
+text = str(comm.explain("allreduce", 1 << 20))
+assert "in rank order" in text and "2 hosts" in text
 node = comm.split(comm.cross_rank)
 assert (node.size, node.rank) == (2, comm.local_rank)
 assert "shared memory" in node.explain("allreduce", 1 << 20).window

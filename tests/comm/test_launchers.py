@@ -1,4 +1,4 @@
-"""Ranks that launchers start meet: the launchers themselves where they are, else their variables."""
+"""Ranks of each launcher connect: with the real launcher if installed, else with its variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pycollective.errors import BootstrapError
 
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
 
-MEET = """
+CONNECT = """
     import sys
     from pycollective.comm.bootstrap.detection import detect
     from pycollective.comm.bootstrap.nodes import discover
@@ -37,20 +37,20 @@ MEET = """
 
 
 @pytest.mark.parametrize("n", [1, 4])
-def test_processes_meet_under_our_own_launcher(n: int) -> None:
-    done = launch(n, MEET, check=True)
+def test_processes_connect_under_our_own_launcher(n: int) -> None:
+    done = launch(n, CONNECT, check=True)
     assert [line.strip() for line in done] == [f"pycollective {r} {n} {r} {n} 0 1 1" for r in range(n)]
 
 
 @needs_mpi
 @pytest.mark.parametrize("n", [1, 4])
-def test_processes_meet_under_mpirun(n: int) -> None:
-    done = launch(n, MEET, launcher="mpirun", check=True)
+def test_processes_connect_under_mpirun(n: int) -> None:
+    done = launch(n, CONNECT, launcher="mpirun", check=True)
     assert [line.strip() for line in done] == [f"mpi {r} {n} {r} {n} 0 1 1" for r in range(n)]
 
 
 @needs_mpi
-def test_mpi_names_the_ranks_that_never_come() -> None:
+def test_mpi_names_missing_ranks() -> None:
     script = """
         import time
         from mpi4py import MPI
@@ -82,7 +82,7 @@ def test_mpi4py_initialised_without_variables_is_found() -> None:
     launch(2, script, launcher="mpirun", check=True)
 
 
-def test_torchrun_variables_meet_and_restarts_do_not_mix() -> None:
+def test_torchrun_variables_connect_and_restarts_do_not_mix() -> None:
     def rank(r: int, restart: str) -> list[bytes]:
         env = torchrun_variables(r, 2, TORCHELASTIC_RUN_ID="job", TORCHELASTIC_RESTART_COUNT=restart)
         found = detect(env, timeout=10)
@@ -94,7 +94,7 @@ def test_torchrun_variables_meet_and_restarts_do_not_mix() -> None:
     assert on_threads(actions) == [zero, zero, one, one]
 
 
-def test_ranks_of_horovods_launchers_meet_and_jobs_do_not_mix() -> None:
+def test_ranks_of_horovods_launchers_connect_and_jobs_do_not_mix() -> None:
     def rank(r: int, port: str) -> tuple[str, list[bytes]]:
         found = detect(horovod_variables(r, 2, HOROVOD_GLOO_RENDEZVOUS_PORT=port), timeout=10)
         return found.kind, found.allgather(f"{port}.{r}".encode())
@@ -107,7 +107,7 @@ def test_ranks_of_horovods_launchers_meet_and_jobs_do_not_mix() -> None:
     assert detect({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}).allgather(b"x") == [b"x"]
 
 
-def test_tasks_of_srun_meet_and_steps_do_not_mix() -> None:
+def test_tasks_of_srun_connect_and_steps_do_not_mix() -> None:
     def rank(r: int, step: str) -> tuple[str, list[bytes]]:
         found = detect(slurm_variables(r, 2, SLURM_STEP_ID=step), timeout=10)
         return found.kind, found.allgather(f"{step}.{r}".encode())
@@ -118,16 +118,16 @@ def test_tasks_of_srun_meet_and_steps_do_not_mix() -> None:
 
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
-def test_processes_meet_under_torchrun(tmp_path: Path) -> None:
+def test_processes_connect_under_torchrun(tmp_path: Path) -> None:
     """The real agent, which itself listens on MASTER_PORT."""
     script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(MEET))
+    script.write_text(textwrap.dedent(CONNECT))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"torchrun {r} 2 {r} 2 0 1 1" for r in range(2)]
 
 
-def test_torchrun_of_two_hosts_is_told_about_mpirun() -> None:
+def test_torchrun_of_two_hosts_suggests_mpirun() -> None:
     with pytest.raises(BootstrapError, match=r"one host only.*mpirun"):
         detect(torchrun_variables(1, 2), timeout=0.2)

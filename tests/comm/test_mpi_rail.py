@@ -1,4 +1,4 @@
-"""Collectives over MPI's own, under a real mpirun, against references from every rank's seeded input."""
+"""Collectives over MPI, under a real mpirun, compared with references from every rank's seeded input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launch import find_mpirun, launch
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 
-# What every rank's script starts with: a rail, and inputs that every rank can compute for all others.
+# Start of every rank's script: a rail, and inputs that every rank can compute for all others.
 PREAMBLE = """
 import itertools
 import ml_dtypes
@@ -74,7 +74,7 @@ for dtype, op, count in itertools.product(ALL, [*REFERENCE, "avg"], [0, 1, 7, 10
     if dtype == np.float64 and op == "avg":
         want = np.mean(np.stack(parts), axis=0)
     same(out, want, ("allreduce", dtype, op, count))
-    same(x, parts[me], "the input is left alone")
+    same(x, parts[me], "the input is unchanged")
     rail.run("allreduce", x, x, op=op)
     same(x, want, ("allreduce in place", dtype, op, count))
 
@@ -82,7 +82,7 @@ for dtype, op, count in itertools.product(ALL, [*REFERENCE, "avg"], [0, 1, 7, 10
     x = parts[me].copy()
     out = np.empty_like(x) if me == root else None
     rail.run("reduce", x, out, op=op, root=root)
-    same(x, parts[me], "the input is left alone")
+    same(x, parts[me], "the input is unchanged")
     if me == root:
         same(out, want, ("reduce", dtype, op, count))
 
@@ -119,7 +119,7 @@ for op in ("min", "max"):
     x = np.array([np.nan if me == n - 1 else 1.0, np.nan if me == 0 else 1.0, me], np.float32)
     rail.run("allreduce", x, x, op=op)
     assert np.isnan(x[:2]).all() and x[2] == (0 if op == "min" else n - 1), x
-for dtype in SMALL:  # once rounded, not once a step: 1 + n small pieces would vanish one by one
+for dtype in SMALL:  # rounded once, not in every step, where each small addend would vanish
     tiny = np.array([1.0 if me == 0 else float(ml_dtypes.finfo(dtype).eps) / 2], dtype)
     out = np.empty_like(tiny)
     rail.run("allreduce", tiny, out, op="sum")
@@ -147,7 +147,7 @@ for dtype, count in itertools.product(ALL, [0, 1, 33]):
         out = np.empty(count, dtype)
         rail.run("scatter", whole, out, root=root)
         same(out, parts[me], "scatter")
-        if me == root:  # into a piece of its own source
+        if me == root:  # into a part of its source
             rail.run("scatter", whole, whole[:count], root=root)
             same(whole[:count], parts[me], "scatter in place")
         else:
@@ -206,7 +206,7 @@ OPERATORS = """
 def later(a, b):  # not commutative: the last rank's value survives in rank order
     return b
 
-def larger(a, b):  # a branch that no array can take: called for each element
+def larger(a, b):  # arrays cannot be branch conditions: called for each element
     return a if a > b else b
 
 x = np.full(100_000, me, np.int32)  # long enough that MPI would reorder a commutative operator
@@ -238,7 +238,7 @@ for dtype, op, scale in itertools.product(TYPES, OPS, SCALES):
         out, factors = np.empty(count, dtype), dict(prescale=scale[0], postscale=scale[1])
         rail.run("allreduce", parts[me], out, op=op, **factors)
         assert out.tobytes() == want.tobytes(), ("in rank order", dtype, op, scale, count)
-        for cut in (count // 3, count - 1):  # and wherever an element lies
+        for cut in (count // 3, count - 1):  # and at any position of an element
             halves = [out[:cut].copy(), out[cut:].copy()]
             rail.run("allreduce", parts[me][:cut].copy(), halves[0], op=op, **factors)
             rail.run("allreduce", parts[me][cut:].copy(), halves[1], op=op, **factors)
@@ -286,7 +286,7 @@ def test_reductions(n: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 3, 4])
 def test_bits_are_those_of_rank_order(n: int) -> None:
-    """As `direct` has them on one host, for any size and wherever an element lies: fusion changes none."""
+    """As `direct` has them on one host, for any size and wherever an element is: fusion changes none."""
     assert launch(n, PREAMBLE + BITS, launcher="mpirun", check=True).outputs == ["90\n"] * n
 
 

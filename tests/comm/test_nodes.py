@@ -23,7 +23,7 @@ def test_nodes_of_two_hosts_interleaved_and_uneven() -> None:
     assert seen[0].count == 3
 
 
-def test_node_key_tells_namespaces_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_key_distinguishes_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = node_key()
     assert mine == node_key()
     monkeypatch.setattr(os, "readlink", lambda path: "pid:[1]")

@@ -19,7 +19,7 @@ VALUE = {"text": "é", "numbers": [1, 2.5], "none": None, "long": b"x" * 100_000
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_each_rank_gets_what_is_meant_for_it(n: int) -> None:
+def test_each_rank_gets_its_object(n: int) -> None:
     root = n - 1
 
     def body(comm: pc.Communicator) -> None:
@@ -31,13 +31,13 @@ def test_each_rank_gets_what_is_meant_for_it(n: int) -> None:
         assert all_of_them == [["own"] * rank for rank in range(n)] and all_of_them[me] is not own
         assert comm.gather_object((me, VALUE), root) == ([(r, VALUE) for r in range(n)] if me == root else None)
         assert comm.scatter_object([(r, VALUE) for r in range(n)] if me == root else None, root) == (me, VALUE)
-        assert comm.scatter_object(iter(range(n)), 0) == me  # looked at on the root only
+        assert comm.scatter_object(iter(range(n)), 0) == me  # read on the root only
 
     pc.local_world(n).run(body)
 
 
 class Awkward(Exception):
-    """Cannot be made again from its text."""
+    """Cannot be recreated from its message."""
 
     def __init__(self, number: int, colour: str) -> None:
         super().__init__(f"{number} {colour} elephants")
@@ -70,7 +70,7 @@ FORMS: dict[str, Callable[[pc.Communicator, Any], Any]] = {
         (Refuses(Awkward(3, "pink")), Awkward, pc.Error, "3 pink elephants"),
     ],
 )
-def test_what_cannot_be_pickled_is_an_error_on_every_rank(
+def test_an_unpicklable_object_is_an_error_on_every_rank(
     form: str, bad: Any, error: type[Exception], elsewhere: type[Exception], text: str
 ) -> None:
     def body(comm: pc.Communicator) -> None:
@@ -78,13 +78,13 @@ def test_what_cannot_be_pickled_is_an_error_on_every_rank(
             FORMS[form](comm, bad)
         if comm.rank != 1 and hasattr(caught.value, "__notes__"):
             assert "raised on rank 1" in caught.value.__notes__
-        assert comm.allreduce(1) == 3  # the communicator is as good as before
+        assert comm.allreduce(1) == 3  # the communicator remains usable
 
     pc.local_world(3).run(body)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_too_long_is_an_error_on_every_rank(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_that_is_too_long_is_an_error_on_every_rank(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "MOST_BYTES", 1000)
 
     def body(comm: pc.Communicator) -> None:
@@ -104,7 +104,7 @@ def test_a_scatter_needs_one_object_for_each_rank(values: Any) -> None:
 
 
 @pytest.mark.parametrize("root", [-1, 2, 0.5, "0", True])
-def test_a_root_that_is_no_rank_is_refused(root: Any) -> None:
+def test_a_root_that_is_not_a_rank_is_refused(root: Any) -> None:
     def body(comm: pc.Communicator) -> None:
         for call in (comm.broadcast_object, comm.gather_object, comm.scatter_object):
             with pytest.raises((TypeError, ValueError), match="root must be"):
@@ -113,8 +113,8 @@ def test_a_root_that_is_no_rank_is_refused(root: Any) -> None:
     pc.local_world(2).run(body)
 
 
-def test_ranks_in_different_calls_are_told() -> None:
-    """Both begin with the same small allgather."""
+def test_ranks_in_different_calls_get_a_mismatch() -> None:
+    """Both calls begin with the same small allgather."""
 
     def body(comm: pc.Communicator) -> None:
         with pytest.raises(pc.MismatchError, match="gather_object to 1"):
@@ -172,7 +172,7 @@ def test_between_hosts(tmp_path: Path) -> None:
     assert done.stdout.count("fine") == 4
 
 
-def test_arrays_in_objects_are_their_own() -> None:
+def test_arrays_in_objects_are_copies() -> None:
     shared = np.zeros(3)
 
     def body(comm: pc.Communicator) -> None:

@@ -1,4 +1,4 @@
-"""Files that are unpickled or believed: of this user alone, or not at all."""
+"""Files that are unpickled or trusted must be writable by this user only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pycollective.comm.private_file import open_private, write_private
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_content_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert open_private(path) is None
     for content in (b"first", b"second"):
@@ -27,8 +27,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_is_unfinished_is_not_followed(tmp_path: Path) -> None:
-    """A stranger has left a link at the name of the unfinished file."""
+def test_a_link_at_the_unfinished_file_is_not_followed(tmp_path: Path) -> None:
+    """Another user has left a link at the name of the unfinished file."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "file.new").symlink_to(victim)
@@ -60,7 +60,7 @@ def test_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(PermissionError, match="symbolic link"):
         open_private(tmp_path / "link")
-    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):  # nobody writes to the FIFO: it is not waited for
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):  # the FIFO has no writer: opening it must not block
         with pytest.raises(PermissionError, match="not a regular file"):
             open_private(path)
     with pytest.raises(PermissionError, match="not replaced"):

@@ -1,4 +1,4 @@
-"""The socket at which ranks of one host meet, its faults and its intruders."""
+"""The rendezvous socket of the ranks of one host, its faults and connections of other processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
 from pycollective.errors import BootstrapError
 
 HEADER = struct.Struct("!BQ")
-"""Of a frame: kind and length."""
+"""Header of a frame: kind and length."""
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16])
-def test_threads_meet_and_gather(size: int) -> None:
+def test_threads_connect_and_gather(size: int) -> None:
     name = fresh_name()
 
     def rank(r: int) -> list[list[bytes]]:
@@ -41,7 +41,7 @@ def test_threads_meet_and_gather(size: int) -> None:
     assert on_threads([lambda r=r: rank(r) for r in range(size)]) == [expected] * size  # type: ignore[misc]
 
 
-def test_rank_zero_may_come_last() -> None:
+def test_rank_zero_may_arrive_last() -> None:
     name = fresh_name()
 
     def rank(r: int) -> list[bytes]:
@@ -67,7 +67,7 @@ def test_a_second_world_of_the_same_name_follows_the_first() -> None:
     assert on_threads([lambda r=r: rank(r) for r in range(3)]) == [expected] * 3  # type: ignore[misc]
 
 
-def test_ranks_that_never_come_are_named_to_everybody() -> None:
+def test_missing_ranks_are_named_on_every_rank() -> None:
     name = fresh_name()
     ranks = [0, 2, 4]
     errors = on_threads(
@@ -126,11 +126,11 @@ def test_two_processes_with_one_rank_and_different_sizes() -> None:
     name = fresh_name()
     twins = [(0, 3), (1, 3), (1, 3)]
     errors = on_threads([lambda a=a: SocketBootstrap(name, *a, kind="t", timeout=2) for a in twins])  # type: ignore[misc]
-    assert all("two processes call themselves rank 1" in str(error) for error in errors)
+    assert all("two processes claim rank 1" in str(error) for error in errors)
     name = fresh_name()
     odd = [(0, 2), (1, 3)]
     errors = on_threads([lambda a=a: SocketBootstrap(name, *a, kind="t", timeout=2) for a in odd])  # type: ignore[misc]
-    assert all("rank 1 was told that there are 3 ranks, rank 0 that there are 2" in str(e) for e in errors)
+    assert all("rank 1 was given a size of 3, rank 0 a size of 2" in str(e) for e in errors)
 
 
 def test_two_jobs_of_one_name_are_refused() -> None:
@@ -151,7 +151,7 @@ def test_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "held by another user" in str(errors[1])
 
 
-def test_a_stray_connection_does_not_disturb() -> None:
+def test_a_stray_connection_does_no_harm() -> None:
     name = fresh_name()
 
     def stray() -> None:
@@ -174,7 +174,7 @@ def test_a_stray_connection_does_not_disturb() -> None:
 
 
 def knock(name: str) -> socket.socket:
-    """A connection to rank 0 of this name, as soon as it is there."""
+    """A connection to rank 0 of this name, as soon as it listens."""
     until = time.monotonic() + 10
     while True:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -188,8 +188,8 @@ def knock(name: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("sent", [b"", HEADER.pack(1, 12)[:-1], HEADER.pack(1, 1 << 32) + b"x", HEADER.pack(2, 5)])
-def test_connections_that_do_not_introduce_themselves_keep_nobody_waiting(sent: bytes) -> None:
-    """More of them than may wait at a time; each of them would have taken five seconds, one after the other."""
+def test_connections_that_do_not_introduce_themselves_delay_no_rank(sent: bytes) -> None:
+    """More of them than may wait at a time; one after the other, each would take five seconds."""
     name, left = fresh_name(), threading.Event()
 
     def stray() -> None:
@@ -203,9 +203,9 @@ def test_connections_that_do_not_introduce_themselves_keep_nobody_waiting(sent: 
 
     def rank(r: int) -> list[bytes]:
         time.sleep(0.3 * r)
-        met = SocketBootstrap(name, r, 2, kind="t", timeout=20).allgather(b"%d" % r)
+        gathered = SocketBootstrap(name, r, 2, kind="t", timeout=20).allgather(b"%d" % r)
         left.set()
-        return met
+        return gathered
 
     assert on_threads([lambda: rank(0), lambda: rank(1), stray]) == [[b"0", b"1"], [b"0", b"1"], None]
 
@@ -216,7 +216,7 @@ def introduce(name: str, rank: int, size: int) -> socket.socket:
     return client
 
 
-def test_a_frame_costs_no_memory_before_it_has_come() -> None:
+def test_a_frame_allocates_no_memory_before_it_has_arrived() -> None:
     name = fresh_name()
 
     def peer() -> None:
@@ -237,7 +237,7 @@ def test_a_frame_costs_no_memory_before_it_has_come() -> None:
         SocketBootstrap(name, 0, 1, kind="t").allgather(bytes(rendezvous.MOST_BYTES + 1))
 
 
-def test_a_rank_that_sends_half_a_frame_is_missing_like_one_that_sends_none() -> None:
+def test_a_rank_that_sends_half_a_frame_counts_as_missing() -> None:
     name, over = fresh_name(), threading.Event()
 
     def peer(rank: int, sent: bytes) -> None:
@@ -252,8 +252,8 @@ def test_a_rank_that_sends_half_a_frame_is_missing_like_one_that_sends_none() ->
         return str(caught.value)
 
     half, whole = HEADER.pack(2, 10) + b"half", HEADER.pack(2, 0)
-    said = on_threads([zero, lambda: peer(1, half), lambda: peer(2, whole), lambda: peer(3, b"")])[0]
-    assert "ranks 1, 3 of 4 have not arrived" in said
+    error = on_threads([zero, lambda: peer(1, half), lambda: peer(2, whole), lambda: peer(3, b"")])[0]
+    assert "ranks 1, 3 of 4 have not arrived" in error
 
 
 SQUAT = """

@@ -1,4 +1,4 @@
-"""The table of settings: what it reads, how, and that nothing is read besides it."""
+"""The table of settings: how values are read, and that no other variable is read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NO_NUMBERS = ["soon", "3s", "-1", "-0", "nan", "0x10", "1_0", " 1", "1 ", "1e", 
 
 
 def test_every_variable_that_is_read_is_in_the_table() -> None:
-    """Every name of ours in the sources, however it is read there."""
+    """Every name with our prefix in the sources, in whatever way it is read."""
     files = [*(ROOT / "pycollective").rglob("*.py"), *(ROOT / "csrc").rglob("*.*"), *(ROOT / "bench").rglob("*.py")]
     name = re.compile(r"[\"'`](PYCOLLECTIVE_[A-Z_]+)[\"'`]")
     found = {match for file in files for match in name.findall(file.read_text())}
     assert found - {settings.PREFIX} == {row for row in settings.TABLE if row.startswith(settings.PREFIX)}
 
 
-# The core reads its environment once a process.
+# The core reads its environment once per process.
 IN_THE_CORE = """
 import os, sys
 from pycollective import _core
@@ -45,10 +45,10 @@ for text in sys.argv[2:]:
 """
 
 
-def test_numbers_are_read_alike_in_python_and_in_the_core(tmp_path: Path) -> None:
+def test_numbers_are_read_the_same_way_in_python_and_in_the_core(tmp_path: Path) -> None:
     name, texts = "PYCOLLECTIVE_SPIN_US", [*NUMBERS, *NO_NUMBERS]
     command = [sys.executable, "-c", IN_THE_CORE, name, *texts]
-    # Elsewhere, for the package as it is installed and not its sources.
+    # In another folder, to import the installed package and not the sources.
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
     for text, core in zip(texts, done.stdout.splitlines(), strict=True):
         try:
@@ -91,12 +91,12 @@ def test_types_older_names_and_defaults() -> None:
     assert Settings.read({}) == Settings()
 
 
-def test_unknown_names_and_the_nearest_of_ours() -> None:
+def test_unknown_names_and_the_nearest_known_name() -> None:
     assert settings.unknown({"PYCOLLECTIVE_TIMEOUT": "1", "HOROVOD_SOMETHING": "1", "HOME": "/"}) == {}
-    said = settings.unknown({"PYCOLLECTIVE_STAGED_TILES": "1", "PYCOLLECTIVE_ZZZ": "1", "PYCOLLECTIVE_NCLL": "x"})
-    assert said["PYCOLLECTIVE_STAGED_TILES"].endswith("did you mean PYCOLLECTIVE_STAGED_TILE?")
-    assert said["PYCOLLECTIVE_NCLL"].endswith("did you mean PYCOLLECTIVE_NCCL?")
-    assert said["PYCOLLECTIVE_ZZZ"].endswith("has no effect; `pycollective doctor` lists the settings")
+    hints = settings.unknown({"PYCOLLECTIVE_STAGED_TILES": "1", "PYCOLLECTIVE_ZZZ": "1", "PYCOLLECTIVE_NCLL": "x"})
+    assert hints["PYCOLLECTIVE_STAGED_TILES"].endswith("did you mean PYCOLLECTIVE_STAGED_TILE?")
+    assert hints["PYCOLLECTIVE_NCLL"].endswith("did you mean PYCOLLECTIVE_NCCL?")
+    assert hints["PYCOLLECTIVE_ZZZ"].endswith("has no effect; `pycollective doctor` lists the settings")
     assert settings.unknown({"PYCOLLECTIVE_ZZZ": "1", settings.WARNED: "PYCOLLECTIVE_ZZZ"}) == {}
 
 

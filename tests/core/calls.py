@@ -1,4 +1,4 @@
-"""Collective calls as data: how to make one, and what each rank should get."""
+"""Collective calls as data: how to make one, and the expected result of each rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVING = ("broadcast", "allgather", "gather", "scatter", "alltoall")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 PLACES = ("plain", "window", "view", "unaligned")
 TOPOLOGIES_OF = {name: [row.name for row in registry.describe() if name in row.collectives] for name in COLLECTIVES}
-"""By collective: the topologies that have it."""
+"""By collective: the topologies that support it."""
 
 Part = Callable[[Communicator], Any]
 
@@ -28,20 +28,20 @@ def has(topology: str, collective: str) -> bool:
 
 
 def call(comm: Communicator, collective: str, x: Any, root: int = 0, out: Any = None, **options: Any) -> Any:
-    """One blocking or (`iallreduce`, ...) nonblocking call; the root goes where there is one."""
+    """One blocking or (`iallreduce`, ...) nonblocking call; passes the root if there is one."""
     where = {"root": root} if collective.removeprefix("i") in ROOTED else {}
     return getattr(comm, collective)(x, out=out, **where, **options)
 
 
 def share(values: Any, rank: int, size: int) -> slice:
-    """The rows of rank's share of an array, as numpy.array_split cuts it."""
+    """The rows of a rank's share of an array, as numpy.array_split cuts it."""
     each, extra = divmod(len(values), size)
     begin = rank * each + min(rank, extra)
     return slice(begin, begin + each + (rank < extra))
 
 
 def moved(collective: str, xs: Array, root: int, rank: int) -> Array | None:
-    """What a rank gets of the ranks' xs of shape (n, count, ...) by a collective that only moves data."""
+    """A rank's result, for xs of shape (n, count, ...), of a collective that only moves data."""
     n = len(xs)
     if collective == "broadcast":
         return np.asarray(xs[root])
@@ -55,7 +55,7 @@ def moved(collective: str, xs: Array, root: int, rank: int) -> Array | None:
 
 
 def reduced(collective: str, whole: Any, root: int, rank: int, n: int) -> Any:
-    """A rank's part of the whole reduction: of an array, or of a Reference."""
+    """A rank's part of the full reduction: of an array, or of a Reference."""
     if collective == "reduce":
         return whole if rank == root else None
     if collective == "reduce_scatter":
@@ -64,7 +64,7 @@ def reduced(collective: str, whole: Any, root: int, rank: int, n: int) -> Any:
 
 
 def expected(collective: str, xs: Array, root: int, rank: int) -> Array | None:
-    """What a rank gets of xs of shape (n, count, ...), summed where the collective reduces; for exact types."""
+    """A rank's result for xs of shape (n, count, ...), summed if the collective reduces; for exact types."""
     if collective in REDUCING:
         part: Array | None = reduced(collective, reference(str(xs.dtype), "sum", xs).value, root, rank, len(xs))
         return part
@@ -72,10 +72,10 @@ def expected(collective: str, xs: Array, root: int, rank: int) -> Array | None:
 
 
 def place(comm: Communicator, values: Array, where: str) -> Array:
-    """A copy of the values in memory of the given kind; collective where it is a window."""
+    """A copy of the values in memory of the given kind; collective if it is a window."""
     if where == "plain":
         return values.copy()
-    if where == "unaligned":  # element addresses that are no multiple of the element
+    if where == "unaligned":  # element addresses that are not multiples of the element
         raw = np.empty(values.nbytes + 1, np.uint8)
         made = raw[1:].view(values.dtype).reshape(values.shape)
     elif where == "window":
@@ -88,6 +88,6 @@ def place(comm: Communicator, values: Array, where: str) -> Array:
 
 
 def on_ranks(n: int, parts: list[Part]) -> list[list[Any]]:
-    """Runs the parts one after the other on every rank of a world of threads; results[part][rank]."""
+    """Runs the parts in sequence on every rank of a world of threads; results[part][rank]."""
     by_rank = local_world(n).run(lambda comm: [part(comm) for part in parts])
     return [list(results) for results in zip(*by_rank, strict=True)]

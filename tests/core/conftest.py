@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import os
 
-# The core reads its environment at its first use, which comes after collection.
+# The core reads its environment on first use, which is after collection.
 os.environ.setdefault("PYCOLLECTIVE_TIMEOUT", "30")

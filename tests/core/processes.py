@@ -1,8 +1,8 @@
-"""Ranks as real processes that a test can talk to, kill and wait for.
+"""Ranks as real processes that a test can message, kill and wait for.
 
 Starting Python and loading NumPy takes most of a second on a busy machine. So one server process loads everything
-once, forks each job from itself, and the job forks its ranks; the server never starts a thread or a communicator.
-A rank is a function at the top of a test's file: `body(comm, link, *arguments)`.
+once and forks each job from itself, and the job forks its ranks; the server never starts a thread or a communicator.
+A rank runs a top-level function of a test file: `body(comm, link, *arguments)`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import IO, Any
 
 TESTS = Path(__file__).resolve().parent.parent
 IMPORTABLE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
-"""Environment in which a child finds the tests' helpers."""
+"""Environment in which a child can import the test helpers."""
 _LOADED = ("core.calls", "ml_dtypes", "numpy", "pycollective.comm.world", "pycollective.comm.host.shrink", "pytest")
 
 
 @dataclass
 class Outcome:
-    """How a rank ended: what it returned or raised, and when (time.monotonic() is the same in all processes)."""
+    """How a rank ended: its result or error, and when (time.monotonic() is the same in all processes)."""
 
     value: Any = None
     error: BaseException | None = None
@@ -41,15 +41,15 @@ class Outcome:
 
 
 class Job:
-    """n ranks under way. `link[r]` talks to rank r; a with statement kills what is left and checks for leaks.
+    """n running ranks. `link[r]` connects to rank r; a with statement kills remaining ranks and checks for leaks.
 
     Args:
         n: number of ranks.
-        body: a function at the top of a module: body(comm, link, *arguments) on every rank.
-        arguments: passed to it, pickled.
+        body: a top-level function of a module: body(comm, link, *arguments) on every rank.
+        arguments: passed to it as pickles.
         env: variables to add.
-        first: a function at the top of a module, which each rank calls before it meets the others.
-        leave: "free" says goodbye as the end of a script does; "vanish" ends without a word.
+        first: a top-level function of a module, called by each rank before it connects to the others.
+        leave: "free" ends normally, like a script; "vanish" ends without freeing anything.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Job:
         return at
 
     def hear(self, rank: int, seconds: float = 20) -> Any:
-        """The next message of a rank."""
-        assert self.link[rank].poll(seconds), f"rank {rank} says nothing for {seconds} s"
+        """The next message from a rank."""
+        assert self.link[rank].poll(seconds), f"rank {rank} was silent for {seconds} s"
         return self.link[rank].recv()
 
     def outcomes(self, seconds: float = 30) -> dict[int, Outcome]:
-        """Waits for all ranks to end; those that were killed have neither value nor error."""
+        """Waits for all ranks to end; killed ones have neither value nor error."""
         deadline = time.monotonic() + seconds
         waiting = {self.link[rank]: rank for rank in range(self.n) if rank not in self._outcomes}
         while waiting:
             ready = wait(list(waiting), max(0, deadline - time.monotonic()))
-            assert ready, f"ranks {sorted(waiting.values())} are not done after {seconds} s"
+            assert ready, f"ranks {sorted(waiting.values())} have not ended after {seconds} s"
             for link in ready:
                 rank = waiting[link]  # type: ignore[index]
                 try:
@@ -127,7 +127,7 @@ class Job:
         return self._outcomes
 
     def results(self, seconds: float = 30) -> list[Any]:
-        """What all ranks returned; fails with the traceback of the first that raised, crashed or was killed."""
+        """The results of all ranks; fails with the traceback of the first that raised, crashed or was killed."""
         outcomes = self.outcomes(seconds)
         for rank, outcome in sorted(outcomes.items(), key=lambda row: row[1].at):
             assert outcome.error is None, f"rank {rank} raised\n{outcome.trace}"
@@ -141,13 +141,13 @@ class Job:
 
 
 def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> list[Any]:
-    """body(comm, link, *arguments) on n processes; what they returned, in rank order."""
+    """body(comm, link, *arguments) on n processes; their results, in rank order."""
     with Job(n, body, *arguments, env=env) as job:
         return job.results()
 
 
 def shared_memory(pids: Iterable[int]) -> set[str]:
-    """The files in /dev/shm that processes have made, by their names."""
+    """The files in /dev/shm created by these processes, by their names."""
     return {path.name for pid in pids for path in Path("/dev/shm").glob(f"*pycollective*-{pid}-*")}
 
 
@@ -159,7 +159,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-# -- the server and what it forks ----------------------------------------------------------------------------------
+# -- the server and its children -----------------------------------------------------------------------------------
 
 _server: subprocess.Popen[str] | None = None
 
@@ -178,10 +178,10 @@ def _ask_server(request: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """The server: a job for each line of standard input, until that ends with the test run."""
+    """The server: one job per line of standard input, until it closes with the test run."""
     for module in _LOADED:
         __import__(module)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test run's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test run handles Ctrl-C
     while line := sys.stdin.readline():
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -231,7 +231,7 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
     outcome.at = time.monotonic()
     try:
         pickle.dumps(outcome)
-    except Exception as error:  # such as pytest's own "did not raise"
+    except Exception as error:  # such as pytest's "did not raise"
         outcome.value, outcome.error = None, RuntimeError(f"cannot be sent: {error}")
         outcome.trace = f"{outcome.trace}\n{error}"
     with contextlib.suppress(OSError):

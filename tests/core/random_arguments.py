@@ -1,6 +1,6 @@
-"""Random arguments for the functions of `pycollective._core`: plausible ones, wrong ones and hostile ones.
+"""Random arguments for the functions of `pycollective._core`: plausible, wrong and hostile ones.
 
-A function's docstring gives its parameters' names and types, so that a new function is covered as it is added.
+A function's docstring gives its parameters' names and types, so that new functions are covered automatically.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPERATORS = ("sum", "avg", "prod", "min", "max", "band", "lor", "no such", None,
 
 
 class Hostile:
-    """Answers every attribute with something random."""
+    """Returns a random value for every attribute."""
 
     def __init__(self, pick: Callable[[], Any]) -> None:
         self.__dict__["pick"] = pick
@@ -48,7 +48,7 @@ class Hostile:
 
 
 class Producer:
-    """An array library that returns what it was told to in place of a DLPack capsule."""
+    """An array library that returns a given object instead of a DLPack capsule."""
 
     def __init__(self, answer: Any, shape: Any) -> None:
         self.answer, self.shape = answer, shape
@@ -67,7 +67,7 @@ class Arguments:
         self.theme: tuple[str, int] | None = None
 
     def begin(self, parameters: int) -> None:
-        """A new call: how wild its arguments are, and whether its arrays fit each other."""
+        """A new call: how wild its arguments are, and whether its arrays match each other."""
         some = 1 / (1 + parameters)
         self.junk_probability = self.one((0.0, 0.0, 0.0, some, some, 0.3))
         arrays = (self.one(("float32", "uint8", "int64", "float16")), self.one((4, 1024)))
@@ -113,7 +113,7 @@ class Arguments:
         return _core.HostBuffer(made, True) if self.chance(0.1) and _core.dtype_name(dtype) else made
 
     def table(self) -> Any:
-        """A schedule's table, mostly a changed one."""
+        """A schedule's table, mostly modified."""
         size = self.one((1, 2, 2, 3))
         name = self.one(("allreduce", "broadcast", "reduce", "allgather", "alltoall", "reduce_scatter"))
         rooted = 0 if name in ("broadcast", "reduce") else None
@@ -123,7 +123,7 @@ class Arguments:
         topology = registry.get(self.one(("direct", "ring", "tree")))
         try:
             table = np.array(schedule_for(topology, name, size, rooted, placement, False).table(0), np.int32)
-        except Exception:  # not every topology has every collective
+        except Exception:  # not every topology supports every collective
             table = np.array([2, 1, 0, 1, 1, 0, 0, 0, 0, 0], np.int32)
         for _ in range(self.one((0, 0, 1, 1, 2, 5))):
             value = self.integer()
@@ -136,14 +136,14 @@ class Arguments:
         return table
 
     def planner(self) -> Any:
-        """What a team asks for its plans: often one that answers with another plan than it was asked for."""
+        """A team's planner: often one that returns another plan than requested."""
         sound = self.one(self.pool["planner"])
         if self.chance(0.4):
             return sound
 
-        def answer(*asked: Any) -> Any:
+        def answer(*request: Any) -> Any:
             try:
-                made = list(sound(*asked))
+                made = list(sound(*request))
             except Exception:
                 made = [None, "direct", 0, 0, 0, "sum"]
             place = self.rng.randrange(7)
@@ -202,7 +202,7 @@ class Arguments:
         return self.one(makers)()
 
     def of(self, name: str, kind: str) -> Any:
-        """An argument for a parameter, mostly one that fits."""
+        """An argument for a parameter, mostly a valid one."""
         if name == "timeout":
             return self.one(WAITS)
         if self.chance(self.junk_probability):
@@ -283,7 +283,7 @@ class Arguments:
 
 
 def parameters(function: Any) -> list[tuple[str, str]]:
-    """(name, type) of a function's parameters without `self`, as its docstring has them; of any where it has none."""
+    """(name, type) of a function's parameters without `self`, from its docstring; of any type if it has none."""
     lines = (getattr(function, "__doc__", None) or "").splitlines() or [""]
     inside = re.match(r"\w+\((.*)\) ->", lines[0])
     if inside is None:

@@ -1,7 +1,7 @@
-"""Random calls in processes of their own: whatever ends such a process is told with the call that it was making.
+"""Random calls in separate processes: an unexpected end of one is reported with the call that it was making.
 
-A module that makes calls has a `main` that hands blocks of calls to `make_blocks`; its test starts it by
-`run_blocks`. After a signal or a hang the next block goes on in another process.
+A module that makes calls has a `main` that passes blocks of calls to `make_blocks`; its test starts it through
+`run_blocks`. After a signal or a hang, the next block continues in another process.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from core.processes import IMPORTABLE
 
 NOTE = 8192
-"""Bytes of the file in which a process writes what it is about to call."""
+"""Bytes of the file in which a process records its next call."""
 HANGS = 20
-"""Seconds after which a call is taken to hang."""
+"""Seconds after which a call counts as hung."""
 
 Note = Callable[[str], None]
 
 
 def make_blocks(block_of: Callable[[int, Note], None], blocks: int, path: str, first: int, memory: int) -> None:
-    """In the child: `block_of(number, note)` for each block from `first`; `note` comes before each call."""
-    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # whose shadow is larger than any limit
+    """In the child: `block_of(number, note)` for each block from `first`; `note` precedes each call."""
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # its shadow memory is larger than any limit
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), NOTE) as notes:
@@ -91,8 +91,8 @@ def _run(module: str, argument: str, blocks: int, folder: Path, environment: Map
         if done.returncode == 0:
             break
         number, _, call = note.read_bytes().split(b"\0")[0].decode(errors="replace").partition(" ")
-        told = output.read_text(errors="replace")[-1500:]
+        tail = output.read_text(errors="replace")[-1500:]
         ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        found.append(f"{argument}/{number} {call}: {ended}: {told}")
+        found.append(f"{argument}/{number} {call}: {ended}: {tail}")
         first = max(int(number), first) + 1 if number.isdigit() else blocks
     return found

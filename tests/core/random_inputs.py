@@ -1,4 +1,4 @@
-"""Random arguments for public functions: plausible ones, wrong ones and hostile ones, by the parameter's name."""
+"""Random arguments for public functions: plausible, wrong and hostile ones, by the parameter's name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NAMES = (b"dltensor", b"used_dltensor", b"dltensor_versioned", b"nothing", b"")
 
 
 class Foreign:
-    """An array library whose answers are wrong."""
+    """An array library that returns wrong values."""
 
     shape, dtype, nbytes, strides = (4,), np.dtype("f4"), 16, None
 
@@ -62,7 +62,7 @@ class Foreign:
 
 
 class Described:
-    """An array that is known by its interface alone, NumPy's or CUDA's."""
+    """An array with only NumPy's or CUDA's array interface."""
 
     def __init__(self, name: str, interface: Any) -> None:
         setattr(self, name, interface)
@@ -72,7 +72,7 @@ class Described:
 
 
 class Awkward:
-    """Fails at everything: its text, its truth, its comparisons, its length, its conversions."""
+    """Raises in every operation: str, bool, comparisons, len, conversions."""
 
     def _fail(self, *_: Any) -> Any:
         raise RuntimeError("an awkward object")
@@ -92,13 +92,13 @@ class DLTensor(ctypes.Structure):
 
 
 class Inputs:
-    """Picks arguments: of a parameter's own kind by its name mostly, else anything."""
+    """Picks arguments: mostly of the parameter's kind, by its name, else anything."""
 
     def __init__(self, seed: str) -> None:
         self.rng = random.Random(seed)
-        self.memory: list[Any] = []  # what foreign arrays point to
+        self.memory: list[Any] = []  # memory of foreign arrays
         self.special: dict[str, Callable[[], Any]] = {}
-        """Of a surface: parameter's name -> what picks its arguments."""
+        """Of a surface: parameter's name -> the function that picks its arguments."""
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
@@ -110,7 +110,7 @@ class Inputs:
         dtype = np.dtype(self.one(DTYPES))
         shape = self.one(((), (0,), (1,), (4,), (4,), (2, 3), (1, 0, 5), (1200,), (1,) * 30))
         made: Any = np.zeros(shape, dtype)
-        if dtype.kind in "fiuc":  # so that what overwrites it shows
+        if dtype.kind in "fiuc":  # so that overwrites are visible
             made[...] = np.arange(made.size, dtype=np.uint8).reshape(shape) % 100 + 1
         if self.chance(0.1):
             made.flags.writeable = False
@@ -153,7 +153,7 @@ class Inputs:
             ctypes.addressof(shape), self.one((None, ctypes.addressof(strides))), self.one((0, 0, 4)), None, None,
         )  # fmt: skip
         huge = any(abs(extent) > 4 for extent in shape[: max(ndim, 0)]) or ndim > 2
-        if self.chance(0.2) or huge:  # else a count that fits no memory would be read: nothing can tell
+        if self.chance(0.2) or huge:  # else a count beyond any memory would be read, which cannot be detected
             held.data = None
         self.memory += [data, shape, strides, held]
         return _NEW_CAPSULE(ctypes.addressof(held), b"dltensor", None)
@@ -221,7 +221,7 @@ class Inputs:
 
 
 def content(array: Any) -> bytes | None:
-    """What an array holds; None where that cannot be told."""
+    """An array's content; None if it cannot be read."""
     if isinstance(array, np.ndarray) and not array.dtype.hasobject:
         return array.tobytes()
     torch = sys.modules.get("torch")

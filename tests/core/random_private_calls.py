@@ -1,6 +1,6 @@
-"""Makes random calls of everything in `pycollective._core`: python -m core.random_private_calls SEED BLOCKS NOTE FIRST
+"""Makes random calls to everything in `pycollective._core`: python -m core.random_private_calls SEED BLOCKS NOTE FIRST
 
-Each block of calls has a world of its own: communicators of one rank and of two that are threads, their windows, an
+Each block of calls has a separate world: communicators of one rank and of two ranks that are threads, their windows, an
 engine. Every call is written to the file NOTE before it is made, so that the parent process can report the one that
 ended this process.
 """
@@ -31,8 +31,8 @@ PART = 1 << 14
 MEMORY = 4 << 30
 
 UNCHECKED = frozenset({"Team.__init__"})
-"""Reviewed: functions that are given an address, which cannot be validated. Their docstrings say "unchecked", and here
-they are given valid addresses alone."""
+"""Reviewed: functions that take an address, which cannot be validated. Their docstrings contain "unchecked", and here
+they get only valid addresses."""
 
 PROTOCOLS: dict[str, Callable[[Any], Any]] = {
     "memoryview": lambda x: bytes(memoryview(x)[:64]), "copy": copy.copy, "pickle": pickle.dumps, "repr": repr,
@@ -41,7 +41,7 @@ PROTOCOLS: dict[str, Callable[[Any], Any]] = {
 
 
 class World:
-    """Objects of every class, sound ones, for a block of calls."""
+    """Valid objects of every class, for a block of calls."""
 
     def __init__(self, size: int) -> None:
         segment = _core.Segment.create("local", _core.Team.segment_bytes(size, SCRATCH))
@@ -75,7 +75,7 @@ class World:
 
 
 def targets() -> list[tuple[str, Any]]:
-    """(name, function) of all there is, found by introspection; (name, None) for what is not a function."""
+    """(name, function) of everything, found by introspection; (name, None) for non-functions."""
     found: list[tuple[str, Any]] = []
     for name, value in vars(_core).items():
         if isinstance(value, type):
@@ -93,7 +93,7 @@ def targets() -> list[tuple[str, Any]]:
 
 
 def weight_of(target: tuple[str, Any]) -> float:
-    """The more parameters, the more often: each can be wrong by itself."""
+    """The more parameters, the more often: each can be wrong separately."""
     name, function = target
     if function is None or isinstance(function, property) or "_conduit_" in name:
         return 0.5
@@ -101,7 +101,7 @@ def weight_of(target: tuple[str, Any]) -> float:
 
 
 def make_call(name: str, function: Any, pick: Arguments, note: Note, world: World) -> None:
-    """One call. What it raises is its own business."""
+    """One call. Its exceptions are ignored."""
     owner, _, word = name.rpartition(".")
     kind = getattr(_core, owner) if owner else None
     if pick.chance(0.95):
@@ -141,7 +141,7 @@ def make_call(name: str, function: Any, pick: Arguments, note: Note, world: Worl
 
 
 def show(argument: Any) -> str:
-    """A few words about an argument. `repr` of a list of arrays takes seconds."""
+    """A short description of an argument. `repr` of a list of arrays takes seconds."""
     if isinstance(argument, np.ndarray):
         return f"<{argument.dtype} {argument.shape} strides {argument.strides}>"
     if isinstance(argument, (list, tuple)):
@@ -150,7 +150,7 @@ def show(argument: Any) -> str:
 
 
 def both_ranks(world: World, arguments: list[Any]) -> None:
-    """The same call on both ranks, with arrays of their own."""
+    """The same call on both ranks, with separate arrays."""
 
     def other() -> None:
         with contextlib.suppress(Exception):
@@ -169,7 +169,7 @@ def own(array: Any) -> Any:
 
 
 def keep(world: World, made: Any) -> None:
-    """What a call has made takes part in the calls after it."""
+    """Keep an object made by a call, for later calls."""
     for each in made if isinstance(made, list) and len(made) < 9 else [made]:
         kind = "array" if isinstance(each, np.ndarray) else type(each).__name__
         if kind in world.pool and kind != "planner" and len(world.pool[kind]) < 12:

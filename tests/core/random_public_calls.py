@@ -1,8 +1,8 @@
-"""Makes random calls of public functions: python -m core.random_public_calls SURFACE.SEED BLOCKS NOTE FIRST
+"""Makes random calls to public functions: python -m core.random_public_calls SURFACE.SEED BLOCKS NOTE FIRST
 
-A call may answer, or raise an error that names the argument that is wrong (or is of this package's own classes): not an
-error from deep inside code that did not expect its input. Arrays of a call that is refused stay as they were. What ends
-otherwise is printed, one line a call.
+A call may return, or raise an error that names the wrong argument (or is of this package's own classes): not an
+error from deep inside code that did not expect its input. Arrays of a refused call are unchanged. Any other ending
+is printed, one line per call.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pycollective import Error
 
 HOME = os.path.dirname(pycollective.__file__)
 CALLS = 25
-"""Of a block: the calls between two fresh worlds."""
+"""Calls per block, between two new worlds."""
 MEMORY = 16 << 30
 REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError, OSError, RuntimeError)
-"""What a call may raise. IndexError, KeyError, AttributeError and the like come from code that did not expect it."""
+"""Errors that a call may raise. IndexError, KeyError etc. come from code that did not expect the input."""
 
 
 def make_call(name: str, function: Callable[..., Any], pick: Inputs, note: Note) -> str | None:
-    """One call; what is wrong with how it ended, if anything is."""
+    """One call; returns what is wrong with its outcome, if anything."""
     parameters = inspect.signature(function).parameters
     positional: list[Any] = []
     named: dict[str, Any] = {}
@@ -103,15 +103,15 @@ def flat(values: Any) -> Iterator[Any]:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether the error came by way of this package: torch checks much itself, in its own words."""
+    """Whether the error came through this package: torch checks much itself, with its own messages."""
     frames = traceback.extract_tb(error.__traceback__)
     if frames[-1].filename == random_inputs.__file__ or hasattr(error, "failed_rank"):
-        return False  # a foreign object's own, or of a function that ranks run
+        return False  # from a foreign object, or from a function that ranks run
     return len(frames) == 1 or any(frame.filename.startswith(HOME) for frame in frames)
 
 
 def is_meant(error: BaseException) -> bool:
-    """Whether a `raise` statement of this package made the error, in words of its own."""
+    """Whether a `raise` statement of this package raised the error, with its own message."""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename.startswith(HOME) and (frames[-1].line or "").startswith("raise ")
 
@@ -126,12 +126,12 @@ def main(argument: str, blocks: int, path: str, first: int) -> None:
                 name, function = pick.one(targets)
                 calls: list[str] = []
 
-                def tell(text: str, calls: list[str] = calls) -> None:
+                def note_call(text: str, calls: list[str] = calls) -> None:
                     calls.append(text)
                     note(text)
 
                 with contextlib.redirect_stdout(sys.stderr):
-                    wrong = make_call(name, function, pick, tell)
+                    wrong = make_call(name, function, pick, note_call)
                 if wrong is not None:
                     print(f"{number} {calls[-1]}: {wrong}".replace("\n", " | "), flush=True)
 

@@ -1,4 +1,4 @@
-"""The public functions and methods, by surface, each with a sound world around it for a block of calls."""
+"""The public functions and methods, by surface, each with a valid world for a block of calls."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def c10d(pick: Inputs) -> Iterator[list[Target]]:
 
 @contextmanager
 def cli(pick: Inputs) -> Iterator[list[Target]]:
-    """The commands, in this process. `run` starts none: what it is given does not exist."""
+    """The commands, in this process. `run` starts no process: its program does not exist."""
     from typer.testing import CliRunner
 
     from pycollective.cli.main import app
@@ -255,7 +255,7 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
                 typed += ["--ranks", "2"]
             if command == "simulate" and "--sizes" not in typed:
                 typed += ["--sizes", "1K"]
-        if command == "explain" and "--ranks" not in typed:  # or it would start processes
+        if command == "explain" and "--ranks" not in typed:  # else it would start processes
             typed += ["--ranks", "0"]
         if (command in ("bench", "demo") and len(typed) < 3) or (command == "doctor" and len(typed) < 2):
             typed += ["--nope"]
@@ -264,12 +264,12 @@ def cli(pick: Inputs) -> Iterator[list[Target]]:
     def pycollective(arguments: Any) -> None:
         typed = [word for word in arguments if isinstance(word, str)] if isinstance(arguments, list) else ["-h"]
         ended = CliRunner().invoke(app, typed)
-        told = ended.output
+        output = ended.output
         assert ended.exception is None or isinstance(ended.exception, SystemExit), f"{ended.exc_info}"
         codes = (0, 1, 2, 127) if typed[:1] == ["run"] else (0, 1, 2)  # 127: no such program, as in a shell
         assert ended.exit_code in codes, f"exit code {ended.exit_code}"
-        assert "Traceback" not in told, told
-        assert ended.exit_code == 0 or told.strip(), "said nothing"
+        assert "Traceback" not in output, output
+        assert ended.exit_code == 0 or output.strip(), "no output"
 
     pick.special["arguments"] = arguments
     yield [("pycollective", pycollective)]

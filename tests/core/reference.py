@@ -1,4 +1,4 @@
-"""What a reduction should give: the exact value with a bound on its rounding, and the bits in rank order.
+"""Expected results of reductions: the exact value with a bound on its rounding, and the bits in rank order.
 
 The bounds follow Higham, "Accuracy and Stability of Numerical Algorithms", chapters 3 and 4: every operation has a
 relative error of at most u, the unit roundoff. The 16- and 8-bit types compute a step in float32 and round once to
@@ -43,7 +43,7 @@ def takes(op: str, name: str) -> bool:
 
 
 def exact(name: str, values: Array) -> Array:
-    """The values in a type that holds them, and their sums and products of a few, without rounding that matters."""
+    """The values in a type that holds them, their sums and small products without significant rounding."""
     if name == "float64":
         return values.astype(np.longdouble)
     return values.astype(np.float64).astype(np.longdouble)
@@ -53,10 +53,10 @@ def exact(name: str, values: Array) -> Array:
 
 
 def contributions(name: str, op: str, n: int, count: int) -> Array:
-    """What each of n ranks puts in: shape (n, count), different for every argument, the same every time.
+    """Contributions of n ranks: shape (n, count), different for every argument, reproducible.
 
-    Of real numbers, the elements at even positions are such that sums and products round nowhere in any order, so
-    that not even the coarse 8-bit types can hide a missing contribution; the others are general.
+    For real numbers, sums and products of the elements at even positions are exact in any order, so that not even the
+    coarse 8-bit types can hide a missing contribution; the others are general.
     """
     random = np.random.default_rng(zlib.crc32(f"{name}/{op}/{n}/{count}".encode()))
     shape = (n, count)
@@ -70,7 +70,7 @@ def contributions(name: str, op: str, n: int, count: int) -> Array:
     elif op in ("min", "max"):
         values = random.uniform(-200, 200, shape)
         values[:, 3::50] = random.choice([np.nan, 1.0, -3.0], size=values[:, 3::50].shape)
-        if name != "float8_e4m3fn":  # has no infinities
+        if name != "float8_e4m3fn":  # without infinities
             values[:, 4::50] = random.choice([np.inf, -np.inf, 0.0], size=values[:, 4::50].shape)
     elif op == "prod":
         values = random.uniform(0.75, 1.5, shape) * random.choice([-1, 1], size=shape)
@@ -96,7 +96,7 @@ def _integers(random: np.random.Generator, name: str, op: str, shape: tuple[int,
 
 
 def _mostly(op: str, n: int) -> list[float]:
-    """Probabilities of (0, three other values) with which both results of a logical operator are about as likely."""
+    """Probabilities of (0, three other values) so that both results of a logical operator are equally likely."""
     zero = 0.5 ** (1 / n) if op == "lor" else 1 - 0.5 ** (1 / n)
     return [zero, *[(1 - zero) / 3] * 3]
 
@@ -106,7 +106,7 @@ def _mostly(op: str, n: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Reference:
-    """The result that a reduction should have, and how far off rounding may take it (0 for exact types)."""
+    """The expected result of a reduction, and its rounding error bound (0 for exact types)."""
 
     value: Array
     bound: Array
@@ -115,7 +115,7 @@ class Reference:
         return Reference(self.value[part], self.bound[part])
 
     def error(self, got: Array) -> str:
-        """Why `got` is wrong, or nothing."""
+        """Why `got` is wrong, or an empty string."""
         if got.shape != self.value.shape:
             return f"shape {got.shape} instead of {self.value.shape}"
         if got.dtype.kind in "biu":
@@ -157,7 +157,7 @@ def _integral(op: str, xs: Array) -> Array:
 
 
 def unit_roundoff(name: str) -> tuple[np.longdouble, np.longdouble]:
-    """(of storing, of computing) an element; a type that computes in its own precision rounds once, not twice."""
+    """(of storage, of computation) of an element; a type that computes in its own precision rounds once, not twice."""
     if name in NARROW:
         return np.longdouble(finfo(numpy_type(name)).eps) / 2, np.longdouble(2.0**-24)
     return np.longdouble(np.finfo(name).eps) / 2, np.longdouble(0)
@@ -172,7 +172,7 @@ def _real(name: str, op: str, xs: Array, prescale: float, postscale: float) -> R
     store, compute = unit_roundoff(name)
     rounding = (1 + store) * (1 + compute)
     scalings = (op == "avg") + (prescale != 1.0) + (postscale != 1.0)
-    extra = rounding * (1 + compute + store) ** scalings - 1  # of the scaling and the last storing
+    extra = rounding * (1 + compute + store) ** scalings - 1  # of the scaling and the final store
     if op in ("min", "max"):
         with np.errstate(invalid="ignore"):
             value = (np.minimum if op == "min" else np.maximum).reduce(wide, axis=0) * np.longdouble(postscale)
@@ -185,7 +185,7 @@ def _real(name: str, op: str, xs: Array, prescale: float, postscale: float) -> R
         value = wide.sum(axis=0) * factor
         spread = np.abs(wide).sum(axis=0) * abs(factor) * (rounding ** (n - 1 + (prescale != 1.0)) - 1)
     if prescale == 1.0:
-        spread[::2] = 0  # see contributions(): these round nowhere before the scaling
+        spread[::2] = 0  # see contributions(): these are exact before the scaling
     if scalings:
         smallest = float(finfo(numpy_type(name)).smallest_subnormal)
         spread = spread + np.abs(value) * extra + smallest / 2
@@ -193,7 +193,7 @@ def _real(name: str, op: str, xs: Array, prescale: float, postscale: float) -> R
 
 
 def in_rank_order(name: str, op: str, xs: Array, prescale: float = 1.0, postscale: float = 1.0) -> Array:
-    """The very bits of a reduction of real numbers in rank order, in one step: ((x0 + x1) + x2) + ..., then scaled."""
+    """The exact bits of a reduction of real numbers in rank order, in one step: ((x0 + x1) + x2) + ..., then scaled."""
     n, kind = len(xs), numpy_type(name)
     scaled = (op == "avg" and n > 1) or prescale != 1.0 or postscale != 1.0
     if n == 1 and not scaled and op not in ("land", "lor"):
@@ -226,7 +226,7 @@ def _apply(op: str, a: Array, b: Array) -> Array:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Equal byte for byte, except that any NaN is like any other."""
+    """Equal byte for byte, except that all NaNs are equal."""
     if a.tobytes() == b.tobytes():
         return bool(a.shape == b.shape)
     if a.dtype.kind in "biu" or a.shape != b.shape:

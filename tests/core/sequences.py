@@ -1,4 +1,4 @@
-"""Random programs of collective calls that every rank makes and checks against NumPy."""
+"""Random sequences of collective calls that every rank makes and checks against NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNTS = (0, 1, 2, 7, 63, 500, 1100, 5000, 20_000, 100_000)
 
 @dataclass(frozen=True)
 class Step:
-    """One call; `root` is taken modulo the number of ranks. `out` "new" lets the call make its result."""
+    """One call; `root` is taken modulo the number of ranks. `out` "new": the call allocates its result."""
 
     collective: str
     topology: str = "direct"
@@ -48,7 +48,7 @@ def random_steps(seed: int, length: int) -> list[Step]:
 
 
 def values(step: Step, n: int, number: int) -> Array:
-    """Contributions whose reductions round nowhere, in any order."""
+    """Contributions whose reductions are exact, in any order."""
     source = np.random.default_rng(number)
     shape = (n, step.count)
     if step.dtype == "bool":
@@ -79,7 +79,7 @@ def whole(step: Step, xs: Array) -> Array:
 
 
 def play(comm: Communicator, steps: Sequence[Step]) -> None:
-    """Makes the calls; those that do not wait are checked a few steps later."""
+    """Makes the calls; nonblocking ones are checked a few steps later."""
     flying: list[tuple[Step, int, Handle, Array | None]] = []
     for number, step in enumerate(steps):
         if step.collective in ALONE:

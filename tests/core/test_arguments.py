@@ -1,4 +1,4 @@
-"""Calls that cannot work raise before anything is sent: the communicator goes on as if nothing had been."""
+"""Invalid calls raise before anything is sent: the communicator remains usable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
         lambda comm: comm.allreduce(X, topology="wheel(nave=1)"), TopologyError, "wheel has the parameters: hub",
     ),
     "topology without it": (lambda comm: comm.alltoall(X, topology="ring"), TopologyError, "no alltoall; try direct"),
-    "no topology": (lambda comm: comm.allreduce(X, topology=3), TopologyError, "int is no topology"),
+    "no topology": (lambda comm: comm.allreduce(X, topology=3), TopologyError, "int is not a topology"),
     "stream": (lambda comm: comm.allreduce(X, stream=0), ValueError, "stream is for GPU arrays"),
     "keyword": (lambda comm: comm.reduce(X, tolopogy="ring"), TypeError, "tolopogy"),
     "keyword of allreduce": (lambda comm: comm.allreduce(X, tolopogy="ring"), TypeError, "tolopogy"),
@@ -64,13 +64,13 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
     "alltoall in place": (lambda comm: (lambda x: comm.alltoall(x, out=x))(X.copy()), ValueError, "in place"),
     "scatter without x": (lambda comm: comm.scatter(None, comm.rank), TypeError, "scatter needs x at the root"),
     "send to itself": (lambda comm: comm.send(X, comm.rank), ValueError, "not another rank"),
-    "send to nobody": (lambda comm: comm.send(X, 2), ValueError, "2 is not another rank"),
-    "receive from nobody": (lambda comm: comm.recv(X.copy(), -1), ValueError, "-1 is not another rank"),
+    "send to no rank": (lambda comm: comm.send(X, 2), ValueError, "2 is not another rank"),
+    "receive from no rank": (lambda comm: comm.recv(X.copy(), -1), ValueError, "-1 is not another rank"),
     "receive into read-only": (lambda comm: comm.recv(read_only(), 1 - comm.rank), ValueError, "read-only"),
     "receive into strided": (lambda comm: comm.recv(np.zeros(24)[::2], 1 - comm.rank), ValueError, "contiguous"),
     "color": (lambda comm: comm.split("blue"), (TypeError, ValueError), "blue|int"),
     "group twice": (lambda comm: comm.group([0, 0]), ValueError, r"\[0, 0\] are not different ranks"),
-    "group of strangers": (lambda comm: comm.group([0, 7]), ValueError, "not different ranks of a communicator of 2"),
+    "group of others": (lambda comm: comm.group([0, 7]), ValueError, "not different ranks of a communicator of 2"),
     "empty of no type": (lambda comm: comm.empty(3, "G"), TypeError, "complex256"),
     "color between": (lambda comm: comm.split(1.5), TypeError, "float"),
     "empty negative": (lambda comm: comm.empty(-3), ValueError, "-3"),
@@ -93,7 +93,7 @@ def test_before_sending(name: str, nonblocking: bool) -> None:
 
 
 class Nonblocking:
-    """A communicator whose collectives are the nonblocking forms, waited for."""
+    """A communicator whose collectives are the nonblocking forms, followed by a wait."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -133,7 +133,7 @@ def test_overlaps_that_are_not_in_place(where: str) -> None:
                 comm.allgather(memory[wrong : wrong + 1000], out=memory[:2000])
             with pytest.raises(ValueError, match="overlap without being in place"):
                 comm.reduce_scatter(memory[:2000], out=memory[wrong : wrong + 1000])
-        memory[:1000] = comm.rank  # a broadcast that goes through would show
+        memory[:1000] = comm.rank  # a broadcast that is not refused would be visible
         with pytest.raises(ValueError, match="overlap without being in place"):
             comm.broadcast(memory[:4000], comm.rank, memory[500:4500])
         assert (memory[:1000] == comm.rank).all()
@@ -181,7 +181,7 @@ def test_threads_of_one_process_compile_once() -> None:
 
     @topology("core_test_compiled_once")
     class Slow:
-        """Lets the other threads in while it is traced."""
+        """Yields to the other threads while it is traced."""
 
         def allreduce(self, p: Any) -> None:
             programs.append(p)
@@ -196,7 +196,7 @@ def test_threads_of_one_process_compile_once() -> None:
     assert len(programs) == 1
 
 
-def test_a_name_is_named() -> None:
+def test_errors_have_the_name_of_the_call() -> None:
     def body(comm: Communicator) -> None:
         if not hasattr(Exception, "add_note"):
             return
@@ -217,6 +217,6 @@ def test_signatures_can_be_read() -> None:
     )
 
 
-def test_a_world_of_nothing() -> None:
+def test_an_empty_world_is_refused() -> None:
     with pytest.raises(ValueError, match="size must be an integer from 1 to"):
         local_world(0)

@@ -1,4 +1,4 @@
-"""What may be passed as an array: NumPy in all its shapes, numbers and lists, and other libraries through DLPack."""
+"""What may be passed as an array: NumPy arrays of all shapes, numbers and lists, and other libraries through DLPack."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_buffer_protocol() -> None:
 
 
 def test_out_keeps_its_shape() -> None:
-    """Only the number of elements must fit; the result is `out` itself."""
+    """Only the number of elements must match; the result is `out` itself."""
 
     def body(comm: Communicator) -> None:
         out = np.empty((2, 3))
@@ -128,7 +128,7 @@ CALLS_WITH = {
 
 
 @pytest.mark.parametrize("kind", STRANGE)
-def test_subclasses_that_mean_more_than_their_elements_are_refused(kind: str) -> None:
+def test_subclasses_with_meaning_beyond_their_elements_are_refused(kind: str) -> None:
     x = STRANGE[kind]
 
     def body(comm: Communicator) -> None:
@@ -189,7 +189,7 @@ def test_scalars_of_small_floats(name: str) -> None:
 
 
 class Exporter:
-    """Speaks DLPack and nothing else, as a library that we have never heard of."""
+    """Supports DLPack and nothing else, like an unknown library."""
 
     def __init__(self, values: Any, versioned: bool = True) -> None:
         self.values = values
@@ -198,7 +198,7 @@ class Exporter:
 
     def __dlpack__(self, **options: Any) -> Any:
         if not self.versioned and "max_version" in options:
-            raise TypeError("an old producer does not know max_version")
+            raise TypeError("an old producer does not support max_version")
         return self.values.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
@@ -227,7 +227,7 @@ def test_what_dlpack_refuses() -> None:
     def body(comm: Communicator) -> None:
         with pytest.raises(ValueError, match="read-only"):
             comm.allreduce(np.ones(6), out=Exporter(frozen))
-        assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # to read it is allowed
+        assert np.asarray(comm.allreduce(Exporter(frozen))).tolist() == [0] * 6  # reading it is allowed
         with pytest.raises(ValueError, match="contiguous"):
             comm.allreduce(np.ones(6), out=Exporter(np.zeros((6, 2))[:, 0]))
         comm.barrier()
@@ -244,7 +244,7 @@ def test_exports_are_released() -> None:
             comm.allreduce(exporter)
             comm.iallreduce(exporter).wait(20)
         del exporter
-        deadline = time.monotonic() + 5  # the progress thread lets go of the last one when it comes to it
+        deadline = time.monotonic() + 5  # the progress thread releases the last one later
         while sys.getrefcount(x) > before and time.monotonic() < deadline:
             time.sleep(0.01)
         assert sys.getrefcount(x) == before

@@ -1,6 +1,6 @@
-"""Whatever a public function is called with, it answers, or raises an error that states what was given and is expected.
+"""For any input, a public function returns, or raises an error that states what was given and what is expected.
 
-PC_TEST_PUBLIC_CALLS sets how many random calls are made, PC_TEST_SEED which.
+PC_TEST_PUBLIC_CALLS sets the number of random calls, PC_TEST_SEED the seed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pycollective.optim import schedules
 TOTAL = int(os.environ.get("PC_TEST_PUBLIC_CALLS", "1500"))
 SEED = os.environ.get("PC_TEST_SEED", "1")
 SHARES = {"communicators": 0.35, "schedules": 0.15, "optimizers": 0.2, "cli": 0.05, "hvd": 0.15, "c10d": 0.1}
-"""Of the calls, by surface."""
+"""Share of the calls, by surface."""
 NEEDS_TORCH = ("hvd", "c10d", "communicators", "optimizers")
 TORCH = importlib.util.find_spec("torch") is not None
 
 
 @pytest.mark.timeout(90 + TOTAL // 10)
-def test_random_calls_end_well(tmp_path: Path) -> None:
+def test_random_calls_return_or_raise_a_clear_error(tmp_path: Path) -> None:
     arguments = {
         f"{surface}.{SEED}": max(1, round(TOTAL * share / CALLS))
         for surface, share in SHARES.items()
@@ -42,7 +42,7 @@ def test_random_calls_end_well(tmp_path: Path) -> None:
     assert not found, f"{len(found)} of {TOTAL} calls:\n" + "\n".join(found)
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- error messages ----------------------------------------------------------------------------------------------------
 
 X = np.ones(4)
 Attempt = Callable[[], Any]
@@ -53,7 +53,7 @@ WRONG: dict[str, tuple[Attempt, type[Exception], str]] = {
     "run of nothing": (lambda: local_world(1).run(None), TypeError, "function must be a function of .*, not None"),
     "operator of nothing": (lambda: pycollective.op(3), TypeError, r"function must be .* two elements, not 3 \(int\)"),
     "operator's name": (lambda: pycollective.op(max_of, 3), TypeError, "name must be a string, not 3"),
-    "topology's name": (lambda: schedule.get(3), pycollective.TopologyError, "int is no topology"),
+    "topology's name": (lambda: schedule.get(3), pycollective.TopologyError, "int is not a topology"),
     "topology's parameter": (lambda: schedule.get("wheel(hub=1.5)"), pycollective.TopologyError,
     "hub must be an integer"),
     "deep parameter": (lambda: schedule.get("wheel(" + "(" * 9999), pycollective.TopologyError,
@@ -88,7 +88,7 @@ def max_of(a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said(name: str) -> None:
+def test_errors_state_what_is_wrong(name: str) -> None:
     attempt, kind, words = WRONG[name]
     with pytest.raises(kind, match=words):
         attempt()
@@ -125,12 +125,12 @@ def on_communicators(comm: Any) -> None:
     assert comm.allreduce(X).tolist() == [1.0] * 4
 
 
-def test_what_is_wrong_with_a_call_is_said() -> None:
+def test_errors_of_calls_state_what_is_wrong() -> None:
     local_world(1).run(on_communicators)
 
 
 @pytest.mark.torch
-def test_what_is_wrong_with_hvd_is_said() -> None:
+def test_errors_of_hvd_state_what_is_wrong() -> None:
     torch = pytest.importorskip("torch")
     import pycollective.torch as hvd
 
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_hvd_is_said() -> None:
             (lambda: hvd.allreduce([1.0]), TypeError, r"tensor must be a torch.Tensor, not \[1.0\] \(list\)"),
             (lambda: hvd.allreduce_(x.to_sparse()), TypeError, "tensor must be a dense tensor in memory"),
             (lambda: hvd.allreduce(x, op="sum"), TypeError, r"op must be an integer, not 'sum' \(str\)"),
-            (lambda: hvd.allreduce(x, op=99), ValueError, "op is Average, Sum, .*, not 99"),
+            (lambda: hvd.allreduce(x, op=99), ValueError, "op must be Average, Sum, .*, not 99"),
             (lambda: hvd.allreduce(x, prescale_factor="2"), TypeError, "prescale_factor must be a number, not '2'"),
             (lambda: hvd.allreduce(x, process_set=3), TypeError, r"process_set must be a ProcessSet, not 3 \(int\)"),
             (lambda: hvd.allreduce(x, compression=3), TypeError, "compression must be Compression.none"),
@@ -163,11 +163,11 @@ def test_what_is_wrong_with_hvd_is_said() -> None:
         pycollective.shutdown()
 
 
-# -- from other threads, and after the end -----------------------------------------------------------------------------
+# -- from other threads, and after free() ------------------------------------------------------------------------------
 
 
 def test_threads_take_turns_on_one_communicator() -> None:
-    """Calls of several threads of a rank may go on at once where their order does not matter: in a world of one."""
+    """Calls of several threads of a rank may run at once if their order does not matter: in a world of one."""
     comm = pycollective.init()
     wrong: list[Any] = []
 
@@ -231,7 +231,7 @@ def test_a_freed_communicator_refuses_every_call() -> None:
         assert handle.result().tolist() == [1.0] * 4
         part.free()
         part.free()
-        assert handle.result().tolist() == [1.0] * 4  # what has completed is still there
+        assert handle.result().tolist() == [1.0] * 4  # completed results remain available
         for attempt in (
             lambda: part.allreduce(X), lambda: part.broadcast(X), lambda: part.iallgather(X), lambda: part.barrier(),
             lambda: part.ibarrier(), lambda: part.empty(3), lambda: part.split(0), lambda: part.dup(),
@@ -244,10 +244,10 @@ def test_a_freed_communicator_refuses_every_call() -> None:
     local_world(1).run(body)
 
 
-# -- arrays of libraries whose answers are wrong -----------------------------------------------------------------------
+# -- arrays of libraries that return wrong values ----------------------------------------------------------------------
 
 
-def test_foreign_arrays_that_lie_are_refused() -> None:
+def test_foreign_arrays_with_wrong_descriptions_are_refused() -> None:
     from core.random_inputs import Described, Foreign, Inputs
 
     interface = {"shape": (4,), "typestr": "<f4", "data": (0, False), "version": 3}
@@ -263,10 +263,10 @@ def test_foreign_arrays_that_lie_are_refused() -> None:
             with pytest.raises((TypeError, ValueError, BufferError, pycollective.Error)):
                 comm.allreduce(x)
         pick = Inputs(SEED)
-        for _ in range(300):  # none that ends the process; whatever is refused is refused in one of these ways
+        for _ in range(300):  # none may end the process; refusals raise one of these
             with contextlib.suppress(TypeError, ValueError, BufferError, MemoryError):
                 comm.allreduce(Foreign(pick.capsule))
-        with pytest.raises(KeyError, match="no"):  # the library's own errors are its own
+        with pytest.raises(KeyError, match="no"):  # errors of the library pass unchanged
             comm.allreduce(Foreign(KeyError("no")))
         assert comm.allreduce(X).tolist() == [1.0] * 4
 

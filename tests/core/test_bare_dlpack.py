@@ -1,4 +1,4 @@
-"""Arrays that have __dlpack__ and nothing else: no shape, no dtype, no __dlpack_device__."""
+"""Arrays with only __dlpack__: no shape, no dtype, no __dlpack_device__."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycollective import Communicator, local_world
 
 
 class Bare:
-    """The memory of an array; `versioned` false is an old producer, that knows no max_version."""
+    """The memory of an array; `versioned` false: an old producer without max_version."""
 
     def __init__(self, array: Any, versioned: bool = True) -> None:
         self._array, self._versioned = array, versioned
@@ -70,7 +70,7 @@ def test_strided_inputs_and_refusals() -> None:
     local_world(2).run(body)
 
 
-def test_a_capsule_that_is_only_looked_at_frees_its_array() -> None:
+def test_a_capsule_that_is_only_inspected_frees_its_array() -> None:
     import sys
 
     from pycollective import _core

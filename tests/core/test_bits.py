@@ -1,4 +1,4 @@
-"""The same bits whatever the path: one-shot, two-shot, staged, zero-copy, in place, at any alignment, every time."""
+"""The same bits on every path: one-shot, two-shot, staged, zero-copy, in place, at any alignment, every time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (1, 100, 3000, 17_000, 70_000, LENGTH)
 
 
 def mixture(dtype: str, n: int, count: int = LENGTH) -> Array:
-    """Numbers of all magnitudes, whose sums depend on the order; the same for each element whatever the count."""
+    """Numbers of all magnitudes, whose sums depend on the order; the same for each element at any count."""
     random = np.random.default_rng(7)
     values = random.standard_normal((n, LENGTH)) * 2.0 ** random.integers(-6, 5, (n, LENGTH))
     values[:, 11::997] = np.inf
@@ -34,11 +34,11 @@ def case(request: pytest.FixtureRequest) -> tuple[str, dict[int, tuple[Array, Ar
     return request.param, {n: (xs, in_rank_order(request.param, "sum", xs)) for n, xs in data.items()}
 
 
-def test_the_order_shows(case: tuple[str, dict[int, tuple[Array, Array]]]) -> None:
-    """Otherwise the tests below could not fail: another order, or a rounding at each step, gives other bits."""
+def test_the_order_is_visible_in_the_bits(case: tuple[str, dict[int, tuple[Array, Array]]]) -> None:
+    """Else the tests below could not fail: another order, or rounding at each step, gives other bits."""
     dtype, data = case
     xs, expected = data[5]
-    if dtype in NARROW:  # sums in float32 are all but exact: what shows is where they are rounded
+    if dtype in NARROW:  # sums in float32 are almost exact: only the place of rounding is visible
         other = xs[0]
         for x in xs[1:]:
             other = in_rank_order(dtype, "sum", np.stack([other, x]))
@@ -49,7 +49,7 @@ def test_the_order_shows(case: tuple[str, dict[int, tuple[Array, Array]]]) -> No
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_sizes_and_places(n: int, case: tuple[str, dict[int, tuple[Array, Array]]]) -> None:
-    """Whether one-shot or two-shot, staged or zero-copy, each element has the bits of its reduction in rank order."""
+    """One-shot or two-shot, staged or zero-copy, each element has the bits of its reduction in rank order."""
     xs, expected = case[1][n]
 
     def body(comm: Communicator) -> None:
@@ -76,7 +76,7 @@ def test_sizes_and_places(n: int, case: tuple[str, dict[int, tuple[Array, Array]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn"])
 def test_every_alignment(dtype: str) -> None:
-    """Of x and of out, in windows and out of them: whatever part of a register or cache line they begin in."""
+    """Of x and of out, in windows and outside: at every offset within a register or cache line."""
     count, n = 1500, 3
     xs = mixture(dtype, n, count)
     expected = in_rank_order(dtype, "sum", xs)
@@ -87,7 +87,7 @@ def test_every_alignment(dtype: str) -> None:
         shared_in, shared_out = (comm.empty(count + 64, numpy_type(dtype)) for _ in range(2))
         plain_in, plain_out = (np.empty(count + 64, numpy_type(dtype)) for _ in range(2))
         for begin in steps:
-            end = (5 * begin + comm.rank) % 64  # out begins elsewhere, and elsewhere on each rank
+            end = (5 * begin + comm.rank) % 64  # out begins at another offset, different on each rank
             for source, target in ((shared_in, shared_out), (plain_in, plain_out)):
                 x, out = source[begin : begin + count], target[end : end + count]
                 x[:] = xs[comm.rank]
@@ -95,7 +95,7 @@ def test_every_alignment(dtype: str) -> None:
                 comm.allreduce(x, out)
                 assert same_bits(out, expected), begin
                 assert (target[:end] == 77).all(), "written before out"
-                assert (target[end + count :] == 77).all(), "written behind out"
+                assert (target[end + count :] == 77).all(), "written after out"
                 comm.allreduce(x, x)
                 assert same_bits(x, expected), begin
         raw = np.empty(count * size + 16, np.uint8)
@@ -108,7 +108,7 @@ def test_every_alignment(dtype: str) -> None:
 
 
 def repeat(comm: Communicator, link: Connection | None, dtype: str, topology: str) -> list[bytes]:
-    """The distinct results of 20 repeats each way, with ranks in varying haste."""
+    """The distinct results of 20 repeats of each form, with varying delays of the ranks."""
     xs = mixture(dtype, comm.size, 70_000)
     window = comm.empty(70_000, numpy_type(dtype))
     found = []
@@ -134,8 +134,8 @@ def test_repeats_and_threads_and_processes(dtype: str, topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", ["ring", "tree", "wheel", "halving_doubling"])
-def test_all_ranks_have_the_same_bits_and_have_them_again(topology: str) -> None:
-    """Also where the order depends on the chunk: it depends on nothing else."""
+def test_all_ranks_have_the_same_bits_on_every_run(topology: str) -> None:
+    """Also if the order depends on the chunk: it depends on nothing else."""
     xs = mixture("float32", 5, 50_000)
 
     def body(comm: Communicator) -> set[bytes]:

@@ -1,4 +1,4 @@
-"""Communicators made of others: split, dup, group, free, nested; their windows; and that nothing of them stays."""
+"""Communicators made from others: split, dup, group, free, nested; their windows; and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pycollective import Communicator, local_world
 
 
 def check_works(comm: Communicator) -> None:
-    """A round of everything among the ranks of the communicator, with values that only they have."""
+    """All kinds of calls among the ranks of the communicator, with values that only they have."""
     n = comm.size
     xs = contributions("int32", "sum", n, 1500)
     for turn, (collective, topology) in enumerate(itertools.product((*REDUCING, *MOVING), TOPOLOGIES)):
@@ -54,7 +54,7 @@ def split_in_every_way(comm: Communicator, link: Connection | None) -> None:
     assert back is not None
     assert (back.rank, back.world_ranks) == (n - 1 - me, tuple(reversed(range(n))))
     check_works(back)
-    tied = comm.split(1 << 40, me % 2)  # ties go by rank
+    tied = comm.split(1 << 40, me % 2)  # ties are ordered by rank
     assert tied is not None
     assert tied.world_ranks == (*range(0, n, 2), *range(1, n, 2))
     some = comm.split(None if me == 1 else 0)
@@ -90,7 +90,7 @@ def nest(comm: Communicator, link: Connection | None) -> tuple[int, ...]:
     return ()
 
 
-def test_nested_communicators_outlive_what_they_were_made_of() -> None:
+def test_nested_communicators_outlive_their_parents() -> None:
     expected = [(4, 0), (5, 1), (), (), (4, 0), (5, 1)]
     assert local_world(6).run(lambda comm: nest(comm, None)) == expected
     assert run(6, nest) == expected
@@ -128,13 +128,13 @@ def test_names_and_numbers() -> None:
         if comm.rank == 0:
             with pytest.raises(pycollective.TimeoutError, match="communicator 'gradients'"):
                 part.barrier(timeout=0.1)
-        comm.barrier()  # rank 1 keeps its end so long
+        comm.barrier()  # rank 1 keeps its part until then
 
     local_world(2).run(body)
 
 
 def work_in_threads(comm: Communicator, link: Connection | None, own: bool) -> None:
-    """Several threads of each rank at once, each with a communicator of its own, or all with the same."""
+    """Several threads of each rank at once, each with its own communicator, or all with the same."""
     comms = [comm.dup() if own else comm for _ in range(4)]
     wrong: list[str] = []
 
@@ -158,7 +158,7 @@ def work_in_threads(comm: Communicator, link: Connection | None, own: bool) -> N
     assert not wrong, wrong
 
 
-def test_threads_with_communicators_of_their_own() -> None:
+def test_threads_with_their_own_communicators() -> None:
     local_world(2).run(lambda comm: work_in_threads(comm, None, True))
     run(3, work_in_threads, True)
 
@@ -168,7 +168,7 @@ def test_calls_from_another_thread_than_the_first() -> None:
 
 
 def share_one(comm: Communicator, link: Connection) -> list[str]:
-    """The same calls from several threads of each rank: any order of them is right."""
+    """The same calls from several threads of each rank: any order of them is valid."""
     wrong: list[str] = []
 
     def work(number: int) -> None:
@@ -214,11 +214,11 @@ def test_explain_sends_nothing() -> None:
     local_world(2).run(body)
 
 
-# -- nothing stays -------------------------------------------------------------------------------------------------
+# -- nothing is left -----------------------------------------------------------------------------------------------
 
 
 def holdings() -> dict[str, int]:
-    """What this process holds: descriptors, mappings of ours, and resident memory in KiB."""
+    """Resources of this process: descriptors, our mappings, and resident memory in KiB."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text()
     status = Path("/proc/self/status").read_text()
@@ -275,7 +275,7 @@ def test_communicators_of_the_same_ranks_share_their_descriptors() -> None:
 
 
 def repeat_calls(comm: Communicator, link: Connection) -> tuple[dict[str, int], dict[str, int]]:
-    """Ever new sizes, operators' and topologies' spellings: what is remembered of calls is bounded."""
+    """Always new sizes and spellings of operators and topologies: caches of calls are bounded."""
 
     def some(begin: int, end: int) -> None:
         for turn in range(begin, end):
@@ -288,7 +288,7 @@ def repeat_calls(comm: Communicator, link: Connection) -> tuple[dict[str, int], 
     return before, holdings()
 
 
-def test_ever_new_calls_do_not_pile_up() -> None:
+def test_caches_of_new_calls_are_bounded() -> None:
     for before, after in run(2, repeat_calls):
         assert after["descriptors"] == before["descriptors"]
         assert after["mappings"] == before["mappings"]

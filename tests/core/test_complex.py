@@ -1,4 +1,4 @@
-"""Complex numbers: sums, products and averages; and everything that only moves them."""
+"""Complex numbers: sums, products and averages; and all collectives that only move them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def gaussian_integers(n: int, shape: int | tuple[int, ...], dtype: str, seed: int = 0) -> Array:
-    """What n ranks put in: sums and products of which are exact."""
+    """Contributions of n ranks whose sums and products are exact."""
     random = np.random.default_rng([seed, n])
     whole = (n, shape) if isinstance(shape, int) else (n, *shape)
     made: Array = (random.integers(-2, 3, whole) + 1j * random.integers(-2, 3, whole)).astype(dtype)
@@ -26,7 +26,7 @@ def gaussian_integers(n: int, shape: int | tuple[int, ...], dtype: str, seed: in
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", range(1, 18))
-def test_on_1_to_17_ranks_they_are_numpys(n: int, dtype: str) -> None:
+def test_results_on_1_to_17_ranks_equal_numpys(n: int, dtype: str) -> None:
     xs = gaussian_integers(n, 3001, dtype)
     total, product = xs.sum(axis=0), xs[:8].prod(axis=0)
 
@@ -49,7 +49,7 @@ def test_on_1_to_17_ranks_they_are_numpys(n: int, dtype: str) -> None:
 @pytest.mark.parametrize("topology", TOPOLOGIES_OF["allreduce"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_topology_and_place(dtype: str, topology: str) -> None:
-    """Also at addresses that are no multiple of the element, and of counts below a vector."""
+    """Also at addresses that are not multiples of the element, and for counts below a vector."""
     data = {count: gaussian_integers(3, count, dtype) for count in (0, 1, 2, 7, 300, 40_001)}
 
     def body(comm: Communicator) -> None:
@@ -80,8 +80,8 @@ def test_sums_have_the_bits_of_numpys(n: int, shape: tuple[int, ...], dtype: str
         assert got.tobytes() == total.tobytes()
 
 
-def test_products_are_those_of_the_textbook() -> None:
-    """(a + bi)(c + di) = (ac - bd) + (ad + bc)i, each operation rounded: no instruction that fuses two of them."""
+def test_products_follow_the_textbook_formula() -> None:
+    """(a + bi)(c + di) = (ac - bd) + (ad + bc)i, each operation rounded: no fused instructions."""
     random = np.random.default_rng(5)
     for dtype, part in (("complex64", np.float32), ("complex128", np.float64)):
         x, y = ((random.standard_normal(999) + 1j * random.standard_normal(999)).astype(dtype) for _ in range(2))
@@ -93,7 +93,7 @@ def test_products_are_those_of_the_textbook() -> None:
 
 @pytest.mark.parametrize("op", ["min", "max", "band", "bor", "bxor", "land", "lor"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_complex_numbers_lack_is_refused_before_anything_is_sent(dtype: str, op: str) -> None:
+def test_operators_without_complex_are_refused_before_anything_is_sent(dtype: str, op: str) -> None:
     def body(comm: Communicator) -> complex:
         with pytest.raises(TypeError, match=f"operator {op} does not take {dtype}"):
             comm.allreduce(np.ones(3, dtype), op=op)

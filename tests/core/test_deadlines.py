@@ -1,4 +1,4 @@
-"""Ranks that do not come: TimeoutError names them and the call; exits that are nobody's fault; Ctrl-C."""
+"""Missing ranks: TimeoutError names them and the call; survivors of a timeout; limits of waits."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_the_missing_ranks_and_the_call_are_named(n: int, missing: list[int], no
         assert "within 0.3 s by " + ", ".join(f"rank {rank}" for rank in missing) in text
 
 
-def test_it_is_a_builtin_timeout_and_an_error_of_ours() -> None:
+def test_it_is_a_builtin_timeout_and_our_error() -> None:
     assert issubclass(TimeoutError, builtins.TimeoutError)
     assert issubclass(TimeoutError, pycollective.Error)
 
 
-def come_late(comm: Communicator, link: Connection) -> tuple[str, float]:
+def arrive_late(comm: Communicator, link: Connection) -> tuple[str, float]:
     started = time.monotonic()
     if comm.rank == 1:
         link.recv()
@@ -62,8 +62,8 @@ def come_late(comm: Communicator, link: Connection) -> tuple[str, float]:
 
 
 def test_processes_and_a_fresh_start() -> None:
-    """The late rank finds the communicator poisoned; all three go on with a new one."""
-    with Job(3, come_late) as job:
+    """The late rank finds the communicator poisoned; all three continue with a new one."""
+    with Job(3, arrive_late) as job:
         time.sleep(0.8)
         job.link[1].send("go")
         for text, _ in job.results():
@@ -71,7 +71,7 @@ def test_processes_and_a_fresh_start() -> None:
             assert text.endswith("[3 ranks, sum 3.0]")
 
 
-def go_on_and_on(comm: Communicator, link: Connection) -> str:
+def call_repeatedly(comm: Communicator, link: Connection) -> str:
     comm.barrier()
     link.send("ready")
     try:
@@ -82,8 +82,8 @@ def go_on_and_on(comm: Communicator, link: Connection) -> str:
 
 
 def test_a_rank_that_is_stopped_in_a_call_is_named() -> None:
-    """It lives, so it is not lost: whoever waits for it says so, and it finds out when it goes on."""
-    with Job(3, go_on_and_on) as job:
+    """It is alive, so it is not lost: the ranks waiting for it name it, and it gets the error when it continues."""
+    with Job(3, call_repeatedly) as job:
         for rank in range(3):
             assert job.hear(rank) == "ready"
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def test_a_rank_that_is_stopped_in_a_call_is_named() -> None:
         job.kill(1, signal.SIGCONT)
         for text in job.results():
             assert "within 0.5 s" in text
-            assert "rank 1 entered it but did not get on" in text or "by rank 1" in text
+            assert "rank 1 entered it but made no progress" in text or "by rank 1" in text
 
 
 def test_a_survivor_that_does_not_shrink_is_left_out() -> None:
@@ -110,8 +110,8 @@ def test_a_survivor_that_does_not_shrink_is_left_out() -> None:
     assert local_world(3).run(body) == [(2, 2.0), (2, 2.0), None]
 
 
-def test_waiting_for_a_handle_has_a_limit_of_its_own() -> None:
-    """It harms neither the call nor the communicator."""
+def test_waiting_for_a_handle_has_a_separate_limit() -> None:
+    """Its expiry harms neither the call nor the communicator."""
 
     def body(comm: Communicator) -> None:
         if comm.rank == 0:
@@ -132,7 +132,7 @@ def test_waiting_for_a_handle_has_a_limit_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "soon", -0.1])
-def test_a_deadline_that_is_none(wrong: Any) -> None:
+def test_invalid_deadlines(wrong: Any) -> None:
     def body(comm: Communicator) -> None:
         for attempt in (lambda: comm.allreduce(np.ones(2), timeout=wrong), lambda: comm.barrier(timeout=wrong),
                         lambda: comm.iallreduce(np.ones(2), timeout=wrong).wait(),
@@ -163,7 +163,7 @@ def test_the_deadline_of_a_v_form_holds_for_its_counts_too() -> None:
 
 
 def test_a_rank_thread_that_ends_is_lost_in_all_its_communicators() -> None:
-    """It may fail or return, keep the other communicator or drop it: nobody waits for it until the deadline."""
+    """It may fail or return, keep the other communicator or drop it: no rank waits for it until the deadline."""
     kept: list[Communicator] = []
 
     def body(comm: Communicator, how: str) -> None:
@@ -184,7 +184,7 @@ def test_a_rank_thread_that_ends_is_lost_in_all_its_communicators() -> None:
 
 
 def test_a_rank_thread_that_fails_is_lost_to_the_others() -> None:
-    told: dict[int, str] = {}
+    errors: dict[int, str] = {}
 
     def body(comm: Communicator) -> None:
         if comm.rank == 1:
@@ -192,7 +192,7 @@ def test_a_rank_thread_that_fails_is_lost_to_the_others() -> None:
         with pytest.raises(PeerLostError) as caught:
             comm.barrier()
         assert caught.value.rank == 1
-        told[comm.rank] = str(caught.value)
+        errors[comm.rank] = str(caught.value)
         started = time.monotonic()
         assert comm.shrink().size == 2
         assert time.monotonic() - started < 5, "shrink waits for a rank that has failed"
@@ -200,5 +200,5 @@ def test_a_rank_thread_that_fails_is_lost_to_the_others() -> None:
     with pytest.raises(KeyError, match="mine") as caught:
         local_world(3).run(body)
     assert caught.value.failed_rank == 1  # type: ignore[attr-defined]
-    for text in told.values():
+    for text in errors.values():
         assert "rank 1 has failed: KeyError: 'mine'" in text

@@ -1,4 +1,4 @@
-"""How ranks end: exits that are nobody's fault, Ctrl-C, signals to all; and that nothing stays behind."""
+"""How ranks end: normal exits, Ctrl-C, signals to all; and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def leave_in_turn(comm: Communicator, link: Connection, collective: str, count: 
 @pytest.mark.parametrize("root", [0, 3])
 @pytest.mark.parametrize("count", [4, 100_000])
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "gather", "scatter", "allreduce", "allgather"])
-def test_a_normal_exit_right_after_the_last_collective_disturbs_nobody(collective: str, count: int, root: int) -> None:
+def test_a_normal_exit_right_after_the_last_collective_is_no_error(collective: str, count: int, root: int) -> None:
     run(4, leave_in_turn, collective, count, root)
 
 
 def test_scripts_that_end_at_once() -> None:
-    """As users write them, with nothing after the last call; ten times, since it is a race."""
+    """Like user scripts, with nothing after the last call; ten times, since it is a race."""
     script = """
         import numpy as np, pycollective as pc
         comm = pc.init()
@@ -52,7 +52,7 @@ def test_scripts_that_end_at_once() -> None:
 
 
 def test_scripts_that_end_with_calls_in_flight() -> None:
-    """Handles that nobody waits for: the calls are completed at exit, for the others need them."""
+    """Handles without a wait: the calls are completed at exit, since the other ranks need them."""
     script = """
         import numpy as np, pycollective as pc
         comm = pc.init()
@@ -71,7 +71,7 @@ def test_scripts_that_end_with_calls_in_flight() -> None:
 
 
 def test_a_script_that_ends_with_daemon_threads_in_calls() -> None:
-    """Python ends a thread that asks for its lock by then; in the midst of the core that would be an abort."""
+    """Python ends a thread that requests its lock by then; inside the core that would be an abort."""
     script = """
         import threading, time
         import numpy as np, pycollective as pc
@@ -95,7 +95,7 @@ def test_a_script_that_ends_with_daemon_threads_in_calls() -> None:
 
 
 def fork_a_child(comm: Communicator, link: Connection) -> float:
-    """The child ends as a script does, with all that is registered for it."""
+    """The child ends like a script, with all registered exit handlers."""
     import atexit
 
     comm.barrier()
@@ -109,15 +109,15 @@ def fork_a_child(comm: Communicator, link: Connection) -> float:
     return float(comm.allreduce(np.ones(1))[0])
 
 
-def test_a_forked_child_says_no_goodbye() -> None:
+def test_a_forked_child_does_not_end_its_parents_rank() -> None:
     assert run(3, fork_a_child) == [3.0] * 3
 
 
 def use_in_a_child(comm: Communicator, link: Connection) -> tuple[float, int]:
-    """The child tries what the parent's rank could; and makes a world of its own, whose progress it has to see to."""
+    """The child tries the parent's calls, and creates its own world, which needs its own progress thread."""
     from pycollective.engine import Engine, Item
 
-    comm.iallreduce(np.ones(1)).wait(20)  # the thread behind this call is not in the child
+    comm.iallreduce(np.ones(1)).wait(20)  # the thread of this call does not exist in the child
     engine, order, code = Engine(comm), comm.dup(), 0
     if comm.rank == 0:
         handle, work = comm.iallreduce(np.ones(1)), engine.submit([Item("allreduce", "b", np.ones(1))])[0]
@@ -142,7 +142,7 @@ def use_in_a_child(comm: Communicator, link: Connection) -> tuple[float, int]:
         order.barrier()
         handle.wait(20)
     else:
-        order.barrier()  # so long nothing of rank 0 gets on
+        order.barrier()  # until then rank 0's calls make no progress
         comm.allreduce(np.ones(1))
         work = engine.submit([Item("allreduce", "b", np.ones(1))])[0]
     total = float(work.wait(20)[0])
@@ -150,7 +150,7 @@ def use_in_a_child(comm: Communicator, link: Connection) -> tuple[float, int]:
     return total, code
 
 
-def test_a_forked_child_cannot_speak_for_its_parent() -> None:
+def test_a_forked_child_cannot_call_for_its_parent() -> None:
     assert run(2, use_in_a_child) == [(2.0, 0)] * 2
 
 
@@ -158,7 +158,7 @@ def test_a_forked_child_cannot_speak_for_its_parent() -> None:
 
 
 def block(comm: Communicator, link: Connection, how: str) -> tuple[str, float]:
-    """Rank 0 blocks in a call that rank 1 does not make; says when KeyboardInterrupt came."""
+    """Rank 0 blocks in a call that rank 1 does not make; returns the time of KeyboardInterrupt."""
     link.send("ready")
     if comm.rank == 1:
         link.recv()
@@ -232,21 +232,21 @@ def count_signals(comm: Communicator, link: Connection) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-def test_nothing_is_left_whatever_ends_all_ranks(number: int) -> None:
-    """Also with named shared memory, once all have attached: the name lives only until then. Job looks at /dev/shm."""
+def test_nothing_is_left_after_any_signal_to_all_ranks(number: int) -> None:
+    """Also with named shared memory, after all have attached: the name exists only until then. Job checks /dev/shm."""
     for kinds in ("memfd", "posix_shm"):
-        with Job(3, use_windows_for_ever, kinds) as job:
+        with Job(3, use_windows_forever, kinds) as job:
             for rank in range(3):
                 assert job.hear(rank) == "ready"
-            # All at the same moment: one that saw another go would raise before its own turn.
+            # All at the same moment: a rank that detects another's end would raise before its own signal.
             for each in (signal.SIGSTOP, number, signal.SIGCONT):
                 for rank in range(3):
-                    with contextlib.suppress(ProcessLookupError):  # killed, and collected, before it goes on
+                    with contextlib.suppress(ProcessLookupError):  # killed, and collected, before it continues
                         os.kill(job.pid[rank], each)
             assert {outcome.exitcode for outcome in job.outcomes().values()} == {-number}
 
 
-def use_windows_for_ever(comm: Communicator, link: Connection, kind: str) -> None:
+def use_windows_forever(comm: Communicator, link: Connection, kind: str) -> None:
     use_only(kind)
     part = comm.split(0)
     assert part is not None
@@ -260,14 +260,14 @@ def use_windows_for_ever(comm: Communicator, link: Connection, kind: str) -> Non
 
 
 def use_only(kind: str) -> None:
-    """One kind of shared memory, as on a machine that lacks the others."""
+    """One kind of shared memory, as on a machine without the others."""
     from pycollective.comm.host import segments
 
     segments.KINDS = (kind,)
 
 
 def fill_shared_memory(comm: Communicator, link: Connection) -> float:
-    """More than /dev/shm holds is an error before, not a bus error after; and the next call works."""
+    """Exceeding /dev/shm is an error on allocation, not a bus error later; and the next call works."""
     use_only("posix_shm")
     room = os.statvfs("/dev/shm")
     for _ in range(2):

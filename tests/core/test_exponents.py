@@ -39,7 +39,7 @@ def test_every_pair_of_elements_has_the_bits_of_ml_dtypes(op: str, function: np.
 
 
 def test_conversion_rounds_to_the_nearest_ties_up() -> None:
-    """Of float32 products that lie at and beside every tie, at the ends of the range, and below zero."""
+    """For float32 products at and next to every tie, at the ends of the range, and below zero."""
     ones = np.ones(1, np.float32).astype(E8M0)
     ties = [1.5, 3.0, 6.0, 0.75, 1.5 * 2.0**127, 1.5 * 2.0**-126]
     beside = [float(np.nextafter(np.float32(tie), np.float32(end))) for tie in ties for end in (0, np.inf)]

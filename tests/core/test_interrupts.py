@@ -1,4 +1,4 @@
-"""An interrupted run of a local world, as Ctrl-C or a notebook's stop button makes it."""
+"""An interrupted run of a local world, as by Ctrl-C or a notebook's stop button."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_interrupt_ends_all_ranks_and_the_next_run_works(name: str, tmp_path:
 
 
 def test_a_rank_in_native_code_is_left_behind_as_a_daemon(tmp_path: Path) -> None:
-    """time.sleep() stands for it: no exception can reach a thread before it returns."""
+    """time.sleep() simulates it: no exception can reach a thread before it returns."""
     code = SCRIPT.format(body="started.release(); comm.barrier() if comm.rank else time.sleep(600)")
     code = code.replace("for thread in left:\n    thread.join(20)\nassert not any", "assert any")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -46,7 +46,7 @@ def test_all_values_against_ml_dtypes(dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_averages_of_all_values(dtype: str) -> None:
-    """Division lands on values that sums of the type never reach: subnormals and ties."""
+    """Division gives values that sums of the type never reach: subnormals and ties."""
     xs = np.stack([every_value(dtype)] * 3)
     expected = in_rank_order(dtype, "avg", xs, 0.01, 1.7)
     for got in local_world(3).run(lambda comm: comm.allreduce(xs[comm.rank], op="avg", prescale=0.01, postscale=1.7)):
@@ -84,7 +84,7 @@ def _digests() -> None:
                         got[np.isnan(got)] = np.nan
                     hashed.update(got.tobytes())
             print(dtype, op, hashed.hexdigest())
-    for dtype in INTEGERS:  # also what a plain conversion leaves to the processor
+    for dtype in INTEGERS:  # also conversions with processor-dependent results
         for factor in (-1.0, 1e30, float("-inf"), float("nan")):
             xs = contributions(dtype, "sum", 3, 70)
             got = (allreduced(xs, "sum", {name: factor}).tobytes() for name in ("prescale", "postscale"))
@@ -105,7 +105,7 @@ def test_all_instruction_sets_give_the_same_bits() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one set of kernels")
 def test_the_best_instruction_set_is_chosen() -> None:
-    """Where it is missed, everything works, several times slower: no other test would notice."""
+    """Without it everything works, but several times slower: no other test would detect that."""
     expected = best_level(Path("/proc/cpuinfo").read_text())
     chosen = launch(1, "from pycollective import _core; print(_core.instruction_set())", launcher="alone", check=True)
     assert chosen[0].strip() == expected

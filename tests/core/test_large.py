@@ -18,7 +18,7 @@ Case = tuple[str, str, str, str, str, int]  # collective, topology, type, operat
 
 
 def all_cases() -> list[Case]:
-    """Everything that there is; collectives that only move data have the operator "-"."""
+    """All cases; collectives that only move data have the operator "-"."""
     return [
         (collective, topology, dtype, op, where, n)
         for collective, topology, dtype in itertools.product((*REDUCING, *MOVING), TOPOLOGIES, DTYPES)
@@ -54,7 +54,7 @@ def covering() -> list[Case]:
 
 
 def everywhere(count: int, base: Array) -> Array:
-    """A million different elements of a few thousand: cheap to make, and no tile is like another."""
+    """A million different elements from a few thousand: cheap to make, and no two tiles are equal."""
     n = len(base)
     pick = (np.arange(count) * 7 + np.arange(count) // 1013) % base.shape[1] // 2 * 2 + np.arange(count) % 2
     return np.stack([base[rank, pick] for rank in range(n)])

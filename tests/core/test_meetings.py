@@ -1,7 +1,7 @@
-"""Who meets whom in a call: ranks look at what others call when they wait for them, and a wait is all there is.
+"""Which ranks wait for each other in a call: ranks compare calls only with those that they wait for.
 
-Ranks that call different things are found in that very call, if no part of the ranks can get through its call without
-waiting for one of the rest.
+A mismatch is detected in the call itself if no subset of the ranks can complete its call without waiting for one of
+the others.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pycollective.schedule.compiler.p2p import compile_send
 
 
 def waited_for(schedule: Schedule) -> list[set[int]]:
-    """For each rank, those that it waits for."""
+    """For each rank, the ranks that it waits for."""
     waits = [[*rank.exit_waits, *(wait for step in rank.steps for wait in step.waits)] for rank in schedule.ranks]
     return [{wait.peer for wait in mine} for mine in waits]
 
 
 def by_themselves(schedule: Schedule) -> list[tuple[int, ...]]:
-    """The parts of the ranks that wait only for each other."""
+    """The subsets of the ranks that wait only for each other."""
     waits = waited_for(schedule)
     parts = (part for k in range(1, schedule.size) for part in itertools.combinations(range(schedule.size), k))
     return [part for part in parts if all(waits[rank] <= set(part) for rank in part)]
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 7])
-def test_no_part_of_the_ranks_gets_through_by_itself(n: int) -> None:
-    """In no call on plain arrays; where there are windows, all ranks meet all on entry."""
+def test_no_subset_of_the_ranks_completes_alone(n: int) -> None:
+    """In no call on plain arrays; with windows, all ranks wait for all on entry."""
     seen = 0
     for row in describe():
         for collective in row.collectives:
@@ -42,7 +42,7 @@ def test_no_part_of_the_ranks_gets_through_by_itself(n: int) -> None:
     assert seen > 50
 
 
-def test_a_sender_may_be_by_itself_but_not_its_receiver() -> None:
-    """An eager message; the receiver finds what does not fit."""
+def test_a_sender_may_complete_alone_but_not_its_receiver() -> None:
+    """An eager message; the receiver detects the mismatch."""
     assert by_themselves(compile_send(eager=True)) == [(0,)]
     assert by_themselves(compile_send(eager=False)) == []

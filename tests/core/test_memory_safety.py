@@ -1,4 +1,4 @@
-"""Factors that are NaN, calls that copy in their turn, sizes that do not fit: no wrong number and no bad memory."""
+"""NaN factors, copies in call order, sizes that do not fit: no wrong results and no invalid memory accesses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_factor_of_minus_zero_is_not_one_of_zero() -> None:
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), -1.0])
-def test_a_timeout_that_is_no_time_is_refused(timeout: float) -> None:
+def test_an_invalid_timeout_is_refused(timeout: float) -> None:
     def body(comm: Communicator) -> None:
         with pytest.raises(ValueError, match="timeout"):
             comm.barrier(timeout=timeout)
@@ -64,11 +64,11 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: float) -> None:
     run(1, body)
 
 
-# -- what a call copies ----------------------------------------------------------------------------------------------
+# -- copies of a call ------------------------------------------------------------------------------------------------
 
 
 def test_a_broadcast_leaves_its_output_to_the_call_before_it() -> None:
-    """The reduction reads w until the last rank has come, and the broadcast behind it writes to w."""
+    """The reduction reads w until the last rank has arrived, and the broadcast after it writes to w."""
 
     def body(comm: Communicator) -> None:
         w = comm.empty(1 << 16)
@@ -83,7 +83,7 @@ def test_a_broadcast_leaves_its_output_to_the_call_before_it() -> None:
 
 
 def test_a_reduction_of_strided_input_waits_for_the_call_before_it() -> None:
-    """The strided input of a call is the output of the one before it, as the contiguous one would be."""
+    """The strided input of a call is the output of the previous one, as with contiguous inputs."""
 
     def body(comm: Communicator) -> None:
         for start in (comm.allreduce, lambda x: comm.iallreduce(x).result()):
@@ -116,7 +116,7 @@ def test_packed_inputs_of_all_shapes() -> None:
 
 
 @pytest.mark.parametrize("why", ["mismatch", "timeout", "argument"])
-def test_a_broadcast_that_is_refused_leaves_its_output_alone(why: str) -> None:
+def test_a_refused_broadcast_leaves_its_output_unchanged(why: str) -> None:
     def body(comm: Communicator) -> None:
         w, x = comm.empty(1 << 14), np.ones(1 << 14)
         w[:] = 7.0
@@ -147,7 +147,7 @@ def test_broadcasts_that_fill_and_that_do_not_follow_each_other(size: int, count
         for number in range(12):
             root = number % comm.size
             x = np.full(count, number if comm.rank == root else -1)
-            out = plain if number % 5 == 4 and comm.rank == 0 else w  # where one rank's is no window all stage
+            out = plain if number % 5 == 4 and comm.rank == 0 else w  # if one rank's is not a window, all stage
             if number % 3 == 0:
                 w[:] = x
                 comm.broadcast(w, root, out=w)
@@ -174,7 +174,7 @@ def _call(comm: Communicator, name: str, x: Any, out: Any, counts: Any, root: in
 
 
 def test_counts_whose_sum_overflows_are_refused() -> None:
-    """The sum of HUGE is 0 in 64 bits, which an empty array would have."""
+    """The sum of HUGE is 0 in 64 bits, which matches an empty array."""
 
     def body(comm: Communicator) -> None:
         nothing, one = np.zeros(0), np.zeros(1)
@@ -232,7 +232,7 @@ def test_windows_that_do_not_fit_are_refused() -> None:
 
 
 class _Producer:
-    """Exports memory of NumPy under another shape, through a DLPack capsule that ctypes has made."""
+    """Exports NumPy memory with another shape, through a DLPack capsule made by ctypes."""
 
     def __init__(self, shape: list[int], strides: list[int] | None = None, offset: int = 0) -> None:
         import ctypes
@@ -257,7 +257,7 @@ class _Producer:
         return self.capsule
 
 
-def test_dlpack_shapes_that_no_array_has_are_refused() -> None:
+def test_invalid_dlpack_shapes_are_refused() -> None:
     assert _core.HostBuffer(_Producer([4, 4])).count == 16
     for shape in ([1 << 32, 1 << 32], [1 << 62, 4], [-4, -4], [1 << 61], [1, 1 << 62, 8]):
         with pytest.raises(ValueError):
@@ -274,7 +274,7 @@ def test_dlpack_shapes_that_no_array_has_are_refused() -> None:
 
 
 def test_a_schedule_that_does_not_fit_the_call_is_refused() -> None:
-    """What a planner answers is checked against the call: else the executor would go by it through any memory."""
+    """A planner's result is checked against the call: else the executor would access any memory."""
     from pycollective.comm.planner import Planner, schedule_for
     from pycollective.schedule.compiler.schedule import Placement
     from pycollective.schedule.language import registry
@@ -295,8 +295,8 @@ def test_a_schedule_that_does_not_fit_the_call_is_refused() -> None:
         for schedule in schedules:
             sound = Planner(0, size)
 
-            def planner(*asked: Any, schedule: Any = schedule, sound: Any = sound) -> Any:
-                return (schedule, *sound(*asked)[1:])
+            def planner(*request: Any, schedule: Any = schedule, sound: Any = sound) -> Any:
+                return (schedule, *sound(*request)[1:])
 
             team = _core.Team(segment, 0, size, scratch, [0, 1], "test", True, planner)
             number, counts = _core.collectives().index(name), [2, 2] if name == "reduce_scatter" else None

@@ -1,4 +1,4 @@
-"""Ranks that call different things: MismatchError on every rank, with both descriptions, and no waiting."""
+"""Ranks that make different calls: MismatchError on every rank, with both descriptions, without waiting."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LITTLE, MUCH = np.ones(8), np.ones(20_000)
 
 
 def next_calls(comm: Communicator) -> None:
-    """A rank that has left the call learns of the mismatch in its next; a root may be two calls ahead."""
+    """A rank that has left the call gets the mismatch in its next one; a root may be two calls ahead."""
     for _ in range(3):
         comm.allreduce(LITTLE)
 
 
 def messages(acts: list[Act]) -> list[str]:
-    """Each rank does its act and goes on; what MismatchError says on each."""
+    """Each rank does its act and continues; returns each rank's MismatchError text."""
 
     def body(comm: Communicator) -> str:
         with pytest.raises(MismatchError) as caught:
@@ -54,7 +54,7 @@ def act(collective: str, topology: str, x: Any, root: int) -> Act:
 
 
 def catalogue() -> dict[str, Act]:
-    """Calls that all differ from each other."""
+    """Calls that all differ."""
     acts: dict[str, Act] = {"barrier": lambda comm: comm.barrier()}
     for name, (size, x) in itertools.product(TOPOLOGIES, (("little", LITTLE), ("much", MUCH))):
         for collective in ("allreduce", "reduce", "reduce_scatter", "allgather", "alltoall"):
@@ -76,8 +76,8 @@ def test_any_two_different_calls(n: int) -> None:
     for most, one in choice.sample(pairs, 1200 if n == 2 else 300):
         odd = choice.randrange(n)
         try:
-            told = messages([acts[one if rank == odd else most] for rank in range(n)])
-            assert all(text.count(" calls ") == 2 for text in told), told
+            errors = messages([acts[one if rank == odd else most] for rank in range(n)])
+            assert all(text.count(" calls ") == 2 for text in errors), errors
         except BaseException as error:
             wrong.append(f"rank {odd} {one}, others {most}: {error!r}")
             if len(wrong) > 10 or time.monotonic() - started > 60:
@@ -148,26 +148,26 @@ def test_each_field(field: str, swapped: bool) -> None:
     first, second, *words = FIELDS[field]
     if swapped:
         first, second = second, first
-    told = messages([first, second])
-    for text in told:
+    errors = messages([first, second])
+    for text in errors:
         for word in (*words, "rank 0", "rank 1", "differs between ranks"):
             assert word in text, text
 
 
 def test_counts_of_the_same_sum() -> None:
-    told = messages(
+    errors = messages(
         [lambda comm: comm.allgatherv(LITTLE, [8, 8, 8])] * 2 + [lambda comm: comm.allgatherv(LITTLE, [7, 9, 8])]
     )
-    assert all(text.count(" calls allgather(count=24") == 2 for text in told)
+    assert all(text.count(" calls allgather(count=24") == 2 for text in errors)
 
 
-def test_custom_operators_are_told_apart() -> None:
+def test_custom_operators_are_distinguished() -> None:
     pytest.importorskip("numba")
     import pycollective
 
     smaller, larger = pycollective.op(lambda a, b: min(a, b)), pycollective.op(lambda a, b: max(a, b))
-    told = messages([lambda comm: comm.allreduce(LITTLE, op=smaller), lambda comm: comm.allreduce(LITTLE, op=larger)])
-    assert all(text.count(" calls allreduce(") == 2 for text in told)
+    errors = messages([lambda comm: comm.allreduce(LITTLE, op=smaller), lambda comm: comm.allreduce(LITTLE, op=larger)])
+    assert all(text.count(" calls allreduce(") == 2 for text in errors)
 
 
 def modulo(base: int) -> Any:
@@ -176,7 +176,7 @@ def modulo(base: int) -> Any:
     return pycollective.op(lambda a, b: (a + b) % base)
 
 
-def test_custom_operators_with_other_captured_values_are_told_apart() -> None:
+def test_custom_operators_with_other_captured_values_are_distinguished() -> None:
     pytest.importorskip("numba")
     ops = [modulo(5), modulo(7)]
     messages(
@@ -200,7 +200,7 @@ def test_the_same_operator_in_two_processes_is_the_same() -> None:
 
 
 def test_making_a_communicator_against_making_a_window() -> None:
-    """Both begin with the same exchange of bytes."""
+    """Both start with the same exchange of bytes."""
 
     def body(comm: Communicator) -> None:
         with pytest.raises(MismatchError, match=r"for split.*for empty\(\(3,\)|for empty\(\(3,\).*for split"):
@@ -244,9 +244,9 @@ def test_processes_and_a_fresh_start() -> None:
 
 
 def texts(acts: list[Act]) -> str:
-    told = set(messages(acts))
-    assert len(told) == 1
-    return told.pop()
+    errors = set(messages(acts))
+    assert len(errors) == 1
+    return errors.pop()
 
 
 LONG = "a_name_as_long_as_the_text_that_used_to_be_compared"
@@ -254,7 +254,7 @@ LONG = "a_name_as_long_as_the_text_that_used_to_be_compared"
 
 @dataclass(frozen=True)
 class Shifted:
-    """Everything is reduced at `first`; in the first 39 characters the labels are all alike."""
+    """Everything is reduced at `first`; the first 39 characters of the labels are the same."""
 
     first: int = 0
 
@@ -267,8 +267,8 @@ class Shifted:
 
 def test_topologies_whose_labels_differ_at_their_end() -> None:
     shifted = topology(LONG)(Shifted)
-    told = texts([lambda comm, k=k: comm.allreduce(LITTLE, topology=shifted(first=k)) for k in (1, 2)])
-    assert "first=1" in told and "first=2" in told
+    errors = texts([lambda comm, k=k: comm.allreduce(LITTLE, topology=shifted(first=k)) for k in (1, 2)])
+    assert "first=1" in errors and "first=2" in errors
 
 
 def other_program(comm: Communicator, link: Connection) -> str:
@@ -286,16 +286,16 @@ def other_program(comm: Communicator, link: Connection) -> str:
 
 
 def test_programs_that_differ_under_one_name() -> None:
-    assert all("differs: the topology's parameters or program" in told for told in run(2, other_program))
+    assert all("differs: the topology's parameters or program" in text for text in run(2, other_program))
 
 
 def test_groups_of_different_ranks() -> None:
-    told = texts([lambda comm, ranks=ranks: comm.group(ranks) for ranks in ([0, 1], [1, 0])])
-    assert "for group([0, 1])" in told and "for group([1, 0])" in told
+    errors = texts([lambda comm, ranks=ranks: comm.group(ranks) for ranks in ([0, 1], [1, 0])])
+    assert "for group([0, 1])" in errors and "for group([1, 0])" in errors
 
 
 @pytest.mark.parametrize("other", ["dup", "allgatherv"])
-def test_split_against_what_exchanges_the_same_bytes(other: str) -> None:
+def test_split_against_calls_that_exchange_the_same_bytes(other: str) -> None:
     def act(comm: Communicator) -> None:
         comm.dup() if other == "dup" else comm.allgatherv(np.ones(6, np.uint8))
 
@@ -307,7 +307,7 @@ def scaled_by(factor: Any) -> Callable[[Any, Any], Any]:
 
 
 def reading_a_global(value: Any) -> Callable[[Any, Any], Any]:
-    """All have the same code; what it calls or reads is found in a namespace of its own."""
+    """All have the same code; each reads names from its own namespace."""
     names: dict[str, Any] = {"outside": value}
     exec("def combine(a, b):\n    return a + b * outside", names)
     return cast("Callable[[Any, Any], Any]", names["combine"])
@@ -327,10 +327,10 @@ def test_operators_made_twice_of_equal_values_are_equal(make: Any, value: Any) -
     assert digest_of(make(value)) == digest_of(make(copied)) != digest_of(make(5.5))
 
 
-def test_calls_that_32_bits_do_not_tell_apart() -> None:
-    """Of 2^17 calls two have the same digest of 32 bits; these two had it."""
-    told = texts([lambda comm, k=k: comm.allreduce(np.ones(3), prescale=k) for k in (0.307635745, 0.415229674)])
-    assert "prescale=0.307636" in told and "prescale=0.41523" in told
+def test_calls_whose_32_bit_digests_collide() -> None:
+    """Of 2^17 calls, two have the same 32-bit digest; these two did."""
+    errors = texts([lambda comm, k=k: comm.allreduce(np.ones(3), prescale=k) for k in (0.307635745, 0.415229674)])
+    assert "prescale=0.307636" in errors and "prescale=0.41523" in errors
 
 
 def test_a_message_is_named_on_both_sides() -> None:
@@ -339,5 +339,5 @@ def test_a_message_is_named_on_both_sides() -> None:
             comm.send(np.ones(50_000), 1) if comm.rank == 0 else comm.recv(np.ones(3), 0)
         return str(caught.value)
 
-    told = local_world(2).run(body)
-    assert all("rank 0 calls send(count=50000" in text and "rank 1 calls recv(count=3," in text for text in told)
+    errors = local_world(2).run(body)
+    assert all("rank 0 calls send(count=50000" in text and "rank 1 calls recv(count=3," in text for text in errors)

@@ -15,7 +15,7 @@ PAIRS = [(collective, topology) for collective in MOVING for topology in TOPOLOG
 
 
 def all_bits(dtype: str, n: int, shape: tuple[int, ...], seed: int = 1) -> Array:
-    """Any bits that an element can have, for every rank: moving must not look at them."""
+    """Arbitrary bits of elements, for every rank: moving must not interpret them."""
     if dtype == "bool":
         return np.random.default_rng(seed).integers(0, 2, (n, *shape)).astype(bool)
     kind = numpy_type(dtype)
@@ -66,7 +66,7 @@ def test_every_root_and_shapes_of_several_axes(collective: str, topology: str) -
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_every_hub_and_root(n: int, topology: str) -> None:
-    """Parameters of a topology change who does the work, never the result."""
+    """Parameters of a topology change which ranks do the work, never the result."""
     named = [f"{topology}(hub={hub})" for hub in range(n)] if topology in ("star", "wheel") else [topology]
     xs = contributions("int64", "sum", n, 100)
     cases = [(collective, name, root) for name in named for root in range(n) for collective in ("broadcast", "reduce")
@@ -146,7 +146,7 @@ def test_v_forms_refuse_counts_that_do_not_fit() -> None:
 
 
 def test_scatter_without_a_template() -> None:
-    """Off the root no array of the whole is needed where all get equally much."""
+    """Non-root ranks need no template if all get the same number of rows."""
 
     def body(comm: Communicator) -> None:
         whole = np.arange(12.0).reshape(6, 2) if comm.rank == 1 else None
@@ -156,7 +156,7 @@ def test_scatter_without_a_template() -> None:
     local_world(3).run(body)
 
 
-def test_barrier_holds_everybody_until_the_last() -> None:
+def test_barrier_holds_all_ranks_until_the_last_arrives() -> None:
     arrived: list[int] = []
 
     def body(comm: Communicator) -> None:

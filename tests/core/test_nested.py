@@ -1,4 +1,4 @@
-"""A collective from within another one of the same thread: an error, and neither a deadlock nor any harm."""
+"""A collective from within another one of the same thread: an error, without a deadlock or any harm."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ CALLS: dict[str, Callable[[Communicator], Any]] = {
 
 
 def during(comm: Communicator, link: Connection, call: Callable[[], Any], body: Callable[[], None]) -> None:
-    """Runs `body` in a signal handler while rank 0 waits in `call`, in which the others come late."""
-    came: list[BaseException | None] = []
+    """Runs `body` in a signal handler while rank 0 waits in `call`, in which the others arrive late."""
+    outcomes: list[BaseException | None] = []
 
     def handler(*_: object) -> None:
         try:
             body()
-            came.append(None)
+            outcomes.append(None)
         except BaseException as error:
-            came.append(error)
+            outcomes.append(error)
 
     if comm.rank == 0:
         signal.signal(signal.SIGUSR2, handler)
@@ -51,23 +51,23 @@ def during(comm: Communicator, link: Connection, call: Callable[[], Any], body: 
         timer.start()
         call()
         timer.join()
-        assert came, "the handler did not run while the call waited"
-        if came[0] is not None:
-            raise came[0]
+        assert outcomes, "the handler did not run while the call waited"
+        if outcomes[0] is not None:
+            raise outcomes[0]
     else:
         time.sleep(0.6)
         call()
 
 
 def in_a_signal_handler(comm: Communicator, link: Connection) -> None:
-    """Every call is refused, and afterwards everything works as before."""
+    """Every call is refused, and the communicator works as before."""
     refused = 0
 
     def all_of_them() -> None:
         nonlocal refused
         for name, call in CALLS.items():
             if name in ("wait", "result"):
-                continue  # they start something, which all ranks must: see below
+                continue  # they start calls, which all ranks must make: see below
             with pytest.raises(NestedCallError, match="communicator 'world' from within another one of the same") as e:
                 call(comm)
             assert isinstance(e.value, CommunicatorError)
@@ -85,7 +85,7 @@ def in_a_signal_handler(comm: Communicator, link: Connection) -> None:
 
 
 def messages(comm: Communicator, link: Connection) -> None:
-    """A channel is a communicator of its own: other messages may come within a call, but not within a message."""
+    """A channel is a separate communicator: messages may be nested in a call, but not in a message."""
     here, there = np.zeros(1), np.zeros(1)
     if comm.rank == 0:
         with pytest.raises(NestedCallError):
@@ -102,7 +102,7 @@ def messages(comm: Communicator, link: Connection) -> None:
 
 
 def nonblocking(comm: Communicator, link: Connection) -> None:
-    """To start a call is no harm: it comes after the one that waits. To wait for it there is."""
+    """Starting a call is allowed: it runs after the waiting one. Waiting for it is not."""
     started: list[Any] = []
 
     def start() -> None:
@@ -119,15 +119,15 @@ def nonblocking(comm: Communicator, link: Connection) -> None:
 
 
 def in_finalizers(comm: Communicator, link: Connection) -> None:
-    """The arrays of a nonblocking call are let go by the thread that has carried it out, which waits for nobody."""
-    came: list[BaseException | None] = []
+    """The arrays of a nonblocking call are released by the thread that executed it, which waits for no rank."""
+    outcomes: list[BaseException | None] = []
 
     def last() -> None:
         try:
             comm.allreduce(X)
-            came.append(None)
+            outcomes.append(None)
         except BaseException as error:
-            came.append(error)
+            outcomes.append(error)
 
     x = np.ones(1000)
     weakref.finalize(x, last)
@@ -139,10 +139,10 @@ def in_finalizers(comm: Communicator, link: Connection) -> None:
     end = time.monotonic() + 20
     del handles, handle
     gc.collect()
-    while not came and time.monotonic() < end:
+    while not outcomes and time.monotonic() < end:
         time.sleep(0.01)
-    assert len(came) == 1
-    assert isinstance(came[0], NestedCallError), came
+    assert len(outcomes) == 1
+    assert isinstance(outcomes[0], NestedCallError), outcomes
     comm.barrier()
 
 
@@ -152,18 +152,18 @@ def test_a_call_from_within_another_one(body: Callable[[Communicator, Connection
 
 
 def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
-    """The engine's callbacks run on a thread that drives it, and so may signal handlers."""
+    """The engine's callbacks, and signal handlers, may run on a thread that drives it."""
     from pycollective.engine import Engine, Item
 
     engine = Engine(comm)
-    came: list[BaseException | None] = []
+    outcomes: list[BaseException | None] = []
 
     def call(attempt: Callable[[], Any]) -> None:
         try:
             attempt()
-            came.append(None)
+            outcomes.append(None)
         except BaseException as error:
-            came.append(error)
+            outcomes.append(error)
 
     later: list[Any] = []
     attempts = {
@@ -179,7 +179,7 @@ def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
             call(attempt)
 
     for drives in (True, False):  # this thread, or the engine's
-        came.clear()
+        outcomes.clear()
         later.clear()
         work = engine.submit([Item("allreduce", "first", np.ones(5))])[0] if comm.rank == 0 else None
         if work is not None:
@@ -190,11 +190,11 @@ def in_a_handler_of_the_engine(comm: Communicator, link: Connection) -> None:
         if drives or comm.rank:
             assert work.wait(20).tolist() == [2] * 5
         end = time.monotonic() + 20
-        while comm.rank == 0 and len(came) < len(attempts) and time.monotonic() < end:
+        while comm.rank == 0 and len(outcomes) < len(attempts) and time.monotonic() < end:
             time.sleep(0.01)
         if comm.rank == 0:
-            kinds = [type(error) for error in came]
-            assert kinds == [NestedCallError] * 3 + [type(None), NestedCallError], came
+            kinds = [type(error) for error in outcomes]
+            assert kinds == [NestedCallError] * 3 + [type(None), NestedCallError], outcomes
         else:
             later += engine.submit([Item("allreduce", "later", X)])
         assert later[0].wait(20).tolist() == [2] * 3
@@ -207,7 +207,7 @@ def test_callbacks_of_the_engine() -> None:
 
 
 def signals_in_the_engine(comm: Communicator, link: Connection) -> None:
-    """A wait for an operation of the engine is not inside of a call: a handler may call."""
+    """A wait for an operation of the engine is not inside a call: a handler may make calls."""
     from pycollective.engine import Engine, Item
 
     engine = Engine(comm)

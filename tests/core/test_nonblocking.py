@@ -22,7 +22,7 @@ COUNTS = (5, 60_000)
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_every_form_gives_what_the_blocking_one_does(n: int, topology: str) -> None:
+def test_every_form_gives_the_result_of_the_blocking_one(n: int, topology: str) -> None:
     collectives = [name for name in (*REDUCING, *MOVING) if has(topology, name)]
     data = {count: contributions("int16", "sum", n, count) for count in COUNTS}
 
@@ -57,7 +57,7 @@ def test_v_forms() -> None:
 
 
 def many_in_flight(comm: Communicator, link: Connection | None) -> None:
-    """Hundreds of calls started before any is waited for, with blocking ones between; out and window forms too."""
+    """Hundreds of calls started before any wait, with blocking ones between; also with out and windows."""
     window = comm.empty(8_000, np.float32)
     window[:] = 1
     handles = []
@@ -83,7 +83,7 @@ def test_many_in_flight(n: int) -> None:
 
 
 def several_communicators(comm: Communicator, link: Connection | None) -> None:
-    """Ranks start the calls of different communicators in different orders: none may wait for another."""
+    """Ranks start the calls of different communicators in different orders: none may block another."""
     comms = [comm.dup() for _ in range(4)]
     part = comm.split(comm.rank % 2)
     assert part is not None
@@ -103,21 +103,21 @@ def test_several_communicators_in_different_orders() -> None:
 
 
 def test_dropped_handles_complete() -> None:
-    """Nobody waits for them; their arrays live until they have completed, and the results arrive."""
+    """Without a wait, their arrays live until they have completed, and the results arrive."""
 
     def body(comm: Communicator) -> None:
         kept = [np.zeros(30_000) for _ in range(20)]
         for turn, out in enumerate(kept):
             comm.iallreduce(np.full(30_000, float(turn)), out=out)
         gc.collect()
-        comm.barrier()  # queues up behind them
+        comm.barrier()  # queued behind them
         for turn, out in enumerate(kept):
             assert (out == 3 * turn).all()
 
     local_world(3).run(body)
 
 
-def test_arrays_are_released_when_the_call_is_through() -> None:
+def test_arrays_are_released_when_the_call_has_completed() -> None:
     def body(comm: Communicator) -> None:
         x = np.ones(1000)
         gone = weakref.ref(x)
@@ -133,8 +133,8 @@ def test_arrays_are_released_when_the_call_is_through() -> None:
     local_world(2).run(body)
 
 
-def test_the_result_arrives_without_anybody_waiting() -> None:
-    """test() turns true by itself: the progress thread does not need the caller."""
+def test_the_result_arrives_without_a_wait() -> None:
+    """test() becomes true without a wait: the progress thread does not need the caller."""
 
     def body(comm: Communicator) -> None:
         handle = comm.iallreduce(np.ones(200_000))
@@ -180,8 +180,8 @@ def test_the_error_of_a_call_comes_from_its_handle_every_time() -> None:
         local_world(2).run(body)
 
 
-def test_a_blocking_call_keeps_its_place() -> None:
-    """Started after a nonblocking one it comes after it, on ranks that wait and ranks that do not."""
+def test_a_blocking_call_keeps_its_order() -> None:
+    """Started after a nonblocking call, it runs after it, on ranks that wait and ranks that do not."""
 
     def body(comm: Communicator) -> None:
         for turn in range(100):

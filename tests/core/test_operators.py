@@ -1,4 +1,4 @@
-"""Operators of a user's own, compiled by numba."""
+"""User-defined operators, compiled by numba."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATORS = {dtype: pycollective.op(largest_magnitude) for dtype in COMPUTABLE}
 
 
 def later_unless_zero(a: Any, b: Any) -> Any:
-    """Associative, not commutative: shows the order."""
+    """Associative, not commutative: the result depends on the order."""
     return b if b != 0 else a
 
 
@@ -39,7 +39,7 @@ def test_every_type_and_topology(dtype: str, topology: str) -> None:
     ]
     data = {count: contributions(dtype, "sum", 3, count) for _, count in cases}
     for xs in data.values():
-        np.abs(xs, out=xs)  # where magnitudes tie, the order would show
+        np.abs(xs, out=xs)  # for equal magnitudes the result would depend on the order
 
     def part(collective: str, count: int) -> Callable[[Communicator], Any]:
         return lambda comm: call(comm, collective, data[count][comm.rank], 2, op=operator, topology=topology)
@@ -100,10 +100,10 @@ def test_types_that_numba_cannot_compute_with(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("function", "dtype", "reason"),
     [
-        (lambda a, b: a / b, "int32", "makes float64 of two int32"),
-        (lambda a, b: a > b, "float32", "makes bool"),
-        (lambda a, b: a + b, "bool", "makes int64 of two bool"),
-        (lambda a, b: (a, b), "int64", "makes UniTuple"),
+        (lambda a, b: a / b, "int32", "returns float64 for two int32"),
+        (lambda a, b: a > b, "float32", "returns bool"),
+        (lambda a, b: a + b, "bool", "returns int64 for two bool"),
+        (lambda a, b: (a, b), "int64", "returns UniTuple"),
         (lambda a, b: a.nothing + b, "float64", "does not compile for float64"),
         (lambda a, b: a & b, "float64", "does not compile for float64"),
     ],
@@ -113,7 +113,7 @@ def test_functions_that_do_not_suit_the_type(function: Callable[[Any, Any], Any]
 
 
 def refused(xs: Any, operator: Any, error: type[Exception], reason: str) -> None:
-    """The call raises before anything is sent: the communicator goes on."""
+    """The call raises before anything is sent: the communicator remains usable."""
 
     def body(comm: Communicator) -> None:
         for collective in REDUCING:
@@ -124,13 +124,13 @@ def refused(xs: Any, operator: Any, error: type[Exception], reason: str) -> None
     local_world(2).run(body)
 
 
-def test_what_is_no_operator() -> None:
-    with pytest.raises(TypeError, match="takes two elements; <lambda> takes 3"):
+def test_invalid_operators() -> None:
+    with pytest.raises(TypeError, match="must take two elements; <lambda> takes 3"):
         pycollective.op(lambda a, b, c: a)  # type: ignore[arg-type,misc]
     with pytest.raises(TypeError, match="Python function of two elements"):
         pycollective.op(max)
     refused(np.ones((2, 5)), "sun", ValueError, "no operator is called 'sun'; there are sum, avg")
-    refused(np.ones((2, 5)), max, TypeError, "op is a name or pycollective.op")
+    refused(np.ones((2, 5)), max, TypeError, "op must be a name or pycollective.op")
 
 
 def test_an_operator_takes_no_scaling() -> None:

@@ -1,4 +1,4 @@
-"""A rank killed by SIGKILL: every other rank learns who, within a second, and nothing stays behind."""
+"""A rank killed by SIGKILL: every other rank raises PeerLostError within a second, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLEEPING = {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "0"}
 
 
 def check(outcomes: dict[int, Outcome], victim: int, killed_at: float) -> None:
-    """Every survivor raised PeerLostError naming the victim within a second; nobody else died."""
+    """Every survivor raised PeerLostError naming the victim within a second; no other rank died."""
     assert outcomes[victim].exitcode == -9
     for rank, outcome in outcomes.items():
         if rank == victim:
@@ -31,7 +31,7 @@ def check(outcomes: dict[int, Outcome], victim: int, killed_at: float) -> None:
         assert outcome.exitcode == 1
 
 
-def call_for_ever(comm: Communicator, link: Connection, kind: str, count: int, nonblocking: bool) -> None:
+def call_forever(comm: Communicator, link: Connection, kind: str, count: int, nonblocking: bool) -> None:
     x = comm.empty(count, np.float32) if kind == "window" else np.empty(count, np.float32)
     x[:] = 0
     topology = None if kind == "window" else kind
@@ -49,7 +49,7 @@ def call_for_ever(comm: Communicator, link: Connection, kind: str, count: int, n
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_in_the_middle_of_a_call(n: int, count: int, nonblocking: bool) -> None:
     for victim, kind in ((0, "window"), (n - 1, "direct"), (n // 2, "ring")):
-        with Job(n, call_for_ever, kind, count, nonblocking) as job:
+        with Job(n, call_forever, kind, count, nonblocking) as job:
             for rank in range(n):
                 assert job.hear(rank) == "busy"
             time.sleep(0.003 * (victim + 1))
@@ -64,13 +64,13 @@ def check_and_close(job: Job, victim: int) -> None:
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter",
                                         "alltoall", "barrier"])  # fmt: skip
 def test_in_every_collective(collective: str) -> None:
-    with Job(3, repeat_for_ever, collective) as job:
+    with Job(3, repeat_forever, collective) as job:
         for rank in range(3):
             assert job.hear(rank) == "busy"
         check_and_close(job, 1)
 
 
-def repeat_for_ever(comm: Communicator, link: Connection, collective: str) -> None:
+def repeat_forever(comm: Communicator, link: Connection, collective: str) -> None:
     arguments = () if collective == "barrier" else (np.ones(3 * 50000),)
     for i in range(10**9):
         getattr(comm, collective)(*arguments)
@@ -79,7 +79,7 @@ def repeat_for_ever(comm: Communicator, link: Connection, collective: str) -> No
 
 
 def wait_for_a_peer(comm: Communicator, link: Connection, away: int, collective: str, count: int) -> str:
-    """All but `away` enter; it stays outside and says what it gets when it calls at last."""
+    """All but `away` enter; it stays outside and returns the error of its later call."""
     link.send("ready")
     if comm.rank == away:
         link.recv()
@@ -99,7 +99,7 @@ def test_while_the_others_wait_for_it(patience: dict[str, str], count: int) -> N
 
 @pytest.mark.parametrize("n", [4, 8])
 def test_while_it_waits_itself(n: int) -> None:
-    """The victim waits inside the call, as the survivors do, for a rank that is late; that one learns of it too."""
+    """The victim waits in the call, like the survivors, for a late rank, which gets the error too."""
     with Job(n, wait_for_a_peer, n - 1, "allreduce", 100000) as job:
         for rank in range(n):
             assert job.hear(rank) == "ready"
@@ -130,7 +130,7 @@ def test_in_point_to_point(receive: bool) -> None:
 
 
 def two_in_a_subset(comm: Communicator, link: Connection) -> str:
-    """Ranks 2 and 3 have a communicator of their own; the death of 3 is told by its rank there."""
+    """Ranks 2 and 3 have a separate communicator; the death of 3 is reported with its rank there."""
     part = comm.split(comm.rank // 2)
     assert part is not None
     link.send("ready")
@@ -144,7 +144,7 @@ def two_in_a_subset(comm: Communicator, link: Connection) -> str:
         link.send(time.monotonic())
     else:
         for _ in range(100):
-            part.barrier()  # not theirs to mind
+            part.barrier()  # not affected
     return "fine"
 
 
@@ -158,7 +158,7 @@ def test_in_a_communicator_of_some() -> None:
         assert [outcomes[rank].value for rank in range(3)] == ["fine"] * 3, outcomes
 
 
-def go_on_after(comm: Communicator, link: Connection) -> dict[str, Any]:
+def continue_after(comm: Communicator, link: Connection) -> dict[str, Any]:
     """Later calls of every kind raise at once; the survivors shrink, work, lose another, and shrink again."""
     x = comm.empty(5000, np.float64)
     link.send("ready")
@@ -198,7 +198,7 @@ def go_on_after(comm: Communicator, link: Connection) -> dict[str, Any]:
 
 
 def test_shrink_twice() -> None:
-    with Job(4, go_on_after) as job:
+    with Job(4, continue_after) as job:
         for rank in range(4):
             assert job.hear(rank) == "ready"
         job.kill(1)
@@ -211,7 +211,7 @@ def test_shrink_twice() -> None:
 
 
 def test_under_the_launcher() -> None:
-    """As a user has it: a script under `pycollective run`, whose rank 1 is killed."""
+    """As in use: a script under `pycollective run`, whose rank 1 is killed."""
     script = """
         import os, signal, threading, time
         import numpy as np, pycollective as pc

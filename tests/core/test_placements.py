@@ -1,4 +1,4 @@
-"""Where arrays lie: plain, in windows, views into windows, in place; the results are the same bits."""
+"""Placements of arrays: plain, in windows, views into windows, in place; the results are the same bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNTS = (7, 3001)  # below and above what is always staged
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("n", [2, 5])
 def test_every_pair_of_places(n: int, topology: str, collective: str) -> None:
-    """x here and out there, alike on all ranks; x is left as it was."""
+    """x in one place and out in another, the same on all ranks; x is unchanged."""
     if not has(topology, collective):
         return
     data = {count: contributions("int32", "sum", n, count) for count in COUNTS}
@@ -30,7 +30,7 @@ def test_every_pair_of_places(n: int, topology: str, collective: str) -> None:
             xs = data[count]
             x = place(comm, xs[comm.rank], here)
             result = expected(collective, xs, 1, comm.rank)
-            # Windows are made by all ranks alike: the root's result is the largest.
+            # Windows have the same size on all ranks: the root's result is the largest.
             largest = max(
                 (np.asarray(expected(collective, xs, 1, rank)) for rank in range(n)), key=lambda part: part.size
             )
@@ -52,7 +52,7 @@ def test_every_pair_of_places(n: int, topology: str, collective: str) -> None:
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("n", [1, 3, 4])
 def test_in_place(n: int, topology: str, where: str) -> None:
-    """out is x, or the part of it that belongs there, for every collective for which that means something."""
+    """out is x, or the corresponding part of it, for every collective that supports it."""
     data = {count: contributions("int64", "sum", n, count) for count in (0, *COUNTS, 40000)}
 
     def body(comm: Communicator) -> None:
@@ -110,7 +110,7 @@ def test_ranks_may_place_their_arrays_differently(collective: str, topology: str
 
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_rank_with_nothing(empty: int) -> None:
-    """A share of no elements is no reason for the others to disagree about places."""
+    """An empty share must not make the other ranks disagree about placements."""
 
     def body(comm: Communicator) -> None:
         rows = [2000] * 3

@@ -14,7 +14,7 @@ from core.reference import DTYPES, Array, contributions
 from pycollective import Communicator, TimeoutError, local_world
 
 SIZES = (0, 1, 100, 4095, 4096, 4097, 8192, 50_000)
-"""float64: around one and two tiles of 32 KiB, which the sender need not wait for."""
+"""float64: around one and two tiles of 32 KiB, up to which the sender does not wait."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,7 +75,7 @@ def test_a_large_message_waits() -> None:
 
 
 def exchange_with_all(comm: Communicator, link: Connection | None) -> None:
-    """Every rank posts messages to and from every other, in an order of its own, mixed with collectives."""
+    """Every rank posts messages to and from every other, in a different order, mixed with collectives."""
     choice = random.Random(comm.rank)
     peers = [rank for rank in range(comm.size) if rank != comm.rank]
     for turn in range(6):
@@ -101,7 +101,7 @@ def exchange_with_all(comm: Communicator, link: Connection | None) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 5])
-def test_everybody_with_everybody(n: int) -> None:
+def test_all_ranks_with_all_ranks(n: int) -> None:
     local_world(n).run(lambda comm: exchange_with_all(comm, None))
     run(n, exchange_with_all)
 
@@ -129,7 +129,7 @@ def test_windows_and_views_and_mixed_blocking() -> None:
         if comm.rank == 0:
             window[:] = np.arange(60_000)
             first = comm.isend(window[7:50_007], 1)
-            comm.send(window[:3], 1)  # queues up behind
+            comm.send(window[:3], 1)  # queued behind
             first.wait(20)
         else:
             time.sleep(0.01)
@@ -139,7 +139,7 @@ def test_windows_and_views_and_mixed_blocking() -> None:
     local_world(2).run(body)
 
 
-def test_nobody_sends() -> None:
+def test_recv_without_a_sender_times_out() -> None:
     def body(comm: Communicator) -> None:
         if comm.rank == 0:
             with pytest.raises(TimeoutError, match=r"send\(count=3.*not entered within 0.2 s by rank 1"):

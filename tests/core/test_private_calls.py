@@ -1,6 +1,6 @@
-"""Whatever `pycollective._core` is called with, it answers or raises: no signal, no hang.
+"""Any call to `pycollective._core` returns or raises: no signal, no hang.
 
-PC_TEST_PRIVATE_CALLS sets how many calls are made, PC_TEST_SEED which.
+PC_TEST_PRIVATE_CALLS sets the number of calls, PC_TEST_SEED the seed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def test_no_call_ends_the_process(tmp_path: Path) -> None:
     assert not found, f"{len(found)} of {TOTAL} calls:\n" + "\n".join(found)
 
 
-def test_unchecked_functions_say_so() -> None:
+def test_unchecked_functions_are_documented() -> None:
     known = dict(targets())
     for name in UNCHECKED:
         assert "unchecked" in known[name].__doc__
-    said = {name for name, function in known.items() if "unchecked" in (getattr(function, "__doc__", None) or "")}
-    assert said == UNCHECKED
+    documented = {name for name, function in known.items() if "unchecked" in (getattr(function, "__doc__", None) or "")}
+    assert documented == UNCHECKED
 
 
 def test_an_object_that_was_not_initialised_is_refused() -> None:

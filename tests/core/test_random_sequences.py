@@ -59,7 +59,7 @@ def test_processes(n: int, seed: int) -> None:
 
 @pytest.mark.parametrize("scratch", ["65536", "200000"])
 def test_little_scratch(scratch: str) -> None:
-    """Small tiles, many of them, and slots that are reused at once."""
+    """Many small tiles, and slots that are reused immediately."""
     done = launch(3, SCRIPT, 21, 120, env=IMPORTABLE | {"PYCOLLECTIVE_SCRATCH": scratch, "PYCOLLECTIVE_TILE": "4096"})
     assert done.returncode == 0, done.report()
     assert sys.version_info >= (3, 10)

@@ -1,6 +1,6 @@
-"""Random topologies on the real executor: what the verifier accepts gives the sum, what it refuses does not.
+"""Random topologies on the real executor: programs that the verifier accepts give the sum, those it refuses do not.
 
-Contributions are powers of a base that no sum can carry out of, so that the result shows how often each was added.
+Contributions are powers of a base large enough that sums never carry, so the result shows how often each was added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, compile_program, topology, verify
 from pycollective.schedule.verifier import verifier
 
-BASE = 1 << 12  # more than the contributions that the longest program can pile up
+BASE = 1 << 12  # more than the contributions that the longest program can accumulate
 COUNT = 5000  # elements: above what is always staged
 
 Statement = Callable[[Program], None]
@@ -28,7 +28,7 @@ Statement = Callable[[Program], None]
 
 @st.composite
 def allreduces(draw: st.DrawFn) -> tuple[int, int, list[Statement]]:
-    """(ranks, chunks, statements): a right allreduce of a chunk each, then perhaps a few lines gone wrong."""
+    """(ranks, chunks, statements): a correct allreduce of each chunk, then possibly a few wrong lines."""
     size, chunks = draw(st.integers(2, 4)), draw(st.integers(1, 3))
     lines: list[tuple[str, int, int, int]] = []
     for c in range(chunks):
@@ -73,7 +73,7 @@ def accepted(size: int, chunks: int, lines: list[Statement], placement: Placemen
 
 
 def gives_the_sum(size: int, chunks: int, lines: list[Statement], placement: Placement) -> bool:
-    """Whether every element of every rank is the sum, by threads as ranks."""
+    """Whether every element of every rank is the sum, with threads as ranks."""
 
     @topology("core_test_random", replace=True)
     @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def gives_the_sum(size: int, chunks: int, lines: list[Statement], placement: Pla
     return all(pycollective.local_world(size).run(body))
 
 
-def test_the_verdict_is_what_a_run_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_agrees_with_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "verify", lambda *_: None)  # so that refused programs run at all
     seen: Counter[bool] = Counter()
 
@@ -108,4 +108,4 @@ def test_the_verdict_is_what_a_run_shows(monkeypatch: pytest.MonkeyPatch) -> Non
         assert gives_the_sum(*program, placement) == verdict
 
     compare()
-    assert min(seen[True], seen[False]) > 5, "both verdicts must have been met"
+    assert min(seen[True], seen[False]) > 5, "both verdicts must have occurred"

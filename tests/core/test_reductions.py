@@ -27,8 +27,8 @@ from pycollective.schedule.language import registry
 
 
 def test_the_lists_are_complete() -> None:
-    apart = {"complex64", "complex128", "float8_e8m0fnu"}  # see test_complex.py and test_exponents.py
-    assert set(DTYPES) | apart == set(_core.dtypes())
+    separate = {"complex64", "complex128", "float8_e8m0fnu"}  # see test_complex.py and test_exponents.py
+    assert set(DTYPES) | separate == set(_core.dtypes())
     assert set(OPERATORS) == {name for name, _ in _core.operators()}
     assert set(TOPOLOGIES) <= set(registry.names())
     for op in OPERATORS:
@@ -101,7 +101,7 @@ def test_other_numbers_of_ranks(n: int, topology: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype"), [(op, name) for op in OPERATORS for name in DTYPES if not takes(op, name)])
-def test_an_operator_that_lacks_the_type_is_refused_before_sending(op: str, dtype: str) -> None:
+def test_an_operator_without_the_type_is_refused_before_sending(op: str, dtype: str) -> None:
     xs = contributions(dtype, "sum", 2, 7)
 
     def body(comm: Communicator) -> Array:

@@ -1,4 +1,4 @@
-"""Ranks whose arrays have equally many elements in rows of other shapes: an error, where rows are cut or joined."""
+"""Ranks whose arrays have equally many elements in rows of other shapes: an error if rows are cut or joined."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS: dict[str, Callable[[Communicator, Any], Any]] = {
 @pytest.mark.parametrize("before", [False, True], ids=["first", "with plans made"])
 @pytest.mark.parametrize("name", CALLS)
 def test_rows_of_other_shapes(name: str, before: bool) -> None:
-    """Also where both ranks have made a call with these shapes before: a plan is of one shape of rows."""
+    """Also if both ranks have made a call with these shapes before: a plan is for one shape of rows."""
     shapes = [(12, 1), (4, 3)]
 
     def body(comm: Communicator) -> None:
@@ -37,7 +37,7 @@ def test_rows_of_other_shapes(name: str, before: bool) -> None:
 
     with pytest.raises(MismatchError) as raised:
         local_world(2).run(body)
-    if "asked for" not in name:  # there the numbers of rows differ, too
+    if "asked for" not in name:  # where the numbers of rows differ, too
         assert set(re.findall(r"rows of shape (\(\d,\))", str(raised.value))) == {"(1,)", "(3,)"}
 
 
@@ -47,7 +47,7 @@ def test_more_axes_and_flat_against_rows() -> None:
             local_world(2).run(lambda comm, shapes=shapes: comm.allgather(np.zeros(shapes[comm.rank])))
 
 
-def test_element_by_element_the_number_counts() -> None:
+def test_elementwise_collectives_compare_only_the_count() -> None:
     """As in MPI; each rank's result has its own shape."""
 
     def body(comm: Communicator) -> None:

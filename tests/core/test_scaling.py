@@ -1,4 +1,4 @@
-"""prescale and postscale, averages, and the corners of arithmetic: overflow, NaN, signed zeros, wraparound."""
+"""prescale and postscale, averages, and corner cases of arithmetic: overflow, NaN, signed zeros, wraparound."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_average_of_large_integers_does_not_wrap(dtype: str, topology: str) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_scaling_is_refused_where_it_means_nothing(dtype: str) -> None:
+def test_scaling_is_refused_where_it_is_undefined(dtype: str) -> None:
     xs = contributions(dtype, "sum", 2, 7)
 
     def body(comm: Communicator) -> Array:
@@ -131,7 +131,7 @@ def test_scaling_is_refused_where_it_means_nothing(dtype: str) -> None:
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("dtype", REALS)
 def test_not_a_number_wins(dtype: str, topology: str) -> None:
-    """Whichever rank has it, as numpy.minimum, numpy.maximum, + and * have it."""
+    """On any rank, as with numpy.minimum, numpy.maximum, + and *."""
     xs = np.ones((4, 70)).astype(numpy_type(dtype))
     for rank in range(4):
         xs[rank, rank::9] = np.nan
@@ -153,15 +153,15 @@ def test_overflow_and_signed_zeros(dtype: str) -> None:
     kind = numpy_type(dtype)
     largest = 448.0 if dtype == "float8_e4m3fn" else float(finfo(kind).max)
     xs = np.array([[largest, -largest, -0.0, -0.0, largest], [largest, -largest, -0.0, 0.0, -largest]]).astype(kind)
-    over = np.nan if dtype == "float8_e4m3fn" else np.inf  # which has no infinity
+    over = np.nan if dtype == "float8_e4m3fn" else np.inf  # without infinity
     for got in local_world(2).run(lambda comm: comm.allreduce(xs[comm.rank])):
         expected = np.array([over, -over, -0.0, 0.0, 0.0]).astype(kind)
         assert same_bits(got, expected), got
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-def test_one_rounding_not_one_a_contribution(dtype: str) -> None:
-    """Eight halves of a unit in the last place vanish if each sum is rounded, and count if the last is."""
+def test_one_rounding_not_one_per_contribution(dtype: str) -> None:
+    """Eight halves of a unit in the last place are lost if each sum is rounded, but not if only the last is."""
     kind = numpy_type(dtype)
     half = float(finfo(kind).eps) / 2
     xs = np.full((9, 40), half).astype(kind)

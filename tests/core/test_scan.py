@@ -32,12 +32,12 @@ OPS = [op for op in OPERATORS if op != "avg"]
 
 
 def inputs_of(collective: str, rank: int) -> int:
-    """From how many ranks, from 0 on, the result on a rank is made."""
+    """Number of ranks, from 0, that contribute to the result on a rank."""
     return rank + (collective == "scan")
 
 
 def problem(collective: str, dtype: str, op: str, xs: Array, rank: int, got: Array, exactly: bool) -> str:
-    """What is wrong with a rank's result; nothing where it is right."""
+    """What is wrong with a rank's result; empty if it is correct."""
     first = xs[: inputs_of(collective, rank)]
     if len(first) == 0:
         return "" if not got.astype(np.float64).any() else f"rank 0 got {got}"
@@ -50,7 +50,7 @@ def problem(collective: str, dtype: str, op: str, xs: Array, rank: int, got: Arr
 @pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_scans_match_the_reference(n: int, topology: str, dtype: str) -> None:
-    """Every operator, small and large variants; in rank order with one rounding where the topology promises that."""
+    """Every operator, small and large variants; in rank order with one rounding if the topology guarantees that."""
     counts = (0, 7, 20_001)
     every = itertools.product(SCANS, OPS, counts)
     cases = [(*case, contributions(dtype, case[1], n, case[2])) for case in every if takes(case[1], dtype)]
@@ -67,7 +67,7 @@ def test_scans_match_the_reference(n: int, topology: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
 @pytest.mark.parametrize("n", range(1, 18))
-def test_on_1_to_17_ranks_they_are_numpys_cumulative_sums(n: int, topology: str) -> None:
+def test_results_on_1_to_17_ranks_equal_numpys_cumulative_sums(n: int, topology: str) -> None:
     xs = contributions("int64", "sum", n, 3001)
     sums = np.cumsum(xs, axis=0)
 
@@ -112,7 +112,7 @@ def test_the_default_accumulates_as_numpy_does(n: int, shape: tuple[int, ...], d
 @pytest.mark.parametrize("topology", OWN_TOPOLOGIES)
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_every_pair_of_places(n: int, topology: str) -> None:
-    """x here and out there, or in place, alike on all ranks; rank 0's exscan leaves out as it was."""
+    """x in one place and out in another, or in place, the same on all ranks; rank 0's exscan leaves out unchanged."""
     data = {count: contributions("int32", "sum", n, count) for count in (3, 2000, 40_000)}
 
     def body(comm: Communicator) -> None:

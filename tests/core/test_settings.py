@@ -1,4 +1,4 @@
-"""Ranks whose environments differ: the first rank's sizes count for all."""
+"""Ranks whose environments differ: the first rank's sizes apply to all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print("fine")
         ("PYCOLLECTIVE_SCRATCH", (1_000_000, 4_000_000)),
     ],
 )
-def test_the_first_ranks_sizes_count(name: str, values: tuple[int, int]) -> None:
+def test_the_first_ranks_sizes_apply(name: str, values: tuple[int, int]) -> None:
     assert [text.strip() for text in launch(2, CASE, name, *values, check=True)] == ["fine", "fine"]
 
 
@@ -57,5 +57,5 @@ print(pc.local_world(2).run(lambda comm: (time.sleep(0.05 * comm.rank), float(co
 """
 
 
-def test_what_is_no_number_is_refused_and_what_is_endless_is_long() -> None:
+def test_non_numbers_are_refused_and_infinity_is_clamped() -> None:
     assert launch(1, REFUSED, launcher="alone", check=True)[0] == "[2.0, 2.0]\n"

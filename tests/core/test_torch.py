@@ -1,4 +1,4 @@
-"""torch CPU tensors: used where they lie, of every type, and refused where a copy would be written and lost."""
+"""torch CPU tensors: used in place, of every type, and refused where a copy would be written and lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_type_and_collective(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "bool"])
-def test_results_are_written_where_the_tensor_lies(dtype: str) -> None:
+def test_results_are_written_to_the_tensors_memory(dtype: str) -> None:
     values = np.ones(5000).astype(numpy_type(dtype))
 
     def body(comm: Communicator) -> None:
@@ -156,8 +156,8 @@ def test_types_that_no_collective_takes(dtype: str) -> None:
     local_world(2).run(body)
 
 
-def test_a_view_of_the_negative_is_summed_as_it_reads() -> None:
-    """torch sets a bit in place of negating the memory, of which DLPack knows nothing."""
+def test_a_tensor_with_its_negative_bit_is_summed_by_value() -> None:
+    """torch sets a bit instead of negating the memory, and DLPack does not export it."""
     from pycollective.engine import Engine, Item
 
     def body(comm: Communicator) -> None:
@@ -176,8 +176,8 @@ def test_a_view_of_the_negative_is_summed_as_it_reads() -> None:
     local_world(2).run(body)
 
 
-def test_a_subclass_without_memory_of_its_own() -> None:
-    """Where C code gets no description of a tensor, `__dlpack__` is asked, and its refusal names the reason."""
+def test_a_subclass_without_its_own_memory() -> None:
+    """If C code gets no description of a tensor, `__dlpack__` is called, and its refusal names the reason."""
 
     class Wrapped(torch.Tensor):  # type: ignore[misc]
         @staticmethod

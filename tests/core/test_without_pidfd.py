@@ -1,4 +1,4 @@
-"""Where the kernel or a sandbox refuses pidfd_open, and where waits are told never to sleep: peers are looked after."""
+"""Peers are watched even if the kernel or a sandbox refuses pidfd_open, or waits are set never to sleep."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from core.processes import Job
-from core.test_peer_death import call_for_ever, check, wait_for_a_peer
+from core.test_peer_death import call_forever, check, wait_for_a_peer
 from pycollective import Communicator, PeerLostError, TimeoutError
 
 _PIDFD_OPEN = 434  # on every architecture
 
 
 def refuse(system_call: int, code: int) -> None:
-    """From now on a system call of this process fails; a seccomp filter, as containers have them."""
+    """Make a system call fail in this process from now on, by a seccomp filter like those of containers."""
     load, equal, give = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
     errno_of, allow = 0x00050000, 0x7FFF0000
     rows = [(load, 0, 0, 0), (equal, 0, 1, system_call), (give, 0, 0, errno_of | code), (give, 0, 0, allow)]
@@ -40,14 +40,14 @@ def refuse(system_call: int, code: int) -> None:
 
 def no_such_call() -> None:
     """An old kernel."""
-    _rename(b"a) Z (b")  # /proc shows the name in parentheses, whatever it is
+    _rename(b"a) Z (b")  # /proc shows any name in parentheses
     refuse(_PIDFD_OPEN, errno.ENOSYS)
     with pytest.raises(OSError):
         os.pidfd_open(os.getpid())
 
 
 def not_permitted() -> None:
-    """A container whose filter knows fewer calls than the kernel."""
+    """A container whose filter allows fewer calls than the kernel."""
     refuse(_PIDFD_OPEN, errno.EPERM)
 
 
@@ -63,7 +63,7 @@ needs_seccomp = pytest.mark.skipif(
 @needs_seccomp
 @pytest.mark.parametrize("first", [no_such_call, not_permitted])
 def test_a_killed_rank_is_named_within_a_second(first: Any) -> None:
-    with Job(3, call_for_ever, "direct", 1000, False, first=first) as job:
+    with Job(3, call_forever, "direct", 1000, False, first=first) as job:
         for rank in range(3):
             assert job.hear(rank) == "busy"
         time.sleep(0.05)
@@ -72,7 +72,7 @@ def test_a_killed_rank_is_named_within_a_second(first: Any) -> None:
 
 
 def with_threads(comm: Communicator, link: Connection) -> None:
-    """The first thread of rank 1 ends, which leaves a zombie; its other threads go on until the test kills them."""
+    """The first thread of rank 1 ends, which leaves a zombie; its other threads continue until the test kills them."""
     x = np.ones(10)
 
     def calls() -> None:
@@ -88,16 +88,16 @@ def with_threads(comm: Communicator, link: Connection) -> None:
         ctypes.CDLL(None).pthread_exit(None)
     for _ in range(50):
         comm.allreduce(x)
-    link.send("it lives")
+    link.send("it is alive")
     comm.allreduce(x)
 
 
 @pytest.mark.parametrize("first", [None, pytest.param(no_such_call, marks=needs_seccomp)])
-def test_a_zombie_is_gone_once_its_threads_are(first: Any) -> None:
+def test_a_zombie_counts_as_ended_once_its_threads_have_ended(first: Any) -> None:
     with Job(2, with_threads, first=first) as job:
         assert job.hear(1) == "alone"
         assert job.hear(1) == "lives", job.outcomes()
-        assert job.hear(0) == "it lives", job.outcomes()[0].trace
+        assert job.hear(0) == "it is alive", job.outcomes()[0].trace
         at = time.monotonic()
         os.kill(job.pid[1], signal.SIGKILL)
         outcome = job.outcomes()[0]
@@ -105,11 +105,11 @@ def test_a_zombie_is_gone_once_its_threads_are(first: Any) -> None:
         assert outcome.at - at < 1
 
 
-FOR_EVER = [{"PYCOLLECTIVE_SPIN_US": "inf"}, {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "inf"}]
+FOREVER = [{"PYCOLLECTIVE_SPIN_US": "inf"}, {"PYCOLLECTIVE_SPIN_US": "0", "PYCOLLECTIVE_YIELD_US": "inf"}]
 
 
-@pytest.mark.parametrize("env", FOR_EVER, ids=["spins", "yields"])
-def test_a_wait_that_never_sleeps_sees_that_its_peer_dies(env: dict[str, str]) -> None:
+@pytest.mark.parametrize("env", FOREVER, ids=["spins", "yields"])
+def test_a_wait_that_never_sleeps_detects_a_dead_peer(env: dict[str, str]) -> None:
     with Job(2, wait_for_a_peer, 0, "allreduce", 1, env=env) as job:
         assert job.hear(0) == job.hear(1) == "ready"
         time.sleep(0.1)
@@ -118,7 +118,7 @@ def test_a_wait_that_never_sleeps_sees_that_its_peer_dies(env: dict[str, str]) -
 
 
 def never_sleeps(comm: Communicator, link: Connection) -> None:
-    """It has its deadline, hears of Ctrl-C, and so has the engine."""
+    """It keeps its deadline and handles Ctrl-C, and so does the engine."""
     from pycollective.engine import Engine, Item
 
     engine = Engine(comm.dup())
@@ -141,7 +141,7 @@ def never_sleeps(comm: Communicator, link: Connection) -> None:
         work.wait()
 
 
-@pytest.mark.parametrize("env", FOR_EVER, ids=["spins", "yields"])
+@pytest.mark.parametrize("env", FOREVER, ids=["spins", "yields"])
 def test_a_wait_that_never_sleeps_keeps_its_deadline(env: dict[str, str]) -> None:
     with Job(2, never_sleeps, env=env) as job:
         assert job.hear(0, 15) == "kill it", job.outcomes()[0].trace

@@ -1,4 +1,4 @@
-"""The world as users enter it: init() under every launcher, and the functions of the module."""
+"""The world as users create it: init() under every launcher, and the functions of the module."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_alone() -> None:
 
 
 def test_every_public_name_exists() -> None:
-    """And importing the module loads nothing: the names come when they are used."""
+    """And importing the module loads nothing: names are loaded on first use."""
     code = "import sys, pycollective; assert 'numpy' not in sys.modules; print(*pycollective.__all__)"
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert set(names) == set(pycollective.__all__)

@@ -1,15 +1,15 @@
-"""The documentation says what is so: its code runs, its outputs are real, its links lead somewhere.
+"""The documentation is correct: its code runs, its outputs are real, its links are valid.
 
-What follows the language of a fenced block says what is to be done with it:
+Options after the language of a fenced block:
 
     ```python run          run as a script by one process          ```python run=4     by four ranks
-    ```text output         what the block before wrote, on all ranks in rank order; "..." stands for anything
+    ```text output         output of the previous block, of all ranks in rank order; "..." matches any text
     ```console run         run each line after "$ " in a shell; the other lines are the output
-    ```python file=x.py    is x.py in the folder where the page's blocks run, beside a copy of examples/
-    ```python from=x.py    these lines stand in x.py of the repository, in this order
-    needs=torch,numba      only where these can be imported; mpi means an mpirun
+    ```python file=x.py    is x.py in the folder where the page's blocks run, with a copy of examples/
+    ```python from=x.py    these lines are in x.py of the repository, in this order
+    needs=torch,numba      only if these can be imported; mpi means an mpirun
     exit=137, grace=5      the exit code of `pycollective run`, and its --grace
-    numbers=any            numbers may differ, where they are measured
+    numbers=any            numbers may differ, for measured values
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def check_console(block: Block, folder: Path, commands: Path) -> None:
     mpirun = find_mpirun()
     path = [str(commands), *([str(Path(mpirun).parent)] if mpirun else []), environment["PATH"]]
     environment |= {**OPEN_MPI_SETTINGS, "PATH": os.pathsep.join(path), "COLUMNS": "100"}
-    environment["OMP_NUM_THREADS"] = "1"  # `pycollective run` reports it where it is not set
+    environment["OMP_NUM_THREADS"] = "1"  # `pycollective run` reports it if unset
     for command, expected in zip(parts[1::2], parts[2::2], strict=True):
         done = subprocess.run(
             ["bash", "-c", command],
@@ -135,7 +135,7 @@ def check_console(block: Block, folder: Path, commands: Path) -> None:
 
 
 def assert_alike(written: str, expected: str, numbers_differ: bool, what: str = "") -> None:
-    """The same lines; in `expected` "..." is any text, and spaces and rules of tables may be of any width."""
+    """The same lines; in `expected` "..." matches any text, and spaces and rules of tables may have any width."""
     pattern = r"\s+".join(
         ".*?".join(re.escape(piece) for piece in word.split("...")) for word in plain(expected, numbers_differ).split()
     )
@@ -149,14 +149,14 @@ def plain(text: str, numbers_differ: bool) -> str:
 
 
 @named("from")
-def test_block_stands_in_its_file(block: Block) -> None:
+def test_block_is_in_its_file(block: Block) -> None:
     there = iter((ROOT / block.options["from"]).read_text().splitlines())
     missing = [line for line in block.text.splitlines() if line.strip() and line not in there]
     assert not missing, f"{block}: not in {block.options['from']}, or not in this order: {missing[0]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     for target in LINK.findall(FENCE.sub("", page.read_text())):
         if target.startswith(("http://", "https://", "mailto:")):
             continue
@@ -167,7 +167,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as GitHub links to them."""
+    """The headings of a page as GitHub's anchors."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Operations of the engine as data: what each rank submits, and what it must get, by NumPy."""
+"""Operations of the engine as data: what each rank submits, and the expected results, computed with NumPy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (2, 3), (64,), (5, 4, 3), (1000,), (3
 OUTPUTS = ("new", "same", "other")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SECONDS = 25.0
-"""Within which anything here has completed, or it hangs."""
+"""Seconds after which an operation counts as hanging."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One named operation; `root` is taken modulo the number of ranks, `number` is what its values come from."""
+    """One named operation; `root` is taken modulo the number of ranks, `number` seeds its values."""
 
     collective: str
     number: int
@@ -35,7 +35,7 @@ class Operation:
     shape: tuple[int, ...] = (4,)
     root: int = 0
     window: bool = False
-    out: str = "new"  # "same": in place, where the result fits into x; "other": an array of the caller's
+    out: str = "new"  # "same": in place, if the result fits into x; "other": an array of the caller
     scale: float = 1.0  # before; its square after
     priority: int = 0
 
@@ -49,7 +49,7 @@ class Operation:
 
 
 def random_operation(choice: random.Random, number: int) -> Operation:
-    """One of everything that there is."""
+    """One operation of each kind."""
     collective = choice.choice([*COLLECTIVES, "allreduce", "allreduce"])
     dtype = choice.choice(DTYPES)
     op = choice.choice([op for op in OPERATORS if takes(op, dtype)]) if collective in REDUCING else "sum"
@@ -69,7 +69,7 @@ def splits(one: Operation, size: int, rank: int) -> list[int]:
 
 
 def rows_of(one: Operation, size: int, rank: int) -> int:
-    """Rows of the rank's input; ranks differ where they may."""
+    """Rows of the rank's input; ranks differ where allowed."""
     if one.collective == "allgather":
         return (one.rows * (rank + 1) + one.number) % 41
     if one.collective == "alltoall":
@@ -78,7 +78,7 @@ def rows_of(one: Operation, size: int, rank: int) -> int:
 
 
 def contributions(one: Operation, size: int) -> list[Array]:
-    """Every rank's input; reductions of them round nowhere, in any order."""
+    """Every rank's input; reductions of them are exact, in any order."""
     most = max(rows_of(one, size, rank) for rank in range(size))
     shape = (most, *one.shape[1:]) if one.shape else ()
     count = int(np.prod(shape, dtype=int))
@@ -89,7 +89,7 @@ def contributions(one: Operation, size: int) -> list[Array]:
 
 
 def expected(one: Operation, size: int, rank: int) -> Any:
-    """What a rank gets."""
+    """The expected result of a rank."""
     if one.collective == "barrier":
         return None
     xs = contributions(one, size)
@@ -113,17 +113,17 @@ def _sent(one: Operation, x: Array, size: int, source: int, to: int) -> Array:
 
 
 def item(one: Operation, engine: Engine) -> Item:
-    """What this rank submits; where x lies in a window, making it is collective."""
+    """What this rank submits; collective if x is in a window."""
     if one.collective == "barrier":
         return Item("barrier", one.name, priority=one.priority)
     size, rank = engine.size, engine.rank
     x: Any = contributions(one, size)[rank]
-    alike = one.number % 2 == 0  # else ranks differ in where their arrays lie, as they may
-    if one.window and one.collective in ("allreduce", "broadcast"):  # elsewhere the ranks' sizes differ
+    uniform = one.number % 2 == 0  # else the locations of arrays differ between ranks, as allowed
+    if one.window and one.collective in ("allreduce", "broadcast"):  # for the others the ranks' sizes differ
         held = engine.comm.empty(x.shape, x.dtype)
         held[...] = x
-        x = held if alike or rank % 2 else x
-    out, where = None, OUTPUTS[(OUTPUTS.index(one.out) + (0 if alike else rank)) % 3]
+        x = held if uniform or rank % 2 else x
+    out, where = None, OUTPUTS[(OUTPUTS.index(one.out) + (0 if uniform else rank)) % 3]
     if where == "same" and one.collective in ("allreduce", "broadcast"):
         out = x
     elif where == "other":
@@ -137,7 +137,7 @@ def item(one: Operation, engine: Engine) -> Item:
 
 
 def check(one: Operation, submitted: Item, got: Any, size: int, rank: int) -> None:
-    """Compares every bit of a result, NaN with NaN."""
+    """Compares every bit of a result; NaNs are equal."""
     right = expected(one, size, rank)
     if one.collective == "barrier":
         return
@@ -155,7 +155,7 @@ def check(one: Operation, submitted: Item, got: Any, size: int, rank: int) -> No
 
 
 def on_engines(n: int, body: Callable[[Engine], Any], **options: Any) -> list[Any]:
-    """body(engine) on n ranks that are threads; what they returned, in rank order."""
+    """body(engine) on n ranks that are threads; returns the results in rank order."""
 
     def rank(comm: Communicator) -> Any:
         engine = Engine(comm, **options)
@@ -170,7 +170,7 @@ def on_engines(n: int, body: Callable[[Engine], Any], **options: Any) -> list[An
 
 
 def play(engine: Engine, phases: Sequence[Sequence[Sequence[Operation]]], seed: int) -> None:
-    """Submits the groups of each phase in an order and at a pace of this rank's own, and checks what comes of them.
+    """Submits the groups of each phase in a rank-specific order and pace, and checks the results.
 
     phases[i] is a list of groups, a group a list of operations that are submitted together.
     """
@@ -200,12 +200,12 @@ def _dawdle(choice: random.Random) -> None:
 
 
 def random_phases(seed: int, phases: int, most: int) -> list[list[list[Operation]]]:
-    """Phases of groups; names come back in later phases, mostly with the same shape and type."""
+    """Phases of groups; names recur in later phases, mostly with the same shape and type."""
     choice = random.Random(seed)
     made: list[list[list[Operation]]] = []
     for _ in range(phases):
         count = choice.randrange(1, most)
-        if made and choice.random() < 0.4:  # the same again: what was agreed before may be used
+        if made and choice.random() < 0.4:  # the same again: may use the cached agreement
             made.append(made[-1])
             continue
         operations = [random_operation(choice, number) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Adasum: what its definition says for two ranks, and what must hold for any number.
+"""Adasum: its definition for two ranks, and properties for any number.
 
 Maleki and others, "Scaling Distributed Training with Adaptive Summation" (2020), equation 5:
 Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b.
@@ -43,14 +43,14 @@ def test_two_ranks(dtype: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7])
-def test_the_same_everywhere_stays_what_it_is(n: int) -> None:
+def test_equal_inputs_are_unchanged(n: int) -> None:
     x = np.random.default_rng(n).normal(size=500)
     for got in on_engines(n, lambda engine: submit(engine, x.copy())):
         np.testing.assert_allclose(got, x, rtol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7])
-def test_what_is_orthogonal_adds_up(n: int) -> None:
+def test_orthogonal_inputs_are_summed(n: int) -> None:
     for got in on_engines(n, lambda engine: submit(engine, np.eye(n)[engine.rank] * (engine.rank + 1))):
         np.testing.assert_allclose(got, np.arange(1.0, n + 1), rtol=1e-12)
 
@@ -60,13 +60,13 @@ def test_all_ranks_get_the_same_bits(n: int) -> None:
     xs = np.random.default_rng(n).normal(size=(n, 1000)).astype(np.float32)
     first, *others = on_engines(n, lambda engine: submit(engine, xs[engine.rank]))
     assert all(got.tobytes() == first.tobytes() for got in others)
-    # whatever the order, a result is scaled with its inputs
+    # in any order, a result scales with its inputs
     for got in on_engines(n, lambda engine: submit(engine, xs[engine.rank] * np.float32(4))):
         assert got.tobytes() == (first * np.float32(4)).tobytes()
 
 
 def test_four_ranks_in_pairs() -> None:
-    """Neighbours or halves first: both are trees that Horovod's users know."""
+    """Neighbors or halves first: both are trees known from Horovod."""
     xs = np.random.default_rng(4).normal(size=(4, 64))
     trees = [adasum(adasum(xs[0], xs[1]), adasum(xs[2], xs[3])), adasum(adasum(xs[0], xs[2]), adasum(xs[1], xs[3]))]
     for got in on_engines(4, lambda engine: submit(engine, xs[engine.rank])):
@@ -75,7 +75,7 @@ def test_four_ranks_in_pairs() -> None:
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_zeros(n: int) -> None:
-    """No division by nothing: who has no gradient does not matter."""
+    """No division by zero: a rank without a gradient has no effect."""
     for got in on_engines(n, lambda engine: submit(engine, np.full(5, float(engine.rank == 0)))):
         assert got.tolist() == [1.0] * 5
     for got in on_engines(n, lambda engine: submit(engine, np.zeros(5))):
@@ -83,7 +83,7 @@ def test_zeros(n: int) -> None:
 
 
 def test_each_tensor_by_itself() -> None:
-    """Fused or not, the dot products are a tensor's own."""
+    """Fused or not, the dot products are per tensor."""
     xs = np.random.default_rng(5).normal(size=(2, 8, 40))
 
     def body(engine: Engine) -> list[Any]:

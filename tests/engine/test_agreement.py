@@ -1,4 +1,4 @@
-"""What follows, alike on all ranks, from what they have announced about operations."""
+"""What all ranks derive identically from announced operations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_up_to_the_threshold() -> None:
     assert cut(20, item("a"), item("b", 100), item("c")) == ["a", "b", "c"], "nothing is passed over"
 
 
-def test_what_does_not_fuse() -> None:
+def test_operations_that_do_not_fuse() -> None:
     ready = [
         item("a"), item("b", op="max"), item("c", collective="barrier"), item("d"),
         item("e", collective="broadcast", root=0), item("f", op="max"), item("g"),
@@ -50,7 +50,7 @@ def test_what_does_not_fuse() -> None:
     assert cut(1000, *ready) == ["adg", "bf", "c", "e"]
 
 
-def test_what_is_needed_first_goes_first() -> None:
+def test_most_urgent_first() -> None:
     ready = [item(name, priority=need) for name, need in (("a", 3), ("b", 1), ("c", 2), ("d", 1))]
     assert cut(16, *ready) == ["bd", "ca"]
     assert cut(16, item("j", collective="join"), item("a", priority=9)) == ["a", "j"], "the end comes last"
@@ -65,7 +65,7 @@ def test_a_join_comes_after_what_it_completes() -> None:
     assert [[one.name for one in batch] for batch in agreement.cut(8)] == [["z"], ["y"], ["j"]]
 
 
-def test_a_group_is_not_torn_apart() -> None:
+def test_a_group_is_not_split() -> None:
     ready = [item("a"), tuple(item(name) for name in "bcd"), item("e")]
     assert cut(16, *ready) == ["abcd", "e"]
     assert cut(16, item("x", 16), *ready) == ["x", "abcd", "e"]
@@ -86,8 +86,8 @@ def test_the_most_urgent_rank_decides_about_priority() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_ranks_that_differ_keep_nobody_else_from_it(order: Sequence[int]) -> None:
-    """The error names the lowest rank and the lowest one that differs from it, whichever submitted first."""
+def test_a_mismatch_does_not_block_other_operations(order: Sequence[int]) -> None:
+    """The error names the lowest rank and the lowest one that differs from it, in any order of submission."""
     agreement = _core.Agreement([0, 3, 4])
     for rank in order:
         for name in "abc":
@@ -101,7 +101,7 @@ def test_ranks_that_differ_keep_nobody_else_from_it(order: Sequence[int]) -> Non
     assert not batches[0][0].difference
 
 
-def test_what_waits_and_for_whom() -> None:
+def test_pending_operations_and_missing_ranks() -> None:
     agreement = _core.Agreement([0, 1, 2])
     announce(agreement, (1,), item("late"))
     announce(agreement, (2,), item("j", collective="join"))
@@ -110,22 +110,22 @@ def test_what_waits_and_for_whom() -> None:
     assert agreement.report(reporter=0) == agreement.report(seconds=100) == ""
 
 
-def test_what_no_rank_announces_is_refused() -> None:
+def test_invalid_announcements_are_rejected() -> None:
     agreement = _core.Agreement([0, 1])
-    [said] = _core.announcements([item("a")], 2)
-    for junk in (b"", said[:30], b"\xff" * len(said)):
+    [announcement] = _core.announcements([item("a")], 2)
+    for junk in (b"", announcement[:30], b"\xff" * len(announcement)):
         with pytest.raises(ValueError, match="an announcement"):
             agreement.announce(0, junk)
-    agreement.announce(0, said)
+    agreement.announce(0, announcement)
     with pytest.raises(ValueError, match="announced twice"):
-        agreement.announce(0, said)
+        agreement.announce(0, announcement)
     for rank in (-1, 2):
         with pytest.raises(ValueError, match=f"rank {rank}"):
-            agreement.announce(rank, said)
+            agreement.announce(rank, announcement)
 
 
-def test_factors_that_are_no_numbers_agree_with_themselves() -> None:
-    """By IEEE a NaN is not equal to itself, which is no mismatch between ranks."""
+def test_nan_factors_agree_with_themselves() -> None:
+    """By IEEE a NaN is not equal to itself, but this is not a mismatch between ranks."""
     agreement = _core.Agreement([0, 1])
     x = np.ones(3)
     announce(agreement, (0, 1), Item("allreduce", "a", x, x, prescale=float("nan")))
@@ -133,7 +133,7 @@ def test_factors_that_are_no_numbers_agree_with_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "said"),
+    ("wrong", "error", "message"),
     [
         (Item("allreduce", "a", np.zeros(3), np.zeros(3), op="bxor"), TypeError, "bxor"),
         (Item("allreduce", "a", np.zeros(3), np.zeros(3, np.float32)), TypeError, "element types"),
@@ -144,7 +144,7 @@ def test_factors_that_are_no_numbers_agree_with_themselves() -> None:
         (Item("reducescatter", "a", np.zeros(3), op="band"), TypeError, "band"),
     ],
 )
-def test_what_would_fail_here_alone_is_not_announced(wrong: Item, error: type[Exception], said: str) -> None:
-    """On this rank it would, and the others would wait."""
-    with pytest.raises(error, match=said):
+def test_local_failures_are_not_announced(wrong: Item, error: type[Exception], message: str) -> None:
+    """It would fail on this rank, and the others would wait."""
+    with pytest.raises(error, match=message):
         _core.announcements([wrong], 2)

@@ -1,4 +1,4 @@
-"""Autotuning on a job's own traffic: results stay right meanwhile, and what was found is kept for the next run."""
+"""Autotuning on a job's traffic: results stay correct meanwhile, and the result is kept for the next run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(engine: Engine, kept: Path, note: Callable[[Engine], None] = lambda engine: None) -> None:
-    """Gradients until rank 0 finds in the file what was tuned for so many ranks, checked all along."""
+    """Gradients until rank 0 finds the tuned values for this number of ranks in the file, with checks throughout."""
     hosts = engine.comm.backend.group.nodes.count
     end = time.monotonic() + SECONDS
     x = [np.full(1000 * (i + 1), float(engine.rank + 1)) for i in range(5)]
@@ -38,7 +38,7 @@ def job(engine: Engine, kept: Path, note: Callable[[Engine], None] = lambda engi
             return
 
 
-def test_it_finds_something_and_keeps_it(tmp_path: Path) -> None:
+def test_a_result_is_found_and_kept(tmp_path: Path) -> None:
     log, kept = tmp_path / "log.csv", tmp_path / "kept.json"
     settings = Settings(autotune=True, autotune_log=str(log), autotune_file=str(kept))
     on_engines(2, lambda engine: job(engine, kept), settings=settings)
@@ -56,7 +56,7 @@ def test_it_finds_something_and_keeps_it(tmp_path: Path) -> None:
     assert sizes == sorted(sizes)
     assert sizes[-1] >= 1 << 40
 
-    log.unlink()  # the next run takes what was found and measures nothing
+    log.unlink()  # the next run uses the saved result and measures nothing
     x = np.arange(7.0)
 
     def again(engine: Engine) -> Any:
@@ -67,7 +67,7 @@ def test_it_finds_something_and_keeps_it(tmp_path: Path) -> None:
     assert not log.exists()
 
 
-def test_numbers_of_ranks_are_kept_apart(tmp_path: Path) -> None:
+def test_results_are_kept_per_number_of_ranks(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     autotune.save(str(kept), 7, autotune.Found(1, 1.0, []))
     assert autotune.load(str(kept), 2) is None
@@ -81,7 +81,7 @@ def test_numbers_of_ranks_are_kept_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["{not json", '{"2": {"fusion_threshold": "many", "cycle_time": 1, "topologies": []}}']
 )
-def test_a_file_that_makes_no_sense_is_replaced(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_replaced(tmp_path: Path, text: str) -> None:
     kept = tmp_path / "kept.json"
     kept.write_text(text)
     on_engines(2, lambda engine: job(engine, kept), settings=Settings(autotune=True, autotune_file=str(kept)))
@@ -97,13 +97,13 @@ def test_a_file_that_others_may_have_written_is_not_read(tmp_path: Path, caplog:
     assert "lets others write" in caplog.text
 
 
-def test_closing_before_it_is_through() -> None:
-    """Without traffic it never is; close does not wait for it."""
+def test_closing_before_tuning_has_completed() -> None:
+    """Without traffic tuning never ends; close does not wait for it."""
     on_engines(2, lambda engine: None, settings=Settings(autotune=True))
 
 
-def test_what_is_used_by_default_keeps_the_bits() -> None:
-    """Unless asked for others, only topologies that reduce in rank order are tried."""
+def test_the_defaults_keep_the_bits() -> None:
+    """By default, only topologies that reduce in rank order are tried."""
     xs = np.random.default_rng(0).normal(size=(3, 100_000)).astype(np.float32)
     right = (xs[0] + xs[1]) + xs[2]
 
@@ -114,7 +114,7 @@ def test_what_is_used_by_default_keeps_the_bits() -> None:
 
 
 def test_the_fastest_topology_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the slowest rank's time, and not for a hair's breadth."""
+    """By the slowest rank's time, with a threshold."""
 
     def pretend(comm: Any, part: Any, topology: str) -> float:
         slow = {"direct": 1.0, "ring": 0.97, "tree": 0.5}[topology]
@@ -144,21 +144,21 @@ engine = Engine(comm, settings)
 job(engine, kept, note)
 engine.run([Item("barrier", "all")])
 note(engine)
-said = comm.backend.exchange(repr((sorted(seen), engine.traffic())).encode())
-assert len(set(said)) == 1, said  # all ranks have seen the same, and cut the same batches
+received = comm.backend.exchange(repr((sorted(seen), engine.traffic())).encode())
+assert len(set(received)) == 1, received  # all ranks have seen the same values and cut the same batches
 engine.close()
 if comm.rank == 0: log.unlink()
 comm.barrier()
 
-engine = Engine(comm, settings)  # takes what was found
+engine = Engine(comm, settings)  # uses the saved result
 engine.run([Item("barrier", "begun")])
 print(engine.core.threshold, engine.core.cycle_seconds, len(seen))
 engine.close()
 engine = Engine(comm)
-for turn in range(comm.size):  # any rank may set them, while work is under way
+for turn in range(comm.size):  # any rank may set them, while work is in progress
     works = engine.submit([Item("allreduce", "x", np.ones(9))])
     if comm.rank == turn: engine.tune(1000 + turn, 1e-3 * (turn + 1))
-    engine.run([Item("barrier", "told")])
+    engine.run([Item("barrier", "synchronized")])
     engine.run([Item("barrier", "heard")])
     assert (engine.core.threshold, engine.core.cycle_seconds) == (1000 + turn, 1e-3 * (turn + 1))
     assert works[0].wait(SECONDS)[0] == comm.size
@@ -169,7 +169,7 @@ assert not (comm.rank == 0 and log.exists())
 
 @pytest.mark.mpi
 def test_two_hosts(tmp_path: Path) -> None:
-    """Rank 0 decides; all ranks follow in the same round. Its host alone has the file."""
+    """Rank 0 decides; all ranks follow in the same round. Only its host has the file."""
     kept, log = tmp_path / "here" / "only" / "kept.json", tmp_path / "here" / "only" / "log.csv"
     done = on_two_hosts(tmp_path, ON_TWO_HOSTS, kept, log, ranks=2).check()
     found = json.loads(kept.read_text())

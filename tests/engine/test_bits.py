@@ -1,4 +1,4 @@
-"""Fusion changes no bits: whatever the threshold, the groups, the order and where the tensors lie."""
+"""Fusion changes no bits, for any threshold, groups, order and location of the tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = [(1,), (3,), (1000,), (64, 3, 7, 7), (17, 129), (0,), (), (31_337,), (1
 
 
 def gradients(rank: int, dtype: str, shapes: list[tuple[int, ...]]) -> list[Array]:
-    """Of a range in which the order of additions shows in the last bits."""
+    """In a range where the order of additions affects the last bits."""
     source = np.random.default_rng(rank)
     return [
         np.asarray(source.standard_normal(shape) * 10.0 ** source.integers(-3, 4, shape)).astype(numpy_type(dtype))
@@ -33,19 +33,19 @@ def gradients(rank: int, dtype: str, shapes: list[tuple[int, ...]]) -> list[Arra
 
 
 def unfused(comm: Communicator, arrays: list[Array], options: dict[str, Any]) -> list[bytes]:
-    """Each by itself, by the communicator: what everything is compared with."""
+    """Each separately, on the communicator: the reference."""
     return [np.asarray(comm.allreduce(array, **options)).tobytes() for array in arrays]
 
 
 def fused(engine: Engine, arrays: list[Array], options: dict[str, Any], seed: int, windows: bool) -> list[bytes]:
-    """Through the engine, in a few groups and an order of this rank's own."""
+    """Through the engine, in a few groups and a rank-specific order."""
     groups: list[list[int]] = [[]]
     for index in range(len(arrays)):
         if random.Random(f"{seed} {index}").random() < 0.5:  # the same groups on all ranks
             groups.append([])
         groups[-1].append(index)
     held = list(arrays)
-    if windows:  # every other one, some neighbours
+    if windows:  # every other one, some adjacent
         whole = engine.comm.empty(sum(array.size for array in arrays), arrays[0].dtype)
         ends = np.cumsum([array.size for array in arrays])
         for index, (array, end) in enumerate(zip(arrays, ends, strict=True)):
@@ -101,25 +101,25 @@ def test_processes(n: int, dtype: str) -> None:
 
 
 def test_the_order_of_ranks_is_that_of_the_sum() -> None:
-    """Not just the same bits each time: those of adding rank 1 to rank 0, then rank 2, and so on."""
+    """Not just reproducible bits: those of adding rank 1 to rank 0, then rank 2, and so on."""
     shapes = [(5000,), (3,), (200, 7)]
-    everybody = [gradients(rank, "float32", shapes) for rank in range(5)]
+    all_gradients = [gradients(rank, "float32", shapes) for rank in range(5)]
     right = []
-    for parts in zip(*everybody, strict=True):
+    for parts in zip(*all_gradients, strict=True):
         total = parts[0].copy()
         for part in parts[1:]:
             total = total + part
         right.append(total.tobytes())
 
     def body(engine: Engine) -> list[bytes]:
-        items = [Item("allreduce", f"{i}", x) for i, x in enumerate(everybody[engine.rank])]
+        items = [Item("allreduce", f"{i}", x) for i, x in enumerate(all_gradients[engine.rank])]
         return [np.asarray(got).tobytes() for got in engine.run(items)]
 
     assert on_engines(5, body) == [right] * 5
 
 
 def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Horovod's variables, in its units; rank 0's count."""
+    """Horovod's variables, in its units; rank 0's apply."""
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "12345")
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2.5")
     monkeypatch.setenv("HOROVOD_CACHE_CAPACITY", "99")
@@ -140,7 +140,7 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_without_end() -> None:
-    """As much as can be: nothing overflows on the way."""
+    """The largest possible value: nothing overflows internally."""
     names = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_STALL_CHECK_TIME"
     endless = Settings.read(dict.fromkeys(names, "inf"))
 

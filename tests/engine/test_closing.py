@@ -1,4 +1,4 @@
-"""The end of an engine: closing lets go of everything, tells those who wait, and leaves the communicator as it was."""
+"""The end of an engine: closing releases everything, fails pending waits, and leaves the communicator usable."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_after_close() -> None:
             engine.submit([ones("b")])
         with pytest.raises(CommunicatorError):
             engine.join()
-        engine.close()  # again does nothing
+        engine.close()  # a second call does nothing
         assert work.wait(0).tolist() == [3] * 3
-        second = Engine(comm)  # the communicator is as good as before
+        second = Engine(comm)  # the communicator is still usable
         assert second.submit([ones("a")])[0].wait(SECONDS).tolist() == [3] * 3
         second.close()
         assert comm.allreduce(np.ones(1)).tolist() == [3]
@@ -40,8 +40,8 @@ def test_after_close() -> None:
     local_world(3).run(rank)
 
 
-def test_closing_ends_what_is_under_way() -> None:
-    """Each operation has a result or says that the engine was closed; none is waited for in vain."""
+def test_closing_ends_pending_operations() -> None:
+    """Each operation has a result or reports that the engine was closed; no wait hangs."""
 
     def rank(comm: Any) -> None:
         engine = Engine(comm)
@@ -68,26 +68,26 @@ def test_closing_while_another_thread_waits() -> None:
     def rank(comm: Any) -> None:
         engine = Engine(comm)
         work = engine.submit([ones(f"only rank {comm.rank}")])[0]
-        told: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def wait() -> None:
             try:
                 work.wait(SECONDS)
             except BaseException as error:
-                told.append(error)
+                errors.append(error)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
         comm.barrier()
         engine.close()
         waiter.join()
-        assert isinstance(told[0], CommunicatorError), told
+        assert isinstance(errors[0], CommunicatorError), errors
 
     local_world(2).run(rank)
 
 
-def test_who_closes_tells_those_that_wait() -> None:
-    """Not a hang: the others learn that this rank will not come."""
+def test_closing_fails_waits_on_other_ranks() -> None:
+    """Not a hang: the others are informed that this rank will not come."""
 
     def rank(comm: Any) -> None:
         engine = Engine(comm)
@@ -100,8 +100,8 @@ def test_who_closes_tells_those_that_wait() -> None:
     local_world(3).run(rank)
 
 
-def test_a_closed_engine_is_let_go() -> None:
-    """And with it its part of the shared memory: there is no circle that the garbage collector cannot see."""
+def test_a_closed_engine_is_released() -> None:
+    """And with it its part of the shared memory: there is no reference cycle invisible to the garbage collector."""
 
     def rank(comm: Any) -> Any:
         engine = Engine(comm)
@@ -115,7 +115,7 @@ def test_a_closed_engine_is_let_go() -> None:
 
 
 def test_engines_come_and_go() -> None:
-    """As frameworks are initialised and shut down again; nothing is left, and no thread."""
+    """As frameworks are initialized and shut down again; nothing remains, not even a thread."""
     before = threading.active_count()
 
     def rank(comm: Any) -> None:

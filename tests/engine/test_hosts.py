@@ -1,4 +1,4 @@
-"""The engine among ranks that share no memory: half of them believe that they live on another machine."""
+"""The engine among ranks that share no memory: half of them have another host name."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ for turn in range(3):
     except pc.MismatchError as error:
         assert "odd" in str(error) and "(3,)" in str(error) and "(4,)" in str(error), error
     else:
-        raise AssertionError("not told")
+        raise AssertionError("no error raised")
     assert works[0].wait(SECONDS).sum() == works[2].wait(SECONDS).sum() == 5 * n
 
 xs = [np.random.default_rng(rank).normal(size=200_003).astype("f4") for rank in range(n)]
-right = ((xs[0] + xs[1]) + xs[2]) + xs[3]  # the bits of one host, whatever travels together
+right = ((xs[0] + xs[1]) + xs[2]) + xs[3]  # the bits of one host, however operations are fused
 parts = [slice(0, 5), slice(5, 1700), slice(1700, 90_000), slice(90_000, None)]
 works = [engine.submit([Item("allreduce", f"part {i}", xs[me][part])])[0] for i, part in enumerate(parts)]
 for work, part in zip(works, parts):
@@ -59,10 +59,10 @@ else:
     except pc.CommunicatorError as error:
         assert "rank 1 " in str(error), error
     else:
-        raise AssertionError("not told who does not join")
+        raise AssertionError("the rank that does not join is not reported")
     second.close()
 
-if me == 1:  # nobody else has this
+if me == 1:  # the other ranks do not submit this
     left = engine.submit([Item("allreduce", "lonely", np.ones(2))])[0]
 engine.run([Item("barrier", "lonely is submitted")])
 engine.close()
@@ -125,7 +125,7 @@ except pc.CommunicatorError as error:
 
 @pytest.mark.mpi
 def test_a_rank_that_stops(tmp_path: Path) -> None:
-    """What fails on one rank is told to all; one that says nothing is named after PYCOLLECTIVE_TIMEOUT; none hangs."""
+    """An error on one rank is reported to all; a silent rank is named after PYCOLLECTIVE_TIMEOUT; none hangs."""
     env = {"PYCOLLECTIVE_TIMEOUT": "1.5", "HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5"}
     done = on_two_hosts(tmp_path, MISSING, env=env)
     assert done.returncode != 0
@@ -174,13 +174,13 @@ print("last", last.world_ranks, last.allreduce(np.ones(1)), last.explain("allred
 
 @pytest.mark.mpi
 def test_ranks_that_are_killed(tmp_path: Path) -> None:
-    """Where MPI tolerates it, the others go on among themselves: mpirun --with-ft mpi. Else mpirun ends the job."""
+    """If MPI tolerates it, the others continue: mpirun --with-ft mpi. Otherwise mpirun ends the job."""
     env, options = {"PYCOLLECTIVE_TIMEOUT": "20"}, ("--with-ft", "mpi")
     done = on_two_hosts(tmp_path, KILLED, env=env, options=options, clock=False)
-    told, left = ["gone 1 True", "gone 1 True", "gone 1"], "left (0, 2, 3)"
-    assert done[0].splitlines() == [*told, "others 2.0", f"{left} 1 2 [5]"], done.report()
+    reports, left = ["gone 1 True", "gone 1 True", "gone 1"], "left (0, 2, 3)"
+    assert done[0].splitlines() == [*reports, "others 2.0", f"{left} 1 2 [5]"], done.report()
     assert done[1] == ""
     for rank, others, crossing in ((2, "others 2.0", 2), (3, "gone 0", 1)):
         *lines, last = done[rank].splitlines()
-        assert lines == [*told, others, f"{left} 2 {crossing} [5]", "gone 0"], done.report()
+        assert lines == [*reports, others, f"{left} 2 {crossing} [5]", "gone 0"], done.report()
         assert last.startswith("last (2, 3) [2.] ") and "shared memory" in last, done.report()

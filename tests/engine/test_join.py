@@ -1,4 +1,4 @@
-"""join(): ranks with less to do than others take part with nothing until all are there."""
+"""join(): ranks with less work than others contribute zeros until all have joined."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def uneven(engine: Engine, batches: int) -> int:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_uneven_work(n: int) -> None:
-    """The last to join has the most to do; everybody is told who it was."""
+    """The last to join has the most work; all ranks learn which it was."""
     assert on_engines(n, lambda engine: uneven(engine, engine.rank + 1)) == [n - 1] * n
 
 
 def test_several_rounds() -> None:
-    """After a join everybody takes part again."""
+    """After a join all ranks take part again."""
 
     def body(engine: Engine) -> None:
         for _ in range(5):
@@ -60,7 +60,7 @@ def test_the_first_rank_is_the_last_to_join() -> None:
 
 
 def test_an_average_is_over_all_ranks() -> None:
-    """As Horovod has it: who has joined counts as zero, and the divisor stays the number of ranks."""
+    """As in Horovod: a joined rank counts as zero, and the divisor stays the number of ranks."""
 
     def body(engine: Engine) -> None:
         if engine.rank != 1:
@@ -73,7 +73,7 @@ def test_an_average_is_over_all_ranks() -> None:
 
 
 def test_with_what_was_in_flight_before() -> None:
-    """A rank that joins still owes what it has submitted."""
+    """A rank that joins must still complete what it has submitted."""
 
     def body(engine: Engine) -> None:
         mine = engine.submit([Item("allreduce", "early", np.full(4, engine.rank + 1))])[0]
@@ -90,8 +90,8 @@ def test_with_what_was_in_flight_before() -> None:
     on_engines(3, body)
 
 
-def test_what_it_says_of_a_last_rank_in_a_moment() -> None:
-    """Nobody has anything to do: all are told the same rank."""
+def test_the_last_rank_in_a_moment() -> None:
+    """No rank has any work: all get the same rank."""
 
     def body(engine: Engine) -> list[int]:
         return [engine.join() for _ in range(20)]
@@ -113,7 +113,7 @@ def test_processes() -> None:
 
 
 def does_not_join(comm: Communicator, link: Connection, how: str, pending: bool) -> None:
-    """Rank 1 leaves instead; what the others are told."""
+    """Rank 1 leaves instead; returns the errors of the others."""
     engine = Engine(comm)
     assert engine.run([Item("allreduce", "fine", np.ones(3))])[0].tolist() == [comm.size] * 3
     link.send("ready")
@@ -143,8 +143,8 @@ def test_a_rank_that_leaves_without_joining(how: str, pending: bool) -> None:
             job.kill(1)
         else:
             job.link[1].send("leave")
-        told = [job.hear(rank, 10) for rank in (0, 2)]
-        assert all("rank 1 " in text for text in told), told
+        errors = [job.hear(rank, 10) for rank in (0, 2)]
+        assert all("rank 1 " in text for text in errors), errors
         if how == "closes":
             job.link[1].send("end")
         outcomes = job.outcomes()

@@ -1,4 +1,4 @@
-"""A rank that dies: every wait on the others says who it was, and those who are left can go on."""
+"""A rank that dies: every wait on the others names it, and the remaining ranks can continue."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def ones(name: str, count: int = 1000) -> Item:
 
 
 def waits_and_loses(comm: Communicator, link: Connection, victim: int, how: str) -> int:
-    """All submit but the victim, which is killed; whoever waits, or submits later, is told."""
+    """All submit except the victim, which is killed; each rank that waits, or submits later, gets an error."""
     engine = Engine(comm)
     for turn in range(3):
         assert engine.submit([ones(f"fine {turn}")])[0].wait(SECONDS)[0] == engine.size
     if engine.rank == victim:
-        if how == "busy":  # dies anywhere in the midst of work
+        if how == "busy":  # dies at any point during its work
             link.send("ready")
             for turn in range(1_000_000):
                 engine.submit([ones(f"{turn % 5}")])[0].wait(SECONDS)
@@ -75,22 +75,22 @@ def test_a_killed_rank(n: int, victim: int, how: str) -> None:
 
 
 def callbacks_too(comm: Communicator, link: Connection) -> list[str]:
-    """Who does not wait but asked to be called is called."""
+    """A rank that registered a callback instead of waiting is called."""
     engine = Engine(comm)
-    said: list[str] = []
+    calls: list[str] = []
     if engine.rank == 0:
         link.send("ready")
         time.sleep(60)
     work: Any = engine.submit([ones("a")])[0]
-    work.when_done(lambda: said.append("called"))
+    work.when_done(lambda: calls.append("called"))
     link.send("ready")
     with pytest.raises(PeerLostError):
         work.wait(SECONDS)
     end = time.monotonic() + SECONDS
-    while not said and time.monotonic() < end:
+    while not calls and time.monotonic() < end:
         time.sleep(0.01)
     engine.close()
-    return said
+    return calls
 
 
 def test_callbacks() -> None:
@@ -102,22 +102,22 @@ def test_callbacks() -> None:
 
 
 def leaves_without_a_word(comm: Communicator, link: Connection) -> str:
-    """Rank 1 returns while the others wait for it: gone is gone."""
+    """Rank 1 returns while the others wait for it: this counts as lost too."""
     engine = Engine(comm)
     if engine.rank == 1:
         return "left"
     with pytest.raises((PeerLostError, RuntimeError)):
         engine.submit([ones("a")])[0].wait(SECONDS)
-    return "told"
+    return "raised"
 
 
 def test_a_rank_that_ends() -> None:
     with Job(3, leaves_without_a_word) as job:
-        assert [job.outcomes()[rank].value for rank in range(3)] == ["told", "left", "told"]
+        assert [job.outcomes()[rank].value for rank in range(3)] == ["raised", "left", "raised"]
 
 
 def dies_holding_the_lock(comm: Communicator, link: Connection, others: str) -> str:
-    """Rank 1 takes the lock of the board, the first thing there, and is killed; the others wait, or come later."""
+    """Rank 1 takes the lock of the board, its first member, and is killed; the others wait, or come later."""
     boards = []
     share = Engine._share_board
 
@@ -149,7 +149,7 @@ def dies_holding_the_lock(comm: Communicator, link: Connection, others: str) -> 
 
 
 def address_of(segment: Any) -> int:
-    """Where memory that ranks share is mapped: found by its size."""
+    """Where shared memory is mapped: found by its size."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(part, 16) for part in line.split()[0].split("-"))
         if "pycollective" in line and 0 <= end - begin - segment.bytes < mmap.PAGESIZE:

@@ -1,4 +1,4 @@
-"""Ranks that submit different things under one name: an error on every rank that names both, and life goes on."""
+"""Ranks that submit different operations under one name: an error on each names both; the engine keeps working."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def goes_on(engine: Engine, name: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("n", [2, 3])
-def test_every_rank_is_told_both(n: int, case: str) -> None:
-    """The last rank is the odd one out; what was submitted before and after is not harmed, nor is the name."""
+def test_every_rank_gets_both_descriptions(n: int, case: str) -> None:
+    """The last rank differs; earlier and later operations are not affected, nor is the name."""
     usual, odd, words = CASES[case]
 
     def body(engine: Engine) -> str:
@@ -67,7 +67,7 @@ def test_every_rank_is_told_both(n: int, case: str) -> None:
         for work in (before, after):
             assert work.wait(SECONDS).tolist() == [n] * 5
         goes_on(engine, "odd")
-        with pytest.raises(MismatchError):  # waiting again says it again
+        with pytest.raises(MismatchError):  # waiting again raises again
             bad.wait(SECONDS)
         return str(caught.value)
 
@@ -78,7 +78,7 @@ def test_every_rank_is_told_both(n: int, case: str) -> None:
         assert re.search(rf"ranks? .*{n - 1}", text), text
 
 
-def test_again_and_again() -> None:
+def test_repeatedly() -> None:
     """A mismatch is not remembered: the same name is right, wrong and right again."""
 
     def body(engine: Engine) -> None:
@@ -95,7 +95,7 @@ def test_again_and_again() -> None:
 
 
 def test_within_a_group_and_a_crowd() -> None:
-    """Of a hundred tensors some are odd; all others come out right."""
+    """Of a hundred tensors some are wrong; all others have correct results."""
 
     def body(engine: Engine) -> None:
         items = [Item("allreduce", f"t{i}", np.ones(10 + (i % 9 == 4) * engine.rank)) for i in range(100)]
@@ -144,7 +144,7 @@ def test_processes() -> None:
 
 
 def test_a_part_of_the_ranks_is_named_by_the_worlds_numbers_too() -> None:
-    """For mismatches, for what waits, and for who is gone."""
+    """For mismatches, pending operations, and lost ranks."""
 
     def body(comm: Communicator) -> None:
         part = comm.group([2, 1])

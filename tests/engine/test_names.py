@@ -1,4 +1,4 @@
-"""Names: one operation of a name at a time, and a name is free again once its operation has completed."""
+"""Names: one operation per name at a time; a name is free again once its operation has completed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def total(work: Any) -> float:
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_name_in_flight_is_refused(n: int) -> None:
-    """On rank 0 only: the others never see the second one, and the first is none the worse for it."""
+    """On rank 0 only: the others never see the second one, and the first is not affected."""
     go = threading.Event()
 
     def body(engine: Engine) -> float:
@@ -112,7 +112,7 @@ def test_names_of_every_kind() -> None:
 
 
 def test_many_names_over_time() -> None:
-    """More than any cache of answers holds: old ones make room."""
+    """More than any cache holds: old entries are evicted."""
 
     def body(engine: Engine) -> None:
         for start in range(0, 6000, 500):

@@ -1,4 +1,4 @@
-"""Several engines at once: one for all ranks, others for some of them, on the same names."""
+"""Several engines at once: one for all ranks, others for subsets, with the same names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_processes(n: int) -> None:
 
 
 def test_random_operations_in_two_at_once() -> None:
-    """What one engine is busy with does not hold up or mix with another."""
+    """The work of one engine does not delay or mix with another's."""
 
     def rank(comm: Communicator) -> None:
         half = comm.split(comm.rank % 2)

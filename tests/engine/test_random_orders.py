@@ -1,4 +1,4 @@
-"""Any operations, submitted in another order and at another pace on every rank."""
+"""Any operations, submitted in a different order and at a different pace on every rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_ROWS = [shape for shape in SHAPES if shape]
 
 
 def built(collectives: tuple[str, ...], shapes: Any, **more: Any) -> Any:
-    """Operations of these collectives, without their numbers."""
+    """Operations of these collectives, without numbers."""
     keywords = {"collective": st.sampled_from(collectives), "shape": st.sampled_from(shapes)}
     return st.fixed_dictionaries({**keywords, **SHARED, **more})
 

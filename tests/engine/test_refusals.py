@@ -1,4 +1,4 @@
-"""What the engine refuses it lets go of; and factors of any bits, NaN among them, are factors."""
+"""The engine releases what it rejects; factors may have any bits, including NaN."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def ones(name: str, **options: Any) -> Item:
     return Item("allreduce", name, np.ones(3), np.ones(3), **options)
 
 
-class Liar:
-    """An array that says another shape than it exports."""
+class WrongShape:
+    """An array that reports another shape than it exports."""
 
     shape = (1 << 20,)
 
@@ -38,17 +38,17 @@ class Liar:
 
 REFUSED: dict[str, Callable[[], list[Item]]] = {
     "a name given twice": lambda: [ones("x"), ones("x")],
-    "a name under way": lambda: [ones("y"), ones("under way")],
+    "a name in flight": lambda: [ones("y"), ones("in flight")],
     "an operator that does not take the type": lambda: [ones("x"), ones("y", op="band")],
     "factors that the operator does not take": lambda: [ones("x"), ones("y", op="lor", prescale=2.0)],
     "an unknown operator": lambda: [ones("x"), ones("y", op="no such")],
     "an unknown collective": lambda: [ones("x"), Item("no such", "y", np.ones(3), np.ones(3))],
-    "a root that there is not": lambda: [ones("x"), Item("broadcast", "y", np.ones(3), root=7)],
+    "an invalid root": lambda: [ones("x"), Item("broadcast", "y", np.ones(3), root=7)],
     "an output of another size": lambda: [ones("x"), Item("allreduce", "y", np.ones(3), np.ones(4))],
     "an output of another type": lambda: [ones("x"), Item("allreduce", "y", np.ones(3), np.ones(3, np.float32))],
     "an input that is not contiguous": lambda: [ones("x"), Item("allreduce", "y", np.ones(6)[::2], np.ones(3))],
-    "an array that lies about its shape": lambda: [ones("x"), Item("allreduce", "y", Liar(), np.ones(3))],
-    "an item that is none": lambda: [ones("x"), ones("y", priority="high")],
+    "an array that reports a wrong shape": lambda: [ones("x"), Item("allreduce", "y", WrongShape(), np.ones(3))],
+    "an invalid item": lambda: [ones("x"), ones("y", priority="high")],
 }
 
 
@@ -59,9 +59,9 @@ def test_a_submit_that_is_refused_holds_nothing(reason: str) -> None:
     def body(engine: Engine) -> None:
         if engine.rank == 1:
             assert go.wait(SECONDS)
-            engine.submit([ones("under way")])[0].wait(SECONDS)
+            engine.submit([ones("in flight")])[0].wait(SECONDS)
             return
-        first = engine.submit([ones("under way")])[0]
+        first = engine.submit([ones("in flight")])[0]
         try:
             for submit in (engine.submit, lambda items: engine.core.submit(items, False)):
                 items = REFUSED[reason]()
@@ -93,7 +93,7 @@ def test_a_submit_to_an_engine_that_is_closed_holds_nothing() -> None:
 
 
 def test_factors_of_any_bits_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fused or not, each operation is scaled by its own factors, and plans are found again whatever these are."""
+    """Fused or not, each operation is scaled by its own factors, and plans are reused whatever these are."""
     asked: list[str] = []
     plan = Planner.__call__
 
@@ -123,7 +123,7 @@ def test_factors_of_any_bits_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> 
                 assert (np.signbit(result) == np.signbit(expected))[number].all(), (item.prescale, item.postscale)
 
     on_engines(2, body)
-    # Sizes of fused batches vary from round to round; made anew each time, plans would be as many as operations.
+    # Sizes of fused batches vary from round to round; without a cache there would be as many plans as operations.
     assert len(asked) < 2 * rounds * len(factors) ** 2 / 2
 
 
@@ -138,7 +138,7 @@ def test_the_same_nan_is_no_difference_between_ranks_and_another_factor_is() -> 
     on_engines(2, body)
 
 
-def test_times_that_are_none_are_refused() -> None:
+def test_invalid_times_are_rejected() -> None:
     def body(engine: Engine) -> None:
         work = engine.submit([ones("a")])[0]
         with pytest.raises(ValueError, match="not nan"):

@@ -1,4 +1,4 @@
-"""A rank that does not come: who misses what is said after a while, at a signal, and where asked for ends the job."""
+"""A late rank: stalls are reported after a while, on a signal, and end the job if requested."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAITING = """
 def test_ranks_and_tensors_are_named() -> None:
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.3"}
     done = launch(3, WAITING, 1.5, env=IMPORTABLE | env).check()
-    assert list(done) == ["got 9.0\n"] * 3  # a warning, no more
+    assert list(done) == ["got 9.0\n"] * 3  # only a warning
     for name in ("grad.weight", "grad.bias"):
         lines = [line for line in done.stderr.splitlines() if name in line]
         assert lines, done.report()
@@ -58,7 +58,7 @@ def test_it_can_be_turned_off() -> None:
 
 
 def test_a_stall_can_end_the_job() -> None:
-    """An error on the ranks that wait, naming whom they wait for; on the late one, too, once it comes."""
+    """An error on the waiting ranks that names the missing ones; and on the late rank, once it comes."""
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.8"}
     done = launch(3, WAITING, 4, env=IMPORTABLE | env)
     for rank in (0, 1):
@@ -75,14 +75,14 @@ def test_a_report_at_any_time() -> None:
     def body(engine: Engine) -> str:
         if engine.rank == 1:
             assert reported.wait(SECONDS)
-            said = engine.report()
+            lines = engine.report()
             engine.run([Item("allreduce", "grad", np.ones(2))])
-            return said
+            return lines
         work = engine.submit([Item("allreduce", "grad", np.ones(2))])[0]
-        said = engine.report()
+        lines = engine.report()
         reported.set()
         work.wait(SECONDS)
-        return said + "|" + engine.report()
+        return lines + "|" + engine.report()
 
     first, second = on_engines(2, body)
     assert "grad" in first.split("|")[0]
@@ -113,7 +113,7 @@ SIGNALLED = """
 
 
 def test_the_same_at_sigusr1(tmp_path: object) -> None:
-    """A signal ends nothing; the rank that waits says for whom."""
+    """A signal ends nothing; the waiting rank reports for which rank."""
     script = SIGNALLED
     done = launch(2, script, f"{tmp_path}/pid", env=IMPORTABLE).check()
     assert list(done) == ["6.0\n"] * 2
@@ -122,7 +122,7 @@ def test_the_same_at_sigusr1(tmp_path: object) -> None:
     assert all("1" in line for line in lines)
 
 
-def test_a_handler_of_somebody_else_s_stays() -> None:
+def test_another_handler_stays() -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
     try:
@@ -144,42 +144,42 @@ ON_TWO_HOSTS = """
 folder = sys.argv[1]
 def until(condition):
     while not condition(): time.sleep(0.01)
-def tell(turn): open(f"{folder}{turn}{comm.rank}", "w").close()
-def heard(turn, *ranks): until(lambda: all(os.path.exists(f"{folder}{turn}{rank}") for rank in ranks))
-def told(engine): return engine.core._stalls._reports, engine.core._stalls._warned
+def signal_turn(turn): open(f"{folder}{turn}{comm.rank}", "w").close()
+def wait_for(turn, *ranks): until(lambda: all(os.path.exists(f"{folder}{turn}{rank}") for rank in ranks))
+def reports(engine): return engine.core._stalls._reports, engine.core._stalls._warned
 
 engine = Engine(comm, Settings(stall_check_disable=True, stall_check_time=0.1))
-if comm.rank == 3: heard("signalled", 2)
+if comm.rank == 3: wait_for("signalled", 2)
 work = engine.submit([Item("allreduce", "grad.signalled", np.ones(3))])[0]
 if comm.rank == 2:
     until(lambda: "rank 3" in engine.report())
-    before = told(engine)
+    before = reports(engine)
     os.kill(os.getpid(), signal.SIGUSR1)
-    until(lambda: told(engine) != before)
-    tell("signalled")
+    until(lambda: reports(engine) != before)
+    signal_turn("signalled")
 assert work.wait(SECONDS).sum() == 12
 engine.close()
 
 engine = Engine(comm, Settings(stall_check_time=0.3))
 engine.run([Item("barrier", "punctual")])
-before = told(engine)
-if comm.rank == 3: heard("late", 0, 1)
+before = reports(engine)
+if comm.rank == 3: wait_for("late", 0, 1)
 works = engine.submit([Item("allreduce", "grad.late", np.ones(3))])
-if comm.rank == 0: heard("late", 1)
+if comm.rank == 0: wait_for("late", 1)
 works += engine.submit([Item("broadcast", "weights", np.ones(3), root=0)])
 if comm.rank < 2:
-    until(lambda: told(engine) != before)
-    tell("late")
+    until(lambda: reports(engine) != before)
+    signal_turn("late")
 for work in works: assert work.wait(SECONDS) is not None
 engine.close()
 
 engine = Engine(comm, Settings(stall_check_time=0, stall_shutdown_time=0.5))
-if comm.rank == 3: heard("ended", 0, 1, 2)
+if comm.rank == 3: wait_for("ended", 0, 1, 2)
 try:
     engine.run([Item("allreduce", "grad.never", np.ones(3))])
 except pc.TimeoutError as error:
-    print("late" if comm.rank == 3 else "told", "'grad.never'" in str(error) and "rank 3" in str(error))
-tell("ended")
+    print("late" if comm.rank == 3 else "raised", "'grad.never'" in str(error) and "rank 3" in str(error))
+signal_turn("ended")
 engine.close()
 assert comm.allreduce(np.ones(1))[0] == 4  # only the engine has ended
 """
@@ -187,23 +187,23 @@ assert comm.allreduce(np.ones(1))[0] == 4  # only the engine has ended
 
 @pytest.mark.mpi
 def test_two_hosts(tmp_path: Path) -> None:
-    """The same where ranks agree by messages: at a signal, after a while, and in the end."""
+    """The same if ranks agree by messages: on a signal, after a while, and in the end."""
     done = on_two_hosts(tmp_path, ON_TWO_HOSTS, f"{tmp_path}/").check()
-    assert list(done) == ["told True\n"] * 3 + ["late True\n"], done.report()
-    said = [line for line in done.stderr.splitlines() if "has waited" in line or "pycollective:" in line]
-    signalled, warned = said[:2], said[2:]
+    assert list(done) == ["raised True\n"] * 3 + ["late True\n"], done.report()
+    lines = [line for line in done.stderr.splitlines() if "has waited" in line or "pycollective:" in line]
+    signalled, warned = lines[:2], lines[2:]
     assert "rank 2: operations that wait:" in signalled[0], done.report()
     assert "'grad.signalled'" in signalled[1], done.report()
     assert signalled[1].endswith("for rank 3"), done.report()
-    told: dict[str, set[int]] = {}  # by the first that waits, alone
+    reported: dict[str, set[int]] = {}  # by the first that waits, alone
     for line in warned:
         if "pycollective:" in line:
             assert "some ranks have not submitted" in line
-            teller = int(line.split("rank ")[1].split(":")[0])
+            reporter = int(line.split("rank ")[1].split(":")[0])
         else:
-            told.setdefault(line.split("'")[1] + line.split(" s for ")[1], set()).add(teller)
-    assert told.pop("grad.laterank 3") == {0}, done.report()
-    assert told.pop("weightsranks 0, 3") == {1}, done.report()
-    assert told in ({}, {"weightsrank 3": {0}}), done.report()
+            reported.setdefault(line.split("'")[1] + line.split(" s for ")[1], set()).add(reporter)
+    assert reported.pop("grad.laterank 3") == {0}, done.report()
+    assert reported.pop("weightsranks 0, 3") == {1}, done.report()
+    assert reported in ({}, {"weightsrank 3": {0}}), done.report()
     assert "punctual" not in done.stderr
     assert "grad.never" not in done.stderr, "no warning was asked for"

@@ -1,4 +1,4 @@
-"""A rank that is stopped (SIGSTOP, a debugger) while it holds the lock of the engine's board, and goes on later."""
+"""A rank that is stopped (SIGSTOP, a debugger) while it holds the lock of the engine's board, and resumes later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pycollective import Communicator, TimeoutError
 from pycollective.engine import Engine, Item
 
 DEADLINE = 1.5
-MANY = 4000  # operations that wait: to list them takes the lock for a good part of the time
+MANY = 4000  # pending operations: listing them holds the lock for a large part of the time
 
 
 def ones(name: str) -> Item:
@@ -26,7 +26,7 @@ def ones(name: str) -> Item:
 
 
 def board_of(comm: Communicator) -> tuple[Engine, Any]:
-    """An engine, and the word of its board's lock: not zero while a rank has it."""
+    """An engine, and the word of its board's lock: nonzero while a rank holds it."""
     boards = []
     share = Engine._share_board
 
@@ -40,7 +40,7 @@ def board_of(comm: Communicator) -> tuple[Engine, Any]:
 
 
 def holds_the_lock(comm: Communicator, link: Connection) -> str:
-    """Rank 1 is stopped with the lock; the others are told of it, go on without it, and it is told when it goes on."""
+    """Rank 1 is stopped with the lock; the others raise and continue without it; it raises when resumed."""
     engine, lock = board_of(comm)
     assert engine.run([ones("fine")])[0].sum() == 3 * comm.size
     link.send("ready")
@@ -52,7 +52,7 @@ def holds_the_lock(comm: Communicator, link: Connection) -> str:
             with pytest.raises(TimeoutError, match="rank 1 has held the lock of the engine's board"):
                 attempt()
         engine.close()
-        return "told"
+        return "raised"
     while link.recv() == "locked?":
         link.send(lock.value != 0)
     started = time.monotonic()
@@ -69,7 +69,7 @@ def holds_the_lock(comm: Communicator, link: Connection) -> str:
     for turn in range(200 if link.recv() == "go on" else 0):
         assert second.run([ones(f"{turn % 3}")])[0].tolist() == [2] * 3
     second.close()
-    return "gone on"
+    return "continued"
 
 
 def test_a_rank_that_is_stopped_with_the_lock() -> None:
@@ -84,11 +84,11 @@ def test_a_rank_that_is_stopped_with_the_lock() -> None:
         job.kill(1, signal.SIGCONT)
         for rank in range(3):
             job.link[rank].send("go on")
-        assert job.results() == ["gone on", "told", "gone on"]
+        assert job.results() == ["continued", "raised", "continued"]
 
 
 def stop_with_lock(job: Job) -> None:
-    """Stop rank 1 again and again, until it is stopped at such a moment."""
+    """Stops rank 1 repeatedly, until it is stopped at such a moment."""
     choice = random.Random(0)
     for _ in range(500):
         time.sleep(choice.random() * 0.01)
@@ -121,7 +121,7 @@ def waits_with_a_limit(comm: Communicator, link: Connection) -> None:
         with pytest.raises(KeyboardInterrupt):
             attempt()
     link.send("done")
-    works[0].wait()  # rank 1 ends without what this waits for
+    works[0].wait()  # rank 1 ends without submitting what this waits for
 
 
 def test_limits_and_interrupts_hold_while_a_rank_is_stopped_with_the_lock() -> None:

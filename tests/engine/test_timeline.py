@@ -1,4 +1,4 @@
-"""The timeline: one Chrome trace of all ranks, with what every operation waited for and every step of a schedule."""
+"""The timeline: one Chrome trace of all ranks, with the waits of every operation and every step of a schedule."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_four_ranks(tmp_path: Path, topology: str) -> None:
     assert all(mark["name"] == "CYCLE_START" for mark in trace.instants)
     assert trace.arrows
     assert all(begin["pid"] != end["pid"] for begin, end in trace.arrows)
-    if topology == "ring":  # everybody waits for the rank before it
+    if topology == "ring":  # every rank waits for the one before it
         assert {(begin["pid"], end["pid"]) for begin, end in trace.arrows} >= {(r, (r + 1) % 4) for r in range(4)}
 
 
 def test_clocks_agree(tmp_path: Path) -> None:
-    """Nobody has finished with a round before the last has submitted it; arrows do not go back in time."""
+    """No rank finishes a round before the last has submitted it; arrows do not go back in time."""
     path = tmp_path / "timeline.json"
     run(3, traced, str(path), "ring")
     trace = read(path)
@@ -118,7 +118,7 @@ def test_from_the_environment(tmp_path: Path) -> None:
     trace = read(path)
     for rank in range(2):
         assert Counter(s.name for s in trace.row(rank, "a"))["ALLREDUCE"] == 3
-    # fused: a batch each round, and a mark each batch
+    # fused: one batch per round, and one mark per batch
     assert Counter(mark["pid"] for mark in trace.instants) == {0: 3, 1: 3}
 
 
@@ -137,7 +137,7 @@ def test_start_and_stop_again(tmp_path: Path) -> None:
                 engine.start_timeline(tmp_path / "other.json")
             steps(engine, turn)
             engine.stop_timeline()
-            engine.stop_timeline()  # once more does nothing
+            engine.stop_timeline()  # a second call does nothing
         engine.run([Item("barrier", "merged")])
 
     on_engines(2, body)
@@ -182,7 +182,7 @@ def test_what_began_before_the_trace_is_cut(tmp_path: Path) -> None:
 
 
 def _seen(events: list[dict[str, Any]], name: str) -> set[int]:
-    """The ranks whose part in an allreduce of that name is there."""
+    """The ranks whose part in an allreduce of that name is present."""
     return {e["pid"] for e in events if e["name"] == "ALLREDUCE" and e["args"]["operation"] == name}
 
 
@@ -200,7 +200,7 @@ def _wait_for(path: Path, complete: Callable[[list[dict[str, Any]]], bool]) -> N
 
 
 def test_engines_of_one_process_do_not_share_a_file(tmp_path: Path) -> None:
-    """Those of process sets, say, whose timelines HOROVOD_TIMELINE starts as well."""
+    """For example those of process sets, whose timelines HOROVOD_TIMELINE starts as well."""
     path = tmp_path / "timeline.json"
 
     def body(engine: Engine) -> None:
@@ -229,7 +229,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    """As root, HOROVOD_TIMELINE=/dev/null once left a regular file in place of the device."""
+    """As root, HOROVOD_TIMELINE=/dev/null once replaced the device by a regular file."""
     path = tmp_path / "null"
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -252,7 +252,7 @@ from pycollective.engine import clocks
 from pathlib import Path
 from typing import Any
 path, other, nowhere = map(Path, sys.argv[1:])
-if comm.cross_rank == 1:  # a clock that goes thrice as fast
+if comm.cross_rank == 1:  # a clock that runs three times as fast
     clocks.now = lambda: 3 * time.monotonic_ns()
 engine = Engine(comm)  # HOROVOD_TIMELINE
 for _ in range(3):
@@ -266,7 +266,7 @@ assert not os.listdir(os.environ.get("TMPDIR", path.parent / "none")) if comm.cr
 try:
     engine.start_timeline(nowhere)
 except OSError as error:
-    print("told", "rank 0" in str(error))
+    print("raised", "rank 0" in str(error))
 engine.start_timeline(other, mark_cycles=True)
 steps(engine, 2)
 engine.close()
@@ -275,12 +275,12 @@ engine.close()
 
 @pytest.mark.mpi
 def test_two_hosts(tmp_path: Path) -> None:
-    """Parts come by messages, as the second host has neither that folder nor that clock."""
+    """Parts are sent as messages, as the second host has neither that folder nor that clock."""
     only = tmp_path / "here" / "only"
     path, other = only / "timeline.json", only / "other.json"
     env = {"HOROVOD_TIMELINE": str(path)}
     done = on_two_hosts(tmp_path, ON_TWO_HOSTS, path, other, tmp_path / "nowhere" / "t.json", env=env).check()
-    assert list(done) == ["told True\n"] * 4, done.report()
+    assert list(done) == ["raised True\n"] * 4, done.report()
     for file, rounds in ((path, 3), (other, 2)):
         trace = read(file)
         assert trace.processes == {rank: f"rank {rank}" for rank in range(4)}
@@ -298,7 +298,7 @@ def test_two_hosts(tmp_path: Path) -> None:
 
 
 def _check_clocks(trace: Trace, ranks: int, slack: float) -> None:
-    """Nobody has finished with an allreduce before all have begun; seconds of slack for what the clocks may differ."""
+    """No rank finishes an allreduce before all have begun; seconds of slack for differences between clocks."""
     for name in TENSORS:
         rows = [[s for s in trace.row(rank, name) if s.name == "ALLREDUCE"] for rank in range(ranks)]
         for together in zip(*rows, strict=True):
@@ -306,7 +306,7 @@ def _check_clocks(trace: Trace, ranks: int, slack: float) -> None:
 
 
 def test_the_reader_refuses_what_viewers_would(tmp_path: Path) -> None:
-    """So that the tests above mean something."""
+    """Checks the assumption of the tests above."""
     head = [
         {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "rank 0"}},
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "steps"}},

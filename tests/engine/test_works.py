@@ -1,4 +1,4 @@
-"""What submit() gives: waiting, asking, callbacks; and who holds what for how long."""
+"""What submit() returns: waiting, polling, callbacks, and lifetimes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ones(name: str, count: int = 3) -> Item:
 
 
 def test_submit_never_blocks_and_wait_does() -> None:
-    """Rank 1 comes only after rank 0 has seen its operation unfinished, and a wait for it run out."""
+    """Rank 1 comes only after rank 0 has seen its operation incomplete, and a wait for it time out."""
     go = threading.Event()
 
     def body(engine: Engine) -> None:
@@ -37,13 +37,13 @@ def test_submit_never_blocks_and_wait_does() -> None:
         for work in works:
             assert work.wait(SECONDS).tolist() == [2] * 3
             assert work.done()
-            assert work.wait() is work.wait(0)  # what has completed stays so
+            assert work.wait() is work.wait(0)  # a completed operation stays completed
 
     on_engines(2, body)
 
 
-def test_it_is_done_behind_the_caller_s_back() -> None:
-    """Nobody waits: the results arrive all the same."""
+def test_it_completes_without_a_wait() -> None:
+    """No rank waits: the results arrive anyway."""
 
     def body(engine: Engine) -> None:
         x = np.ones(100_000)
@@ -78,7 +78,7 @@ def test_a_call_of_anything() -> None:
             got = works[name].wait(SECONDS)
             assert (got is None) == (engine.rank != 1)
             assert got is None or got.tolist() == [3, 3, 3]
-        if engine.rank == 2:  # a failure of one's own, without a collective in it
+        if engine.rank == 2:  # a local failure, without a collective in it
             with pytest.raises(ZeroDivisionError):
                 engine.run([Item("call", "bad", run=lambda comm: 1 // 0)])
         else:
@@ -90,17 +90,17 @@ def test_a_call_of_anything() -> None:
 
 def test_callbacks_are_called_once_each() -> None:
     def body(engine: Engine) -> list[str]:
-        said: list[str] = []
+        calls: list[str] = []
         work = engine.submit([ones("a")])[0]
-        work.when_done(lambda: said.append("first"))
-        work.when_done(lambda: said.append("second"))
+        work.when_done(lambda: calls.append("first"))
+        work.when_done(lambda: calls.append("second"))
         work.wait(SECONDS)
-        work.when_done(lambda: said.append("late"))
+        work.when_done(lambda: calls.append("late"))
         engine.submit([Item("barrier", "end")])[0].wait(SECONDS)
-        return said
+        return calls
 
-    for said in on_engines(2, body):
-        assert sorted(said) == ["first", "late", "second"]
+    for calls in on_engines(2, body):
+        assert sorted(calls) == ["first", "late", "second"]
 
 
 def test_the_result_is_there_when_a_callback_runs() -> None:
@@ -123,7 +123,7 @@ def test_the_result_is_there_when_a_callback_runs() -> None:
 
 
 def test_a_callback_may_submit() -> None:
-    """As a framework chains operations; the second is waited for by somebody else."""
+    """As a framework chains operations; another thread waits for the second."""
 
     def body(engine: Engine) -> None:
         second: list[Any] = []
@@ -141,13 +141,13 @@ def test_a_callback_may_submit() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_callback_that_raises_harms_nobody() -> None:
+def test_a_callback_that_raises_affects_nothing_else() -> None:
     def body(engine: Engine) -> None:
         def fail() -> None:
             raise ValueError("a callback's own trouble")
 
         work = engine.submit([ones("a")])[0]
-        with contextlib.suppress(ValueError):  # it has completed already: the caller's own thread calls
+        with contextlib.suppress(ValueError):  # it has completed already: the caller's thread calls
             work.when_done(fail)
         assert work.wait(SECONDS).tolist() == [engine.size] * 3
         assert engine.submit([ones("b")])[0].wait(SECONDS).tolist() == [engine.size] * 3
@@ -155,8 +155,8 @@ def test_a_callback_that_raises_harms_nobody() -> None:
     on_engines(2, body)
 
 
-def test_nobody_needs_to_keep_anything() -> None:
-    """Works, items and arrays are dropped at once; the engine holds what it needs, and lets go of it after."""
+def test_the_engine_keeps_its_references() -> None:
+    """Works, items and arrays are dropped at once; the engine holds what it needs, and releases it afterwards."""
 
     def body(engine: Engine) -> None:
         results = []
@@ -174,7 +174,7 @@ def test_nobody_needs_to_keep_anything() -> None:
     on_engines(3, body)
 
 
-def test_what_is_through_is_let_go() -> None:
+def test_completed_operations_are_released() -> None:
     def body(engine: Engine) -> None:
         x = np.ones(1000)
         watched = weakref.ref(x)

@@ -1,4 +1,4 @@
-"""Reading a Chrome trace: a schema for what the format asks, and a parser that knows what viewers make of it."""
+"""Reads a Chrome trace: a schema of the format, and a parser with the rules of viewers."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ SCHEMA: dict[str, Any] = {
         },
     },
 }  # fmt: skip
-"""Of "Trace Event Format", Google: the parts that an engine writes."""
+"""From "Trace Event Format", Google: the parts that an engine writes."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Something that took time; microseconds."""
+    """An interval; microseconds."""
 
     name: str
     pid: int
@@ -64,7 +64,7 @@ class Slice:
 
 @dataclass
 class Trace:
-    """A trace as a viewer has it."""
+    """A trace as a viewer sees it."""
 
     processes: dict[int, str]
     threads: dict[tuple[int, int], str]
@@ -80,7 +80,7 @@ class Trace:
 
 
 def read(path: Path) -> Trace:
-    """Read, validate, and check what a viewer relies on; AssertionError or a ValidationError says what is wrong."""
+    """Read, validate, and check what viewers rely on; raises AssertionError or ValidationError."""
     data = json.loads(path.read_text())
     jsonschema.validate(data, SCHEMA)
     events = data["traceEvents"]
@@ -100,7 +100,7 @@ def read(path: Path) -> Trace:
 
 
 def _check_nesting(slices: list[Slice], slack: float = 0.002) -> None:
-    """Slices of a row lie beside or within each other: viewers drop what overlaps. Times are rounded to nanoseconds."""
+    """Slices of a row must be disjoint or nested: viewers drop overlaps. Times are rounded to nanoseconds."""
     rows: dict[tuple[int, int], list[Slice]] = defaultdict(list)
     for one in slices:
         rows[one.pid, one.tid].append(one)
@@ -114,7 +114,7 @@ def _check_nesting(slices: list[Slice], slack: float = 0.002) -> None:
 
 
 def _arrows(events: list[dict[str, Any]], slices: list[Slice]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Pairs of ends; each end lies on a slice, or a viewer shows no arrow."""
+    """Pairs of ends; each end must be on a slice, or a viewer shows no arrow."""
     begins: dict[Any, dict[str, Any]] = {}
     for e in events:
         if e["ph"] == "s":

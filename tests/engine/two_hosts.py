@@ -1,4 +1,4 @@
-"""A script on two hosts that are one: the second has a host name, a clock and a file system of its own."""
+"""Runs a script on two simulated hosts: the second has a separate host name, clock and file system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.processes import IMPORTABLE
 from launch import _TIMED_OUT, OPEN_MPI_SETTINGS, Launched, _run, _text, find_mpirun
 
 AHEAD = 5000
-"""Seconds by which the second host's clock is ahead, where the kernel can do that."""
+"""Seconds by which the second host's clock is ahead, if the kernel supports that."""
 HEAD = """
 import os, signal, sys, time
 import numpy as np, pycollective as pc
@@ -37,14 +37,14 @@ def on_two_hosts(
     clock: bool = True,
     timeout: float = 60,
 ) -> Launched:
-    """Run `HEAD` and a script on half of the ranks here and the other half elsewhere.
+    """Run `HEAD` and a script on half of the ranks here and the other half on the second host.
 
     Args:
         folder: empty; `folder/here/only` is an empty folder that the second host lacks, `folder/tmp` its folder of
             temporary files.
         script: source text. arguments: its sys.argv[1:].
         ranks: even. env: variables to add. options: of mpirun.
-        clock: whether the second host's is another one; then mpirun does not see how ranks end there.
+        clock: whether the second host has another clock; then mpirun does not see how ranks end there.
         timeout: seconds until everything is killed.
     """
     if not _can("unshare", "-um", "true"):

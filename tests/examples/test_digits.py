@@ -13,7 +13,7 @@ from pycollective.schedule.language import registry
 
 pytest.importorskip("sklearn")
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
-ONE = 1 / 449  # what a single held-out digit counts
+ONE = 1 / 449  # the weight of one held-out digit
 needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 OWN = ["direct", "halving_doubling", "ring", "star", "tree", "wheel"]
 
@@ -45,7 +45,7 @@ def test_under_mpirun_all_topologies_learn_and_rank_order_gives_the_same_bits(to
 
 
 def test_ranks_of_the_packages_own_launcher_find_the_same_bits_in_another_order_of_ranks():
-    """A hub that is another rank than 0 still reduces in rank order."""
+    """A hub other than rank 0 still reduces in rank order."""
     _, direct = digits(3, "pycollective", "--epochs", "3", "--quiet")
     _, star = digits(3, "pycollective", "--epochs", "3", "--quiet", "--topology", "star(hub=2)")
     assert star == direct
@@ -92,6 +92,6 @@ def test_the_progress_bar_is_rank_0s_and_can_be_left_out():
     assert "%" not in launch(2, DIGITS, "--epochs", "1", "--quiet").check().stderr
 
 
-def test_an_unknown_topology_is_told_before_training():
+def test_an_unknown_topology_is_reported_before_training():
     ran = launch(2, DIGITS, "--topology", "rimg")
     assert ran.returncode != 0 and "did you mean ring" in ran.stderr

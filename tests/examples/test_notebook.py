@@ -1,4 +1,4 @@
-"""Cells in a real kernel. `make notebook` runs these: the kernel is not among what the other tests need."""
+"""Cells in a real kernel. Run by `make notebook`: the other tests do not require the kernel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ import pycollective as pc
 
 def work(comm):
     if comm.rank == 0:
-        comm.barrier()  # for which rank 1 does not come
+        comm.barrier()  # which rank 1 does not call
     else:
         print("waiting", flush=True)
         while True:

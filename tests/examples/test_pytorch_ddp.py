@@ -48,14 +48,14 @@ def torchrun(n: int, *args: str) -> str:
                 [*command, str(EXAMPLE), *args], cwd=elsewhere, env=env, capture_output=True, text=True, timeout=100
             )
         if "gloo" not in args or "terminate called without" not in ran.stderr:
-            break  # Gloo's threads now and then end a process in its last moment
+            break  # Gloo's threads sometimes abort a process at its exit
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
 def test_it_learns_and_gloo_gives_the_same_bits(launcher: str) -> None:
-    """Two ranks: there is one way to add two numbers."""
+    """Two ranks: there is only one order to add two numbers."""
     accuracy, digest = digits(2, launcher)
     assert accuracy >= 0.96
     assert digest == digits(2, "torchrun", "--backend", "gloo")[1]
@@ -64,9 +64,9 @@ def test_it_learns_and_gloo_gives_the_same_bits(launcher: str) -> None:
 def test_in_float64_all_numbers_of_ranks_end_with_the_same_weights() -> None:
     ends = []
     for n in (1, 2, 3, 4):
-        told = run(n, _weights, str(EXAMPLE), gloo=False)
-        assert all(weights == told[0] for weights in told)
-        ends.append(torch.frombuffer(bytearray(told[0]), dtype=torch.float64))
+        results = run(n, _weights, str(EXAMPLE), gloo=False)
+        assert all(weights == results[0] for weights in results)
+        ends.append(torch.frombuffer(bytearray(results[0]), dtype=torch.float64))
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], rtol=1e-12, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""The example in Horovod's style as a reader would run it: it learns, and ranks, launchers and torch alone agree."""
+"""The Horovod-style example as a reader would run it: it learns, and ranks, launchers and plain torch agree."""
 
 from __future__ import annotations
 
@@ -61,23 +61,23 @@ def _accuracy(hvd: Any, compression: str) -> tuple[float, bytes]:
 
 
 def test_fusion_does_not_change_bits() -> None:
-    """Each gradient alone, some together, and cycles that are long enough for all of a step."""
+    """Each gradient alone, some fused, and cycles long enough for a complete step."""
     settings: list[dict[str, str]] = [
         {},
         {"HOROVOD_FUSION_THRESHOLD": "0"},
         {"HOROVOD_FUSION_THRESHOLD": "6000"},
         {"HOROVOD_CYCLE_TIME": "5"},
     ]
-    ends = [told for env in settings for told in hvd.run(3, _weights, "float32", 1, env=env)]
+    ends = [weights for env in settings for weights in hvd.run(3, _weights, "float32", 1, env=env)]
     assert all(end == ends[0] for end in ends)
 
 
 def test_in_float64_all_numbers_of_ranks_and_torch_alone_and_ddp_end_with_the_same_weights() -> None:
     expected = _alone()
     for n in (1, 2, 3, 4):
-        told = hvd.run(n, _weights, "float64")
-        assert all(weights == told[0] for weights in told)
-        assert_close(told[0], expected)
+        results = hvd.run(n, _weights, "float64")
+        assert all(weights == results[0] for weights in results)
+        assert_close(results[0], expected)
     assert_close(c10d.run(2, _ddp, gloo=False)[0], expected)
 
 
@@ -98,7 +98,7 @@ def _ddp(world: Any) -> bytes:
 
 
 def _alone() -> Any:
-    """What one process gets that looks at whole batches, with nothing of pycollective."""
+    """The result of one process on full batches, without pycollective."""
     from torch.utils.data import DistributedSampler
 
     args = arguments("float64")

@@ -1,4 +1,4 @@
-"""The tour: as a script, without Jupyter, and the notebook that is made of it."""
+"""The tour: as a script, without Jupyter, and the notebook generated from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_tour_runs_as_a_script():
 
 
 def test_the_notebook_is_what_the_script_generates():
-    """Apart from its outputs. `make notebook` makes it anew."""
+    """Apart from its outputs. `make notebook` regenerates it."""
     pytest.importorskip("jupytext")
     nbformat = pytest.importorskip("nbformat")
     committed = nbformat.read(tour.NOTEBOOK, as_version=4)

@@ -1,7 +1,7 @@
-"""Ranks that are killed or stopped at random moments, again and again: `python -m faults.trials --count 300`.
+"""Repeatedly kills or stops ranks at random moments: `python -m faults.trials --count 300`.
 
-Of every trial: all survivors raise and name the rank, after a kill as soon as they look, after a stop at their
-deadline; they go on without it; a stopped rank that goes on raises, too; nothing is left in /dev/shm.
+In every trial all survivors raise and name the rank, after a kill as soon as they look, after a stop at their
+deadline; they continue without it; a stopped rank that resumes raises, too; nothing remains in /dev/shm.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import c10d
 import hvd
 from core.processes import Job
 
-from faults.work import DEADLINE, Told, of_c10d, of_communicator, of_hvd
+from faults.work import DEADLINE, Raised, of_c10d, of_communicator, of_hvd
 
 KINDS = ("collective", "nonblocking", "messages", "engine", "hvd", "c10d")
 _WEIGHTS = (25, 15, 10, 20, 15, 15)
 _SLACK = 20.0
-"""Seconds after which a rank that says nothing hangs."""
+"""Seconds after which a silent rank counts as hanging."""
 _ERRORS = {"kill": "PeerLostError", "stop": "TimeoutError"}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial; the number decides everything but the moment."""
+    """One trial; the number determines everything except the moment."""
 
     number: int
     kind: str
@@ -45,7 +45,7 @@ class Trial:
 
 @dataclass
 class Result:
-    """`seconds`: from the signal until each survivor raised. `problems`: what was not as it should be."""
+    """`seconds`: from the signal until each survivor raised. `problems`: deviations from the expected behavior."""
 
     trial: Trial
     seconds: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Result:
 
 
 def trial(number: int, torch: bool = True) -> Trial:
-    """The trial of a number; without torch none that needs it."""
+    """The trial of a number; without torch one that does not need it."""
     choice = random.Random(number)
     kind = choice.choices(KINDS, _WEIGHTS)[0]
     if not torch and kind in ("hvd", "c10d"):
@@ -81,7 +81,7 @@ class _TooEarly(AssertionError):
 
 
 def run(one: Trial, attempts: int = 3) -> Result:
-    """Carry out a trial. What is left behind raises AssertionError, as a job's end does."""
+    """Run a trial. Leftovers raise AssertionError, like the end of a job."""
     for _ in range(attempts - 1):
         with contextlib.suppress(_TooEarly):
             return _run(one)
@@ -93,9 +93,9 @@ def _run(one: Trial) -> Result:
     survivors = [rank for rank in range(one.n) if rank != one.victim]
     with _job(one) as job:
         for rank in range(one.n):
-            said = job.hear(rank, 30)
-            if said != "busy":
-                raise _TooEarly(f"{one}: rank {rank} raised too early: {said}")
+            answer = job.hear(rank, 30)
+            if answer != "busy":
+                raise _TooEarly(f"{one}: rank {rank} raised too early: {answer}")
         time.sleep(random.random() * 0.15)
         at = job.kill(one.victim, signal.SIGKILL if one.how == "kill" else signal.SIGSTOP)
         for rank in survivors:
@@ -107,35 +107,35 @@ def _run(one: Trial) -> Result:
             job.kill(one.victim, signal.SIGCONT)
             late = job.hear(one.victim, DEADLINE + _SLACK)
             if not isinstance(late, tuple):
-                result.problems.append(f"the stopped rank goes on and does not raise: {late}")
-            elif Told(*late).again < 0:
+                result.problems.append(f"the stopped rank continues and does not raise: {late}")
+            elif Raised(*late).again < 0:
                 result.problems.append(f"the stopped rank raised, and then did not: {late}")
             job.link[one.victim].send("end")
         for rank in survivors:
-            said = job.hear(rank, _SLACK)
-            if said != "survived":
-                result.problems.append(f"rank {rank} does not go on: {said}")
+            answer = job.hear(rank, _SLACK)
+            if answer != "survived":
+                result.problems.append(f"rank {rank} does not continue: {answer}")
         job.outcomes(_SLACK)
     return result
 
 
-def _judge(result: Result, rank: int, said: object, at: float) -> None:
+def _judge(result: Result, rank: int, answer: object, at: float) -> None:
     one = result.trial
-    if not isinstance(said, tuple):
-        result.problems.append(f"rank {rank} said {said}")
+    if not isinstance(answer, tuple):
+        result.problems.append(f"rank {rank} reported {answer}")
         return
-    told = Told(*said)
-    result.seconds.append(told.at - at)
+    raised = Raised(*answer)
+    result.seconds.append(raised.at - at)
     expected = {_ERRORS[one.how], "HorovodInternalError"}
-    if one.kind == "c10d" and one.how == "stop" and re.search("has not (joined|arrived)", told.text):
-        expected.add("BootstrapError")  # while the group makes its second communicator
-    if not expected & set(told.kinds):
-        result.problems.append(f"rank {rank} raised {told.kinds[0]}: {told.text}")
-    if not re.search(rf"\brank {one.victim}\b", told.text):
-        result.problems.append(f"rank {rank} does not name the rank: {told.text}")
+    if one.kind == "c10d" and one.how == "stop" and re.search("has not (joined|arrived)", raised.text):
+        expected.add("BootstrapError")  # while the group creates its second communicator
+    if not expected & set(raised.kinds):
+        result.problems.append(f"rank {rank} raised {raised.kinds[0]}: {raised.text}")
+    if not re.search(rf"\brank {one.victim}\b", raised.text):
+        result.problems.append(f"rank {rank} does not name the rank: {raised.text}")
     soon = DEADLINE + 1 if one.kind == "c10d" and one.how == "stop" else 1  # a late message does not end a group
-    if not 0 <= told.again < soon:
-        result.problems.append(f"rank {rank} raised, and its next call {told.again:.1f} s later: {told.text}")
+    if not 0 <= raised.again < soon:
+        result.problems.append(f"rank {rank} raised, and its next call {raised.again:.1f} s later: {raised.text}")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
-"""What ranks are busy with while one of them is killed or stopped, and what they then say.
+"""The work of ranks while one of them is killed or stopped, and what they report.
 
-A workload is a function `step(turn)` that all ranks call again and again; the random choices are the same on all.
+A workload is a function `step(turn)` that all ranks call repeatedly; the random choices are the same on all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Step = Callable[[int], None]
 
 
 @dataclass
-class Told:
+class Raised:
     """What a rank's call raised.
 
     Attributes:
@@ -51,18 +51,19 @@ class Told:
 
 
 def endure(link: Connection, step: Step, survive: Callable[[], None]) -> None:
-    """Work until that raises, tell what, and once told to go on what survivors do."""
-    told: Told | None = None
+    """Works until that raises, reports it, and when asked to continue does what survivors do."""
+    raised: Raised | None = None
     for turn in itertools.count():
         try:
             step(turn)
         except Exception as error:
             at = time.monotonic()
-            told = Told(tuple(kind.__name__ for kind in type(error).__mro__), str(error), at, _again(step, turn + 1))
+            kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+            raised = Raised(kinds, str(error), at, _again(step, turn + 1))
             break
         if turn == 2:
             link.send("busy")
-    link.send(told and astuple(told))  # ranks load this file under another name
+    link.send(raised and astuple(raised))  # ranks load this file under another name
     if link.recv() == "survive":
         survive()
         link.send("survived")
@@ -81,7 +82,7 @@ def _again(step: Step, turn: int) -> float:
 
 
 def of_communicator(comm: Communicator, link: Connection, kind: str, seed: int) -> None:
-    """Calls of a communicator: blocking, several at a time, or messages. Survivors shrink it, and go on."""
+    """Calls of a communicator: blocking, several at a time, or messages. Survivors shrink it and continue."""
     random.seed(seed)
     step = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}[kind]
     endure(link, step(comm, random.Random(seed)), lambda: _go_on(comm))
@@ -176,7 +177,7 @@ def _engine(comm: Communicator, choice: random.Random) -> Step:
 
 
 def of_hvd(hvd: Any, seed: int) -> None:
-    """What a training script calls."""
+    """Calls of a training script."""
     import torch
 
     choice, mine = random.Random(seed), random.Random(hvd.rank())
@@ -203,7 +204,7 @@ def of_hvd(hvd: Any, seed: int) -> None:
 
 
 def of_c10d(world: Any, seed: int) -> None:
-    """What torch.distributed's users call."""
+    """Calls of torch.distributed's users."""
     import torch
     import torch.distributed as dist
 

@@ -15,7 +15,7 @@ TYPES = ["float32", "bfloat16", "complex64"]
 
 
 def compare(world: World, put: Put, get: Put) -> None:
-    """Every collective, synchronous and not, in tensors with gaps and without: as a call on CPU tensors gives it."""
+    """Every collective, synchronous and not, on tensors with gaps and without: the same results as on CPU tensors."""
 
     def gaps(x: Any) -> Any:
         return put(torch.stack([x, x], 1))[:, 0] if x.dim() == 1 else put(x.t().contiguous()).t()

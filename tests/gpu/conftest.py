@@ -1,7 +1,7 @@
 """The GPU side over the emulated runtime: see emulation.py.
 
-With `-m gpu` the very same tests, all that do not ask for something of the emulation (marker `emulated`), run on the
-installed extension and a real GPU, and with them those that are written for a device alone.
+With `-m gpu` the same tests, except those that need a feature of the emulation (marker `emulated`), run on the
+installed extension and a real GPU, together with those written only for a device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[emulation.ON_DEVICE] = "1"
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         uses = {"cuda", "on_ranks", "built"} & set(getattr(item, "fixturenames", ()))
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _device_where_one_is_needed(request: pytest.FixtureRequest) -> None:
-    """A test marked `gpu` is skipped, with the reason, where no GPU can be used."""
+    """Skip a test marked `gpu`, with the reason, if no GPU can be used."""
     if request.node.get_closest_marker("gpu") is None:
         return
     from pycollective.comm.cuda.runtime import why_not
@@ -58,7 +58,7 @@ def _device_where_one_is_needed(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def built() -> Path:
-    """The emulated extension's file; on a device, the installed one's."""
+    """The file of the emulated extension; on a device, of the installed one."""
     if emulation.on_device():
         spec = importlib.util.find_spec(emulation.NAME)
         if spec is None or spec.origin is None:
@@ -71,7 +71,7 @@ def built() -> Path:
 
 @pytest.fixture
 def cuda(built: Path) -> Iterator[ModuleType]:
-    """The emulated `pycollective._cuda`, for as long as a test runs; on a device, the real one."""
+    """The emulated `pycollective._cuda`, while a test runs; on a device, the real one."""
     import pycollective
 
     if emulation.on_device():
@@ -93,7 +93,7 @@ _module: list[ModuleType] = []
 
 
 def _loaded(file: Path) -> ModuleType:
-    """Loaded once in a process: an extension's types are registered once."""
+    """Load it once per process: an extension's types are registered once."""
     import pycollective
 
     if not _module:

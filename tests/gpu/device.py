@@ -1,4 +1,4 @@
-"""Device arrays for tests without a GPU library: made of host arrays, and read back."""
+"""Device arrays for tests without a GPU library: created from host arrays, and read back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 
 LONG = 1_000_003 if on_device() else 9000
-"""Elements of float32 that no device takes as packets, and that are no whole number of vectors."""
+"""Elements of float32: too many for the packets of any device, and not a whole number of vectors."""
 
 
 def data(seed: int, shape: int | tuple[int, ...], dtype: str = "float32") -> np.ndarray[Any, Any]:
@@ -38,7 +38,7 @@ def put(array: Any) -> Any:
 
 
 def get(array: Any, stream: int = 0) -> Any:
-    """The content of a DeviceArray, once its stream has come so far."""
+    """The content of a DeviceArray, in the order of its stream."""
     load().synchronize(stream)
     host = np.empty(array.shape, numpy_dtype(array.dtype))
     array.copy_to_host(host.reshape(-1).view(np.uint8), stream)
@@ -46,7 +46,7 @@ def get(array: Any, stream: int = 0) -> Any:
 
 
 class Interface:
-    """An array of some library that speaks the CUDA array interface alone."""
+    """An array of a library that supports only the CUDA array interface."""
 
     def __init__(self, array: Any, **changes: Any) -> None:
         self.array = array
@@ -55,7 +55,7 @@ class Interface:
 
 
 class Dlpack:
-    """An array of some library that speaks DLPack alone; `asked` is the stream that its consumer named."""
+    """An array of a library that supports only DLPack; `asked` is the stream that its consumer passed."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

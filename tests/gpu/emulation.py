@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 FOLDER = Path(os.environ.get("PC_EMULATED_BUILD", ROOT / "build" / "emulated"))
 NAME = "pycollective._cuda"
 ON_DEVICE = "PC_TEST_ON_DEVICE"
-"""Set to 1 for a test run on a real GPU, and for the processes that it starts."""
+"""Set to 1 for a test run on a real GPU, and for its child processes."""
 
 
 def _path() -> str:
@@ -35,7 +35,7 @@ def _path() -> str:
 
 @functools.cache
 def why_not() -> str:
-    """What keeps this machine from building it; nothing if all is there."""
+    """Why this machine cannot build it; empty if it can."""
     missing = [
         tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=_path())
     ]
@@ -67,7 +67,7 @@ def build() -> Path:
 
     places = [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", f"-DPython_EXECUTABLE={sys.executable}"]
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with open(FOLDER / "lock", "w") as lock:  # several pytests may run at a time
+    with open(FOLDER / "lock", "w") as lock:  # several pytest processes may run at a time
         fcntl.flock(lock, fcntl.LOCK_EX)
         _run("cmake", "-S", HERE / "emulated", "-B", FOLDER, "-G", "Ninja", *places)
         _run("cmake", "--build", FOLDER)
@@ -78,7 +78,7 @@ def load(file: Path) -> ModuleType:
     """The extension in `file`, as if it were the installed one."""
     import pycollective
 
-    # Under another name: pybind11 makes a module of a name once a process, and the real one may be there already.
+    # Under another name: pybind11 creates a module of a name once per process, and the real one may already exist.
     spec = importlib.util.spec_from_file_location("emulated._cuda", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -90,7 +90,7 @@ def load(file: Path) -> ModuleType:
 
 
 def _call_operators() -> None:
-    """The emulated kernels call a user's operator as the CPU's do: there is nothing to link."""
+    """The emulated kernels call a user-defined operator as the CPU's do: nothing is linked."""
     from pycollective.comm.cuda import operators
 
     def address(op: Op, dtype: str, _capability: tuple[int, int]) -> bytes:
@@ -105,7 +105,7 @@ def on_device() -> bool:
 
 
 def install() -> ModuleType:
-    """Load it in this process; built before (`build`) where several processes do. On a device, the installed one."""
+    """Load it in this process; if several processes do, `build` it first. On a device, load the installed one."""
     if on_device():
         return importlib.import_module(NAME)
     return load(FOLDER / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}")

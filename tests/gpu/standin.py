@@ -1,9 +1,9 @@
 """CUDA tensors for a torch that has none: CPU tensors over memory of the emulated device.
 
-`install()` in every rank of a test, instead of gpu.emulation.install. What torch computes with such a tensor it
-computes at once, on the host; so wherever the backend asks torch for device memory or makes a stream current (and may
-then copy), and wherever a stream waits in `eager` mode, the host waits. The collectives themselves go through the
-streams, communicators and kernels that real tensors go through.
+`install()` in every rank of a test, instead of gpu.emulation.install. torch computes with such tensors synchronously,
+on the host; so wherever the backend requests device memory from torch or makes a stream current (and may then copy),
+and wherever a stream waits in `eager` mode, the host waits. The collectives themselves use the same streams,
+communicators and kernels as with real tensors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pycollective.torch.distributed import cuda
 
 
 def install(everything: bool = False, eager: bool = False) -> StandIn:
-    """Load the emulated runtime and let the backend ask the stand-in.
+    """Load the emulated runtime and make the backend use the stand-in.
 
     Args:
-        everything: every CPU tensor is a tensor on device 0; else those that `put` makes.
-        eager: a stream that waits makes the host wait too, for code that then computes at once.
+        everything: treat every CPU tensor as a tensor on device 0; otherwise only those created by `put`.
+        eager: a stream that waits makes the host wait too, for code that then computes immediately.
     """
     emulation.install()
     made = StandIn(everything, eager)
@@ -39,7 +39,7 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
 
     def run(side: GpuSide, request: CallRequest) -> None:
         put_into_stream(side, request)
-        if made.inside():  # a job, whose next step may compute with what this call brings
+        if made.inside():  # a job, whose next step may compute with this call's result
             made.synchronize(made.current(0))
 
     GpuSide.run = run  # type: ignore[method-assign]
@@ -47,7 +47,7 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
 
 
 class Stream:
-    """Args: address: of a stream; `made`: what owns it."""
+    """Args: address: of a stream; `made`: its owner."""
 
     def __init__(self, address: int, made: Any = None) -> None:
         self.cuda_stream, self._made = address, made
@@ -65,7 +65,7 @@ class Event:
 
 
 class StandIn:
-    """See pycollective.torch.distributed.cuda.Cuda. Device 0 alone."""
+    """See pycollective.torch.distributed.cuda.Cuda. Device 0 only."""
 
     def __init__(self, everything: bool, eager: bool) -> None:
         self._everything, self._eager = everything, eager
@@ -102,7 +102,7 @@ class StandIn:
         return stream
 
     def inside(self) -> bool:
-        """Whether the caller is in a `using` block."""
+        """Whether the caller is inside a `using` block."""
         return hasattr(self._here, "stream")
 
     def stream(self, device: int) -> Stream:
@@ -141,7 +141,7 @@ class StandIn:
         pass
 
     def promise(self, outputs: Sequence[Any], device: int, stream: Stream) -> Any:
-        self.synchronize(stream)  # there is no stream for callbacks to wait in
+        self.synchronize(stream)  # callbacks have no stream to wait in
         future: Any = torch.futures.Future()
         future.set_result(list(outputs))
         return future
@@ -159,11 +159,11 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def put(x: Any) -> Any:
-    """The same tensor in the emulated device's memory."""
+    """A copy of a tensor in the emulated device's memory."""
     return empty(tuple(x.shape), x.dtype).copy_(x)
 
 
 def get(x: Any) -> Any:
-    """What the default stream will have made of a tensor."""
+    """The content of a tensor after all work in the default stream."""
     load().synchronize(0)
     return x.clone()

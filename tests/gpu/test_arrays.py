@@ -78,7 +78,7 @@ def test_read_only_arrays_are_read_and_not_written() -> None:
 
 
 def test_results_of_arrays_of_other_libraries() -> None:
-    """The result is an array of x's library; of ours where that cannot make one. `out` may be of another library."""
+    """The result is an array of x's library, or ours if that cannot create one. `out` may be of another library."""
 
     def work(comm: Communicator) -> None:
         x = put(data(comm.rank, 50))
@@ -114,7 +114,7 @@ def test_dlpack_producers_are_told_the_stream(cuda: ModuleType) -> None:
 
 
 def test_the_producers_stream_is_waited_for(cuda: ModuleType) -> None:
-    """An array's content may still be under way in the stream that its interface names."""
+    """An array's content may still be pending in the stream that its interface names."""
     producer, consumer = cuda.Stream(0), cuda.Stream(0)
     count = 1 << 20
     for turn in range(8):
@@ -126,12 +126,12 @@ def test_the_producers_stream_is_waited_for(cuda: ModuleType) -> None:
         assert get(out, consumer.address).tobytes() == data(turn, count).tobytes()
 
 
-# -- torch, as far as it goes without its CUDA part --------------------------------------------------------------------
+# -- torch, as far as possible without its CUDA part -------------------------------------------------------------------
 
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch, cuda: ModuleType) -> Iterator[Any]:
-    """The real torch, whose tensors say that they are on the emulated device."""
+    """The real torch, with tensors that report to be on the emulated device."""
     module = pytest.importorskip("torch")
     streams: list[Any] = [SimpleNamespace(cuda_stream=0)]
 
@@ -152,7 +152,7 @@ def torch(monkeypatch: pytest.MonkeyPatch, cuda: ModuleType) -> Iterator[Any]:
 
 
 def tensor_on_device(torch: Any, array: Any) -> tuple[Any, list[int]]:
-    """A CPU tensor in disguise: its data_ptr is that of a device array. And the streams that are recorded with it."""
+    """A disguised CPU tensor, whose data_ptr is that of a device array, and the streams recorded with it."""
 
     recorded: list[int] = []
 
@@ -187,7 +187,7 @@ def test_tensors(torch: Any, cuda: ModuleType) -> None:
 
 @pytest.mark.emulated
 def test_tensors_in_a_stream_of_the_callers(torch: Any, cuda: ModuleType) -> None:
-    """The current stream by default; in another one torch's allocator hears of it."""
+    """The current stream by default; any other stream is recorded with torch's allocator."""
     tensor, recorded = tensor_on_device(torch, put(data(0, 5)))
     current, other = cuda.Stream(0), cuda.Stream(0)
     with torch.module.cuda.stream(SimpleNamespace(cuda_stream=current.address)):

@@ -1,4 +1,4 @@
-"""The GPU bench: it measures, it notices what is wrong, and it counts the bytes that an algorithm must move."""
+"""The GPU bench: it measures, detects errors, and counts the bytes that an algorithm must move."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_parts(bench: Any, part: str) -> None:
 
 
 def test_tuning(bench: Any) -> None:
-    """Fewer and fewer channels, each with the right result."""
+    """Decreasing numbers of channels, each with the correct result."""
     b, found = bench()
     parts.tuning(b)
     assert {row.part for row in found} == {"tile 512 KiB"}
@@ -74,7 +74,7 @@ EMULATED = "import gpu.emulation\ngpu.emulation.install()\n"
 
 @pytest.mark.emulated
 def test_the_driver(built: Path, tmp_path: Path) -> None:
-    """Parts in processes of their own, one of which starts others; rows, checks and settings arrive in the file."""
+    """Parts in separate processes, one of which starts others; rows, checks and settings arrive in the file."""
     (tmp_path / "sitecustomize.py").write_text(EMULATED)
     path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
@@ -113,8 +113,8 @@ def test_other_bits_are_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> 
     same = [{"aa"}, {"bb"}, {"cc"}]
     monkeypatch.setattr(bits, "_virtual", lambda _, count: same[bits.COUNTS.index(count)])
     monkeypatch.setattr(bits, "_on_cpu", lambda _, count: same[bits.COUNTS.index(count)])
-    for told, passed in ((same, True), ([{"aa"}, {"bb", "xx"}, {"cc"}], False), ([{"aa"}, {"bb"}, {"xx"}], False)):
-        monkeypatch.setattr(bits, "_processes", lambda _, told=told: told)
+    for reported, passed in ((same, True), ([{"aa"}, {"bb", "xx"}, {"cc"}], False), ([{"aa"}, {"bb"}, {"xx"}], False)):
+        monkeypatch.setattr(bits, "_processes", lambda _, reported=reported: reported)
         check = bits.check(b)
         assert check.passed == passed
         assert ("xx" in check.text) != passed
@@ -128,7 +128,7 @@ def measured(part: str, candidate: str, seconds: float, ranks: int = 8, **other:
 
 
 def test_goals() -> None:
-    """The worst case counts; what was not measured is neither met nor missed."""
+    """The worst case counts; a goal that was not measured is neither met nor missed."""
     found = [
         measured("sweep", "direct", 1e-3, of_ceiling=0.9),
         measured("sweep", "direct", 1e-3, dtype="bfloat16", of_ceiling=0.849),
@@ -142,14 +142,14 @@ def test_goals() -> None:
         measured("copies", "7 copies", 1.75e-3, collective="broadcast"),
     ]
     lines = goals.lines(found, [rows.Check("bits, 8 ranks", True, "processes, CPU ranks")])
-    told = {(line.row, line.against): (line.measured, line.met) for line in lines}
-    assert told["allreduce, 8 ranks, 256 MiB each", "the ceiling"] == ("84%", False)
-    assert told["allreduce, 8 ranks", "nccl"] == ("2.50x", True)
-    assert told["allreduce, 2 ranks", "nccl"] == ("1.25x", False)
-    assert told["allreduce, 4 ranks", "nccl"] == ("-", None)
-    assert told["allreduce, 8 ranks, 8 KiB, in a graph", ""] == ("3.5 us", True)
-    assert told["broadcast, 8 ranks", "7 copies"] == ("1.75x", True)
-    assert told["bits of direct, float32", ""] == ("identical", True)
+    reported = {(line.row, line.against): (line.measured, line.met) for line in lines}
+    assert reported["allreduce, 8 ranks, 256 MiB each", "the ceiling"] == ("84%", False)
+    assert reported["allreduce, 8 ranks", "nccl"] == ("2.50x", True)
+    assert reported["allreduce, 2 ranks", "nccl"] == ("1.25x", False)
+    assert reported["allreduce, 4 ranks", "nccl"] == ("-", None)
+    assert reported["allreduce, 8 ranks, 8 KiB, in a graph", ""] == ("3.5 us", True)
+    assert reported["broadcast, 8 ranks", "7 copies"] == ("1.75x", True)
+    assert reported["bits of direct, float32", ""] == ("identical", True)
     wrong = goals.lines([], [rows.Check("bits, 8 ranks", False, "")])[-1]
     assert (wrong.measured, wrong.met) == ("different", False)
     assert goals.lines([], [])[-1].met is None
@@ -168,7 +168,7 @@ class Lazy(Ours):
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_outputs_that_are_not_written_are_noticed(bench: Any, after: int) -> None:
-    """On poisoned memory, before the timing and after it."""
+    """On poisoned memory, before and after the timing."""
     b, found = bench()
     buffers = b.buffers("float32", 1 << 14)
     Lazy.calls = 1 - after
@@ -190,7 +190,7 @@ def test_a_wrong_sum_is_noticed(bench: Any) -> None:
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_least_bytes(n: int) -> None:
-    """In units of a rank's buffer: reads and writes of device memory by all ranks together."""
+    """In units of a rank's buffer: device memory reads and writes of all ranks together."""
 
     def of(topology: str, collective: str, placement: Placement) -> float:
         root = 0 if collective == "broadcast" else None
@@ -225,12 +225,12 @@ def test_nccl_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnccl.so", source], check=True)
     library, version, reason = nccl.find()
     assert (library, version) == (None, 22809)
-    assert "NCCL 2.28.9 cannot" in reason
+    assert "NCCL 2.28.9 does not support several ranks" in reason
 
 
 SHARING_NCCL = r"""
 #include <stddef.h>
-/* Collects a group's calls and does them at its end, on memory that the host can reach. */
+/* Collects a group's calls and executes them at its end, on memory that the host can access. */
 typedef struct { char bytes[128]; } Id;
 static struct { const float* x; float* out; size_t count; int root; long comm; void* stream; } calls[16];
 static int many, depth;
@@ -271,7 +271,7 @@ const char* ncclGetErrorString(int result) { return result == 4 ? "invalid argum
 @pytest.mark.emulated
 @pytest.mark.parametrize("collective", ["allreduce", "broadcast"])
 def test_nccl_as_a_peer(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, collective: str) -> None:
-    """Several ranks in one group, over a library with NCCL's interface that works on the emulated device's memory."""
+    """Several ranks in one group, with a library that implements NCCL's interface on the emulated device's memory."""
     (tmp_path / "nccl.c").write_text(SHARING_NCCL)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnccl.so", tmp_path / "nccl.c"], check=True)
     monkeypatch.setenv("PYCOLLECTIVE_NCCL", str(tmp_path / "libnccl.so"))
@@ -281,7 +281,7 @@ def test_nccl_as_a_peer(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     peer = nccl.Nccl(library, b.clock, 3)
     buffers = b.buffers("float32", 1 << 14)
     buffers.poison()
-    b.clock.synchronize()  # this library knows of no streams
+    b.clock.synchronize()  # this library ignores streams
     peer.candidate(buffers, collective).call(0)
     assert buffers.wrong(collective, exact=True) == 0
     with pytest.raises(RuntimeError, match="invalid argument"):

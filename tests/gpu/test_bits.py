@@ -1,4 +1,4 @@
-"""`direct` has the same bits wherever it runs, and every topology has its own bits every time."""
+"""`direct` gives the same bits wherever it runs, and every topology gives reproducible bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPOLOGIES = [row.name for row in describe()]
 
 
 def long() -> int:
-    """Elements: tiles over many blocks, with an end that is no whole vector."""
+    """Elements: tiles over many blocks, with a partial vector at the end."""
     return 1_000_003 if emulation.on_device() else 20_003
 
 
@@ -67,8 +67,8 @@ def test_direct_has_the_same_bits_everywhere(on_ranks: Callable[..., Launched], 
     assert len(expected) == 1
     assert set().union(*pc.local_world(RANKS).run(virtual)) == expected
     digest = hashlib.sha256(expected.pop()).hexdigest()
-    told = on_ranks(RANKS, in_a_process, count, repeats()).check()
-    assert {text.strip() for text in told} == {digest}
+    results = on_ranks(RANKS, in_a_process, count, repeats()).check()
+    assert {text.strip() for text in results} == {digest}
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

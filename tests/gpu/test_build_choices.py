@@ -1,4 +1,4 @@
-"""What the GPU side is built for: cmake/cuda_choices.cmake and cmake/gpus.cmake, run as scripts."""
+"""Build targets of the GPU side: cmake/cuda_choices.cmake and cmake/gpus.cmake, run as scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu import emulation
 
 CMAKE = emulation.ROOT / "cmake"
 KNOWN = "75;80;86;90;100"
-"""Of an nvcc."""
+"""Architectures that an nvcc supports."""
 
 pytestmark = pytest.mark.skipif(not shutil.which("cmake", path=emulation._path()), reason="no cmake")
 
@@ -32,7 +32,7 @@ def script(tmp_path: Path, text: str, *switches: str, **variables: str) -> subpr
     )
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
+def output(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stderr
     return done.stderr.strip()
 
@@ -56,7 +56,7 @@ def test_architectures(choice: str, present: str, known: str, expected: str, tmp
         pc_cuda_architectures("{choice}" "{present}" "{known}" found)
         message("${{found}}")
     """
-    assert said(script(tmp_path, text)) == expected
+    assert output(script(tmp_path, text)) == expected
 
 
 CHOICES = f"""
@@ -77,7 +77,7 @@ CHOICES = f"""
 def test_the_command_line_goes_before_the_environment(
     switches: list[str], variables: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    assert said(script(tmp_path, CHOICES, *switches, **variables)) == expected
+    assert output(script(tmp_path, CHOICES, *switches, **variables)) == expected
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", ["9.0\n9.0\n12.0\n", ""])
 def test_the_gpus_that_are_present(answer: str, tmp_path: Path) -> None:
-    """With a program in the place of nvidia-smi; without an answer it fails, as it does without a driver."""
+    """With a program in place of nvidia-smi; without an answer it fails, as it does without a driver."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\nprintf '{answer}'\nexit {int(not answer)}\n")
     program.chmod(0o755)
@@ -98,4 +98,4 @@ def test_the_gpus_that_are_present(answer: str, tmp_path: Path) -> None:
         pc_gpus_present(found)
         message("[${{found}}]")
     """
-    assert said(script(tmp_path, text)) == ("[90;120]" if answer else "[]")
+    assert output(script(tmp_path, text)) == ("[90;120]" if answer else "[]")

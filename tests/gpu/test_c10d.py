@@ -1,4 +1,4 @@
-"""torch.distributed on CUDA tensors, by stand-ins for them over the emulated runtime; see standin.py."""
+"""torch.distributed on CUDA tensors, with stand-ins over the emulated runtime; see standin.py."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _collectives(world: World) -> None:
 
 
 def test_the_host_does_not_wait() -> None:
-    run(2, _host_goes_on, gloo=False)
+    run(2, _host_continues, gloo=False)
 
 
-def _host_goes_on(world: World) -> None:
+def _host_continues(world: World) -> None:
     from gpu import standin
     from pycollective.comm.cuda.runtime import load
     from pycollective.torch.distributed.cuda import cuda
@@ -46,9 +46,9 @@ def _host_goes_on(world: World) -> None:
     assert standin.get(x)[0] == 2
     if world.rank:
         store.wait(["others"])
-    # Rank 0 goes past all of this before rank 1 comes.
+    # Rank 0 passes all of this before rank 1 arrives.
     work = dist.all_reduce(x, async_op=True)
-    made.synchronize(made.current(0))  # the computation's stream goes on too, as long as nobody waits in it
+    made.synchronize(made.current(0))  # the computation's stream continues too, unless a wait is enqueued on it
     late = work.is_completed() or work.is_success() or work.exception() is not None
     if world.rank == 0:
         with pytest.raises(RuntimeError, match="has not completed yet"):
@@ -56,12 +56,12 @@ def _host_goes_on(world: World) -> None:
     work.wait()
     side = cuda().stream(0)
     with made.current_is(side):
-        work.wait()  # in whatever stream is current
+        work.wait()  # in the current stream
     waiting = [cuda().mark(made.current(0)), cuda().mark(side)]
-    dist.all_reduce(x)  # behind the other: the current stream waits for it
+    dist.all_reduce(x)  # after the other call: the current stream waits for it
     copied = standin.put(torch.zeros(20_000))
     much = standin.empty((2, 1 << 23), torch.float32)
-    for _ in range(3):  # the current stream has other things to do, and comes to the last copy later
+    for _ in range(3):  # the current stream has other work, and reaches the last copy later
         load().copy(much[0].data_ptr(), much[1].data_ptr(), 1 << 25, 0, 0)
     load().copy(copied.data_ptr(), x.data_ptr(), 80_000, 0, 0)
     total = dist.all_reduce(copied, async_op=True)
@@ -92,7 +92,7 @@ def _order(world: World) -> None:
     works = [dist.all_reduce(x, async_op=i % 2 == 0) for i in range(3)]
     dist.barrier()
     assert all(work is None or work.is_completed() for work in works) and x[0] == 24  # without get: all has completed
-    # Messages, of what a call under way brings, and with gaps.
+    # Messages, of a pending call's result, and with gaps.
     peer = 1 - world.rank
     dist.all_reduce(x)
     works = [dist.isend(x, peer), dist.irecv(got := put(torch.zeros(30_000)), peer)]
@@ -123,7 +123,7 @@ def _order(world: World) -> None:
 
 
 def _overlapping_calls(world: World) -> None:
-    """Calls on the same memory, some of them asynchronous, other ones on each rank, are done in the program's order."""
+    """Calls on the same memory, some of them asynchronous, different on each rank, run in program order."""
     from gpu.standin import get, put
 
     x, works = put(torch.ones(20_000)), []
@@ -160,11 +160,11 @@ def _refused(world: World) -> None:
     assert get(there)[0] == 2
 
 
-# -- what stands on it -----------------------------------------------------------------------------------------------
+# -- users of the backend --------------------------------------------------------------------------------------------
 
 
 def test_training() -> None:
-    """What the CPU's tests do, which compare with Gloo."""
+    """The same as the CPU tests, which compare with Gloo."""
     run(2, _training, on_device=True)
 
 

@@ -1,4 +1,4 @@
-"""Collectives on GPU arrays between processes, against the CPU's results, bit for bit."""
+"""Collectives on GPU arrays between processes, compared bitwise with the CPU's results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("cuda")
 TOPOLOGIES = [row.name for row in describe()]
 COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall")
 SHORT = 300
-"""Elements of float32 that go as packets."""
+"""Elements of float32 that are sent as packets."""
 
 
 def same(found: Any, expected: Any, *what: object) -> None:
@@ -88,7 +88,7 @@ def uneven_pieces(comm: Communicator, link: Connection) -> None:
     same(comm.alltoallv(put(y), counts), comm.alltoallv(y, counts))
     z = data(comm.rank, (comm.size + 1, 5))
     same(comm.reduce_scatter(put(z), op="avg"), comm.reduce_scatter(z, op="avg"))
-    out = put(np.zeros(4, np.float32))  # receivers of a scatter may name no input
+    out = put(np.zeros(4, np.float32))  # receivers of a scatter need no input
     whole = put(data(9, 4 * comm.size)) if comm.rank == 0 else None
     comm.scatter(whole, out=out)
     assert get(out).tobytes() == data(9, 4 * comm.size)[4 * comm.rank :][:4].tobytes()
@@ -98,11 +98,11 @@ def test_uneven_pieces() -> None:
     run(3, uneven_pieces)
 
 
-# -- where arrays lie --------------------------------------------------------------------------------------------------
+# -- array placement ---------------------------------------------------------------------------------------------------
 
 
 def placed(comm: Communicator, x: np.ndarray[Any, Any], where: str) -> Any:
-    """x in a window or in memory of its own; "mixed": in a window on even ranks."""
+    """x in a window or in private memory; "mixed": in a window on even ranks."""
     made = comm.empty(x.shape, x.dtype, device="cuda")
     if where == "plain" or (where == "mixed" and comm.rank % 2):
         return put(x)
@@ -114,15 +114,15 @@ def placements(comm: Communicator, link: Connection, topology: str) -> None:
     emulation.install()
     x = data(comm.rank, LONG)
     expected = comm.allreduce(x, topology=topology)
-    told = comm.broadcast(x, root=1, topology=topology)
+    from_root = comm.broadcast(x, root=1, topology=topology)
     for where in ("window", "plain", "mixed"):
         for there in ("window", "plain", "mixed"):
             a, out = placed(comm, x, where), placed(comm, np.zeros_like(x), there)
             for _ in range(2):
                 assert comm.allreduce(a, out=out, topology=topology) is out
             same(out, expected, where, there)
-            same(a, x, "the input is left alone", where, there)
-            same(comm.broadcast(a, root=1, out=out, topology=topology), told, where, there)
+            same(a, x, "the input is unchanged", where, there)
+            same(comm.broadcast(a, root=1, out=out, topology=topology), from_root, where, there)
         a = placed(comm, x, where)
         assert comm.allreduce(a, out=a, topology=topology) is a
         same(a, expected, where, "in place")
@@ -130,7 +130,7 @@ def placements(comm: Communicator, link: Connection, topology: str) -> None:
         other = a if comm.rank == 0 else put(x)
         same(comm.allreduce(a, out=other, topology=topology), expected, where, "one rank in place")
         a = placed(comm, x, where)
-        same(comm.broadcast(a, root=1, out=a, topology=topology), told, where, "in place")
+        same(comm.broadcast(a, root=1, out=a, topology=topology), from_root, where, "in place")
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -155,7 +155,7 @@ def test_placements_of_other_collectives() -> None:
 
 
 def rows_in_place(comm: Communicator, link: Connection) -> None:
-    """Each rank's own block of an allgather or reduce_scatter already lies where it belongs."""
+    """Each rank's own block of an allgather or reduce_scatter is already in place."""
     emulation.install()
     cuda: Any = emulation.install()
     for make in (put, lambda x: placed(comm, x, "window")):
@@ -182,7 +182,7 @@ def windows_come_and_go(comm: Communicator, link: Connection) -> None:
         a = comm.empty(LONG, np.float32, device="cuda")
         a.copy_from_host(x.view(np.uint8))
         out = comm.allreduce(a)
-        del a  # the call may be under way
+        del a  # the call may be in flight
         same(out, expected)
     half = comm.split(comm.rank % 2)
     assert half is not None
@@ -210,7 +210,7 @@ def in_streams(comm: Communicator, link: Connection) -> None:
         stream = streams[(turn + comm.rank) % 2].address
         cuda.copy(a.address, source.address, a.nbytes, stream)
         comm.allreduce(a, out=out, stream=stream, topology="ring" if turn % 2 else None)
-        cuda.copy(a.address, out.address, a.nbytes, stream)  # comes after the call
+        cuda.copy(a.address, out.address, a.nbytes, stream)  # runs after the call
         if turn % 2 == 0:
             assert get(a, stream).tobytes() == expected.tobytes()
         cuda.synchronize(stream)
@@ -235,7 +235,7 @@ def ahead_of_a_peer(comm: Communicator, link: Connection) -> None:
 
 
 def test_no_kernel_is_loaded_while_another_waits_for_a_peer() -> None:
-    """Kernels that were not launched before, while the first one waits: the emulated runtime would refuse to load."""
+    """Kernels not launched before, while the first one waits: the emulated runtime would refuse to load them."""
     run(2, ahead_of_a_peer)
 
 
@@ -259,7 +259,7 @@ def replayed(comm: Communicator, link: Connection, window: bool) -> None:
             graph.launch(stream)
             expected = comm.allreduce(x, topology=topology)
             assert get(out, stream).tobytes() == get(a, stream).tobytes() == expected.tobytes(), (count, topology)
-            fresh = comm.allreduce(put(x), topology=topology, stream=stream)  # a call of the ordinary kind in between
+            fresh = comm.allreduce(put(x), topology=topology, stream=stream)  # an ordinary call in between
             assert get(fresh, stream).tobytes() == expected.tobytes()
     comm.check()
 
@@ -323,7 +323,7 @@ def barriers(comm: Communicator, link: Connection) -> None:
         handle = comm.ibarrier(stream=stream)
         handle.wait(20)
     cuda.synchronize(stream)
-    if comm.rank == 0:  # the stream is held back until all have come so far
+    if comm.rank == 0:  # the stream is held back until all ranks have reached this point
         handle = comm.ibarrier(stream=stream)
         with pytest.raises(TimeoutError):
             handle.wait(0.05)
@@ -376,7 +376,7 @@ def test_cpu_calls_in_between() -> None:
     run(3, mixed_with_cpu_calls)
 
 
-# -- without a way between the GPUs ------------------------------------------------------------------------------------
+# -- without a path between the GPUs -----------------------------------------------------------------------------------
 
 
 @pytest.mark.emulated

@@ -1,4 +1,4 @@
-"""A broadcast that copies its input into a window does so in its turn, and not where the call is refused."""
+"""A broadcast that copies its input into a window does so in call order, and not if the call is refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def window(comm: Communicator, x: np.ndarray[Any, Any]) -> Any:
 
 
 def in_two_streams(comm: Communicator, link: Connection) -> None:
-    """Rank 0 is in both calls before rank 1 comes: its first one still reads what its second one writes."""
+    """Rank 0 enters both calls before rank 1 arrives: its first one still reads what its second one writes."""
     cuda: Any = emulation.install()
     first, second = cuda.Stream(0), cuda.Stream(0)
-    x, told = data(comm.rank, LONG), data(9, LONG)
+    x, sent = data(comm.rank, LONG), data(9, LONG)
     expected = comm.allreduce(x)
-    w, r, source = window(comm, x), put(np.zeros_like(x)), put(told)
+    w, r, source = window(comm, x), put(np.zeros_like(x)), put(sent)
     if comm.rank == 1:
         comm.barrier()
     handle = comm.iallreduce(w, out=r, stream=first.address)
@@ -38,7 +38,7 @@ def in_two_streams(comm: Communicator, link: Connection) -> None:
         comm.barrier()
     handle.wait()
     assert get(r, first.address).tobytes() == expected.tobytes()
-    assert get(w, second.address).tobytes() == told.tobytes()
+    assert get(w, second.address).tobytes() == sent.tobytes()
 
 
 def test_a_broadcast_leaves_its_output_to_the_call_before_it() -> None:
@@ -52,7 +52,7 @@ def refused(comm: Communicator, link: Connection, why: str) -> None:
     if why == "topology":
         with pytest.raises(pycollective.TopologyError):
             comm.broadcast(source, out=w, topology="no such topology")
-    elif comm.rank == 1:  # its call is written down before rank 0 makes another
+    elif comm.rank == 1:  # its call is recorded before rank 0 makes another
         comm.allreduce(w, out=w)
         comm.barrier()
     else:

@@ -1,6 +1,6 @@
-"""What only a real GPU can show: torch and cupy, their streams, graphs and allocators, and arrays beyond 2 GiB.
+"""Tests that need a real GPU: torch and cupy, their streams, graphs and allocators, and arrays beyond 2 GiB.
 
-All else of this folder runs there too with `pytest -m gpu`; see conftest.py.
+All other tests of this folder run there too with `pytest -m gpu`; see conftest.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda")]
 
 TOPOLOGIES = [row.name for row in describe()]
 COUNTS = (5, 3000, 1_000_003)
-"""Elements: packets, and tiles over many blocks with an end that is no whole vector."""
+"""Elements: packets, and tiles over many blocks with a partial vector at the end."""
 
 
 def data(rank: int, count: int) -> np.ndarray[Any, Any]:
@@ -40,7 +40,7 @@ def torch() -> Any:
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool"])
 def test_torch_tensors(torch: Any, name: str) -> None:
-    """A tensor comes back as one, reduced as torch itself reduces it."""
+    """The result is a tensor, equal to torch's own reduction."""
 
     def work(comm: Communicator) -> None:
         for count in COUNTS:
@@ -57,7 +57,7 @@ def test_torch_tensors(torch: Any, name: str) -> None:
 
 
 def test_torch_streams_are_kept(torch: Any) -> None:
-    """A call goes into torch's current stream: what is put there before is seen, what comes after sees the result."""
+    """A call runs in torch's current stream: it sees earlier work, and later work sees its result."""
 
     def work(comm: Communicator) -> None:
         side = torch.cuda.Stream()
@@ -74,7 +74,7 @@ def test_torch_streams_are_kept(torch: Any) -> None:
 
 
 def test_torch_allocator_with_expandable_segments(on_ranks: Callable[..., Launched]) -> None:
-    """Memory that CUDA IPC cannot export is no matter: only the library's own is shared."""
+    """Memory that CUDA IPC cannot export is no problem: only the library's own memory is shared."""
 
     def rank_of_two() -> None:
         import torch
@@ -107,7 +107,7 @@ def test_cupy_arrays() -> None:
 
 
 def test_cupy_async_pool(on_ranks: Callable[..., Launched]) -> None:
-    """Memory of cudaMallocAsync, which CUDA IPC does not take."""
+    """Memory of cudaMallocAsync, which CUDA IPC does not support."""
 
     def rank_of_two() -> None:
         import cupy
@@ -138,7 +138,7 @@ def test_torch_graph(torch: Any, on_ranks: Callable[..., Launched], count: int) 
 
         comm, count = pc.init(), int(text)
         x, out = torch.zeros(count, device="cuda"), torch.zeros(count, device="cuda")
-        comm.allreduce(x, out=out)  # makes the windows and the plan
+        comm.allreduce(x, out=out)  # creates the windows and the plan
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""Arrays in GPU memory in the engine: agreed like all others, run in the stream that was current when they came."""
+"""Arrays in GPU memory in the engine: agreed like all others, run in the stream that was current at submission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in GPU calls is told to every rank, names who and what, and ends nobody's process in a hang."""
+"""Errors of GPU calls are raised on every rank, name the rank and the cause, and never leave a process hanging."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT = 300
 
 
 def until_it_raises(comm: Communicator, seconds: float = 10) -> Exception:
-    """The error that the communicator comes to, with calls of this rank still to end."""
+    """The communicator's error, while calls of this rank are still in flight."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -86,13 +86,13 @@ def test_calls_that_do_not_match(what: str) -> None:
 
 
 def other_windows(comm: Communicator, link: Connection) -> str:
-    """A rank has dropped the array of a window that the others' call is about."""
+    """A rank has dropped the array of a window that the others' call uses."""
     emulation.install()
     first, second = (comm.empty(LONG, np.float32, device="cuda") for _ in range(2))
     for array in (first, second):
         array.copy_from_host(data(0, LONG).view(np.uint8))
     comm.allreduce(first, out=first)
-    get(first)  # while a call is in flight a window that is dropped stays
+    get(first)  # a dropped window stays while a call is in flight
     used = second if comm.rank else first
     if comm.rank:
         del first, array
@@ -106,7 +106,7 @@ def test_a_window_that_was_dropped() -> None:
         assert "dropped" in text and "comm.empty" in text
 
 
-# -- ranks that do not come, or are gone -------------------------------------------------------------------------------
+# -- ranks that do not arrive, or are gone -----------------------------------------------------------------------------
 
 
 def late(comm: Communicator, link: Connection, count: int, topology: str | None) -> str:
@@ -131,7 +131,7 @@ def test_a_rank_that_does_not_come(count: int, topology: str | None) -> None:
         assert "rank 1" in text
 
 
-def call_for_ever(comm: Communicator, link: Connection, count: int, topology: str | None, window: bool) -> None:
+def call_forever(comm: Communicator, link: Connection, count: int, topology: str | None, window: bool) -> None:
     emulation.install()
     x = comm.empty(count, np.float32, device="cuda") if window else put(np.zeros(count, np.float32))
     x.copy_from_host(np.zeros(4 * count, np.uint8))
@@ -147,7 +147,7 @@ def call_for_ever(comm: Communicator, link: Connection, count: int, topology: st
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_rank_that_is_killed(n: int, count: int, topology: str | None, window: bool) -> None:
     victim = n - 1
-    with Job(n, call_for_ever, count, topology, window) as job:
+    with Job(n, call_forever, count, topology, window) as job:
         for rank in range(n):
             assert job.hear(rank) == "busy"
         at = job.kill(victim)
@@ -175,7 +175,7 @@ def go_on(comm: Communicator, link: Connection) -> Any:
     return None
 
 
-def test_the_survivors_go_on() -> None:
+def test_the_survivors_continue() -> None:
     with Job(3, go_on) as job:
         for rank in range(3):
             assert job.hear(rank) == "ready"
@@ -184,7 +184,7 @@ def test_the_survivors_go_on() -> None:
         assert [outcomes[rank].value for rank in (0, 1)] == [True, True], outcomes
 
 
-# -- arguments that cannot work, before anything is sent ---------------------------------------------------------------
+# -- invalid arguments, before anything is sent ------------------------------------------------------------------------
 
 
 def refused(comm: Communicator, link: Connection) -> None:
@@ -211,15 +211,15 @@ def refused(comm: Communicator, link: Connection) -> None:
         comm.allreduce(x, op="band")
     with pytest.raises(ValueError, match="topology"):
         comm.allreduce(x, topology="rign")
-    with pytest.raises(TypeError, match="stream is an integer"):
+    with pytest.raises(TypeError, match="stream must be an integer"):
         comm.allreduce(x, stream="main")
     with pytest.raises(ValueError, match="cannot work in place"):
         comm.alltoall(x, out=x)
     with pytest.raises(ValueError, match="stream is for GPU arrays"):
         comm.allreduce(host, stream=0)
-    with pytest.raises(ValueError, match="device is"):
+    with pytest.raises(ValueError, match="device must be"):
         comm.empty(3, device="cpu")
-    assert get(comm.allreduce(x)).tobytes() == comm.allreduce(host).tobytes()  # nothing has come to harm
+    assert get(comm.allreduce(x)).tobytes() == comm.allreduce(host).tobytes()  # the communicator still works
 
 
 def test_what_cannot_work_is_refused() -> None:
@@ -240,7 +240,7 @@ def on_two_devices(comm: Communicator, link: Connection) -> None:
         made.copy_from_host(data(comm.rank, LONG).view(np.uint8))
         return made
 
-    x = on(comm.rank)  # every rank has its own
+    x = on(comm.rank)  # a different device on each rank
     assert get(comm.allreduce(x)).tobytes() == comm.allreduce(data(comm.rank, LONG)).tobytes()
     with pytest.raises(ValueError, match="works on one GPU"):
         comm.allreduce(on(2))
@@ -255,7 +255,7 @@ def freed(comm: Communicator, link: Connection) -> None:
     out = comm.allreduce(x)
     expected = comm.allreduce(data(comm.rank, LONG))
     comm.free()
-    assert get(out).tobytes() == expected.tobytes()  # what was under way has completed
+    assert get(out).tobytes() == expected.tobytes()  # calls in flight have completed
     with pytest.raises(CommunicatorError, match="freed"):
         comm.allreduce(x)
 
@@ -265,7 +265,7 @@ def test_a_freed_communicator() -> None:
 
 
 def test_freed_while_the_watcher_looks() -> None:
-    """It has found the team at work, and it still must be there when it looks."""
+    """The watcher has found the team busy, and the team must still exist when it checks."""
 
     def work(comm: Communicator) -> None:
         comm.allreduce(put(data(0, SHORT)))

@@ -1,4 +1,4 @@
-"""The fusion buffer in GPU memory: what goes through it, what is reduced where it is, and in which streams."""
+"""The fusion buffer in GPU memory: what passes through it, what is reduced in place, and in which streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("cuda")
 
 SHAPES = [(5,), (300, 7), (), (0, 3), (4096,), (1,), (33,)]
 SMALL = Settings(gpu_fusion_buffer=4096)
-"""A buffer that larger arrays pass through in several parts."""
+"""A buffer through which larger arrays pass in several parts."""
 
 
 @given(st.lists(st.integers(0, 200), max_size=20), st.integers(1, 6))
@@ -106,7 +106,7 @@ def _some_in_windows(comm: Communicator, link: Connection) -> None:
     emulation.install()
     rank, size = comm.rank, comm.size
     engine = Engine(comm, SMALL)
-    engine.run([Item("allreduce", "first", put(np.ones(1, "f4")))])  # the engine's GPU side is there
+    engine.run([Item("allreduce", "first", put(np.ones(1, "f4")))])  # creates the engine's GPU side
     window = engine.comm.empty(3000, "float32", device=0)
     cuda = load()
 
@@ -126,14 +126,14 @@ def _some_in_windows(comm: Communicator, link: Connection) -> None:
     assert engine._stream is not None and engine._stream._buffer is None, "nothing was packed"
 
     expected = fill(50)
-    if rank == 0:  # this rank's lies elsewhere: all pack it
+    if rank == 0:  # not in a window on this rank: all pack it
         parts[1] = put(data(51, 1000))
     engine.run([Item("allreduce", f"part {i}", x, x) for i, x in enumerate(parts)])
     for x, sums in zip(parts, expected, strict=True):
         np.testing.assert_allclose(get(x), sums, rtol=1e-5, atol=1e-5)
     assert engine._stream._buffer is not None
 
-    mine = fill(100)[0] - (data(101 - rank, 1000) if size == 2 else 0)  # what a rank that has joined puts in is zeros
+    mine = fill(100)[0] - (data(101 - rank, 1000) if size == 2 else 0)  # a rank that has joined contributes zeros
     if rank == 1:
         engine.join()
     else:
@@ -159,11 +159,11 @@ def _streams(comm: Communicator, link: Connection) -> None:
     copy = put(np.zeros(1 << 22, "f4"))
     for turn in range(5):
         arrays = [put(np.zeros(1000, "f4")) for _ in range(2)]
-        for x in arrays:  # the inputs come late, in the stream that is current at submit
+        for x in arrays:  # the inputs are written late, in the stream that is current at submission
             cuda.copy(copy.address, slow.address, slow.nbytes, 0)
             cuda.copy(x.address, source.address, source.nbytes, 0)
         works = engine.submit([Item("allreduce", f"{turn}.{i}", x, x) for i, x in enumerate(arrays)])
-        for work in works:  # the results too, and stream 0 waits for them
+        for work in works:  # the results arrive there too, and stream 0 waits for them
             work.wait()
         for x in arrays:
             assert (get(x) == comm.size).all(), turn

@@ -1,8 +1,8 @@
 """pycollective.torch on CUDA tensors: the GPU's side of everything between a tensor and the kernels.
 
 torch here has no CUDA. In the ranks of these tests every CPU tensor counts as one on device 0 (the emulated device
-reads all memory of its process), and where a stream of torch's would wait for a result, the host does. With `-m gpu`
-the tensors are CUDA tensors.
+reads all memory of its process), and where a torch stream would wait for a result, the host does. With `-m gpu` the
+tensors are CUDA tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("cuda")]
 
 
 def use_cuda() -> None:
-    """From here on new tensors are CUDA tensors, or count as such."""
+    """Make new tensors CUDA tensors, or count as such."""
     emulation.install()
     if emulation.on_device():
         torch.set_default_device("cuda")
@@ -113,7 +113,7 @@ def test_a_mismatch_is_raised_on_all_ranks() -> None:
 
 
 def _train(hvd: Any, on_gpu: bool) -> bytes:
-    """Weights after trainings: with gradients that are packed, and in windows."""
+    """Weights after training runs: with gradients packed, and in windows."""
     spans = []
     if on_gpu:
         use_cuda()
@@ -126,8 +126,8 @@ def _train(hvd: Any, on_gpu: bool) -> bytes:
         found.append(together(hvd, adam, model=model, set_to_none=set_to_none).cpu())
     if on_gpu and engine_of(hvd.global_process_set).settings.fusion_threshold > 0:
         stream = engine_of(hvd.global_process_set)._stream
-        assert stream is not None and stream._buffer is not None, "nothing went through the GPU's fusion buffer"
-        assert max(spans) > 1, "nothing was reduced in windows, or no neighbours together"
+        assert stream is not None and stream._buffer is not None, "nothing passed through the GPU's fusion buffer"
+        assert max(spans) > 1, "nothing was reduced in windows, or no adjacent arrays together"
     return b"".join(weights.numpy().tobytes() for weights in found)
 
 
@@ -136,14 +136,14 @@ def adam(model: Any) -> Any:
 
 
 def test_fusion_changes_no_bit_of_a_training() -> None:
-    fused, alike = run(2, _train, True)
-    assert fused == alike == run(2, _train, True, env={"HOROVOD_FUSION_THRESHOLD": "0"})[0]
-    if not emulation.on_device():  # whose cuDNN rounds otherwise
+    fused, other = run(2, _train, True)
+    assert fused == other == run(2, _train, True, env={"HOROVOD_FUSION_THRESHOLD": "0"})[0]
+    if not emulation.on_device():  # its cuDNN rounds differently
         assert fused == run(2, _train, False)[0]
 
 
 def _state(hvd: Any) -> None:
-    """The state of an optimizer that only the root has."""
+    """The state of an optimizer that exists only on the root."""
     use_cuda()
     model = small(torch.float32)
     optimizer = adam(model)

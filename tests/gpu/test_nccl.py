@@ -17,7 +17,7 @@ pytestmark = pytest.mark.emulated
 
 @pytest.fixture
 def nccl_ranks(on_ranks: OnRanks, built: Path) -> OnRanks:
-    """Ranks that share the one emulated GPU, as NCCL 2.30 allows it."""
+    """Ranks that share the one emulated GPU, as NCCL 2.30 allows."""
 
     def run(n: int, function: Any, *args: object, env: dict[str, str] | None = None, **options: Any) -> Launched:
         settings = {
@@ -79,7 +79,7 @@ def _reductions() -> None:
     assert get(comm.allreduce(put(flags), op="land", topology="nccl")).tolist() == [True, False, n == 1]
     got = comm.reduce(put(np.arange(5) + me), root=1, topology="nccl", op="max")
     assert np.array_equal(get(got), np.arange(5) + n - 1) if me == 1 else got is None
-    for rows in (n * 4, n * 4 + 1):  # even shares, and others
+    for rows in (n * 4, n * 4 + 1):  # even shares, and uneven ones
         x = np.arange(rows * 3.0).reshape(rows, 3) + me
         want = np.array_split(sum(np.arange(rows * 3.0).reshape(rows, 3) + r for r in range(n)), n)[me]
         assert np.array_equal(get(comm.reduce_scatter(put(x), topology="nccl")), want)
@@ -104,7 +104,7 @@ def _moves() -> None:
 
     comm = pc.init()
     n, me = comm.size, comm.rank
-    for kind in ("i2", "f8", "?"):  # NCCL does not reduce 16-bit integers, but it moves them
+    for kind in ("i2", "f8", "?"):  # NCCL does not reduce 16-bit integers, but moves them
         x = (np.arange(5) + me).astype(kind)
         every = [(np.arange(5) + r).astype(kind) for r in range(n)]
         assert np.array_equal(get(comm.broadcast(put(x), root=n - 1, topology="nccl")), every[-1])
@@ -118,7 +118,7 @@ def _moves() -> None:
     assert np.array_equal(mine, np.array_split(whole, n)[me])
     mine = get(comm.alltoall(put(np.arange(2 * n) + 10 * me), topology="nccl"))
     assert mine.tolist() == [v + 10 * r for r in range(n) for v in (2 * me, 2 * me + 1)]
-    sends = [(me + peer) % 3 for peer in range(n)]  # some of them nothing
+    sends = [(me + peer) % 3 for peer in range(n)]  # some of them empty
     mine = get(comm.alltoallv(put(np.full(sum(sends), me)), sends, topology="nccl"))
     assert mine.tolist() == [r for r in range(n) for _ in range((r + me) % 3)]
     long = np.arange(100_000.0) + me  # longer than a mailbox
@@ -126,8 +126,8 @@ def _moves() -> None:
     handle = comm.iallreduce(put(long), topology="nccl", max_channels=2)
     assert np.array_equal(get(handle.result()), sum(np.arange(100_000.0) + r for r in range(n)))
     comm.barrier(topology="nccl") if comm.gpu is None else None
-    told = comm.explain("allreduce", 4, topology="nccl")
-    assert told.topology == "nccl" and "NCCL 2.30.1" in told.reason and "PYCOLLECTIVE_NCCL" in told.reason
+    found = comm.explain("allreduce", 4, topology="nccl")
+    assert found.topology == "nccl" and "NCCL 2.30.1" in found.reason and "PYCOLLECTIVE_NCCL" in found.reason
     print("fine", flush=True)
 
 
@@ -193,9 +193,9 @@ def _refusals() -> None:
     refused(pc.TopologyError, "for GPU arrays", lambda: comm.allreduce(np.ones(4), topology="nccl"))
     refused(pc.CommunicatorError, "operator bxor", lambda: comm.allreduce(x, op="bxor", topology="nccl"))
     refused(pc.CommunicatorError, "int16", lambda: comm.allreduce(put(np.ones(4, "i2")), topology="nccl"))
-    refused(pc.CommunicatorError, "whole numbers", lambda: comm.allreduce(x, prescale=0.5, topology="nccl"))
+    refused(pc.CommunicatorError, "by integers", lambda: comm.allreduce(x, prescale=0.5, topology="nccl"))
     own = pc.op(lambda a, b: a + b)
-    refused(pc.CommunicatorError, "of one's own", lambda: comm.allreduce(x, op=own, topology="nccl"))
+    refused(pc.CommunicatorError, "user-defined", lambda: comm.allreduce(x, op=own, topology="nccl"))
     assert get(comm.allreduce(x, topology="nccl")).tolist() == [comm.size] * 4  # nothing was sent, all is well
 
     def on_threads(world: pc.Communicator) -> None:
@@ -232,7 +232,7 @@ def _no_communicator(expected: str, lacking: str = "") -> None:
         assert expected in str(error), error
     else:
         raise AssertionError("went through")
-    assert get(comm.allreduce(put(np.ones(4)))).tolist() == [2.0] * 4  # the other ways still work
+    assert get(comm.allreduce(put(np.ones(4)))).tolist() == [2.0] * 4  # the other paths still work
     print("fine", flush=True)
 
 
@@ -247,7 +247,7 @@ def _no_communicator(expected: str, lacking: str = "") -> None:
     ],
 )
 def test_no_communicator(nccl_ranks: OnRanks, expected: str, lacking: str, env: dict[str, str]) -> None:
-    """Every rank raises, with the reason of the one that cannot."""
+    """Every rank raises, with the reason of the rank that failed."""
     assert all("fine" in text for text in nccl_ranks(2, _no_communicator, expected, lacking, env=env, check=True))
 
 
@@ -327,7 +327,7 @@ def _late() -> None:
     comm = pc.init()
     comm.allreduce(put(np.ones(4)), topology="nccl")
     if comm.rank == 1:
-        time.sleep(4)  # alive, and silent
+        time.sleep(4)  # alive but inactive
         return
     begin = time.monotonic()
     handle = comm.iallreduce(put(np.ones(4)), topology="nccl", timeout=0.5)
@@ -358,7 +358,7 @@ def _killed(when: str) -> None:
     comm = pc.init()
     if when == "between":
         comm.allreduce(put(np.ones(4)), topology="nccl")
-    else:  # the one that dies never meets the others
+    else:  # the rank that dies never connects to the others
         comm.allreduce(put(np.ones(4)))
     comm.barrier()
     if comm.rank == 1:
@@ -387,7 +387,7 @@ def _killed(when: str) -> None:
 @pytest.mark.parametrize("when", ["between", "meeting"])
 @pytest.mark.parametrize("deaf", ["0", "1"])
 def test_a_peer_is_killed(nccl_ranks: OnRanks, when: str, deaf: str) -> None:
-    """Whether NCCL notices it or not: the survivors hear of it within a second, and go on without it."""
+    """Whether NCCL notices it or not: the survivors get an error within a second, and continue without it."""
     begin = time.monotonic()
     ranks = nccl_ranks(3, _killed, when, env={"PC_EMULATED_NCCL_DEAF": deaf}, grace=20)
     assert time.monotonic() - begin < 30

@@ -1,4 +1,4 @@
-"""Which copy of NCCL a process loads: with none, an old one, a new one, several. Each case is a process of its own."""
+"""Which copy of NCCL a process loads: with none, an old one, a new one, several. Each case is a separate process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(found.source, found.path, found.version_text, found.reason, sep="\\n")
 
 @pytest.fixture
 def run(built: Path, tmp_path: Path) -> Run:
-    """Run a snippet; no NCCL can be found unless its environment brings one."""
+    """Run a snippet; no NCCL can be found unless its environment provides one."""
 
     def start(snippet: str, **env: str) -> str:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYCOLLECTIVE_", "PC_EMULATED_NCCL"))}
@@ -51,7 +51,7 @@ def run(built: Path, tmp_path: Path) -> Run:
 
 
 def _compile(folder: Path, source: str) -> str:
-    """A libnccl.so.2 of its own kind."""
+    """Compile a libnccl.so.2."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "nccl.c").write_text(source)
     file = folder / "libnccl.so.2"
@@ -101,10 +101,10 @@ def test_incomplete(run: Run, tmp_path: Path) -> None:
 
 
 def test_new(run: Run, built: Path, tmp_path: Path) -> None:
-    """One that is newer than anything known here."""
+    """A version newer than any known one."""
     file = _whole(built, tmp_path / "new")
     source, path, version, reason = run(_SHOW, PYCOLLECTIVE_NCCL=file, PC_EMULATED_NCCL_VERSION="31205").splitlines()
-    assert (source, path, version) == ("PYCOLLECTIVE_NCCL", file, "3.12.5") and "names it" in reason
+    assert (source, path, version) == ("PYCOLLECTIVE_NCCL", file, "3.12.5") and "named by" in reason
 
 
 def test_wheel_before_system(run: Run, built: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_system(run: Run, built: Path, tmp_path: Path) -> None:
 
 
 def test_an_old_wheel_is_passed_over(run: Run, built: Path, tmp_path: Path) -> None:
-    """And the reason says so."""
+    """The reason includes that."""
     _only_version(tmp_path / "site" / "nvidia" / "nccl" / "lib", 21003)
     system = _whole(built, tmp_path / "system")
     source, path, _, reason = run(_SHOW, PYTHONPATH=str(tmp_path / "site")).splitlines()
@@ -146,7 +146,7 @@ def test_torchs_copy_comes_first(run: Run, built: Path, tmp_path: Path) -> None:
 
 
 def test_torchs_copy_is_too_old(run: Run, built: Path, tmp_path: Path) -> None:
-    """A second copy beside it would do harm: refused, not replaced."""
+    """A second copy in the same process would be unsafe: refused, not replaced."""
     _whole(built, tmp_path / "site" / "nvidia" / "nccl" / "lib")
     torchs = _only_version(tmp_path / "torch" / "lib", 21003)
     text = run(_AS_TORCH + "print(nccl.why_not())", PYTHONPATH=str(tmp_path / "site"), TORCHS=torchs)
@@ -161,7 +161,7 @@ def test_torch_without_a_copy(run: Run, built: Path, tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_a_gpu(run: Run) -> None:
-    """NCCL allows it from 2.30 on, with its flag set and its blocks capped."""
+    """NCCL allows this from 2.30 on, with its flag set and its blocks capped."""
     snippet = """
 def why(*arguments):
     try:
@@ -189,12 +189,12 @@ def why(collective, dtype, op="sum", scale=(1.0, 1.0), version=22304, capability
 assert why("allreduce", "float32") is None and why("allreduce", "bool", "bor") is None
 assert "int16" in why("allreduce", "int16") and why("broadcast", "int16") is None
 assert "operator band" in why("reduce", "int32", "band") and "bxor" in why("reduce", "bool", "bxor")
-assert "of one's own" in why("allreduce", "float32", pc.op(lambda a, b: a + b))
+assert "user-defined" in why("allreduce", "float32", pc.op(lambda a, b: a + b))
 assert "2.24" in why("allreduce", "float8_e5m2")
 assert "9.0" in why("allreduce", "float8_e5m2", version=22400, capability=(8, 0))
 assert why("allreduce", "float8_e4m3fn", version=22400) is None
 assert "sums and averages" in why("allreduce", "float32", "max", (2.0, 1.0))
-assert "whole numbers" in why("allreduce", "int32", "sum", (0.5, 1.0))
+assert "by integers" in why("allreduce", "int32", "sum", (0.5, 1.0))
 assert why("allreduce", "int32", "sum", (3.0, 1.0)) is None and why("allreduce", "float16", "avg", (0.5, 3.0)) is None
 """
     run(snippet)

@@ -1,4 +1,4 @@
-"""Where there is no GPU path, everything that needs one says why, in the same words."""
+"""Without a GPU path, everything that needs one raises with the same reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pycollective.comm.cuda import runtime
 
 
 class OnGpu:
-    """Says that it is in GPU memory; nobody gets to look there."""
+    """Claims to be in GPU memory, which is never accessed."""
 
     shape = (3,)
     __cuda_array_interface__ = {"shape": (3,), "typestr": "<f4", "data": (4096, False), "version": 3}  # noqa: RUF012

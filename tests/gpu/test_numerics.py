@@ -1,4 +1,4 @@
-"""Every element type and operator on the (emulated) GPU against the CPU ranks, bit for bit, in the ranks' order."""
+"""Every element type and operator on the (emulated) GPU, compared bitwise with CPU ranks, in rank order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.usefixtures("cuda")
 
 OPERATORS = [name for name, _ in _core.operators()]
 COUNTS = (0, 1, 7, 513, 9001)
-"""Nothing; one; less than a vector; the low-latency path; tiles with an end."""
+"""Nothing; one; less than a vector; the low-latency path; tiles with a remainder."""
 SCALES = ((1.0, 1.0), (0.5, 0.25))
-"""No result leaves the range of its type: what a conversion makes of such a number is nobody's promise."""
+"""No result leaves the range of its type: the conversion of such a number is undefined."""
 
 
 def same(found: Any, expected: Any) -> bool:
-    """The same bits, but for the payload of a NaN in 16- and 8-bit types, which the hardware chooses."""
+    """The same bits, except for a NaN's payload in 16- and 8-bit types, which the hardware chooses."""
     if found.tobytes() == expected.tobytes():
         return True
     if expected.dtype.name not in NARROW:

@@ -1,4 +1,4 @@
-"""A user's own operator on GPU arrays: run on the emulated runtime; compiled and linked for real, without a GPU."""
+"""A user-defined operator on GPU arrays: run on the emulated runtime; compiled and linked for real, without a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LATER = pc.op(later_unless_zero)
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("dtype", COMPUTABLE)
 def test_the_same_as_on_the_cpu(dtype: str) -> None:
-    """Both data paths, ends and odd sizes, in the order of the ranks."""
+    """Both data paths, remainders and odd sizes, in rank order."""
 
     def work(comm: Communicator) -> None:
         for count in (0, 1, 7, 1000, 40001):
@@ -48,7 +48,7 @@ def test_the_same_as_on_the_cpu(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("function", "dtype", "message"),
     [
-        (lambda a, b: "x", "float32", "makes unicode_type of two float32|makes .*str"),
+        (lambda a, b: "x", "float32", "returns unicode_type for two float32|returns .*str"),
         (lambda a, b: a.nothing, "float32", "does not compile for float32"),
         (later_unless_zero, "float16", "numba does not compute with float16"),
     ],
@@ -100,7 +100,7 @@ sys.stdout.buffer.write(image_of(pc.op(function), sys.argv[1], (int(sys.argv[2])
 def test_compile_and_link_without_a_gpu(dtype: str, capability: tuple[int, int], tmp_path: Path) -> None:
     for module in ("numba_cuda", "cuda.bindings.nvjitlink"):
         pytest.importorskip(module, reason=f"needs {module}: pip install 'pycollective[cuda]'")
-    # The emulated extension may be loaded in this process: look on disk, and link in a process of its own.
+    # The emulated extension may be loaded in this process: check on disk, and link in a separate process.
     if PathFinder.find_spec("_cuda", pc.__path__) is None:
         pytest.skip("needs pycollective._cuda, which nvcc builds")
     command = [sys.executable, "-c", LINK, dtype, *map(str, capability)]
@@ -110,7 +110,7 @@ def test_compile_and_link_without_a_gpu(dtype: str, capability: tuple[int, int],
 
 
 def check_cubin(image: bytes, capability: tuple[int, int]) -> None:
-    """Both kernels are there, the operator has become a part of them, and nothing is left to be found."""
+    """Both kernels exist, the operator is inlined into them, and no symbol is undefined."""
     symbols = dict(global_symbols(image))
     assert symbols["pc_schedule"] and symbols["pc_low_latency"]
     assert "pc_operator" not in symbols

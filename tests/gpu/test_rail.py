@@ -1,4 +1,4 @@
-"""GPU arrays of a communicator that spans hosts: half of the ranks believe that they live on another machine."""
+"""GPU arrays of a communicator that spans hosts: half of the ranks appear to be on another machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ rail.SMALL_BYTES, rail.TILE_BYTES = 64, 4096
 stages = []
 whole = rail._TiledAllreduce.allreduce
 rail._TiledAllreduce.allreduce = lambda self, request: stages.append(request) or whole(self, request)
-for count in (1000, 512, 5000, 1537):  # one tile, exactly one, several, and a rest
+for count in (1000, 512, 5000, 1537):  # one tile, exactly one, several, and a remainder
     x = np.arange(count, dtype="f8") + me
     total = sum(ranks(np.arange(count, dtype="f8")))
     assert np.array_equal(get(comm.allreduce(put(x))), total), count
@@ -48,7 +48,7 @@ for count in (1000, 512, 5000, 1537):  # one tile, exactly one, several, and a r
 assert len(stages) == 24, len(stages)
 x = np.arange(300) + me
 total = sum(ranks(np.arange(300)))
-assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total // n)  # whole numbers: rounded once, by NCCL alone
+assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total // n)  # whole numbers: rounded once, by NCCL only
 assert np.array_equal(get(comm.allreduce(put(x), op="bxor")), np.bitwise_xor.reduce(ranks(np.arange(300))))  # MPI
 assert np.array_equal(get(comm.allreduce(put(x.astype("i2")))), total)  # MPI too
 assert len(stages) == 24, "these do not go in stages"
@@ -98,11 +98,11 @@ comm.free()
 """
 
 _WITHOUT = """
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     x = np.arange(5000.0) + me
     assert np.array_equal(get(comm.allreduce(put(x))), sum(ranks(np.arange(5000.0))))
-assert any("no NCCL can be used" in str(w.message) and "MPI" in str(w.message) for w in said), said
+assert any("no NCCL can be used" in str(w.message) and "MPI" in str(w.message) for w in warned), warned
 assert comm.gpu.path.kind == "host"
 try:
     comm.allreduce(put(x), topology="nccl")
@@ -114,14 +114,14 @@ except pc.CommunicatorError as error:
 _LATE = """
 from pycollective.comm.cuda.team import DeviceTeam
 rail.SMALL_BYTES = 64
-at_once = DeviceTeam.abort  # late, so that NCCL's end lets the host's kernels go on with what is no result
+at_once = DeviceTeam.abort  # late, so that after NCCL ends the host's kernels continue with an invalid result
 DeviceTeam.abort = lambda self: (time.sleep(0.3), at_once(self))
 comm.allreduce(put(np.ones(1000)))
 if me == 3:
     time.sleep(5)
     wait("fine")
     sys.exit()
-if me < 2:  # rank 2 has then given up, and rank 0 its share of what is no result
+if me < 2:  # rank 2 has then given up, and rank 0 has its share of the invalid result
     time.sleep(0.5)
 begin = time.monotonic()
 try:
@@ -159,12 +159,12 @@ def test_the_engine_fuses(built: Path, tmp_path: Path) -> None:
 
 
 def test_without_nccl(built: Path, tmp_path: Path) -> None:
-    """Through host memory and MPI, and a warning says why."""
+    """Through host memory and MPI, with a warning that gives the reason."""
     done = _run(_WITHOUT, tmp_path, "/nowhere/libnccl.so.2")
     assert done.stdout.count("fine") == 4, done.stdout + done.stderr
 
 
 def test_a_rank_that_does_not_come(built: Path, tmp_path: Path) -> None:
-    """On its own host and on the other one: nobody waits for ever."""
+    """On its own host and on the other one: no rank waits forever."""
     done = _run(_LATE, tmp_path, str(built.with_name("libnccl.so.2")))
     assert done.stdout.count("fine") == 4, done.stdout + done.stderr

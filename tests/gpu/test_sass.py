@@ -1,4 +1,4 @@
-"""The machine code of the kernels: what is installed keeps the rules of tools/sass.py; each broken build breaks one."""
+"""The machine code of the kernels: the installed one keeps the rules of tools/sass.py; each broken build breaks one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sass
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {"pc_collectives.h": "schedule/collectives.py", "pc_dtypes.h": "dtypes.py", "pc_settings.h": "settings.py"}
-"""The headers that the build makes of the package's tables."""
+"""The headers that the build generates from the package's tables."""
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 ARCH = "sm_90"
 ONE_KERNEL = """
@@ -29,7 +29,7 @@ needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc")
 def compiled(folder: Path, *switches: str) -> list[sass.Kernel]:
     """The executor and the low-latency kernel of float32 sums for one architecture, with the project's flags."""
     flags = re.search(r"COMPILE_LANGUAGE:CUDA>:(-std[^>]*)>", (ROOT / "cmake" / "cuda.cmake").read_text())
-    assert flags, "cmake/cuda.cmake gives nvcc its flags in another way"
+    assert flags, "cmake/cuda.cmake passes nvcc's flags differently"
     source, target = folder / "one.cu", folder / "one.cubin"
     source.write_text(ONE_KERNEL)
     assert NVCC is not None
@@ -67,20 +67,20 @@ def test_one_kernel_as_it_is(tmp_path: Path) -> None:
 
 @needs_nvcc
 @pytest.mark.parametrize(
-    ("switch", "said"),
+    ("switch", "expected"),
     [
         ("-DPC_TEST_CONST_RESTRICT", "not coherent"),
-        ("-DPC_TEST_RELAXED_FLAG", "no acquire"),
+        ("-DPC_TEST_RELAXED_FLAG", "not an acquire"),
         ("-DPC_TEST_NARROW", "data path is narrow"),
     ],
 )
-def test_broken_on_purpose(tmp_path: Path, switch: str, said: str) -> None:
+def test_broken_on_purpose(tmp_path: Path, switch: str, expected: str) -> None:
     """Window memory read as constant, a flag read without acquire, data moved eight bytes at a time."""
-    assert any(said in problem for problem in problems(compiled(tmp_path, switch)))
+    assert any(expected in problem for problem in problems(compiled(tmp_path, switch)))
 
 
 def flags(*code: str, stack: int = 0) -> list[str]:
-    """What is said of an executor kernel with this code and a sound data path."""
+    """The problems of an executor kernel with this code and a sound data path."""
     wide = ["LD.E.128"] * sass.AHEAD + ["ST.E.128"] * sass.AHEAD
     return list(sass.problems(sass.Kernel("sm_90", "run_schedule<Sum>", [*wide, *code], stack=stack)))
 
@@ -90,21 +90,21 @@ RELEASE = ("MEMBAR.ALL.SYS", "ERRBAR", "STG.E.64.STRONG.SYS")
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ((*ACQUIRE, "BRA", *RELEASE), ""),
-        ((*ACQUIRE, "BRA", "STG.E.64.STRONG.SYS"), "no release"),
+        ((*ACQUIRE, "BRA", "STG.E.64.STRONG.SYS"), "not a release"),
         ((*ACQUIRE, *RELEASE, "STG.E.64.STRONG.SYS"), "1 of 2 stores"),
         (("LDG.E.64.STRONG.SYS", *ACQUIRE, *RELEASE), "1 of 2 loads"),
-        (("LDG.E.64.STRONG.SYS", "BAR.SYNC", "CCTL.IVALL", *RELEASE), "no acquire"),
-        ((*ACQUIRE, "MEMBAR.ALL.GPU", "STG.E.64.STRONG.SYS"), "no release"),
+        (("LDG.E.64.STRONG.SYS", "BAR.SYNC", "CCTL.IVALL", *RELEASE), "not an acquire"),
+        ((*ACQUIRE, "MEMBAR.ALL.GPU", "STG.E.64.STRONG.SYS"), "not a release"),
         ((*ACQUIRE, *RELEASE, "LDG.E.64.STRONG.GPU"), "not of system scope"),
         (ACQUIRE, "0 stores of flags"),
     ],
 )
-def test_the_rules_for_flags(code: tuple[str, ...], said: str) -> None:
+def test_the_rules_for_flags(code: tuple[str, ...], expected: str) -> None:
     found = flags(*code)
-    assert (found == []) if not said else any(said in problem for problem in found)
+    assert (found == []) if not expected else any(expected in problem for problem in found)
 
 
 def test_spills_of_sums_are_refused() -> None:
@@ -114,11 +114,11 @@ def test_spills_of_sums_are_refused() -> None:
 
 @pytest.mark.slow
 def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every kernel of every architecture that the installed extension carries."""
+    """Every kernel of every architecture in the installed extension."""
     if importlib.util.find_spec("pycollective._cuda") is None:
         pytest.skip("pycollective._cuda was not built here")
     status = sass.main(["--quiet"])
     output = capsys.readouterr().out
-    with capsys.disabled():  # the report belongs into the log of every run
+    with capsys.disabled():  # the report belongs in the log of every run
         print(f"\n{output}")
     assert status == 0, output

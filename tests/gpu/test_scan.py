@@ -1,4 +1,4 @@
-"""Prefix reductions of GPU arrays against the CPU's results, bit for bit."""
+"""Prefix reductions of GPU arrays, compared bitwise with the CPU's results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def between_processes(comm: Communicator, link: Connection) -> None:
         if name == "scan" or comm.rank > 0:
             assert get(window).tobytes() == expected.tobytes()
         else:
-            assert get(window).tobytes() == x.tobytes(), "rank 0 is left alone"
+            assert get(window).tobytes() == x.tobytes(), "rank 0's array is unchanged"
     with pytest.raises(ValueError, match="does not take operator avg"):
         comm.scan(put(x), op="avg")
 

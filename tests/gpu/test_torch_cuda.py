@@ -1,4 +1,4 @@
-"""CUDA tensors of torch, on a GPU. On the emulated runtime test_c10d.py does much the same with stand-ins."""
+"""torch's CUDA tensors, on a GPU. On the emulated runtime test_c10d.py does much the same with stand-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _torch_with_cuda(_device_where_one_is_needed: None) -> None:
         pytest.skip("needs torch with CUDA")
 
 
-# -- torch.distributed: the ranks share the GPUs that there are ------------------------------------------------------
+# -- torch.distributed: the ranks share the available GPUs -----------------------------------------------------------
 
 
 def _on_own_device(world: World) -> Any:
@@ -45,7 +45,7 @@ def test_c10d_streams() -> None:
 
 
 def _streams(world: World) -> None:
-    """The host goes on; whatever stream waits sees the result; a future's callbacks do."""
+    """The host continues; streams that wait and a future's callbacks see the result."""
     device, store = _on_own_device(world), world.ours.get_group_store()
     x = torch.ones(1 << 20, device=device)
     dist.all_reduce(x)
@@ -86,7 +86,7 @@ def test_c10d_training() -> None:
 
 
 def _training(world: World) -> None:
-    """DistributedDataParallel and fully_shard on the GPU find what DistributedDataParallel finds with Gloo."""
+    """DistributedDataParallel and fully_shard on the GPU give the results of DistributedDataParallel with Gloo."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 

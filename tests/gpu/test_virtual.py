@@ -1,4 +1,4 @@
-"""Many ranks on one (emulated) GPU: every collective, topology and element type against the CPU ranks, bit for bit."""
+"""Many ranks on one (emulated) GPU: every collective, topology and element type, compared bitwise with CPU ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPOLOGIES = [row.name for row in describe()]
 
 
 def both(size: int, call: Any) -> None:
-    """The same call on device arrays and on host arrays gives the same bytes on every rank."""
+    """Check that a call on device arrays and on host arrays gives the same bytes on every rank."""
 
     def work(comm: Communicator) -> None:
         x = data(comm.rank, LONG)
@@ -50,7 +50,7 @@ def test_every_other_collective(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 2, 511, 1024, 4095, 4097])
 def test_short_messages_have_the_bits_of_long_ones(length: int) -> None:
-    """The low-latency path, its ends and what comes after it."""
+    """The low-latency path, its limits and longer messages."""
 
     def work(comm: Communicator) -> None:
         x = data(comm.rank, length)
@@ -131,7 +131,7 @@ def test_in_place_and_out() -> None:
 
 
 def test_misaligned_and_odd_pieces(cuda: ModuleType) -> None:
-    """Views that do not begin at 16 bytes, alike on all ranks and not."""
+    """Views that do not begin at 16 bytes, the same on all ranks or not."""
 
     def work(comm: Communicator) -> None:
         x = data(comm.rank, LONG)
@@ -158,7 +158,7 @@ def test_max_channels_changes_no_bit() -> None:
 
 
 def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
-    """The counters live in device memory: each replay goes on from where the last call was."""
+    """The counters are in device memory: each replay continues from the last call."""
     from pycollective.comm import request
     from pycollective.comm.cuda.virtual import VirtualWorld
 
@@ -178,14 +178,14 @@ def test_a_captured_call_is_replayed(cuda: ModuleType) -> None:
             for x, values in zip(inputs, fresh, strict=True):
                 x.copy_from_host(values.view(np.uint8), stream.address)
             graph.launch(stream.address)
-            world.run(requests, stream.address)  # calls of the ordinary kind in between
+            world.run(requests, stream.address)  # ordinary calls in between
             total = fresh[0] + fresh[1] + fresh[2]
             assert all(get(out, stream.address).tobytes() == total.tobytes() for out in outputs)
     assert world.team.fault() is None
 
 
 def test_replays_are_ordered(cuda: ModuleType) -> None:
-    """Two graphs and ordinary calls on three streams, put there without waiting: they follow each other."""
+    """Two graphs and ordinary calls on three streams, enqueued without waiting: they run in order."""
     from pycollective.comm import request
     from pycollective.comm.cuda.virtual import VirtualWorld
 
@@ -219,7 +219,7 @@ def test_replays_are_ordered(cuda: ModuleType) -> None:
 
 
 def test_streams_are_ordered(cuda: ModuleType) -> None:
-    """Calls on different streams follow each other; a call sees what was put into its stream before."""
+    """Calls on different streams run in order; a call sees earlier work in its stream."""
 
     def work(comm: Communicator) -> None:
         streams = [cuda.Stream(0) for _ in range(2)]
@@ -278,7 +278,7 @@ def test_handles() -> None:
 
 def test_a_handle_is_no_part_of_a_graph(cuda: ModuleType) -> None:
     comm, stream, x = pc.init(), cuda.Stream(0), put(data(0, 10))
-    comm.allreduce(x, out=x, stream=stream.address)  # the first call sets the communicator up
+    comm.allreduce(x, out=x, stream=stream.address)  # the first call sets up the communicator
     cuda.begin_capture(stream.address)
     with pytest.raises(ValueError, match="graph"):
         comm.iallreduce(x, out=x, stream=stream.address)

@@ -1,6 +1,6 @@
-"""While a kernel waits for a peer: what the host does meanwhile neither hangs nor harms.
+"""While a kernel waits for a peer, the host's other work neither hangs nor does harm.
 
-The emulated runtime refuses what a GPU might do only when it is idle: loading a kernel, and, where it is told to,
+The emulated runtime refuses operations that a GPU might do only when it is idle: loading a kernel and, if configured,
 allocating.
 """
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("cuda")
 
 
 def wait_for_go(comm: Communicator, link: Connection) -> None:
-    """Rank 1 stays away until the test sends it on, while the others' calls wait for it."""
+    """Rank 1 waits for the test's signal, while the others' calls wait for it."""
     if comm.rank == 1:
         assert link.poll(60)
         link.recv()
@@ -48,14 +48,14 @@ def new_plans(comm: Communicator, link: Connection) -> None:
     for out, topology in zip(outs, [row.name for row in describe()], strict=False):
         comm.allreduce(x, out=out, topology=topology, timeout=60)
     del os.environ["PC_EMULATED_STRICT_ALLOCATION"]
-    link.send("put into the stream")
+    link.send("enqueued")
     expected = comm.allreduce(data(comm.rank, LONG))
     np.testing.assert_allclose(get(outs[0]), expected, rtol=1e-6)
 
 
 def test_new_plans_need_no_allocation() -> None:
     with Job(2, new_plans) as job:
-        assert job.hear(0) == "put into the stream"
+        assert job.hear(0) == "enqueued"
         job.link[1].send("go")
         job.results()
 
@@ -76,7 +76,7 @@ def test_the_pool_takes_evicted_plans_back(cuda: ModuleType, monkeypatch: pytest
         _, taken = world.team.plan_memory
     assert taken > 0
     capacity, _ = world.team.plan_memory
-    assert capacity <= 2 * begin, "the memory of plans that are gone is used again"
+    assert capacity <= 2 * begin, "the memory of destroyed plans is reused"
     for out in outputs:
         assert get(out, stream.address)[:LONG].tobytes() == expected[:LONG].tobytes()
     assert world.team.fault() is None
@@ -90,7 +90,7 @@ def test_the_pool_grows_for_plans_that_stay(cuda: ModuleType, monkeypatch: pytes
     inputs = [put(data(rank, LONG + 20)) for rank in range(3)]
     outputs = [put(np.zeros(LONG + 20, np.float32)) for _ in range(3)]
     begin, _ = world.team.plan_memory
-    for turn in range(2):  # the second time with the plans of the first, wherever they are
+    for turn in range(2):  # the second time with the plans of the first
         for count in range(LONG, LONG + 20):
             world.run(_requests(cuda, inputs, outputs, count, stream), stream.address)
             total = sum(data(rank, LONG + 20)[:count] for rank in range(3))
@@ -110,24 +110,24 @@ def _requests(cuda: ModuleType, inputs: list[Any], outputs: list[Any], count: in
 def own_operator(comm: Communicator, link: Connection) -> None:
     emulation.install()
     farther = pc.op(lambda a, b: a if abs(a) >= abs(b) else b)
-    farther.address("float32")  # compiled for CPUs: the kernels call that
+    farther.address("float32")  # compiled for CPUs: the kernels call it
     x, out = put(data(comm.rank, LONG)), put(np.zeros(LONG, np.float32))
     comm.allreduce(x, out=out)
     comm.barrier()
     if comm.rank == 0:
         comm.allreduce(x, out=out, timeout=60)
-        link.send("put into the stream")
+        link.send("enqueued")
     else:
         wait_for_go(comm, link)
         comm.allreduce(x, out=out, timeout=60)
-    comm.allreduce(x, out=out, op=farther, timeout=60)  # loaded once the call before has completed
+    comm.allreduce(x, out=out, op=farther, timeout=60)  # loaded when the previous call has completed
     assert get(out).tobytes() == comm.allreduce(data(comm.rank, LONG), op=farther).tobytes()
 
 
 def test_an_operator_is_loaded_between_calls() -> None:
     pytest.importorskip("numba")
     with Job(2, own_operator) as job:
-        assert job.hear(0) == "put into the stream"
+        assert job.hear(0) == "enqueued"
         job.link[1].send("go")
         job.results(60)
 
@@ -162,12 +162,12 @@ def dropped(comm: Communicator, link: Connection, what: str) -> None:
     from pycollective.comm.cuda import deferred_free
 
     deferred_free.free_closed()
-    assert not deferred_free.is_waiting(), "and later it is closed"
+    assert not deferred_free.is_waiting(), "it is closed later"
 
 
 @pytest.mark.parametrize("what", ["arrays", "team"])
 def test_destructors_do_not_wait_for_a_peer(what: str) -> None:
-    """Rank 1 does not call before rank 0's arrays, or its team, are gone; kernels wait for it for a minute."""
+    """Rank 1 does not call before rank 0's arrays, or its team, are destroyed; kernels wait for it for a minute."""
     with Job(2, dropped, what) as job:
         assert job.hear(0) == "dropped"
         job.link[1].send("go")
@@ -175,7 +175,7 @@ def test_destructors_do_not_wait_for_a_peer(what: str) -> None:
 
 
 def beside_a_capture(comm: Communicator, link: Connection) -> None:
-    """All that a rank does on GPUs, while another thread of it captures a stream in the strictest mode."""
+    """All GPU operations of a rank, while another of its threads captures a stream in the strictest mode."""
     cuda: Any = emulation.install()
     captured, begun, ends = cuda.Stream(0), threading.Event(), threading.Event()
 
@@ -190,7 +190,7 @@ def beside_a_capture(comm: Communicator, link: Connection) -> None:
     assert begun.wait(60)
     try:
         x = data(comm.rank, LONG)
-        assert get(comm.allreduce(put(x))).tobytes() == comm.allreduce(x).tobytes()  # sets the GPU side up, too
+        assert get(comm.allreduce(put(x))).tobytes() == comm.allreduce(x).tobytes()  # also sets up the GPU side
         window = comm.empty(LONG, np.float32, device="cuda")
         window.copy_from_host(x.view(np.uint8))
         handle = comm.iallreduce(window, out=window, topology="ring")
@@ -218,5 +218,5 @@ def test_an_error_of_other_code_is_reported_as_such(built: Path) -> None:
         comm.allreduce(x)
     assert (
         get(comm.allreduce(x)).tobytes() == data(0, LONG).tobytes()
-    )  # it was reported once, and nothing has come to harm
+    )  # it was reported once, and the communicator still works
     pc.shutdown()

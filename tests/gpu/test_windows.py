@@ -1,4 +1,4 @@
-"""Device memory that processes share: both ways, finding out which one works, failing together, freeing in order."""
+"""Device memory shared by processes: both methods, choosing one that works, failing together, freeing in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pycollective.comm.cuda.team import _agree_on_channels
 pytestmark = pytest.mark.usefixtures("cuda")
 
 WORDS = 300_000
-"""8-byte words of a window: more than the unit in which either way allocates."""
+"""8-byte words of a window: more than the allocation unit of either method."""
 
 
 def seed(writer: int, owner: int) -> int:
@@ -58,7 +58,7 @@ def everybody_writes_everywhere(comm: Communicator, link: Connection, kind: str)
         for owner, base in enumerate(window.bases):
             for writer in range(size):
                 assert cuda.probe_read(0, base + 8 * WORDS * writer, WORDS, seed(writer, owner)) == 0
-                assert cuda.probe_read(0, base + 8 * WORDS * writer, WORDS, 1) == WORDS, "the probe sees what is wrong"
+                assert cuda.probe_read(0, base + 8 * WORDS * writer, WORDS, 1) == WORDS, "the probe detects wrong words"
         windows.give_up(comm.backend.exchange, rank, window)
     assert open_files() == before or emulation.on_device()
 
@@ -78,7 +78,7 @@ def one_rank_fails(comm: Communicator, link: Connection, kind: str, function: st
     cuda: Any = emulation.install()
 
     def fail(*_: object) -> None:
-        raise ValueError("out of luck")  # of no kind that anybody expects
+        raise ValueError("out of luck")  # of an unexpected type
 
     working = getattr(cuda, function)
     if comm.rank == 1:
@@ -87,7 +87,7 @@ def one_rank_fails(comm: Communicator, link: Connection, kind: str, function: st
     with pytest.raises(CommunicatorError, match=f"rank 1 could not {what}: out of luck"):
         windows.share(comm.backend.exchange, comm.rank, comm.size, 4096, 0, kind)
     gc.collect()
-    assert open_files() == before or emulation.on_device(), "what was made before the failure is gone"
+    assert open_files() == before or emulation.on_device(), "resources created before the failure are released"
     setattr(cuda, function, working)
     windows.give_up(
         comm.backend.exchange, comm.rank, windows.share(comm.backend.exchange, comm.rank, comm.size, 4096, 0, kind)
@@ -110,17 +110,17 @@ def test_all_fail_together(kind: str, function: str, what: str) -> None:
 
 
 def strangers_connect(comm: Communicator, link: Connection, foreign: bool) -> None:
-    """While ranks 0 and 1 share memory, somebody else connects to rank 1 first, with another memory in hand."""
+    """While ranks 0 and 1 share memory, another process connects to rank 1 first, with other memory."""
     cuda: Any = emulation.install()
     turn = 0
 
     def exchange(data: bytes) -> list[bytes]:
         nonlocal turn
-        said = comm.backend.exchange(data)
+        received = comm.backend.exchange(data)
         turn += 1
         if turn == 1 and comm.rank == 0:
-            (disturb_as_another_user if foreign else disturb)(said[1][1:])
-        return comm.backend.exchange(b"") and said if turn == 1 else said
+            (disturb_as_another_user if foreign else disturb)(received[1][1:])
+        return comm.backend.exchange(b"") and received if turn == 1 else received
 
     window = windows.share(exchange, comm.rank, comm.size, 4096, 0, windows.VMM)
     cuda.probe_write(0, window.bases[1 - comm.rank], 8, 7 + comm.rank)
@@ -130,7 +130,7 @@ def strangers_connect(comm: Communicator, link: Connection, foreign: bool) -> No
 
 
 def disturb(name: bytes) -> None:
-    """Of the same user, but nothing of ours: no frame, and a frame without a descriptor."""
+    """From the same user, but invalid: no frame, and a frame without a descriptor."""
     for text in (b"x", struct.pack("!I", 0)):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.connect(name)
@@ -161,7 +161,7 @@ def test_strangers_at_the_socket_are_sent_away(foreign: bool) -> None:
     run(2, strangers_connect, foreign)
 
 
-# -- which way ---------------------------------------------------------------------------------------------------------
+# -- which path --------------------------------------------------------------------------------------------------------
 
 
 def find_a_path(comm: Communicator, link: Connection, knobs: dict[int, list[str]]) -> tuple[str, str, list[str]]:
@@ -192,23 +192,23 @@ NO_IPC, NO_VMM, BROKEN = "PC_EMULATED_NO_IPC", "PC_EMULATED_NO_VMM", "PC_EMULATE
     ],
 )
 def test_ranks_agree_on_a_path(knobs: dict[int, list[str]], kind: str, reasons: list[str]) -> None:
-    """One rank that cannot is enough for all; each of them warns once, and says which rank and why."""
+    """One rank that fails is enough for all; each of them warns once, with that rank and the reason."""
     found = run(3, find_a_path, knobs)
     assert {value[0] for value in found} == {kind}
     assert len({value[1] for value in found}) == 1
-    for _, reason, told in found:
+    for _, reason, warned in found:
         for part in reasons:
             assert part in reason
         if knobs:
-            assert len(told) == 1 and reason in told[0], told
+            assert len(warned) == 1 and reason in warned[0], warned
         else:
-            assert told == []
+            assert warned == []
 
 
 def no_driver_for_one(comm: Communicator, link: Connection) -> None:
     cuda: Any = emulation.install()
     if comm.rank == 1:
-        cuda.probe_read = lambda *_: 1 / 0  # of no kind that anybody expects
+        cuda.probe_read = lambda *_: 1 / 0  # of an unexpected type
     with warnings.catch_warnings(record=True):
         path = paths.agree(comm.backend.exchange, comm.rank, comm.size, 0)
     assert path.kind == paths.HOST and "division by zero" in path.reason
@@ -222,7 +222,7 @@ def test_whatever_goes_wrong_in_a_probe_is_everybodys() -> None:
 
 
 class Part:
-    """Stands for mapped memory: what counts is when it goes."""
+    """Stands for mapped memory: only the time of its destruction matters."""
 
 
 def test_a_part_is_freed_after_all_have_unmapped_it() -> None:
@@ -252,16 +252,16 @@ def test_graves_wait_for_every_rank() -> None:
     second.close(5, other)
     del other
     assert alive[0]() is None and alive[1]() is None
-    first.close(5 + deferred_free.MOST_WINDOWS, again)  # the same row for a later window
+    first.close(5 + deferred_free.MOST_WINDOWS, again)  # reuses the row for a later window
     del again
     deferred_free.free_closed()
-    assert alive[2]() is not None, "what rank 1 said of the earlier window does not count"
+    assert alive[2]() is not None, "rank 1's report about the earlier window does not count"
     second.close(5 + deferred_free.MOST_WINDOWS, None)
     assert alive[2]() is None
 
 
 def test_graves_within_graves() -> None:
-    """A part's destructor, or a collection of garbage, may close another window in the midst of a burial."""
+    """A part's destructor, or garbage collection, may close another window while one is being freed."""
     segment = _core.Segment.create("local", deferred_free.table_bytes(1))
     table = deferred_free.ClosedWindows(segment, 0, 1)
     closed: list[int] = []

@@ -1,4 +1,4 @@
-"""Nobody asks a backend what it is: what the callers need to know is part of its interface."""
+"""No code checks a backend's class: what callers need to know is part of its interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKENDS = {
 
 
 def questions(source: str) -> list[int]:
-    """The lines in which isinstance or issubclass is asked about a backend."""
+    """The lines that call isinstance or issubclass on a backend."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if (
@@ -40,7 +40,7 @@ def test_the_search_finds_them() -> None:
     assert questions("isinstance(x, np.ndarray)") == []
 
 
-def test_no_backend_is_asked_for_its_type() -> None:
+def test_no_backend_type_is_checked() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 100
     assert {str(f.relative_to(PACKAGE)): lines for f in files if (lines := questions(f.read_text()))} == {}

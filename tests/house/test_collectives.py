@@ -1,4 +1,4 @@
-"""The table of the collectives: its own rules, and that nothing else writes down what a collective is."""
+"""The table of the collectives: its rules, and that the properties of collectives are listed nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated documentation in the repository is what the tables say today."""
+"""The generated documentation in the repository matches the tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_path_that_turns_back_or_names_what_is_not_there_is_refused(monkeypatc
 
 
 def test_the_schemas_are_those_of_what_is_written() -> None:
-    """And they accept the results that are kept in the repository."""
+    """And they accept the results in the repository."""
     published = {file.name: file.read_text() for file in (DOCS / "schemas").iterdir()}
     assert published == docs.schemas(), "run `make docs` and commit docs/schemas"
     results = DOCS.parent / "bench" / "results"

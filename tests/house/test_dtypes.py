@@ -1,4 +1,4 @@
-"""The tables of element types and operators are those of the core, of NumPy and of DLPack."""
+"""The tables of element types and operators match the core, NumPy and DLPack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_build_writes_the_header_without_the_package(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("row", DTYPES.values(), ids=DTYPES)
-def test_a_row_is_what_numpy_says_of_the_type(row: Dtype) -> None:
+def test_rows_match_numpy(row: Dtype) -> None:
     found = numpy_dtype(row.name)
     assert (found.name, found.itemsize) == (row.name, row.itemsize)
     assert _core.dtype_name(found) == row.name

@@ -1,4 +1,4 @@
-"""Imports run downward and in no circle; and the check of that notices when they do not."""
+"""Imports point downward without cycles; and the check detects violations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import imports
 
 ROOT = Path(__file__).resolve().parents[2]
 
-UPWARD = {  # a file, what it holds, and what the check reports
+UPWARD = {  # a file, its content, and what the check reports
     "schedule/bad_absolute.py": (
         "import pycollective.comm.bootstrap.nodes",
         "schedule.bad_absolute -> pycollective.comm.bootstrap.nodes",
@@ -63,7 +63,7 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def test_this_repository_keeps_its_layers() -> None:
     done = run()
     assert done.returncode == 0, done.stdout
-    assert int(done.stdout.split("Analyzed ")[1].split()[0]) > 200  # files: an empty report tells nothing
+    assert int(done.stdout.split("Analyzed ")[1].split()[0]) > 200  # files: an empty report proves nothing
 
 
 def test_upward_imports_and_circles_are_refused(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_a_circle_has_every_file_that_is_on_one_and_no_other() -> None:
     ("known", "problem"),
     [
         (["abc"], []),
-        ([], ["import circle of 3 files:", "  a:7 imports b", "  b:7 imports c", "  c:7 imports a"]),
-        (["ab"], ["import circle of 3 files:"]),  # grown
-        (["abcd"], ["the import circle of a is smaller than listed: run `python tools/imports.py --update`"]),
-        (["abc", "de"], ["the import circle of d is smaller than listed: run `python tools/imports.py --update`"]),
+        ([], ["import cycle of 3 files:", "  a:7 imports b", "  b:7 imports c", "  c:7 imports a"]),
+        (["ab"], ["import cycle of 3 files:"]),  # grown
+        (["abcd"], ["the import cycle of a is smaller than listed: run `python tools/imports.py --update`"]),
+        (["abc", "de"], ["the import cycle of d is smaller than listed: run `python tools/imports.py --update`"]),
     ],
 )
 def test_circles_may_only_shrink(known: list[str], problem: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Includes run downward; and the check of that notices when they do not."""
+"""Includes point downward; and the check detects violations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_script_runs_as_the_hook_runs_it() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_downward_includes_are_let_be(tmp_path: Path) -> None:
+def test_downward_includes_are_accepted(tmp_path: Path) -> None:
     text = '#include "base/status.h"\n#include <vector>\n#include "here.h"'
     assert problems_of(tmp_path, "csrc/window/a.h", text) == []
 

@@ -1,4 +1,4 @@
-"""The tests' own launcher fails when a rank fails, hangs or is killed; else every test that uses it is worthless."""
+"""The tests' launcher fails when a rank fails, hangs or is killed; otherwise every test that uses it is worthless."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHO = "import os; rank = int(os.environ.get('PYCOLLECTIVE_RANK', os.environ.get(
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_outputs_come_apart_by_rank(launcher: str) -> None:
+def test_outputs_are_separated_by_rank(launcher: str) -> None:
     done = launch(3, WHO + "import sys; print(rank, sys.argv[1:])", "a", 7, launcher=launcher, check=True)
     assert done.outputs == [f"{rank} ['a', '7']\n" for rank in range(3)]
     assert (done[1], len(done), list(done)[2]) == (done.outputs[1], 3, done.outputs[2])

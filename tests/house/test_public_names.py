@@ -1,4 +1,4 @@
-"""Every public name can be called by what help() shows: a signature, a docstring, and an entry in the reference."""
+"""Every public name can be called as help() shows: a signature, a docstring, and an entry in the reference."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_functions_are_the_methods_without_self(name: str) -> None:
 def test_nonblocking_forms_take_what_the_blocking_ones_do(name: str) -> None:
     forms = (getattr(pycollective.Communicator, form) for form in (name, name[1:]))
     taken, expected = ({p.name: p.default for p in inspect.signature(form).parameters.values()} for form in forms)
-    if name == "iallgatherv":  # counts cannot be asked for without blocking
+    if name == "iallgatherv":  # counts cannot be exchanged without blocking
         taken["counts"] = None
     assert taken == expected
 

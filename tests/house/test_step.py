@@ -1,4 +1,4 @@
-"""tools/step.py: what is shown of a step of the Makefile, and what is said about one that fails."""
+"""tools/step.py: what is shown of a Makefile step, and what is reported when one fails."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_line_for_each_compiled_file_and_package(place: Path, capfd: pytest.Ca
     assert (place / "build/log/a-step.log").read_text().splitlines() == printed
 
 
-def test_silence_is_broken(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_when_silent(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "QUIET_SECONDS", 0.3)
     assert run("import time; print('[1/9] Linking CXX lib.a', flush=True); time.sleep(1.5)") == 0
     waiting = [line for line in capfd.readouterr().out.splitlines() if "so far" in line]
@@ -62,8 +62,8 @@ def test_silence_is_broken(capfd: pytest.CaptureFixture[str], monkeypatch: pytes
 )
 def test_a_failure_names_its_cause(output: str, advice: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(f"print({output!r}); raise SystemExit(3)") == 1
-    said = capfd.readouterr().err.splitlines()
-    assert output in said and said[-1].startswith("a step failed: ") and advice in said[-1], said
+    lines = capfd.readouterr().err.splitlines()
+    assert output in lines and lines[-1].startswith("a step failed: ") and advice in lines[-1], lines
 
 
 def test_a_command_that_cannot_be_started(capfd: pytest.CaptureFixture[str]) -> None:

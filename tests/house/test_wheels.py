@@ -29,7 +29,7 @@ def test_one_working_cpython_of_each_version(tmp_path: Path) -> None:
     program(path, "python3.12-config", "echo 3 12 1")
     program(versions / "3.12.9/bin", "python3.12", "echo 3 12 1")
     ten = program(versions / "3.10.4/bin", "python3.10", "echo 3 10 1")
-    program(versions / "3.13.0/bin", "python3.13", "echo 3 12 1")  # is not what its name says
+    program(versions / "3.13.0/bin", "python3.13", "echo 3 12 1")  # another version than its name
     searched = f"{path}:{tmp_path / 'missing'}"
     assert interpreters(searched, versions) == {(3, 10): ten, (3, 12): first}
     assert interpreters(searched, tmp_path / "missing") == {(3, 12): first}

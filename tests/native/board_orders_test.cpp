@@ -1,4 +1,4 @@
-// The engine's board: ranks are threads that announce the same operations in orders of their own.
+// The engine's board: ranks are threads that announce the same operations, each in a different order.
 #include <map>
 #include <random>
 #include <set>
@@ -12,18 +12,18 @@ using namespace boards;
 
 namespace {
 
-// What one rank made of a program of many rounds.
+// The batches that one rank fetched in a program of many rounds.
 struct Log { std::vector<std::vector<std::string>> batches; };
 
-// Units of a round: each is announced at once.
+// Units of a round: each is announced in one call.
 using Units = std::vector<std::vector<Announcement>>;
 
-// One rank's way through a program.
+// Runs a program on one rank.
 class Player {
  public:
   Player(Board& board, uint32_t seed, Log& log) : board_(board), random_(seed), log_(log) {}
 
-  // Announces the units in an order of the rank's own and drives until all of them have completed.
+  // Announces the units in a rank-specific order and drives until all of them have completed.
   void round(const Units& units) {
     std::vector<size_t> order(units.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -37,7 +37,7 @@ class Player {
     while (!names_.empty()) drive(true);
   }
 
-  // Takes part with nothing from here on, until all have joined; the last to do so.
+  // Contributes nothing from here on, until all have joined; returns the last rank to join.
   int32_t join_all() {
     names_[announce(board_, join())] = "join";
     while (!names_.empty()) drive(true);
@@ -48,7 +48,7 @@ class Player {
   void drive(bool may_sleep) {
     const uint32_t seen = board_.news();
     const auto due = board_.cut();
-    if (!board_.has_batch()) {  // whoever is not woken sleeps until the test's time is over
+    if (!board_.has_batch()) {  // a rank that is not woken sleeps until the test times out
       const auto limit = std::min(due, steady_clock::now() + std::chrono::seconds(30)) - steady_clock::now();
       if (may_sleep && limit.count() > 0) board_.sleep(seen, limit);
       return;
@@ -69,11 +69,11 @@ class Player {
   Board& board_;
   std::mt19937 random_;
   Log& log_;
-  std::map<int32_t, std::string> names_;  // by slot: what is under way
+  std::map<int32_t, std::string> names_;  // by slot: operations in progress
   int32_t last_ = -1;
 };
 
-// play(player, rank) on a thread for each rank.
+// Runs play(player, rank) on a thread per rank.
 template <class Play>
 std::vector<Log> on_ranks(World& world, const Play& play) {
   std::vector<Log> logs(world.boards.size());
@@ -87,7 +87,7 @@ std::vector<Log> on_ranks(World& world, const Play& play) {
   return logs;
 }
 
-// Units of all kinds: of one, and groups.
+// Units of all kinds: single operations, and groups.
 Units some_units() {
   Units units;
   for (int i = 0; i < 25; ++i) {
@@ -130,7 +130,7 @@ PC_TEST(board_same_batches_in_same_order_on_all_ranks) {
       std::map<std::string, int> times;
       for (const auto& batch : logs[0].batches) {
         int64_t bytes = 0;
-        std::set<uint64_t> groups;  // a group is not torn apart: its first member must fit, no more
+        std::set<uint64_t> groups;  // a group is not split: only its first member must fit
         for (const std::string& name : batch) {
           const Announcement& a = all.at(name);
           ++times[name];
@@ -158,8 +158,8 @@ PC_TEST(board_many_names_through_few_slots) {
   for (const Log& log : logs) PC_CHECK(log.batches == logs[0].batches, "");
 }
 
-// Ranks with fewer rounds than others; who has joined may be far behind, so that a round is complete before it has
-// fetched the one before.
+// Ranks with fewer rounds than others; a rank that has joined may be far behind, so that a round is complete before it
+// has fetched the previous one.
 PC_TEST(board_uneven_work) {
   const Units units = some_units();
   size_t each = 0;
@@ -168,7 +168,7 @@ PC_TEST(board_uneven_work) {
   constexpr int kTimes = 15;
   const std::vector<Log> logs = on_ranks(world, [&](Player& player, int32_t rank) {
     for (int time = 0; time < kTimes; ++time) {
-      const int32_t first = time % 4;  // takes turns in having the most to do
+      const int32_t first = time % 4;  // which rank has the most rounds rotates
       for (int32_t round = 0; round <= (rank + first) % 4 * 2; ++round) player.round(units);
       const int32_t last = player.join_all();
       PC_CHECK((last + first) % 4 == 3, "rank ", last, " joined last");

@@ -1,7 +1,7 @@
-// A board that does what its standard input says, and writes what it decides: for tests/native/test_carriers.py.
-//   world SIZE THRESHOLD WORLD_RANK...   begins anew
+// A board driven by standard input, which writes its decisions: for tests/native/test_carriers.py.
+//   world SIZE THRESHOLD WORLD_RANK...   starts again
 //   announce RANK ANNOUNCEMENT...        what a rank submits together, in hexadecimal digits
-//   cut                                  all that is complete, in batches: a line of JSON
+//   cut                                  the complete operations, in batches: a line of JSON
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -59,13 +59,13 @@ class Script {
     for (;;) {
       (*world_)[0].cut(true);
       if (!(*world_)[0].has_batch()) return "[" + text + "]";
-      std::string told;
+      std::string agreed;
       for (auto& board : world_->boards) {
         const std::string batch = describe(board->fetch());
-        PC_CHECK(told.empty() || told == batch, "ranks are told different batches: ", told, " and ", batch);
-        told = batch;
+        PC_CHECK(agreed.empty() || agreed == batch, "ranks got different batches: ", agreed, " and ", batch);
+        agreed = batch;
       }
-      text += (text.empty() ? "" : ", ") + told;
+      text += (text.empty() ? "" : ", ") + agreed;
     }
   }
 
@@ -87,7 +87,7 @@ class Script {
   }
 
   std::unique_ptr<World> world_;
-  std::map<int32_t, std::string> names_;  // of slots
+  std::map<int32_t, std::string> names_;  // by slot
 };
 
 }  // namespace

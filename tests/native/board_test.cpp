@@ -1,4 +1,4 @@
-// The engine's board, step by step: what it agrees on and when.
+// The engine's board, step by step: what is agreed on, and when.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -27,7 +27,7 @@ PC_TEST(board_refuses_more_than_it_has_slots_for) {
   PC_CHECK(fetch_all(world[0]).size() == 1, "");
 }
 
-// The lock is the first thing on the board.
+// The lock is the first member of the board.
 PC_TEST(board_of_a_rank_that_died_holding_the_lock_is_given_up) {
   const size_t bytes = Board::bytes(2, kSlots);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -44,21 +44,21 @@ PC_TEST(board_of_a_rank_that_died_holding_the_lock_is_given_up) {
   first.who_died = [] { return 1; };
   for (int turn = 0; turn < 2; ++turn)
     for (Board* board : {&first, &second}) {
-      const std::string who = board == &first ? "rank 1 is gone" : "a rank is gone";
-      const auto told = [&](const std::function<void()>& call) {
+      const std::string expected = board == &first ? "rank 1 is gone" : "a rank is gone";
+      const auto raises_peer_lost = [&](const std::function<void()>& call) {
         try {
           call();
         } catch (const CommunicatorFault& fault) {
           PC_CHECK(fault.fault == Fault::peer_lost && fault.culprit == (board == &first ? 1 : -1), fault.culprit);
-          PC_CHECK(std::string(fault.what()).find(who) == 0, fault.what());
+          PC_CHECK(std::string(fault.what()).find(expected) == 0, fault.what());
           return true;
         }
         return false;
       };
-      PC_CHECK(told([&] { announce(*board, allreduce("b")); }), "announce");
-      PC_CHECK(told([&] { board->stalls(0, true); }), "stalls");
-      PC_CHECK(told([&] { board->urge(0); }), "urge");
-      PC_CHECK(told([&] { board->leave(); }), "leave");
+      PC_CHECK(raises_peer_lost([&] { announce(*board, allreduce("b")); }), "announce");
+      PC_CHECK(raises_peer_lost([&] { board->stalls(0, true); }), "stalls");
+      PC_CHECK(raises_peer_lost([&] { board->urge(0); }), "urge");
+      PC_CHECK(raises_peer_lost([&] { board->leave(); }), "leave");
     }
 }
 
@@ -97,7 +97,7 @@ PC_TEST(board_join_takes_part_with_nothing) {
   World world(3, 1 << 20);
   const int32_t early = announce(world[0], allreduce("early"));
   announce(world[1], join());
-  PC_CHECK(fetch_all(world[1]).empty(), "nobody else is ready");
+  PC_CHECK(fetch_all(world[1]).empty(), "no other rank is ready");
   announce(world[2], allreduce("early"));
   for (int32_t r = 0; r < 3; ++r) {
     const auto batches = fetch_all(world[r]);
@@ -108,7 +108,7 @@ PC_TEST(board_join_takes_part_with_nothing) {
     PC_CHECK(member.details->name == "early" && member.details->signature.shape[0] == 4, r);
   }
   announce(world[2], join());
-  announce(world[0], allreduce("late"));  // by itself: both others have joined
+  announce(world[0], allreduce("late"));  // alone: both others have joined
   PC_CHECK(fetch_all(world[0]).size() == 1, "");
   announce(world[0], join());
   for (int32_t r = 0; r < 3; ++r) {
@@ -125,7 +125,7 @@ PC_TEST(board_join_takes_part_with_nothing) {
   PC_CHECK(fetch_all(world[0]).size() == 1, "");
 }
 
-// What a rank has not fetched yet is not overwritten by the round after it, nor is its slot given to another name.
+// A round that a rank has not fetched is not overwritten by the next one, nor is its slot given to another name.
 PC_TEST(board_waits_for_the_slowest_to_fetch) {
   World world(3, 1 << 20, 0, 2);
   announce(world[2], join());
@@ -139,14 +139,14 @@ PC_TEST(board_waits_for_the_slowest_to_fetch) {
   PC_CHECK(shape(fetch_all(world[0])) == 4 && shape(fetch_all(world[1])) == 4, "");
   PC_CHECK_THROWS(InvalidArgument, announce(world[0], allreduce("other")));
   round("grad", 5);
-  PC_CHECK(fetch_all(world[0]).empty() && fetch_all(world[1]).empty(), "rank 2 has yet to fetch the one before");
+  PC_CHECK(fetch_all(world[0]).empty() && fetch_all(world[1]).empty(), "rank 2 has yet to fetch the previous one");
   const auto first = world[2].fetch();
   PC_CHECK(first.size() == 1 && first[0].details && first[0].details->signature.shape[0] == 4, "");
   for (int32_t r = 0; r < 3; ++r) PC_CHECK(shape(fetch_all(world[r])) == 5, "rank ", r);
   announce(world[0], allreduce("other"));
 }
 
-// Else the ranks that have joined would not take part in the second round, for which the others wait.
+// Otherwise the ranks that have joined would not take part in the second round, for which the others wait.
 PC_TEST(board_join_waits_for_the_round_that_a_slow_rank_has_to_fetch_first) {
   World world(3, 1 << 20);
   announce(world[2], join());
@@ -210,9 +210,9 @@ PC_TEST(board_waits_for_its_cycle_unless_urged) {
   PC_CHECK(world[0].has_ready() && world[0].cut() > steady_clock::now(), "held back");
   PC_CHECK(!world[0].has_batch(), "held back");
   world[1].urge(slot);
-  PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "somebody waits");
+  PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "a rank waits");
   both("large", 100);
-  PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "as much as is fused at most");
+  PC_CHECK(fetch_all(world[0]).size() == 1 && fetch_all(world[1]).size() == 1, "the largest fused size");
   const int32_t urged_early = announce(world[0], allreduce("urged before the others come"));
   world[0].urge(urged_early);
   announce(world[1], allreduce("urged before the others come"));

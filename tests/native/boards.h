@@ -1,4 +1,4 @@
-// What the tests of the engine's board have in common.
+// Helpers of the tests of the engine's board.
 #pragma once
 
 #include <algorithm>
@@ -56,14 +56,14 @@ inline Announcement join() {
   return a;
 }
 
-// Announces one operation; its slot.
+// Announces one operation; returns its slot.
 inline int32_t announce(Board& board, Announcement a, bool urgent = false) {
   std::vector<Announcement> one{std::move(a)};
   board.announce(one, urgent);
   return one[0].slot;
 }
 
-// Everything that is cut now, without waiting for a cycle to pass.
+// All batches that can be cut now, without waiting for a cycle.
 inline std::vector<std::vector<Member>> fetch_all(Board& board) {
   std::vector<std::vector<Member>> batches;
   for (;;) {

@@ -1,4 +1,4 @@
-// Compiled schedules as dump_schedules.py writes them, and what a collective starts from and ends with.
+// Compiled schedules as written by dump_schedules.py, and a collective's initial and final data.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ struct Case {
   std::string name;
   Collective collective;
   int32_t size;
-  int32_t root;       // 0 where the collective has none
+  int32_t root;       // 0 if not applicable
   uint8_t placement;  // Placement bits
   std::vector<std::shared_ptr<const Schedule>> ranks;
   std::vector<std::shared_ptr<const Schedule>> staged;  // the same for private arrays
@@ -29,10 +29,10 @@ struct Case {
   bool ends(int32_t rank, int32_t chunk) const { return row().ends(rank, chunk, size, root); }
 };
 
-// Those whose name contains `only`.  Throws std::runtime_error if the file cannot be read or nothing is left.
+// The cases whose name contains `only`.  Throws std::runtime_error if the file cannot be read or no case is left.
 std::vector<Case> read_cases(const std::string& path, const std::string& only = "");
 
-// Chunks of about `longest` elements each: never all of one length, some of length zero.
+// Chunks of about `longest` elements each: of different lengths, some zero.
 Layout layout_for(const Case& c, int64_t longest);
 
 }  // namespace pc::test

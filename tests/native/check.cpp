@@ -52,6 +52,6 @@ int main(int argc, char** argv) {
       std::printf("passed %s\n", row.name);
     }
   }
-  if (ran == 0) std::fprintf(stderr, "no test has such a name\n");
+  if (ran == 0) std::fprintf(stderr, "no test with that name\n");
   return ran == 0 || wrong > 0 ? 1 : 0;
 }

@@ -1,4 +1,5 @@
-// A small test frame: TEST(name) { ... } registers, CHECK(...) counts, main() in check.cpp runs what its arguments name.
+// A small test framework: TEST(name) { ... } registers, CHECK(...) counts, main() in check.cpp runs the tests named by
+// its arguments.
 #pragma once
 
 #include <sstream>
@@ -8,7 +9,7 @@ namespace pc::test {
 
 struct Registered { Registered(const char* name, void (*body)()); };
 
-// Notes a failure and goes on; the process then exits with 1.  Safe to call from any thread.
+// Records a failure and continues; the process then exits with 1.  Thread-safe.
 void fail(const char* file, int line, const std::string& what);
 
 template <class... Parts>
@@ -29,7 +30,7 @@ std::string text(const Parts&... parts) {
 #define PC_CHECK(condition, ...) \
   ((condition) ? void() : ::pc::test::fail(__FILE__, __LINE__, ::pc::test::text(#condition, ": ", ##__VA_ARGS__)))
 
-// The statement throws Exception and nothing else.
+// The statement must throw Exception.
 #define PC_CHECK_THROWS(Exception, statement, ...)                                                         \
   [&] {                                                                                                    \
     try {                                                                                                  \

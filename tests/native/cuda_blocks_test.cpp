@@ -2,11 +2,11 @@
 //
 //   cuda_blocks_test MODE SCHEDULES [ONLY [REPEATS]]
 //
-// schedules   every compiled schedule, several channels a rank and several threads a channel
+// schedules   every compiled schedule, several channels per rank and several threads per channel
 // packets     the low-latency path, for the staged schedules' collectives
 //
-// Every rank launches by itself, as processes that share windows do.  Between calls a rank overwrites its arrays at once:
-// a peer that still reads them is a race.
+// Each rank launches separately, like processes that share windows.  Between calls a rank overwrites its arrays at
+// once: a peer that still reads them is a race.
 #include <sched.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ constexpr int64_t kScratch = 1 << 20;
   std::_Exit(1);
 }
 
-// What device memory would hold of one rank.
+// One rank's data in device memory.
 struct Device {
   Device(const cuda::Mailbox& mailbox, int32_t channels)
       : mailbox_memory(static_cast<size_t>(mailbox.bytes()) / 64),
@@ -114,7 +114,7 @@ cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op)
   a.fallback = op.fallback ? view_of(*op.fallback, device.fallback_layout) : a.plan;
   a.negotiates = op.negotiates ? 1 : 0;
   a.placement = plan.fingerprint.placement;
-  // A rank with private arrays has but the staged plan; the others must come to the same number of channels.
+  // A rank with private arrays has only the staged plan; the others must get the same number of channels.
   const int64_t tiles = op.negotiates ? 1 : std::min(a.plan.tiles, a.fallback.tiles);
   a.channels = op.negotiates ? static_cast<int32_t>(std::min<int64_t>(kChannels, (plan.layout.longest + 63) / 64))
                              : static_cast<int32_t>(std::min<int64_t>(kChannels, tiles));
@@ -123,7 +123,7 @@ cuda::Arguments schedule_call(const Run& run, int32_t rank, const Operation& op)
   return a;
 }
 
-// What each pair of ranks exchanges, from where the chunks of the call lie.
+// What each pair of ranks exchanges, from the positions of the call's chunks.
 cuda::Exchange exchange_of(const Case& c, int32_t rank, const Layout& layout) {
   cuda::Exchange e{};
   const int64_t whole = std::accumulate(layout.length.begin(), layout.length.end(), int64_t{0});

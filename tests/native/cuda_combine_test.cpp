@@ -1,5 +1,5 @@
-// A step on a GPU, for every number of sources and of targets up to the most ranks of a communicator: the kernels'
-// source by g++, one thread.
+// A step on a GPU, for every number of sources and targets up to the largest number of ranks of a communicator: the
+// kernels' source compiled by g++, one thread.
 #include <algorithm>
 #include <vector>
 
@@ -10,16 +10,15 @@ namespace pc::test {
 namespace {
 
 constexpr int32_t kMost = cuda::kMostRanks;
-constexpr int64_t kCount =
-    153;  // of the smallest elements too: unrolled loops, their rest, and an end that is no vector
-constexpr int64_t kRow = 160;    // elements from one operand to the next: at 16 bytes for every type
+constexpr int64_t kCount = 153;  // even of the smallest elements: unrolled loops, their remainder, and a partial vector
+constexpr int64_t kRow = 160;  // elements from one operand to the next: at 16 bytes for every type
 
 template <class T>
 T value(int32_t source, int64_t i) {
   return static_cast<T>((source * 37 + i * 11) % 101);
 }
 
-// Whether `m` targets, and none after them, hold what is expected; the number of the first wrong one, or -1.
+// Checks that exactly the first `m` targets hold the expected values; returns the index of the first wrong one, or -1.
 template <class T>
 int32_t wrong_target(const std::vector<T>& targets, int32_t m, const std::vector<T>& expected) {
   for (int32_t d = 0; d < kMost; ++d) {
@@ -35,7 +34,7 @@ template <class E>
 void every_shape(const char* elements_name) {
   using T = typename E::Element;
   const E elements(static_cast<int32_t>(Operator::sum), {1.0, 1.0, 1.0, 0});
-  // A vector of vectors would not lie at 16 bytes.
+  // A vector of vectors would not be aligned to 16 bytes.
   std::vector<T> sources(kRow * kMost), targets(kRow * kMost), expected(kRow);
   for (int32_t s = 0; s < kMost; ++s)
     for (int64_t i = 0; i < kRow; ++i) sources[static_cast<size_t>(s * kRow + i)] = value<T>(s, i);

@@ -1,4 +1,4 @@
-"""Write compiled schedules to files that the native tests read: one file a number of ranks.
+"""Write compiled schedules to files that the native tests read: one file per number of ranks.
 
     python dump_schedules.py FOLDER
 
@@ -26,7 +26,7 @@ BITS = {
 
 
 def schedules(size: int) -> Iterator[Schedule]:
-    """Everything that the package can compile for so many ranks, but alltoall in place: no call makes that."""
+    """Everything that the package can compile for `size` ranks, except alltoall in place, which no call uses."""
     for row in describe():
         for collective in row.collectives:
             roots = (0, size - 1) if COLLECTIVES[collective].rooted else (None,)

@@ -1,4 +1,4 @@
-// The engine with ranks as threads: each has the engine's own thread and two that submit and wait.
+// The engine with ranks as threads: each has the engine's thread and two that submit and wait.
 // The environment variable PC_TEST_SCHEDULES names the folder that dump_schedules.py wrote.
 #include "engine/engine.h"
 
@@ -30,7 +30,7 @@ using engine::Reduction;
 
 constexpr int64_t kScratch = 1 << 16;
 constexpr int64_t kBuffer = 1 << 12;  // bytes, for two tiles: longer operations take several
-constexpr int64_t kView = 1 << 14;    // bytes of each rank's window for arrays that are reduced where they are
+constexpr int64_t kView = 1 << 14;    // bytes of each rank's window for arrays that are reduced in place
 constexpr int32_t kSlots = 256;
 constexpr auto kLong = std::chrono::seconds(60);
 
@@ -47,7 +47,7 @@ const Case& direct(bool in_windows) {
 
 struct Idle : engine::Runner {
   void run(const Pendings&, const std::vector<Member>& members) override {
-    PC_CHECK(members[0].details->signature.kind == Kind::barrier, "nothing else comes here");
+    PC_CHECK(members[0].details->signature.kind == Kind::barrier, "nothing else is expected here");
     if (before) before(members[0].details->name);
   }
   void finished(const std::vector<std::shared_ptr<void>>&) override {}
@@ -55,7 +55,7 @@ struct Idle : engine::Runner {
   std::function<void(const std::string& name)> before;  // set before the first submit
 };
 
-// What the ranks of one engine share.
+// State shared by the ranks of one engine.
 struct Shared {
   static constexpr int32_t kSize = 3;
   Shared()
@@ -90,7 +90,7 @@ class Driver {
   void close() {
     if (!std::exchange(closed_, true)) engine_->close();
   }
-  // As a rank that frees its engine's communicator.
+  // Acts as a rank that frees its engine's communicator.
   void leave() {
     close();
     if (loop_.joinable()) loop_.join();
@@ -100,7 +100,7 @@ class Driver {
   int32_t number() const { return rank_; }
   float* view() { return view_; }
   const std::shared_ptr<Idle> runner = std::make_shared<Idle>();
-  // Of an array in this rank's window.
+  // The place of an array in this rank's window.
   int64_t place_of(const float* array) { return kBuffer * Shared::kSize + (array - view_) * 4; }
 
  private:
@@ -164,7 +164,7 @@ std::shared_ptr<Pending> plain(Kind kind, const std::string& name) {
   return std::make_shared<Pending>(a, nullptr, nullptr, nullptr);
 }
 
-// body(rank) on a thread for each rank; engines are closed when all have completed.
+// Runs body(rank) on a thread per rank; engines are closed when all have completed.
 void on_ranks(const std::function<void(Driver&)>& body) {
   use_small_tiles();
   const Shared world;
@@ -175,7 +175,7 @@ void on_ranks(const std::function<void(Driver&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// One of a rank's submitting threads: sums under names of its own, in an order of its own, some in windows.
+// One of a rank's submitting threads: sums with its own names, in its own order, some in windows.
 void submit_and_wait(Driver& rank, int lane, int rounds) {
   std::mt19937 random(static_cast<uint32_t>(10 * rank.number() + lane));
   std::vector<Sum> sums;
@@ -259,9 +259,9 @@ PC_TEST(engine_mismatch_and_on) {
 PC_TEST(engine_name_under_way) {
   on_ranks([](Driver& rank) {
     Sum first("twice", 10), second("twice", 10), own(text("own ", rank.number()), 10), again(own.name, 10);
-    PC_CHECK_THROWS(InvalidArgument, rank->submit({first.make(1), second.make(1)}, false), "it is under way");
-    rank->submit({own.make(1)}, false);  // no other rank submits it: it is under way until the engine closes
-    PC_CHECK_THROWS(InvalidArgument, rank->submit({again.make(1)}, false), "it is under way");
+    PC_CHECK_THROWS(InvalidArgument, rank->submit({first.make(1), second.make(1)}, false), "it is in progress");
+    rank->submit({own.make(1)}, false);  // no other rank submits it: it is in progress until the engine closes
+    PC_CHECK_THROWS(InvalidArgument, rank->submit({again.make(1)}, false), "it is in progress");
     rank.close();
     PC_CHECK(own.pending->fault(), "it has no result");
   });
@@ -273,7 +273,7 @@ PC_TEST(engine_close_ends_what_waits) {
     rank->submit({lonely.make(1)}, false);
     rank->submit({all.make(1)}, true);
     PC_CHECK(rank->wait(all.pending, Clock::now() + kLong) && all.is(3), "");
-    std::thread waiter([&] { PC_CHECK(rank->wait(lonely.pending, Clock::now() + kLong), "waited in vain"); });
+    std::thread waiter([&] { PC_CHECK(rank->wait(lonely.pending, Clock::now() + kLong), "the wait did not end"); });
     rank.close();
     waiter.join();
     PC_CHECK(lonely.pending->fault(), "it has no result");
@@ -281,7 +281,7 @@ PC_TEST(engine_close_ends_what_waits) {
   });
 }
 
-// A rank that is in the midst of a barrier until the others have seen what they have to see.
+// Keeps a rank inside a barrier until the others have observed it.
 class Held {
  public:
   void stay() {
@@ -296,7 +296,7 @@ class Held {
   std::atomic<bool> held_{false}, released_{false};
 };
 
-// Until a rank that waits for an operation has looked after its peers, or the operation has completed.
+// Waits until a rank that waits for an operation has checked its peers, or the operation has completed.
 void let_look(Driver& rank, const Pending& operation) {
   const uint64_t before = rank->board().beats(rank.number());
   while (!operation.done() && rank->board().beats(rank.number()) < before + 4)
@@ -379,7 +379,7 @@ PC_TEST(engine_traced) {
       rank->submit({sum.make(1)}, round % 2 == 0);
       PC_CHECK(rank->wait(sum.pending, Clock::now() + kLong) && sum.is(3), "");
     }
-    // the last events are noted before the operation is said to be done
+    // the last events are recorded before the operation is reported as done
     const auto [events, trace] = rank->timeline().take();
     for (const auto& event : events) negotiated += event.phase == engine::Phase::negotiate;
     steps = trace.size();

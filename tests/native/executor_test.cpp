@@ -2,12 +2,12 @@
 //
 //   executor_test MODE SCHEDULES [ONLY [REPEATS]]
 //
-// run        Team::run, one lane a rank
-// attempt    Team::attempt and, where that leaves the call pending, Team::run
-// progress   calls handed to the progress thread, several of a rank at a time
-// lanes      four threads a rank
+// run        Team::run, one lane per rank
+// attempt    Team::attempt and, if that leaves the call pending, Team::run
+// progress   calls passed to the progress thread, several per rank at a time
+// lanes      four threads per rank
 // unsynced / unsynced-lanes
-//            one lane, or four, without the barrier between a step and its publication: a fault put in on purpose
+//            one lane, or four, without the barrier between a step and its publication: a deliberate fault
 //
 // Between calls a rank overwrites its arrays at once: a peer that still reads them is a race.
 #include <sched.h>
@@ -48,7 +48,7 @@ struct Run {
   explicit Run(std::vector<Case> all, int repeats)
       : cases(std::move(all)), repeats(repeats), world(cases[0].size, array_bytes_for(cases)) {}
 
-  // body(calls of one case), for every case and repeat, the same on all ranks.
+  // Calls body(calls of one case) for every case and repeat, the same on all ranks.
   template <class Body>
   void for_each_case(const Body& body) const {
     uint32_t number = 0;
@@ -62,7 +62,7 @@ struct Run {
   }
 };
 
-// Lets the ranks drift apart: a short sleep now and then.
+// Lets the ranks drift apart by occasional short sleeps.
 class Drift {
  public:
   explicit Drift(int32_t rank) : random_(static_cast<uint32_t>(rank) + 1) {}
@@ -107,11 +107,11 @@ void run_queued(const Run& run, std::shared_ptr<Rank> rank) {
   });
 }
 
-// The executor as it is.
+// The unmodified executor.
 template <class Lanes>
 using SoundGroup = CpuGroup<Lanes>;
 
-// The executor with a barrier left out: lane 0 may publish a step before the other lanes have done their shares.
+// The executor without a barrier: lane 0 may publish a step before the other lanes have done their shares.
 template <class Lanes>
 class UnsyncedGroup : public CpuGroup<Lanes> {
  public:
@@ -176,11 +176,11 @@ void serve(const std::string& mode, const Run& run, const std::shared_ptr<Rank>&
 }
 
 void run_all(const std::string& mode, const Run& run) {
-  const bool threads = mode != "attempt";  // attempt() leaves a call to run() where ranks are threads
+  const bool threads = mode != "attempt";  // attempt() leaves a call to run() if ranks are threads
   std::vector<std::shared_ptr<Rank>> ranks;
   for (int32_t r = 0; r < run.world.size; ++r) {
     ranks.push_back(std::make_shared<Rank>(run.world, r, threads));
-    // Every other rank goes to sleep at once, so that futexes are used too.
+    // Every other rank sleeps at once, so that futexes are used too.
     ranks.back()->team.patience = {std::chrono::microseconds(threads ? 0 : 2),
                                    std::chrono::microseconds(r % 2 == 0 ? 50 : 0)};
   }

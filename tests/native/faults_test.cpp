@@ -1,4 +1,4 @@
-// What ends a call that cannot be completed, and the ways in which ranks drift apart; ranks are threads.
+// Conditions that end a call which cannot complete, and the ways in which ranks drift apart; ranks are threads.
 // The environment variable PC_TEST_SCHEDULES names the folder that dump_schedules.py wrote.
 #include <cstdlib>
 #include <functional>
@@ -25,7 +25,7 @@ struct Ranks {
   explicit Ranks(const std::vector<Case>& cases) : world(cases[0].size, array_bytes_for(cases)) {
     for (int32_t r = 0; r < world.size; ++r) all.push_back(std::make_shared<Rank>(world, r));
   }
-  // body(rank) on a thread of each rank; what each of them threw.
+  // Runs body(rank) on a thread per rank; returns what each of them threw.
   std::vector<std::optional<CommunicatorFault>> run(const std::function<void(Rank&)>& body) {
     std::vector<std::optional<CommunicatorFault>> thrown(all.size());
     std::vector<std::thread> threads;
@@ -67,7 +67,7 @@ PC_TEST(faults_mismatch_is_raised_on_every_rank) {
     const auto thrown = ranks.run([&](Rank& rank) {
       const bool odd = rank.team.rank() == 1;
       for (uint32_t i = 0; i < 3; ++i) call(rank, plain(c, i));
-      for (uint32_t i = 3; i < 6; ++i) {  // a rank that is already through raises in a later call
+      for (uint32_t i = 3; i < 6; ++i) {  // a rank that has already completed raises in a later call
         Operation op = rank.prepare(plain(c, i, odd ? 90 : 100));
         op.timeout = std::chrono::seconds(20);
         rank.team.run(op);
@@ -126,7 +126,7 @@ PC_TEST(faults_dropped_window_is_an_error_not_a_crash) {
   ranks.all[0]->team.remove_window(1);
   const auto thrown = ranks.run([&](Rank& rank) {
     Operation op = rank.prepare(plain(cases[0], 0));
-    if (rank.team.rank() == 0) op.output_at = {0, 0};  // its own array lies in the window that it has kept
+    if (rank.team.rank() == 0) op.output_at = {0, 0};  // its own array is in the window that it has kept
     rank.team.run(op);
   });
   for (const auto& fault : thrown)
@@ -138,7 +138,7 @@ void add_slowly(void* into, const void* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) static_cast<int32_t*>(into)[i] += static_cast<const int32_t*>(from)[i];
 }
 
-// A chain of broadcasts lets the first rank run calls ahead of the last, which still reads what the others left there.
+// A chain of broadcasts lets the first rank run several calls ahead of the last, which still reads earlier data.
 PC_TEST(faults_none_when_a_rank_is_calls_ahead) {
   const auto sums = schedules("ranks-5.txt", "direct-allreduce-small-STAGED");
   const auto chains = schedules("ranks-5.txt", "ring-broadcast-STAGED-0");
@@ -161,7 +161,7 @@ PC_TEST(faults_none_when_a_rank_is_calls_ahead) {
   for (const auto& fault : thrown) PC_CHECK(!fault, fault->what());
 }
 
-// Every ordered pair has a channel of its own; a message may wait in it for its receiver.
+// Every ordered pair has its own channel; a message may wait in it for its receiver.
 PC_TEST(faults_none_in_messages_between_pairs) {
   constexpr int32_t n = 3;
   constexpr uint32_t kMessages = 40;
@@ -196,7 +196,7 @@ PC_TEST(faults_none_in_messages_between_pairs) {
       message(eager, in, received);
       for (const int32_t v : received) PC_CHECK(v == static_cast<int32_t>(1000 * i) + before, "message ", i, " is ", v);
     }
-    std::vector<int32_t> large(500, me == 0 ? 7 : 0);  // several tiles, handed round the ring from rank 0
+    std::vector<int32_t> large(500, me == 0 ? 7 : 0);  // several tiles, passed around the ring from rank 0
     if (me != 0) message(rendezvous, in, large);
     message(rendezvous, out, large);
     if (me == 0) message(rendezvous, in, large);

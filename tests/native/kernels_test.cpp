@@ -1,4 +1,4 @@
-// The combining kernels of every instruction set that this machine has, against the reference.
+// The combining kernels of every instruction set of this machine, compared with the reference.
 #include "dtype/kernels.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ struct Type {
   using type = T;
 };
 
-// body(Type<T>, dtype, kind) for every element type whose elements have an order.
+// Calls body(Type<T>, dtype, kind) for every ordered element type.
 template <class Body>
 void for_each_dtype(const Body& body) {
 #define PC_CASE(name, T, kind) \
@@ -83,7 +83,7 @@ T any_value(std::mt19937_64& random) {
   }
 }
 
-// Equal bits; any NaN is as good as another, and so are the two zeros.
+// Equal bits; all NaNs are equivalent, and so are the two zeros.
 template <class T>
 bool same(T a, T b) {
   const auto x = Meaning<T>::load(a), y = Meaning<T>::load(b);
@@ -95,7 +95,7 @@ std::string shown(T v) {
   return text(+Meaning<T>::load(v));
 }
 
-// One call of a kernel and what it should give.  Targets may be sources; all pointers may be unaligned.
+// One call of a kernel and its expected result.  Targets may be sources; all pointers may be unaligned.
 template <class T>
 struct Trial {
   Trial(int k, int m, size_t count, bool alias, size_t shift, std::mt19937_64& random) : count(count) {
@@ -179,7 +179,7 @@ T reduced(Operator op, const Trial<T>& trial, size_t i) {
   return M::store(acc);
 }
 
-// Raw contributions times prescale, the finished result by divisor and times postscale, in the accumulator's type.
+// Raw contributions times prescale, the final result divided by divisor and times postscale, in the accumulator's type.
 template <class T>
 T scaled(Operator op, const Scaling& scaling, const Trial<T>& trial, size_t i) {
   using M = Meaning<T>;
@@ -216,7 +216,7 @@ PC_TEST(kernels_reduce_as_the_reference_does) {
   }
 }
 
-// Small integers, so that no conversion from double to an integer overflows (undefined, and machines differ).
+// Small integers, so that no conversion from double to integer overflows (undefined behavior).
 PC_TEST(kernels_scale_as_the_reference_does) {
   const Scaling scaling{0.5, 3, 2.25};
   for (const InstructionSet& set : instruction_sets()) {
@@ -298,7 +298,8 @@ PC_TEST(kernels_copy_to_all_targets_but_the_source) {
   }
 }
 
-// At every pair of alignments, and of a page's last bytes; 128 is two of the widest registers, the least that is copied.
+// At every pair of alignments, and up to the end of a page; 128 is two of the widest registers, the smallest size
+// copied.
 PC_TEST(copies_of_every_alignment) {
   std::mt19937_64 random(5);
   std::vector<unsigned char> given(3 * 4096), into(3 * 4096);
@@ -323,7 +324,7 @@ PC_TEST(copies_of_every_alignment) {
   }
 }
 
-// Every pattern of a small format survives decoding and encoding, in the vector code too; a NaN stays one, of its sign.
+// Every pattern of a small format survives decoding and encoding, also in vector code; a NaN stays a NaN of its sign.
 template <class T>
 void check_round_trip(const InstructionSet& set, Dtype dtype) {
   const SmallFormat& format = Meaning<T>::format();
@@ -351,7 +352,7 @@ PC_TEST(conversions_round_trip_every_pattern) {
   }
 }
 
-// Between every two neighbours: the middle goes to the even one, what lies next to the middle to the nearer one.
+// Between every two neighbors: the middle rounds to the even one, values next to the middle to the nearer one.
 template <class T>
 void check_rounding(const InstructionSet& set, Dtype dtype) {
   const SmallFormat& format = Meaning<T>::format();
@@ -389,7 +390,7 @@ PC_TEST(conversions_round_to_nearest_ties_to_even) {
   }
 }
 
-// Floats from everywhere, through the multiplication by prescale: overflow, subnormals, infinities.
+// Floats of all magnitudes, through the multiplication by prescale: overflow, subnormals, infinities.
 template <class T>
 void check_encoding(const InstructionSet& set, Dtype dtype) {
   std::mt19937_64 random(5);

@@ -1,4 +1,4 @@
-// The cache of plans: what was not used the longest goes, and nothing else.
+// The cache of plans: evicts the least recently used entry, and only that.
 #include "base/lru.h"
 
 #include <map>
@@ -25,13 +25,13 @@ void check_order() {
   put(4);
   PC_CHECK(cache.find(2) == nullptr && second.expired(), "the least recently used has made room and is destroyed");
   PC_CHECK(cache.find(1) != nullptr && cache.find(3) != nullptr && cache.find(4) != nullptr, "the others stay");
-  PC_CHECK(cache.size() == 3, "no more than the most", cache.size());
+  PC_CHECK(cache.size() == 3, "no more than the limit", cache.size());
   for (const int key : {3, 1, 3, 3, 4}) PC_CHECK(**cache.find(key) == key, "any order of use", key);
   put(5);
   put(6);
   PC_CHECK(cache.find(1) == nullptr && cache.find(3) == nullptr && cache.find(4) != nullptr, "in the order of use");
   cache.insert(5, std::make_shared<int>(50));
-  PC_CHECK(cache.size() == 3 && **cache.find(5) == 50, "a key that is there gets the new value");
+  PC_CHECK(cache.size() == 3 && **cache.find(5) == 50, "an existing key gets the new value");
   put(7);
   PC_CHECK(cache.find(6) == nullptr && cache.find(4) != nullptr && cache.find(5) != nullptr, "and is the newest");
 }

@@ -13,7 +13,7 @@ namespace pc::test {
 namespace {
 
 constexpr int32_t kGarbage = -987654;
-constexpr int64_t kGuard = 16;  // elements after every array, which nobody may touch
+constexpr int64_t kGuard = 16;  // elements after every array, which must not be touched
 
 // Longer than two tiles, and not a whole number of them.
 int64_t several_tiles() {
@@ -21,7 +21,7 @@ int64_t several_tiles() {
   return 2 * static_cast<int64_t>(tile) / 4 + 17;
 }
 
-// What `rank` contributes to element `i` of the logical buffer.
+// The contribution of `rank` to element `i` of the logical buffer.
 int32_t contribution(const CallPlan& call, int32_t rank, int64_t i) {
   return static_cast<int32_t>((7 * i + 13 * call.number + 31 * rank) % 50) + rank;
 }
@@ -47,7 +47,7 @@ int32_t expected(const CallPlan& call, int32_t rank, int32_t chunk, int64_t i) {
   return stored(call.arithmetic, sum * scale_of(call));
 }
 
-// Where each chunk begins in the logical buffer.
+// The start of each chunk in the logical buffer.
 std::vector<int64_t> begins(const Layout& layout) {
   std::vector<int64_t> begin(layout.length.size(), 0);
   std::partial_sum(layout.length.begin(), layout.length.end() - 1, begin.begin() + 1);

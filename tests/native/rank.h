@@ -1,4 +1,4 @@
-// One rank as a thread would drive it: its team, its arrays, and call after call with a known result.
+// One rank driven by a thread: its team, its arrays, and calls with known results.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace pc::test {
 
-// Tiles so small that a short array has several, unless the environment says otherwise.  Before anything else.
+// Sets tiles so small that a short array has several, unless the environment sets them.  Call first.
 void use_small_tiles();
 
-// The arithmetic of a call.  All are exact: small integers, also as floats, scaled by powers of two.
+// The arithmetic of a call.  Always exact: small integers, also as floats, scaled by powers of two.
 enum class Arithmetic { integers, scaled_floats, custom };
 
 struct CallPlan {
@@ -25,21 +25,21 @@ struct CallPlan {
   uint32_t number;  // of the call: part of the data
 };
 
-// The calls that a case is put through: several tiles, one element, nothing, every arithmetic, one array,
-// ranks that do not agree where their arrays lie.
+// The calls made for each case: several tiles, one element, nothing, every arithmetic, one array, ranks with different
+// placements.
 std::vector<CallPlan> calls_of(const Case& c, uint32_t first_number);
 
-// What all ranks of a run share: a segment for the teams, one for the windows.
+// Shared by all ranks of a run: a segment for the teams, one for the windows.
 struct World {
   World(int32_t size, int64_t array_bytes);
   int32_t size;
   int64_t array_bytes;
   std::shared_ptr<Segment> control, windows;
   static constexpr int64_t kScratch = 1 << 16;
-  static constexpr int64_t kSlots = 6;  // pairs of arrays of each rank; a call uses others than the one before it
+  static constexpr int64_t kSlots = 6;  // pairs of arrays of each rank; successive calls use different ones
 };
 
-// Bytes that an array needs to serve every one of the cases.
+// Bytes of an array that is large enough for all cases.
 int64_t array_bytes_for(const std::vector<Case>& cases);
 
 class Rank {
@@ -48,7 +48,7 @@ class Rank {
 
   // Fills the arrays and returns the call.
   Operation prepare(const CallPlan& call);
-  // Compares the output with the plain reduction, and the input with itself.  Returns what is wrong, or nothing.
+  // Compares the output with a plain reduction, and checks that the input is unchanged.  Returns the error, if any.
   std::string check(const CallPlan& call) const;
 
   Team team;

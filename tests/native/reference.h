@@ -1,5 +1,5 @@
-// What the element types and operators mean, written a second time and as plainly as possible: small formats are
-// decoded by their definition and encoded by searching the nearest value.  Shares nothing with csrc/dtype but the tables.
+// The meaning of the element types and operators, written a second time and as plainly as possible: small formats are
+// decoded by definition and encoded by searching the nearest value.  Shares only the tables with csrc/dtype.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class SmallFormat {
         exponent == 0 ? std::ldexp(fraction / one, 1 - bias) : std::ldexp(1.0 + fraction / one, exponent - bias);
     return sign * magnitude;
   }
-  // To nearest, ties to the even pattern; past the largest, the value after it would be decides.
+  // To nearest, ties to the even pattern; beyond the largest value, as if the next one existed.
   uint32_t encode(double value) const {
     const uint32_t sign = std::signbit(value) ? sign_bit() : 0;
     const uint32_t overflow = finite_ ? sign_bit() - 1 : infinity();
@@ -63,7 +63,7 @@ class SmallFormat {
   std::vector<double> magnitudes_;
 };
 
-// How T is stored, computed with and rounded back.
+// Storage, arithmetic and rounding of T.
 template <class T>
 struct Meaning {
   using Accumulator = T;
@@ -82,7 +82,7 @@ template <> struct Meaning<float16> : SmallMeaning<float16> {};
 template <> struct Meaning<bfloat16> : SmallMeaning<bfloat16> {};
 template <> struct Meaning<float8_e4m3fn> : SmallMeaning<float8_e4m3fn> {};
 template <> struct Meaning<float8_e5m2> : SmallMeaning<float8_e5m2> {};
-// Powers of two: to the nearest, ties up; what is not above zero and what is too large become NaN.
+// Powers of two: to nearest, ties up; values that are not positive or too large become NaN.
 template <> struct Meaning<float8_e8m0fnu> {
   using Accumulator = float;
   static float load(float8_e8m0fnu v) {

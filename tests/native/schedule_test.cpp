@@ -1,4 +1,4 @@
-// Step tables: what the constructor accepts and refuses; and where the chunks of a buffer lie.
+// Step tables: what the constructor accepts and refuses; and the positions of a buffer's chunks.
 #include "schedule/schedule.h"
 
 #include <numeric>
@@ -91,7 +91,7 @@ PC_TEST(schedule_refuses_what_is_out_of_range) {
       PC_CHECK_THROWS(InvalidArgument, Schedule(with(row.word, value)), row.what, " ", value);
 }
 
-// A huge number anywhere is refused or harmless (flags), not an index and not an overflow.
+// A huge number anywhere is refused or harmless (flags); it is never used as an index and never overflows.
 PC_TEST(schedule_survives_huge_numbers) {
   const auto harmless = [](size_t word) {
     return word == 3 || word == 4 || word == 5 || word == 9 || word == 15 || word == 22 || word == 27 || word == 36 ||

@@ -1,4 +1,4 @@
-// Shared memory of every kind: created, attached by another process, sealed, and gone without a trace.
+// Shared memory of every kind: created, attached by another process, sealed, and removed without a trace.
 #include "window/segment.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kShared[] = {"memfd", "posix_shm"};
 constexpr size_t kBytes = 3 << 20;
 
-// Names in /dev/shm that carry this process's number.
+// Names in /dev/shm that contain this process's id.
 std::set<std::string> own_names() {
   std::set<std::string> names;
   const std::string mark = "-" + std::to_string(getpid()) + "-";
@@ -44,7 +44,7 @@ int open_files() {
   return count;
 }
 
-// Exit code of body() in a child process.
+// Runs body() in a child process; returns its exit code.
 template <class Body>
 int in_child(const Body& body) {
   const pid_t child = fork();
@@ -123,7 +123,7 @@ PC_TEST(segment_of_this_process_ends_with_its_last_holder) {
 }
 
 PC_TEST(segment_too_large_is_an_error_that_leaves_nothing) {
-  constexpr size_t kTooLarge = size_t{1} << 50;  // more than an address space holds
+  constexpr size_t kTooLarge = size_t{1} << 50;  // more than the address space
   const int files = open_files();
   for (const char* kind : {"memfd", "posix_shm", "local"}) {
     PC_CHECK_THROWS(SystemFailure, create_segment(kind, kTooLarge), kind);
@@ -137,7 +137,7 @@ PC_TEST(segment_too_large_is_an_error_that_leaves_nothing) {
   PC_CHECK(own_names().empty() && open_files() == files, "left something");
 }
 
-// Tokens that a stranger could write.  What they name must not be touched.
+// Tokens that a foreign process could write.  What they name must not be touched.
 PC_TEST(segment_tokens_that_name_nothing_of_ours_are_refused) {
   const auto mine = create_segment("memfd", kBytes);
   const std::string sealed = mine->token();
@@ -219,7 +219,7 @@ PC_TEST(segment_whose_creator_was_killed_is_swept) {
   }
   {
     const auto living = attach_segment(token, 4096);
-  }  // its creator lives: it was not swept
+  }  // its creator is alive: it was not swept
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   {

@@ -1,7 +1,7 @@
-"""The engine's agreement over both of its carriers: the same announcements lead to the same decisions.
+"""The engine's agreement over both carriers: the same announcements lead to the same decisions.
 
-One is the board in shared memory, driven step by step by a native program; the other is `_core.Agreement`, as the
-rounds of messages between hosts drive it.
+One is the board in shared memory, driven step by step by a native program; the other is `_core.Agreement`, driven as
+by the rounds of messages between hosts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KINDS = ("allreduce", "allreduce", "allreduce", "adasum", "broadcast", "allgathe
 COUNTS = (0, 1, 2, 3, 4, 30)  # of float32: the largest exceeds most thresholds
 Unit = list[dict[str, Any]]
 Step = tuple[int, list[bytes]] | None
-"""A rank and what it announces together; None: all that is complete is cut."""
+"""A rank and its joint announcements; None: cut all complete operations."""
 
 
 class Board:
-    """The native program, as the test talks to it."""
+    """The native program that drives the board."""
 
     def __init__(self, program: Any) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -48,7 +48,7 @@ class Board:
 
     def close(self) -> None:
         self.process.communicate(timeout=20)
-        assert self.process.returncode == 0, "its ranks were told different batches"
+        assert self.process.returncode == 0, "its ranks got different batches"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def board() -> Iterator[Board]:
 
 
 def item(of: dict[str, Any], rank: int) -> Item:
-    """What a rank submits; `of["odd"]` gives what differs on some ranks."""
+    """A rank's item; `of["odd"]`: what differs on some ranks."""
     of = {**of, **of["odd"].get(rank, {})}
     kind, count = of["kind"], of["count"]
     x = None if kind in ("barrier", "call", "join") else np.zeros((count, 2), of["dtype"])
@@ -96,7 +96,7 @@ def operations(draw: Callable[..., Any], size: int, name: str, like: dict[str, A
     made["root"] = draw(ranks)
     made["priority"] = draw(st.integers(0, 2))
     made["odd"] = draw(st.dictionaries(ranks, odd, max_size=2)) if draw(st.integers(0, 4)) == 0 else {}
-    if made["op"] == "min":  # takes no factors
+    if made["op"] == "min":  # does not support factors
         made["scale"] = 1.0
         made["odd"] = {rank: change for rank, change in made["odd"].items() if "scale" not in change}
     return made
@@ -104,7 +104,7 @@ def operations(draw: Callable[..., Any], size: int, name: str, like: dict[str, A
 
 @st.composite
 def rounds(draw: Callable[..., Any], size: int) -> list[Step]:
-    """Units that all ranks announce, in orders of their own; or some join before that, and in the end all do."""
+    """Units that all ranks announce, in different orders; or some join before that, and in the end all do."""
     units: list[Unit] = []
     for number in range(draw(st.integers(1, 6))):
         first = draw(operations(size, f"{number}"))
@@ -116,7 +116,7 @@ def rounds(draw: Callable[..., Any], size: int) -> list[Step]:
         line: list[Step] = []
         for unit in draw(st.permutations(units)):
             shuffled = draw(st.permutations(unit))
-            if draw(st.integers(0, 15)) == 0:  # not as the group that others make of it
+            if draw(st.integers(0, 15)) == 0:  # not as the group that other ranks announce
                 line += [(rank, announced([one], rank, size)) for one in shuffled]
             else:
                 line.append((rank, announced(shuffled, rank, size)))
@@ -134,7 +134,7 @@ def rounds(draw: Callable[..., Any], size: int) -> list[Step]:
 
 @st.composite
 def scripts(draw: Callable[..., Any]) -> tuple[list[int], int, list[Step]]:
-    """The world's numbers of the ranks (a process set may lack some), a threshold in bytes, and what happens."""
+    """The ranks' numbers in the world (a process set may lack some), a threshold in bytes, and the steps."""
     size = draw(st.integers(1, 4))
     world = sorted(draw(st.sets(st.integers(0, 6), min_size=size, max_size=size)))
     threshold = draw(st.sampled_from([0, 16, 40, 100, 1 << 20]))
@@ -142,7 +142,7 @@ def scripts(draw: Callable[..., Any]) -> tuple[list[int], int, list[Step]]:
 
 
 def decisions(agreement: _core.Agreement, threshold: int) -> list[Any]:
-    """As the board's program writes them."""
+    """In the format of the board's program."""
     batches = []
     for batch in agreement.cut(threshold):
         rows: list[list[Any]] = []
@@ -157,7 +157,7 @@ def decisions(agreement: _core.Agreement, threshold: int) -> list[Any]:
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(script=scripts())
-def test_both_carriers_decide_alike(board: Board, script: tuple[list[int], int, list[Step]]) -> None:
+def test_both_carriers_decide_the_same(board: Board, script: tuple[list[int], int, list[Step]]) -> None:
     world, threshold, steps = script
     agreement = _core.Agreement(world)
     board.tell("world", len(world), threshold, *world)
@@ -175,7 +175,7 @@ def test_both_carriers_decide_alike(board: Board, script: tuple[list[int], int, 
 
 
 def _count(decided: list[Any]) -> None:
-    """For `pytest --hypothesis-show-statistics`: that the scripts reach what there is to decide."""
+    """For `pytest --hypothesis-show-statistics`: shows that the scripts cover all decisions."""
     for batch in decided:
         event("fused" if len(batch) > 1 else "alone")
         for _, *details in batch:

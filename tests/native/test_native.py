@@ -1,8 +1,8 @@
 """The native tests: built with CMake's presets `cpu` and `tsan`, then run one by one.
 
 The executor runs every compiled schedule with ranks as threads: under the thread sanitizer, with one and with four
-lanes a rank. So do the GPU's kernels, their blocks' threads as threads. Three faults are put in on purpose, to show
-that the sanitizer would see them.
+lanes per rank. So do the GPU's kernels, with their blocks' threads as threads. Three faults are injected, to show that
+the sanitizer would detect them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run(*command: object, timeout: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command; its output is stdout and stderr together. CMake and Ninja may come from this environment."""
+    """Run a command; its output is stdout and stderr combined. CMake and Ninja may come from this environment."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, **variables}
     words = [str(word) for word in command]
@@ -46,14 +46,14 @@ def last_lines(text: str, count: int = 40) -> str:
 
 @functools.cache
 def why_not() -> str:
-    """What keeps this machine from building the native tests; nothing if all is there."""
+    """Why this machine cannot build the native tests; empty if it can."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     missing = [tool for tool in ("cmake", "ninja", os.environ.get("CXX", "c++")) if not shutil.which(tool, path=path)]
     return f"not found: {', '.join(missing)}" if missing else ""
 
 
 def installed_core() -> str:
-    """The core as the installation has left it, if that is younger than all of its sources: it saves a minute."""
+    """The installation's core library, if it is newer than all of its sources: saves a minute."""
     sources = [*(ROOT / "csrc").rglob("*"), *(ROOT / "cmake").iterdir(), ROOT / "CMakeLists.txt"]
     sources += [ROOT / "pycollective" / table for table in ("settings.py", "dtypes.py", "schedule/collectives.py")]
     youngest = max(file.stat().st_mtime for file in sources)
@@ -63,7 +63,7 @@ def installed_core() -> str:
 
 @functools.cache
 def build(preset: str, *targets: str) -> Path:
-    """The folder with the binaries of a preset."""
+    """Build a preset; returns the folder with its binaries."""
     folder = ROOT / "build" / preset
     core = installed_core() if preset == "cpu" else ""
     configured = run("cmake", "--preset", preset, f"-DPython3_EXECUTABLE={sys.executable}", f"-DPC_CORE_LIBRARY={core}")
@@ -82,13 +82,13 @@ def plain() -> Path:
 
 @functools.cache
 def sanitizer(folder: Path) -> tuple[list[str], str]:
-    """The words to run a sanitized program with, and why that does not work here."""
+    """The command prefix to run a sanitized program with, and why that does not work here."""
     source, program = folder / "empty.cpp", folder / "empty"
     source.write_text("int main() { return 0; }\n")
     made = run(os.environ.get("CXX", "c++"), "-fsanitize=thread", source, "-o", program)
     if made.returncode != 0:
         return [], f"the compiler has no thread sanitizer (libtsan): {last_lines(made.stdout, 2)}"
-    # Some kernels lay out memory in a way that older sanitizers refuse; without randomisation they agree.
+    # Some kernels use memory layouts that older sanitizers refuse, unless randomization is off.
     for words in ([], ["setarch", platform.machine(), "-R"]):
         ran = run(*words, program)
         if ran.returncode == 0:
@@ -139,7 +139,7 @@ def test_executor_at_full_speed(plain: Path, schedules: Path, mode: str, size: i
 def test_executor_has_no_race(
     sanitized: Path, schedules: Path, mode: str, size: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """`run`, `attempt` and `progress` have one lane a rank, `lanes` has four."""
+    """`run`, `attempt` and `progress` have one lane per rank, `lanes` has four."""
     program, cases = sanitized / "executor_test", schedules / f"ranks-{size}.txt"
     done = run_sanitized(tmp_path_factory, program, mode, cases, "", REPEATS[mode])
     assert done.returncode == 0, done.stdout[:4000]
@@ -154,7 +154,7 @@ def test_faults_have_no_race(sanitized: Path, schedules: Path, tmp_path_factory:
 
 @pytest.mark.parametrize("part", ["board", "engine"])
 def test_the_engine_at_full_speed(plain: Path, schedules: Path, part: str) -> None:
-    """Ranks as threads that submit in orders of their own: what they agree on, and what comes out."""
+    """Ranks as threads that submit in different orders: what they agree on, and the results."""
     done = run(plain / "engine_test", part, PC_TEST_SCHEDULES=str(schedules))
     assert done.returncode == 0, last_lines(done.stdout)
 
@@ -171,7 +171,7 @@ def test_the_engine_has_no_race(
 def test_a_weakened_acquire_is_caught(
     sanitized: Path, schedules: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The same program with every acquire of a counter made relaxed: right results on x86, and still a race."""
+    """The same program with every acquire of a counter made relaxed: correct results on x86, but a race."""
     program = sanitized / "weak_acquire_test"
     done = run_sanitized(tmp_path_factory, program, "run", schedules / "ranks-3.txt")
     assert done.returncode == RACE_EXIT and RACE in done.stdout, done.stdout[:4000]
@@ -197,7 +197,7 @@ def test_gpu_steps_of_every_shape(plain: Path) -> None:
 @pytest.mark.parametrize("size", (2, 5))
 @pytest.mark.parametrize("mode", ("schedules", "packets"))
 def test_gpu_blocks_at_full_speed(plain: Path, schedules: Path, mode: str, size: int) -> None:
-    """The kernels' source, two channels a rank and three threads a channel; `packets`: the low-latency path."""
+    """The kernels' source, two channels per rank and three threads per channel; `packets`: the low-latency path."""
     done = run(plain / "cuda_blocks_test", mode, schedules / f"ranks-{size}.txt")
     assert done.returncode == 0, last_lines(done.stdout)
 

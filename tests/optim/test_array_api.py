@@ -1,4 +1,4 @@
-"""The optimizer on arrays of other libraries gives NumPy's bits; `array_api_strict` has nothing beyond the standard."""
+"""The optimizer on arrays of other libraries gives NumPy's bits; `array_api_strict` has only the standard."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_other_libraries_give_the_bits_of_numpy(library, tmp_path):
             np.testing.assert_array_equal(other[name], ours[name], strict=True)
 
 
-def test_their_gradients_lie_in_the_window():
+def test_their_gradients_are_in_the_window():
     xp = pytest.importorskip("array_api_strict")
 
     def look(comm):
@@ -82,7 +82,7 @@ def test_bfloat16_of_torch():
 
 
 class Immutable:
-    """As arrays of functional libraries: no item can be set."""
+    """Like arrays of functional libraries: items cannot be set."""
 
     __module__ = "numpy.made_up"
     dtype, shape = np.dtype(np.float64), (3,)
@@ -100,14 +100,14 @@ def test_a_namespace_is_the_arrays_own_or_that_of_its_package():
     xp = pytest.importorskip("array_api_strict")
     assert namespace(xp.zeros(3)) is xp
     assert namespace(np.zeros(3)) is np
-    assert namespace(Immutable()) is np  # as for NumPy 1, which does not say
+    assert namespace(Immutable()) is np  # as for NumPy 1, which does not report it
     for other in (1.0, [1.0], "text", memoryview(b"")):
-        with pytest.raises(TypeError, match="is no array"):
+        with pytest.raises(TypeError, match="is not an array"):
             namespace(other)
 
 
 @pytest.mark.torch
-def test_bfloat16_of_torch_is_nothing_for_a_checkpoint(tmp_path):
+def test_bfloat16_of_torch_cannot_be_checkpointed(tmp_path):
     torch = pytest.importorskip("torch")
 
     def body(comm):

@@ -1,4 +1,4 @@
-"""Checkpoints: written by rank 0 at once or not at all, restored on every rank."""
+"""Checkpoints: written by rank 0 atomically, restored on every rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bits(sgd):
     return state, [(name, a.dtype.name, a.tobytes()) for arrays in (sgd.params, velocity) for name, a in arrays.items()]
 
 
-def test_everything_comes_back_on_every_rank(tmp_path):
+def test_everything_is_restored_on_every_rank(tmp_path):
     def train(comm):
         # Only rank 0's path counts: the others' could not be used.
         path = tmp_path / "state.npz" if comm.rank == 0 else tmp_path / "missing" / "state.npz"
@@ -83,7 +83,7 @@ def test_lists_and_small_floats(tmp_path):
 
 
 def failing(path, comm, work):
-    """What every rank raises, when the file of a good checkpoint was tampered with; checks that nothing changed."""
+    """What every rank raises if the file of a valid checkpoint was tampered with; checks that nothing changed."""
     sgd = optimizer(comm, value=2.0)
     step(sgd)
     before = bits(sgd)
@@ -178,7 +178,7 @@ def test_a_failed_save_raises_on_every_rank_and_leaves_the_old_file(saved, monke
     assert saved.read_bytes() == old and os.listdir(saved.parent) == [saved.name]
 
 
-def test_what_json_cannot_say_is_refused_on_every_rank(saved):
+def test_what_json_cannot_represent_is_rejected_on_every_rank(saved):
     def work(path, sgd):
         save_checkpoint(path, sgd, extra={1, 2})
 
@@ -186,8 +186,8 @@ def test_what_json_cannot_say_is_refused_on_every_rank(saved):
         assert kind is TypeError and "set" in text
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path):
-    """As root, a checkpoint named /dev/null once took the place of the device."""
+def test_a_device_is_not_replaced(tmp_path):
+    """As root, a checkpoint named /dev/null once replaced the device."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PermissionError, match="not a regular file"):
         pc.local_world(1).run(lambda comm: save_checkpoint(tmp_path / "pipe", optimizer(comm)))

@@ -106,7 +106,7 @@ def rate(t):
 
 
 def train(comm, rule, options, steps=5, dtype=np.float64, batches=None):
-    """Steps of one rank on gradients of its own, or on the mean of several batches; the rate changes each step."""
+    """Steps of one rank on its own gradients, or on the mean of several batches; the rate changes each step."""
     params = arrays(0, dtype=dtype)
     optimizer = DistributedOptimizer(params, rule, lr=1.0, comm=comm, **options)
     for t in range(steps):
@@ -131,7 +131,7 @@ def test_rules_are_those_of_the_papers(name):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @EACH
 def test_short_types_are_computed_in_float32(name, dtype):
-    """Squares of these gradients are beyond float16, and nothing is lost but the rounding of the parameters."""
+    """Squares of these gradients overflow float16, and only the rounding of the parameters is lost."""
     rule, options = RULES[name]
     p = {"w": np.asarray([3.0, -4.0, 0.5] * 50, dtype)}
     g = {"w": np.asarray([300.0, 1e-4, -200.0] * 50, dtype)}
@@ -195,7 +195,7 @@ def test_zeros():
         assert once(rule, [0.0, 0.0], [0.0, 0.0], lr=0.5) == [0.0, 0.0]
         assert once(rule, [1.0, 2.0], [0.0, 0.0], lr=0.5) == [1.0, 2.0]
         assert once(rule, np.zeros((0, 2)), np.zeros((0, 2)), lr=0.5) == []
-    # With no weights to compare with the rate is lr.
+    # Without weights for comparison the rate is lr.
     assert once(lars, [0.0, 0.0], [3.0, 4.0], lr=0.5) == [-1.5, -2.0]
     assert once(larc, [0.0, 0.0], [3.0, 4.0], lr=2.0) == [-6.0, -8.0]
     assert once(larc, [0.0, 0.0], [3.0, 4.0], lr=0.5, clip=False) == [-1.5, -2.0]

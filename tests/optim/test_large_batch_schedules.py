@@ -1,4 +1,4 @@
-"""Schedules have their papers' values, and the noise scale finds the noise that was put in."""
+"""Schedules have their papers' values, and the noise scale finds the known noise."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_noise_scale_of_gradients_of_known_noise(n):
 
 
 @pytest.mark.torch
-def test_noise_scale_takes_tensors_and_says_when_there_is_no_signal():
+def test_noise_scale_takes_tensors_and_reports_a_missing_signal():
     torch = pytest.importorskip("torch")
 
     def body(comm):

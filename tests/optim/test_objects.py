@@ -1,4 +1,4 @@
-"""Python objects by broadcast, and work that only the root does."""
+"""Broadcast of Python objects, and work that only the root does."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_an_object_that_pickle_does_not_take_is_an_error_on_every_rank():
 
 
 class Awkward(Exception):
-    """Cannot be made again from its text."""
+    """Cannot be unpickled."""
 
     def __init__(self, number, colour):
         super().__init__(f"{number} {colour} elephants")
 
 
 @pytest.mark.parametrize(("failure", "elsewhere"), [(KeyError("k"), KeyError), (Awkward(3, "pink"), pc.Error)])
-def test_only_the_root_works_and_its_failure_is_everybodys(failure, elsewhere):
+def test_only_the_root_works_and_its_failure_is_raised_on_all_ranks(failure, elsewhere):
     def run(comm):
         worked = []
 

@@ -11,7 +11,7 @@ from pycollective.optim import partition
 
 
 def shares(n, size, **options):
-    """Every rank's share; nothing is sent, so ranks need only be numbers."""
+    """Every rank's share; there is no communication, so ranks need only be numbers."""
     return [partition(n, SimpleNamespace(rank=rank, size=size), **options) for rank in range(size)]
 
 

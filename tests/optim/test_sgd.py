@@ -1,4 +1,4 @@
-"""DistributedSGD against a plain reference in float64, over ranks, topologies and ways to cut the parameters."""
+"""DistributedSGD against a plain reference in float64, over ranks, topologies and partitions of the parameters."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_the_cutting_into_arrays_changes_no_bits():
 
 
 class Watched:
-    """A communicator that notes its allreduces."""
+    """A communicator that records its allreduces."""
 
     def __init__(self, comm):
         self.comm, self.calls = comm, []
@@ -252,7 +252,7 @@ def test_state_dict_continues_where_it_was_taken():
         sgd = DistributedSGD(params, 0.1, momentum=0.9, weight_decay=0.01, comm=comm)
         sgd.step(arrays(1, 0, 0))
         state, copies = sgd.state_dict(), {name: p.copy() for name, p in params.items()}
-        sgd.step(arrays(1, 1, 0))  # must not reach into the copies
+        sgd.step(arrays(1, 1, 0))  # must not affect the copies
         again = DistributedSGD(copies, 5.0, comm=comm)
         again.load_state_dict(state)
         again.step(arrays(1, 1, 0))
@@ -315,7 +315,7 @@ SHARED = np.zeros(3)
         ([SHARED, SHARED], {}, ValueError, "two parameters"),
         ([np.zeros(3, np.int64)], {}, TypeError, "'0' has dtype int64"),
         ([np.zeros(3, np.complex128)], {}, TypeError, "complex128"),
-        ([1.0], {}, TypeError, "float is no array"),
+        ([1.0], {}, TypeError, "float is not an array"),
         ({"w": frozen()}, {}, TypeError, "'w' cannot be written"),
         ({"w": np.float64(1)}, {}, TypeError, "'w' cannot be written"),
         (np.zeros(3), {}, TypeError, "a dict or a list"),
@@ -337,7 +337,7 @@ def test_arguments_that_cannot_work_are_refused(params, options, error, message)
         ({"w": np.zeros((2, 2)), "b": np.zeros(2), "c": np.zeros(2)}, ValueError, "'c'"),
         ({"w": np.zeros((2, 2)), "b": np.zeros(1)}, ValueError, r"'b' has shape \(1,\), its parameter \(2,\)"),
         ({"w": np.zeros((2, 2)), "b": np.zeros(2, np.float32)}, TypeError, "'b' has dtype float32"),
-        ({"w": np.zeros((2, 2)), "b": None}, TypeError, "'b' is no array but NoneType"),
+        ({"w": np.zeros((2, 2)), "b": None}, TypeError, "'b' is not an array but NoneType"),
         ([np.zeros((2, 2)), np.zeros(2)], ValueError, "names"),
     ],
 )

@@ -1,7 +1,7 @@
 """A reference interpreter: it executes compiled schedules and programs over Python integers.
 
-It shares nothing with the compiler and the verifier but the data classes, and it is as unfriendly as an executor can
-be: ranks advance one memory access at a time in a random order, unpublished steps are not seen by anybody, memory
+It shares only the data classes with the compiler and the verifier, and it is as adversarial as an executor can
+be: ranks advance one memory access at a time in a random order, no rank sees unpublished steps, memory
 starts as garbage, and a rank that leaves a call finds its buffers overwritten by its caller.
 """
 
@@ -26,7 +26,7 @@ class Stuck(Exception):
 
 
 def hashed(left: int, right: int) -> int:
-    """An operator that tells every order and grouping of its operands apart."""
+    """An operator whose result identifies every order and grouping of its operands."""
     return hash((left, right))
 
 
@@ -35,7 +35,7 @@ def unchanged(value: int) -> int:
 
 
 def inputs_for(schedule: Schedule | Program, tiles: int, call: int = 0) -> Inputs:
-    """A different number for everything that a rank holds at the start."""
+    """A different number for everything that a rank holds initially."""
     chunks = schedule.chunks if isinstance(schedule, Schedule) else schedule.chunk_count
     starts, root = COLLECTIVES[schedule.collective].starts, schedule.root or 0
     return {
@@ -48,7 +48,7 @@ def inputs_for(schedule: Schedule | Program, tiles: int, call: int = 0) -> Input
 
 
 def run_program(program: Program, inputs: Inputs, tiles: int, combine: Combine = hashed) -> Inputs:
-    """What sequential execution of the program leaves at the places that hold a result, and have one."""
+    """The values that sequential execution leaves in the result locations."""
     memory = dict(inputs)
     for tile in range(tiles):
         for statement in program.statements:
@@ -185,7 +185,7 @@ class Interpreter:
                 self.buffers[self.address(rank, IN, chunk, tile)] = value
 
     def leave(self, rank: int, call: int) -> None:
-        """The caller takes the result, and uses its buffers for something else."""
+        """The caller takes the result, and reuses its buffers."""
         ends, root = self.collective.ends, self.schedule.root or 0
         for chunk in range(self.schedule.chunks):
             for tile in range(self.tiles):

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for programs: any sequence of statements that reads only what holds something."""
+"""Hypothesis strategies for programs: any sequence of statements that reads only initialized chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler makes: how little is copied and waited for, where things live, and the flat table."""
+"""The compiler's output: the number of copies and waits, where values are stored, and the flat table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pycollective.schedule import (
 
 
 def touched(schedule: Schedule, rank: int) -> int:
-    """Chunks read and written by a rank in a tile."""
+    """Chunks read and written by a rank per tile."""
     return sum(len(step.sources) + len(step.targets) for step in schedule.ranks[rank].steps)
 
 
@@ -35,7 +35,7 @@ def test_direct_staged_copies_in_only_what_others_need() -> None:
         assert [source.rank for source in reduction.sources] == list(range(n))
         assert reduction.sources[rank] == Source(rank, IN, True)  # straight from the private input
         assert [target.place for target in reduction.targets] == [OUT, n - 1]
-        # every rank starts with the copy from its neighbour
+        # every rank starts with the copy from its neighbor
         assert [step.sources[0].rank for step in copies_out] == [(rank + 1 + i) % n for i in range(n - 1)]
         assert all(step.targets == (Target(rank, OUT),) and not step.sources[0].initial for step in copies_out)
 
@@ -102,12 +102,12 @@ def test_a_private_output_may_be_the_input() -> None:
     assert windows[0].targets == (Target(1, OUT),)
 
 
-def test_what_nobody_needs_is_left_out() -> None:
+def test_unused_values_are_dropped() -> None:
     p = Program("reduce", 3, 0)
     p.chunks(1)
-    p[2, 0] += p[1, 0]  # overwritten before anybody reads it
+    p[2, 0] += p[1, 0]  # overwritten before it is read
     p[2, 0] = p[1, 0]
-    p[1, 0] = p.sum(p[q, 0] for q in p.ranks)  # nobody reads that
+    p[1, 0] = p.sum(p[q, 0] for q in p.ranks)  # never read
     p[0, 0] = p[0, 0]  # nothing changes
     p[0, 0] += p[2, 0]
     for placement in Placement:
@@ -141,7 +141,7 @@ def test_one_rank_copies_what_needs_no_scaling() -> None:
 
 
 def test_programs_written_chunk_by_chunk_run_step_by_step() -> None:
-    """A ring of n ranks takes 2(n-1) steps a rank, each after the one of its neighbour."""
+    """A ring of n ranks takes 2(n-1) steps per rank, each after the one of its neighbor."""
     n = 6
     schedule = compile("ring", "allreduce", n, placement=Placement.WINDOW)
     for rank, mine in enumerate(schedule.ranks):
@@ -151,7 +151,7 @@ def test_programs_written_chunk_by_chunk_run_step_by_step() -> None:
 
 
 def test_implied_waits_are_dropped() -> None:
-    """In a ring each step waits for one neighbour; what that one has waited for is known."""
+    """In a ring each step waits for one neighbor; what that one has waited for is known."""
     schedule = compile("ring", "allreduce", 8)
     assert all(len(step.waits) <= 1 for mine in schedule.ranks for step in mine.steps)
     assert all(mine.exit_waits == () for mine in schedule.ranks)
@@ -172,7 +172,7 @@ def test_only_awaited_steps_are_published() -> None:
 
 
 def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tuple[object, ...]]]:
-    """The flat table, read word by word as the executor does."""
+    """The flat table, read word by word like the executor."""
     words = iter(table)
 
     def take(count: int) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
 
 
 @pytest.mark.parametrize("placement", Placement)
-def test_the_table_says_all_that_the_schedule_says(placement: Placement) -> None:
+def test_the_table_matches_the_schedule(placement: Placement) -> None:
     schedule = compile("wheel", "allreduce", 5, placement=placement)
     for rank, mine in enumerate(schedule.ranks):
         table = schedule.table(rank)
@@ -204,7 +204,7 @@ def test_the_table_says_all_that_the_schedule_says(placement: Placement) -> None
         header, exits, readers, steps = parse(table.tolist())
         assert header[:6] == [2, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
         assert (tuple(exits), tuple(readers)) == (mine.exit_waits, mine.readers)
-        for number, (step, said) in enumerate(zip(mine.steps, steps, strict=True), 1):
+        for number, (step, decoded) in enumerate(zip(mine.steps, steps, strict=True), 1):
             waiting = tuple(
                 reader
                 for reader, other in enumerate(schedule.ranks)
@@ -212,11 +212,11 @@ def test_the_table_says_all_that_the_schedule_says(placement: Placement) -> None
                 if Wait(rank, number) in waits
             )
             expected = (step.chunk, step.sources, step.targets, step.waits, step.complete, step.consumed)
-            assert said == (*expected, tuple(sorted(set(waiting))))
+            assert decoded == (*expected, tuple(sorted(set(waiting))))
 
 
 def test_the_table_tells_whether_outputs_are_read_again() -> None:
-    """Where they are not, the executor may write them past the caches."""
+    """If they are not, the executor may write them past the caches."""
     assert compile("direct", "allreduce", 4, placement=Placement.WINDOW).table(0)[9] == 1
     assert compile("ring", "allreduce", 4, placement=Placement.STAGED).table(0)[9] == 1
     assert compile("ring", "allreduce", 4, placement=Placement.WINDOW).table(0)[9] == 0
@@ -230,7 +230,7 @@ def test_stride_and_cells_are_the_most_of_any_rank() -> None:
     assert compile("ring", "broadcast", 1, placement=Placement.INPLACE).stride == 1
 
 
-def test_schedules_are_remembered() -> None:
+def test_schedules_are_cached() -> None:
     assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, root=None)
     assert compile("ring", "allreduce", 3) is not compile("ring", "allreduce", 3, placement=Placement.WINDOW)
     assert compile("ring", "allreduce", 3) is compile("ring", "allreduce", 3, small=True)  # it has no small variant

@@ -1,4 +1,4 @@
-"""What notebooks show of topologies, programs, schedules and simulations."""
+"""Notebook displays of topologies, programs, schedules and simulations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pycollective.schedule import Program
 
 
 class Cells(HTMLParser):
-    """The texts of a table's cells; refuses tags that are not closed."""
+    """The texts of a table's cells; rejects unclosed tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -99,6 +99,6 @@ def test_a_simulation_is_a_table() -> None:
 
 
 def test_an_explanation_is_a_table() -> None:
-    told: Any = pc.local_world(2).run(lambda comm: comm.explain("allreduce", 1 << 20, "tree"))[0]
-    cells = Cells(told._repr_html_()).cells
-    assert cells[1].startswith("tree") and cells[cells.index("because") + 1] == told.reason
+    explanation: Any = pc.local_world(2).run(lambda comm: comm.explain("allreduce", 1 << 20, "tree"))[0]
+    cells = Cells(explanation._repr_html_()).cells
+    assert cells[1].startswith("tree") and cells[cells.index("because") + 1] == explanation.reason

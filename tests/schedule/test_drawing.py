@@ -56,17 +56,17 @@ def test_arrows_lead_from_where_data_was_made() -> None:
     ]
 
 
-def test_data_that_has_lain_for_a_while_leaves_when_it_is_read() -> None:
+def test_older_data_leaves_when_it_is_read() -> None:
     schedule = compile("halving_doubling", "allreduce", 8, placement=Placement.WINDOW)
     moving = arrows(schedule, step_times(schedule))
     assert all(0 < arrow.end[0] - arrow.begin[0] <= 1 for arrow in moving)
 
 
 @pytest.mark.parametrize("chunks", [1, 8, 9, 16, 64, 256, 5000])
-def test_every_chunk_has_a_colour_of_its_own(chunks: int) -> None:
+def test_every_chunk_has_its_own_color(chunks: int) -> None:
     colours = [chunk_colour(chunk, chunks) for chunk in range(chunks)]
     assert len(set(colours)) == chunks
-    if chunks <= 16:  # so few can be told apart
+    if chunks <= 16:  # few enough to distinguish
         channels = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in colours]
         pairs = ((one, other) for i, one in enumerate(channels) for other in channels[:i])
         assert all(sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 40 for one, other in pairs)
@@ -86,7 +86,7 @@ def test_the_legend_has_every_chunk(topology: str, collective: str, ranks: int) 
         assert bar.get_ylim() == (schedule.chunks - 0.5, -0.5)
 
 
-def test_the_graph_shows_who_talks_to_whom(tmp_path: Path) -> None:
+def test_the_graph_shows_which_ranks_communicate(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     ring = compile("ring", "allreduce", 4, placement=Placement.WINDOW)
     assert graph.traffic(ring) == {(rank, (rank + 1) % 4): 6 for rank in range(4)}  # 2(n-1) chunks each

@@ -1,4 +1,4 @@
-"""The language: what statements record, and what it refuses with which words."""
+"""The language: what statements record, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_integers_of_numpy_are_integers() -> None:
     assert recorded(p) == [(0, (0, 1, 2, 3), (0, 1), 3)]
 
 
-def test_no_destination_is_no_statement() -> None:
+def test_no_destination_records_no_statement() -> None:
     p = Program("broadcast", 2, 0)
     p.chunks(1)
     p[[], 0] = p[0, 0]
@@ -82,8 +82,8 @@ WRONG = [
     ("p[0, 0] + p[1, 0]: write p.sum(", "p.chunks(1)\np[0, 0] = p[0, 0] + p[1, 0]"),
     ("write p.sum(p[q, c] for", "p.chunks(1)\np[0, 0] = sum(p[q, 0] for q in p.ranks)"),
     ("write p.sum(p[q, c] for", "p.chunks(1)\np[0, 0] = p.sum(p[1, 0])"),
-    ("0 is no place p[r, c]", "p.chunks(1)\np[0, 0] = p.sum(p.ranks)"),
-    ("3 is no place p[r, c]", "p.chunks(1)\np[0, 0] = p.copy(3)"),
+    ("0 is not a place p[r, c]", "p.chunks(1)\np[0, 0] = p.sum(p.ranks)"),
+    ("3 is not a place p[r, c]", "p.chunks(1)\np[0, 0] = p.copy(3)"),
     ("p.chunks(1.0): the number of chunks is an integer", "p.chunks(p.size / 2)"),
     ("p[0, 0.0]: a place is p[rank, chunk]", "p.chunks(1)\np[0, 0.0] = p[1, 0]"),
     ("p[0, 0.0]: a place is p[rank, chunk]", "p.chunks(1)\nx = p[0, 0.0]"),
@@ -105,7 +105,7 @@ def test_a_broken_rule_names_the_line(words: str, code: str) -> None:
     assert words in str(caught.value)
 
 
-def test_reading_what_holds_nothing_names_statement_and_line() -> None:
+def test_an_uninitialized_read_names_statement_and_line() -> None:
     p = Program("broadcast", 3, 1)
     p.chunks(1)
     p[2, 0] = p[0, 0]  # the mistake

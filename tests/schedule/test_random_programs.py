@@ -1,4 +1,4 @@
-"""Random programs: the compiled schedule does what sequential execution does, however the ranks interleave."""
+"""Random programs: the compiled schedule matches sequential execution, however the ranks interleave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def disagreements(program: Program, schedule: Schedule, seed: int, same_array: b
 @pytest.mark.parametrize("placement", Placement)
 @settings(max_examples=60, deadline=None)
 @given(program=programs(), seed=st.integers(0, 2**32), same_array=st.booleans())
-def test_any_interleaving_gives_what_the_program_says(
+def test_any_interleaving_matches_the_program(
     placement: Placement, program: Program, seed: int, same_array: bool
 ) -> None:
     schedule = compile_program(program, placement)
@@ -66,7 +66,7 @@ def test_the_verifier_finds_no_race_in_what_the_compiler_makes(placement: Placem
 @settings(max_examples=120, deadline=None)
 @given(program=programs(), placement=st.sampled_from(Placement), data=st.data())
 def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Placement, data: st.DataObject) -> None:
-    """Drop some waits: where the verifier still finds no fault, no interleaving may give a wrong result."""
+    """Drop some waits: if the verifier still finds no fault, no interleaving may give a wrong result."""
     schedule = compile_program(program, placement)
     waits = [(r, i, w) for r, mine in enumerate(schedule.ranks) for i, s in enumerate(mine.steps) for w in s.waits]
     dropped = data.draw(st.lists(st.sampled_from(waits), max_size=2)) if waits else []
@@ -93,7 +93,7 @@ def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Plac
 
 
 def test_the_interpreter_sees_a_missing_wait() -> None:
-    """The reference is only worth something if it goes wrong where waits are missing."""
+    """The reference is only useful if it fails without waits."""
     p = Program("broadcast", 3, 0)
     for c in p.chunks(1):
         p[1, c] = p[0, c]

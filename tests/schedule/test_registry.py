@@ -1,4 +1,4 @@
-"""Finding topologies: by name, with parameters, from a file; and refusing what is none."""
+"""Finding topologies: by name, with parameters, from a file; and rejecting invalid ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pycollective.schedule import Program, topology
 
 @topology("{name}", small=1000, order="fixed")
 class Pair:
-    """Everything by way of one rank.
+    """Everything through one rank.
 
     More.
     """
@@ -49,13 +49,13 @@ class Pair:
 '''
 
 
-def test_ours_are_found_by_being_there() -> None:
+def test_built_in_topologies_are_found() -> None:
     assert {"direct", "halving_doubling", "ring", "star", "tree", "wheel"} <= set(names())
     files = {path.stem for path in (Path(registry.__file__).parents[1] / "topologies").glob("[!_]*.py")}
     assert files <= set(names())
 
 
-def test_rows_say_what_a_topology_has() -> None:
+def test_rows_describe_topologies() -> None:
     rows = {row.name: row for row in describe()}
     assert rows["direct"].collectives == tuple(COLLECTIVES)
     assert rows["direct"].order == "rank"
@@ -73,7 +73,7 @@ def test_a_topology_is_a_name_a_call_a_class_or_an_instance() -> None:
     assert info("wheel(hub=3)") is info(Wheel) is info(wheel)
 
 
-def test_parameters_are_part_of_what_is_remembered() -> None:
+def test_parameters_are_part_of_the_cache_key() -> None:
     first = compile("star", "allreduce", 4)
     assert compile("star(hub=0)", "allreduce", 4) is first
     other = compile("star(hub=1)", "allreduce", 4)
@@ -93,13 +93,13 @@ def test_parameters_are_part_of_what_is_remembered() -> None:
         ("wheel(hub=", "write name(parameter=value, ...)"),
     ],
 )
-def test_what_is_no_topology_is_refused(text: str, words: str) -> None:
+def test_invalid_topologies_are_rejected(text: str, words: str) -> None:
     with pytest.raises(TopologyError) as caught:
         get(text)
     assert words in str(caught.value)
 
 
-def test_refused_too() -> None:
+def test_also_rejected() -> None:
     with pytest.raises(TopologyError, match="decorate it"):
         get(3)
     with pytest.raises(TopologyError, match="ring has no alltoall; topologies that have it: direct"):
@@ -168,7 +168,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert label(load(f"{file}:pair(middle=1)")) == "pair(middle=1)"
     row = info("pair")
     assert (row.small, row.order, row.collectives) == (1000, "fixed", ("allreduce",))
-    assert row.doc == "Everything by way of one rank."
+    assert row.doc == "Everything through one rank."
     assert compile("pair(middle=1)", "allreduce", 2).topology == "pair(middle=1)"
     with pytest.raises(TopologyError, match="defines pair"):
         load(f"{file}:pear")
@@ -199,7 +199,7 @@ def test_a_file_that_is_loaded_again_keeps_its_instances_until_it_is_edited(tmp_
     )
     file.write_text(FILE.format(name="pair_kept") + "# edited")
     assert info(load(str(file))).name == "pair_kept"
-    with pytest.raises(TopologyError, match="Pair has been defined anew since this one was made"):
+    with pytest.raises(TopologyError, match="Pair has been redefined since this instance was created"):
         compile(one, "allreduce", 2)
 
 
@@ -213,8 +213,8 @@ def test_files_of_the_same_name_in_different_folders_are_different(tmp_path: Pat
         load(str(tmp_path / "two" / "mine.py"))
 
 
-def test_importing_defines_and_does_no_more() -> None:
-    """No topology is loaded, and nothing heavy, until a name is asked for."""
+def test_importing_only_defines() -> None:
+    """No topology is loaded, and nothing heavy, until a name is requested."""
     code = (
         "import sys, pycollective.schedule as s; "
         "assert not any(n.startswith('pycollective.topologies') for n in sys.modules); "
@@ -226,7 +226,7 @@ def test_importing_defines_and_does_no_more() -> None:
 
 
 def test_a_name_is_registered_once_whatever_was_loaded_first(tmp_path: Path) -> None:
-    """In a process in which none of the package's own topologies has been asked for."""
+    """In a process in which no built-in topology has been requested."""
     file = tmp_path / "mine.py"
     file.write_text(FILE.format(name="ring"))
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
@@ -244,7 +244,7 @@ def test_a_name_is_registered_once_whatever_was_loaded_first(tmp_path: Path) -> 
         topology("once")(again())
     replaced = topology("once", replace=True)(again())
     assert info("once").cls is replaced
-    with pytest.raises(TopologyError, match="defined anew"):
+    with pytest.raises(TopologyError, match="redefined"):
         info(Once)
 
 
@@ -271,7 +271,7 @@ class User(Helper):
 
 
 def test_a_file_imports_its_siblings(tmp_path: Path) -> None:
-    """Those of its own folder, anew when they are edited; and a sibling's topology is registered once."""
+    """Those of its own folder, reloaded when edited; and a sibling's topology is registered once."""
     for folder, ranks in (("one", "list(p.ranks)"), ("two", "list(p.ranks)[::-1]")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "helpers.py").write_text(HELPERS.format(ranks=ranks, name=f"helper_{folder}"))

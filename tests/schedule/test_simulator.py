@@ -1,4 +1,4 @@
-"""The simulator: closed forms of the field, bounds that no algorithm beats, and the bytes of the compiled schedules."""
+"""The simulator: closed forms of the field, lower bounds, and the bytes of the compiled schedules."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_closed_forms(n: int) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])
 def test_closed_forms_of_powers_of_two(rounds: int) -> None:
-    """Chunks that go the same way in a round are one message, whatever the order in which they get there."""
+    """Chunks with the same route in a round are one message, in any order of statements."""
     n = 2**rounds
     S = 64 * n * 100
     moved = (n - 1) / n * S
@@ -87,7 +87,7 @@ def test_tiles_pipeline_a_chain() -> None:
 
 
 class Levels:
-    """Reduce within each of two nodes, across, and hand out."""
+    """Reduce within each of two nodes, across, and broadcast."""
 
     def allreduce(self, p: Program) -> None:
         half = p.size // 2
@@ -101,7 +101,7 @@ class Levels:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_two_nodes(shared: bool) -> None:
-    """Within a node at its own speed; between them each rank with a port, or all of a node through one."""
+    """Within a node at its own speed; between nodes each rank with a port, or the node through one."""
     m, share = 4, 6400
     S = m * share
     a, b = 1e-6, 1 / 100e9
@@ -139,7 +139,7 @@ def test_chunks_are_cut_as_the_executor_cuts() -> None:
     assert chunk_sizes("allgather", 3, 3, 1000) == [334, 333, 333]
     assert sum(chunk_sizes("alltoall", 3, 9, 999)) == 3 * 999
     ring = simulate("ring", "allreduce", 8, 4, NETWORK)
-    assert ring.seconds == pytest.approx(14 * (A + 4 * B) + 7 * 4 * G)  # one chunk has it all; the others cost nothing
+    assert ring.seconds == pytest.approx(14 * (A + 4 * B) + 7 * 4 * G)  # one chunk has everything; the others are free
     assert (ring.messages, ring.bytes_sent) == (14, 56)
 
 
@@ -183,7 +183,7 @@ def test_bounds_and_monotony(
 def test_order_of_independent_statements_does_not_matter(
     name: str, collective: str, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks are independent of each other: written last chunk first, all is the same."""
+    """Chunks are independent of each other: written last chunk first, the result is the same."""
     from pycollective.schedule.simulator import simulator
 
     n = 7
@@ -216,13 +216,13 @@ def test_the_critical_path_leads_from_the_start_to_the_end() -> None:
     assert ring.critical_path[0].begin == 0
     assert ring.critical_path[-1].end == ring.seconds
     assert all(one.end == other.begin for one, other in pairwise(ring.critical_path))
-    assert len({step.chunk for step in ring.critical_path}) == 1  # all are alike: the path follows one
+    assert len({step.chunk for step in ring.critical_path}) == 1  # all are equal: the path follows one
     assert len(ring.steps) == 5 * 8
     assert set(ring.critical_path) <= set(ring.steps)
 
 
 class Waste:
-    """A copy that is there already, one that nobody reads, one that is overwritten, and a push."""
+    """A copy that is already in place, one that is never read, one that is overwritten, and a push."""
 
     def broadcast(self, p: Program, root: int) -> None:
         for c in p.chunks(1):
@@ -232,7 +232,7 @@ class Waste:
             p[root + 1, c] = p.copy(p[root, c], at=root)
 
 
-def test_what_nobody_needs_is_not_done() -> None:
+def test_unused_values_are_not_simulated() -> None:
     found = simulate(topology("waste")(Waste), "broadcast", 2, 100, NETWORK)
     assert (found.messages, found.bytes_sent) == (1, 100)
     assert found.finish == (pytest.approx(A + 100 * B), pytest.approx(A + 100 * B))
@@ -257,7 +257,7 @@ def test_a_thousand_ranks_and_too_many() -> None:
     with pytest.raises(ProgramError, match=r"ring.py:\d+: allreduce on 1000 ranks is too large.* first \d+ statements"):
         simulate("ring", "allreduce", n, 64, limit=10_000)
     with pytest.raises(ProgramError, match="its first 1 statements read and write more than 8388608 places"):
-        simulate("direct", "allreduce", 20 * n, 64)  # before it is written out: 400 million
+        simulate("direct", "allreduce", 20 * n, 64)  # before it is expanded: 400 million
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_wrong_network(wrong: dict[str, Any]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(programs())
 def test_random_programs_move_what_the_compiler_moves(program: Program) -> None:
-    """What is read from peers and written to them, chunk by chunk; and a rank does one thing after the other."""
+    """What is read from peers and written to them, chunk by chunk; a rank executes steps sequentially."""
     if program.collective not in ("allreduce", "broadcast", "allgather"):
-        return  # where a rank has no output, the compiler leaves a push with the one that pushes
+        return  # if a rank has no output, the compiler leaves a push with the one that pushes
     executions = Executions(program.collective, program.size, program.root, 10**6)
     executions.chunks(program.chunk_count)
     for statement in program.statements:

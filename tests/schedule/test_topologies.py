@@ -1,4 +1,4 @@
-"""Every topology, collective, number of ranks and placement: proved, and a sample of them executed."""
+"""Every topology, collective, number of ranks and placement: verified, and a sample of them executed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def variants(topology: str, sizes: tuple[int, ...]) -> Iterator[Schedule]:
 
 @pytest.mark.parametrize("topology", names())
 def test_sums_come_out_scaled_once(topology: str) -> None:
-    """Executed over numbers: 7 times the sum of 3 times the inputs where it reduces, plain copies elsewhere."""
+    """Executed over numbers: 7 times the sum of 3 times the inputs for reductions, plain copies otherwise."""
     results = 0
     for schedule in variants(topology, (1, 2, 3, 5)):
         calls = [inputs_for(schedule, TILES, call) for call in range(2)]
@@ -95,13 +95,13 @@ def test_sums_come_out_scaled_once(topology: str) -> None:
 
 
 def volume(schedule: Schedule, rank: int) -> float:
-    """What a rank reads from others, in units of the whole message."""
+    """What a rank reads from others, in units of the message."""
     steps = schedule.ranks[rank].steps
     return sum(source.rank != rank for step in steps for source in step.sources) / schedule.chunks
 
 
 def depth(schedule: Schedule) -> int:
-    """The most steps of different ranks that wait for each other in a chain."""
+    """The longest chain of steps of different ranks that wait for each other."""
     finished: dict[tuple[int, int], int] = {}
     while len(finished) < sum(len(mine.steps) for mine in schedule.ranks):
         for rank, mine in enumerate(schedule.ranks):

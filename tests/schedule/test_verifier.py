@@ -1,4 +1,4 @@
-"""The verifier rejects what is wrong, and names rank, chunk and steps."""
+"""The verifier rejects incorrect schedules, and names rank, chunk and steps."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def program(write: Callable[[Program], None], collective: str = "allreduce", siz
 
 
 def without_one_wait(schedule: Schedule) -> Iterator[tuple[str, Schedule]]:
-    """Every way to take one wait away: from a step, from the end of the call, from the readers of scratch."""
+    """Every way to remove one wait: from a step, from the end of the call, from the readers of scratch."""
     for rank, mine in enumerate(schedule.ranks):
         for index, step in enumerate(mine.steps):
             for wait in step.waits:
                 waits = tuple(other for other in step.waits if other != wait)
                 yield f"rank {rank} step {index} {wait}", with_step(schedule, rank, index, waits=waits)
         for wait in mine.exit_waits:
-            if wait.count:  # a 0 is not there against races: nobody returns before its readers have entered
+            if wait.count:  # a 0 does not prevent races: no rank returns before its readers have entered
                 waits = tuple(other for other in mine.exit_waits if other != wait)
                 yield f"rank {rank} exit {wait}", with_rank(schedule, rank, exit_waits=waits)
         for wait in mine.readers:
@@ -99,7 +99,7 @@ def test_a_race_names_chunk_and_both_steps() -> None:
         " step 0 of rank 1 (chunk 1: scratch[1] cell 0 = in[1]) and"
         f" step 1 of rank 2 (chunk 1: scratch[2] cell 2 = in[2] + scratch[1] cell 0) [{caught.value.lines[0]}]"
     )
-    (line,) = caught.value.lines  # the first of the two copies the input in, which no statement says
+    (line,) = caught.value.lines  # the first of the two copies the input in, which no statement specifies
     file, _, number = line.rpartition(":")
     assert Path(file).read_text().splitlines()[int(number) - 1].strip() == "p[c + hop, c] += p[c + hop - 1, c]"
 
@@ -134,13 +134,13 @@ def test_touching_a_buffer_before_its_rank_enters_is_a_race() -> None:
 
 
 def test_using_a_slot_again_too_early_is_a_race() -> None:
-    """Also where the tile in between happens to wait for the readers: it may belong to another collective."""
+    """Also if the tile in between happens to wait for the readers: it may belong to another collective."""
     schedule = compile("direct", "allreduce", 3)
     with pytest.raises(VerificationError, match=r"rank 0 uses a slot of its scratch again while step \d of rank [12]"):
         verify(with_rank(schedule, 0, readers=()))
 
 
-def test_a_deadlock_names_who_waits_for_whom() -> None:
+def test_a_deadlock_names_the_waiting_ranks() -> None:
     schedule = compile("direct", "allreduce", 2, small=True)
     ranks = tuple(
         dataclasses.replace(mine, steps=tuple(dataclasses.replace(step, consumed=True) for step in mine.steps[::-1]))

@@ -1,9 +1,9 @@
-"""A stranger beside a job: another user, on its host or on its network, who tries every port, socket and file.
+"""A stranger next to a job: another user, on its host or on its network, who tries every port, socket and file.
 
-python neighbour.py UID PID ADDRESSES: as user UID, in the network namespace that it is started in, it connects to all
+python neighbour.py UID PID ADDRESSES: as user UID, in the network namespace in which it is started, it connects to all
 ports that listen in the namespace of process PID, at all ADDRESSES ("a,b,..."), and to all abstract sockets if the two
-namespaces are one. It does so for each line of its standard input, answers with what it has reached so far, as JSON,
-and keeps its connections to the end. The namespace of PID must be the job's alone.
+namespaces are the same. It does so for each line of its standard input, answers with what it has reached so far, as
+JSON, and keeps its connections to the end. The namespace of PID must belong to the job alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAYLOADS = [
     FRAME.pack(1, 1 << 32) + b"\0" * 4096,
     *(FRAME.pack(1, 12) + struct.pack("!III", version, 1, 2) for version in (1, 2)),  # what a rank 1 would send
     *(FRAME.pack(kind, 4) + b"word" for kind in (2, 3, 4)),
-    _STORE_HELLO,  # torch's store: silent after the beginning, a huge key, junk
+    _STORE_HELLO,  # torch's store: silent after the beginning, a huge key, garbage
     _STORE_HELLO + b"\x01" + struct.pack("=Q", 1 << 60),
     _STORE_HELLO + _JUNK,
 ]
@@ -46,7 +46,7 @@ class Neighbour:
     """Holds every connection that it gets."""
 
     def __init__(self, uid: int, pid: str, addresses: list[str]) -> None:
-        # Opened before the user changes: read again and again.
+        # Opened before the user changes: read repeatedly.
         self.tables: dict[str, IO[str]] = {name: open(f"/proc/{pid}/net/{name}") for name in TABLES}  # noqa: SIM115
         self.shares_namespace = os.readlink("/proc/self/ns/net") == os.readlink(f"/proc/{pid}/ns/net")
         if os.geteuid() != uid:
@@ -55,7 +55,7 @@ class Neighbour:
             os.setuid(uid)
         self.addresses = addresses
         self.reached: dict[str, int] = {}
-        self.heard: list[bytes] = [b""]
+        self.received: list[bytes] = [b""]
         self.opened: set[str] = set()
         self.held: list[socket.socket] = []
         self.tried: set[str] = set()
@@ -88,7 +88,7 @@ class Neighbour:
         if label in self.tried:
             return
         self.tried.add(label)
-        for payload in [*PAYLOADS, *self.heard, *[b""] * SILENT]:
+        for payload in [*PAYLOADS, *self.received, *[b""] * SILENT]:
             one = socket.socket(family, socket.SOCK_STREAM)
             one.settimeout(0.2)
             try:
@@ -99,7 +99,7 @@ class Neighbour:
                     one.send(payload)
             except OSError as error:
                 one.close()
-                if error.errno == errno.ECONNREFUSED or isinstance(error, TimeoutError):  # or nobody accepts any more
+                if error.errno == errno.ECONNREFUSED or isinstance(error, TimeoutError):  # or no longer accepts
                     return
                 continue
             self.held.append(one)
@@ -110,9 +110,9 @@ class Neighbour:
         ready = select.select(self.held[-len(PAYLOADS) - SILENT :], [], [], 0)[0]
         for one in ready[:20]:
             with contextlib.suppress(OSError):
-                said = one.recv(4096)
-                if said and len(self.heard) < 20:
-                    self.heard.append(said)
+                data = one.recv(4096)
+                if data and len(self.received) < 20:
+                    self.received.append(data)
 
     def _files(self) -> None:
         """Shared memory by name, and what other processes have open."""
@@ -140,7 +140,7 @@ def _target(path: Path) -> str:
 
 
 def main(uid: str, pid: str, addresses: str) -> None:
-    """See above."""
+    """See the module's docstring."""
     neighbour = Neighbour(int(uid), pid, addresses.split(","))
     for _ in sys.stdin:
         neighbour.look()

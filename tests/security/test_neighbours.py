@@ -1,8 +1,8 @@
-"""A job beside strangers: another user on its host, and another machine on its network (both by network namespaces).
+"""A job next to strangers: another user on its host, and another machine on its network (both by network namespaces).
 
-Ranks meet while strangers connect to all that listens, and go on while these hold their connections: Horovod's API,
-torch.distributed with new groups through torch's store, and an elastic state with its commits. The results must be
-right.
+Ranks connect while strangers connect to all that listens, and continue while these hold their connections: Horovod's
+API, torch.distributed with new groups through torch's store, and an elastic state with its commits. The results must
+be right.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ import pycollective.torch as hvd
 
 (folder / f"loaded{rank}").touch()
 if rank == "1":
-    wait_for("go")  # meanwhile rank 0 waits where ranks meet
+    wait_for("go")  # meanwhile rank 0 waits for rank 1 to connect
 hvd.init()
 dist.init_process_group("pycollective", timeout=timedelta(seconds=60))
 me, n = hvd.rank(), hvd.size()
@@ -100,7 +100,7 @@ def _why_not() -> str:
 
 @dataclass(frozen=True)
 class Spaces:
-    """Names of the namespaces: of the job, and of the network beside it."""
+    """Names of the namespaces: of the job, and of the network next to it."""
 
     job: str
     network: str
@@ -134,7 +134,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def stranger(space: str, pid: int, addresses: str) -> Iterator[Callable[[], dict[str, Any]]]:
-    """A neighbour; called, what is yielded has it look for what is new, and returns all that it has reached."""
+    """A neighbor; calling the yielded object makes it look for new targets, and returns all that it has reached."""
     command = ["ip", "netns", "exec", space, sys.executable, str(HERE / "neighbour.py"), NOBODY, str(pid), addresses]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -174,7 +174,7 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
         job = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=output, stderr=output, start_new_session=True)
     try:
         wait_for(job, tmp_path / "loaded0", tmp_path / "loaded1")
-        if launcher == "mpirun":  # a silent connection to a port of PMIx's keeps MPI from starting and from ending
+        if launcher == "mpirun":  # a silent connection to a PMIx port keeps MPI from starting and from ending
             (tmp_path / "go").touch()
             wait_for(job, tmp_path / "ready0", tmp_path / "ready1")
         with (
@@ -182,13 +182,13 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
             stranger(spaces.network, job.pid, HOST) as network,
         ):
             until = time.monotonic() + 30
-            while not _ours(user()) and launcher != "mpirun":  # where ranks meet
+            while not _ours(user()) and launcher != "mpirun":  # where ranks connect
                 assert time.monotonic() < until and job.poll() is None, log.read_text()
             network()
             (tmp_path / "go").touch()
             wait_for(job, tmp_path / "ready0", tmp_path / "ready1")
             user()
-            reached, from_network = user(), network()  # also what has been opened since, and the groups that are made
+            reached, from_network = user(), network()  # also what was opened since, and new groups
             if launcher != "mpirun":
                 (tmp_path / "stop").touch()
                 job.wait(60)
@@ -198,12 +198,12 @@ def test_a_job_beside_strangers(spaces: Spaces, tmp_path: Path, launcher: str) -
         if job.poll() is None:
             os.killpg(job.pid, 9)
             job.wait()
-    said = log.read_text()
+    text = log.read_text()
     assert reached["opened"] == from_network["opened"] == [], "a stranger has opened our memory"
-    if code != 0 and launcher != "pycollective":  # torch's port or MPI's has given in: then ranks say so
-        assert "Error" in said, said
+    if code != 0 and launcher != "pycollective":  # torch's port or MPI's has failed: then ranks report it
+        assert "Error" in text, text
         return
-    assert code == 0 and said.count("right after") == 2, said
+    assert code == 0 and text.count("right after") == 2, text
     assert (tmp_path / "commits").stat().st_mode & 0o777 == 0o600
     if launcher != "torchrun":  # whose agent serves the store
         port = (tmp_path / "store").read_text()

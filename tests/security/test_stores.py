@@ -1,4 +1,4 @@
-"""What a stranger writes into torch's store: no file that it names is opened; the ranks meet each other or raise."""
+"""What a stranger writes into torch's store: no file that it names is opened; the ranks find each other or raise."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _poisoned(world: World, values: list[bytes]) -> list[str]:
 
     from pycollective.torch.distributed.backend import create
 
-    said = []
+    outcomes = []
     for i, (key, value) in enumerate((key, value) for key in READ_BY_RANK_1 for value in values):
         store: Any = dist.PrefixStore(f"case {i}", world.ours.get_group_store())
         if world.rank == 1:
@@ -74,12 +74,12 @@ def _poisoned(world: World, values: list[bytes]) -> list[str]:
             group = create(made)
             x = torch.tensor([float(world.rank)])
             group.allreduce([x]).wait()
-            said.append(str(x.item()))
+            outcomes.append(str(x.item()))
             group.shutdown()
         except Exception as error:
-            said.append(type(error).__name__)
+            outcomes.append(type(error).__name__)
         dist.barrier()  # the next case, together
-    return said
+    return outcomes
 
 
 def test_values_of_strangers_open_nothing(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_values_of_strangers_open_nothing(tmp_path: Path) -> None:
     with open(os.open(secret, os.O_RDWR)) as held:
         tokens.append(f"memfd:{os.getpid()}:{held.fileno()}:{secret.stat().st_size}")
         with opened(secret, fifo) as files:
-            # With a byte behind them, which once was cut off.
+            # With a byte after them, which was once cut off.
             first, second = run(2, _poisoned, [f"{token}.".encode() for token in tokens], gloo=False)
     assert files == []
     assert set(first) | set(second) <= {"1.0", "BootstrapError"}
@@ -104,7 +104,7 @@ def _other_job(world: World) -> tuple[str, str]:
     from pycollective.torch.distributed.meeting import meet
 
     job, rank = world.rank % 2, world.rank // 2
-    if job != rank:  # of each job the other rank, which a stranger keeps away
+    if job != rank:  # the other rank of each job, which a stranger keeps away
         return "stays away", ""
     os.environ["PYCOLLECTIVE_RENDEZVOUS"] = f"job {job}"
     try:
@@ -114,10 +114,10 @@ def _other_job(world: World) -> tuple[str, str]:
     return "met", ""
 
 
-def test_ranks_of_two_jobs_do_not_meet() -> None:
-    said = run(4, _other_job, gloo=False)
-    assert [kind for kind, _ in said] == ["BootstrapError", "stays away", "stays away", "BootstrapError"]
-    assert "rank 1 of 2 has not arrived" in said[0][1] and "rank 0 of 2 has not arrived" in said[3][1]
+def test_ranks_of_two_jobs_do_not_connect() -> None:
+    outcomes = run(4, _other_job, gloo=False)
+    assert [kind for kind, _ in outcomes] == ["BootstrapError", "stays away", "stays away", "BootstrapError"]
+    assert "rank 1 of 2 has not arrived" in outcomes[0][1] and "rank 0 of 2 has not arrived" in outcomes[3][1]
 
 
 NO_MEMFD = """
@@ -147,7 +147,7 @@ work = dist.isend(x * (me + 1), 1 - me)
 dist.recv(x, 1 - me)
 work.wait()
 print(x.item())
-segments.KINDS = ("memfd",)  # nor /dev/shm
+segments.KINDS = ("memfd",)  # no /dev/shm either
 try:
     dist.new_group()
 except RuntimeError as error:
@@ -156,7 +156,7 @@ except RuntimeError as error:
 
 
 def test_where_memfds_are_not_allowed() -> None:
-    """As in some containers: the other kind of shared memory serves messages too; without it the error says why."""
+    """As in some containers: messages can use the other kind of shared memory; without it the error states why."""
     for rank, text in enumerate(launch(2, NO_MEMFD, check=True)):
         received, error = text.splitlines()
         assert float(received) == 3 * (2 - rank)

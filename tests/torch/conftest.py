@@ -1,4 +1,4 @@
-"""What the tests of the torch side leave behind in pytest's own process: no ranks."""
+"""Cleanup of what the torch tests leave in pytest's own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycollective.comm import world
 
 @pytest.fixture(autouse=True)
 def _nobody_stays_initialized() -> Iterator[None]:
-    """A communicator that a test leaves would be the default one of all tests after it."""
+    """A communicator left by a test would be the default one of all later tests."""
     world.shutdown()  # of a test elsewhere
     yield
     left = world.is_initialized()

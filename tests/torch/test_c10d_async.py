@@ -1,4 +1,4 @@
-"""Asynchronous calls, futures and their callbacks, the engine, topologies: the order of calls is the program's."""
+"""Asynchronous calls, futures and their callbacks, the engine, topologies: calls run in program order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _work(world: World) -> None:
     assert (x == total).all() and work.result()[0] is x
     outs = [torch.zeros(2) for _ in range(world.size)]
     work = dist.all_gather(outs, torch.full((2,), float(world.rank)), async_op=True)
-    while not work.is_completed():  # has completed also without anybody waiting
+    while not work.is_completed():  # also completes without a wait
         time.sleep(0.001)
     assert [out[0].item() for out in outs] == list(range(world.size))
     work = dist.barrier(async_op=True)
@@ -66,7 +66,7 @@ def test_ranks_may_differ_in_what_they_wait_for(n: int) -> None:
 
 
 def _mixed(world: World) -> None:
-    """The same calls, here asynchronous and there not; several under way; nothing overtakes."""
+    """The same calls, asynchronous on one rank and not on another; several in progress; no call overtakes another."""
     x, works = torch.ones(20_000), []
     for i in range(12):
         later = (i + world.rank) % 2 == 0
@@ -114,7 +114,7 @@ def _sync(opts: Any) -> Any:
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_callbacks_may_call(n: int) -> None:
-    """On every rank at another time, and the ranks' main programs go on meanwhile: yet all calls meet their own."""
+    """On every rank at another time, while the ranks' main programs continue: still all calls match."""
     run(n, _callbacks, gloo=False)
 
 
@@ -166,7 +166,7 @@ def _engine(world: World) -> None:
         works.append(dist.all_reduce(xs[0], group=group, async_op=True))  # the same memory: not before the first
         dist.all_reduce(xs[1], group=group)
         got = torch.empty(world.size * 3, dtype=dtype)
-        all_gather_single(got, xs[2][0], group=group)  # past the engine, but not past what is under way in it
+        all_gather_single(got, xs[2][0], group=group)  # past the engine, but not past what is in progress in it
         for work in works:
             work.wait()
         for i, x in enumerate(right):
@@ -229,7 +229,7 @@ def test_what_touches_the_same_tensor_is_done_in_order(engine: bool) -> None:
 
 
 def _in_order(world: World, engine: bool) -> None:
-    """Nobody waits for anything between: calls of one step, of several, coalesced, through the engine or not."""
+    """No waits in between: calls of one step, of several, coalesced, through the engine or not."""
     from pycollective.torch.distributed import Options
 
     group = dist.new_group(backend="pycollective", pg_options=Options(engine=engine))
@@ -253,7 +253,7 @@ def _in_order(world: World, engine: bool) -> None:
         assert [t.unique().tolist() for t in (x, y, z)] == [[162.0], [54.0], [162.0]]
 
 
-def test_calls_under_way_are_finished_when_the_group_is_destroyed() -> None:
+def test_pending_calls_complete_when_the_group_is_destroyed() -> None:
     run(2, _destroyed, gloo=False)
 
 

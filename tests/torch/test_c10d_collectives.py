@@ -1,4 +1,4 @@
-"""Every collective, type and operator gives what Gloo gives, or what arithmetic says where Gloo lacks it."""
+"""Every collective, type and operator gives Gloo's result, or the arithmetic one if Gloo lacks it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_moving_data(n: int) -> None:
 
 
 def _moving(world: World) -> None:
-    """Also types that Gloo does not take: all are moved as they are."""
+    """Also types that Gloo does not support: all are moved unchanged."""
     n, root = world.size, world.size - 1
     small = ["bool", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "uint16"]
     for dtype in (*INTEGERS, *small, "float32", "float64", "complex64", "complex128"):
@@ -142,7 +142,7 @@ def _uneven(world: World) -> None:
     dist.reduce_scatter(part, [torch.full((r + 1,), float(r + rank)) for r in range(n)])
     assert (part == sum(rank + other for other in range(n))).all()
 
-    # Rank s sends r + s + 1 rows to rank r; the row says who sends it to whom.
+    # Rank s sends r + s + 1 rows to rank r; the row contains source and destination.
     x = torch.cat([torch.full((r + rank + 1, 2), 10.0 * rank + r) for r in range(n)])
     right = torch.cat([torch.full((rank + s + 1, 2), 10.0 * s + rank) for s in range(n)])
     for later in (False, True):

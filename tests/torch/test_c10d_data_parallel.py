@@ -1,4 +1,4 @@
-"""DistributedDataParallel, its communication hooks and ZeRO give on this backend what they give on Gloo."""
+"""DistributedDataParallel, its communication hooks and ZeRO give the same on this backend as on Gloo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _data_parallel(world: World) -> None:
 
     def ddp(**settings: Any) -> Any:
         def case(world: World, group: Any) -> Any:
-            # Buckets of about a kilobyte: several are under way at a time.
+            # Buckets of about a kilobyte: several are in flight at a time.
             return flat(train(world.rank, DistributedDataParallel(network(), process_group=group, **settings)))
 
         case.__name__ = f"ddp {settings}"

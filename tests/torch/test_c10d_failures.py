@@ -1,4 +1,4 @@
-"""What goes wrong is told, on every rank, with names: mismatches, late ranks, lost ranks, missing ranks."""
+"""Errors are raised on every rank, with names: mismatches, late ranks, lost ranks, missing ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _mismatch(world: World, case: str, later: bool) -> None:
             work = dist.all_reduce(x, op, async_op=later)
         if later:
             work.wait()
-        dist.barrier()  # a rank that has left the call before the mismatch was seen hears of it in its next one
+        dist.barrier()  # a rank that has left the call before the mismatch was detected gets the error in its next one
 
 
 def test_a_late_rank_is_named() -> None:
@@ -64,7 +64,7 @@ def _late(world: World) -> None:
         return
     with pytest.raises(pycollective.TimeoutError, match=r"not entered within 1 s by rank 2"):
         dist.all_reduce(torch.ones(3))
-    with pytest.raises(RuntimeError):  # the group is of no use any more
+    with pytest.raises(RuntimeError):  # the group is unusable
         dist.all_reduce(torch.ones(3))
 
 
@@ -170,7 +170,7 @@ def _stays_away(world: World) -> None:
         dist.new_group(timeout=timedelta(seconds=1))
 
 
-def test_nothing_is_left_of_ranks_that_end_without_a_word() -> None:
+def test_nothing_remains_of_ranks_that_end_silently() -> None:
     """The job itself checks /dev/shm."""
     with job(2, _vanish, leave="vanish") as ranks:
         ranks.outcomes(20)

@@ -1,4 +1,4 @@
-"""Tensors of other layouts, objects, several tensors at once, and what is refused."""
+"""Tensors of other layouts, objects, several tensors at once, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _sparse(world: World) -> None:
     total = mine(3).to_dense()
     dist.all_reduce(total, group=world.gloo)
     torch.testing.assert_close(x.to_dense(), total / world.size)
-    with pytest.raises(TypeError, match="sparse tensors takes SUM and AVG"):
+    with pytest.raises(TypeError, match="sparse tensors supports SUM and AVG"):
         dist.all_reduce(mine(2), dist.ReduceOp.MAX)
 
 
@@ -105,9 +105,9 @@ def _objects(world: World) -> None:
     found = [None] * n if rank == root else None
     dist.gather_object(mine, found, root)
     assert found == (right if rank == root else None)
-    told = [mine, rank]
-    dist.broadcast_object_list(told, root)
-    assert told == [right[root], root]
+    objects = [mine, rank]
+    dist.broadcast_object_list(objects, root)
+    assert objects == [right[root], root]
     got: list[Any] = [None]
     dist.scatter_object_list(got, right if rank == root else None, root)
     assert got == [mine]
@@ -115,9 +115,9 @@ def _objects(world: World) -> None:
         if rank == 0:
             dist.send_object_list([mine, "hello"], 1)
         else:
-            told = [None, None]
-            assert dist.recv_object_list(told, 0) == 0
-            assert told == [right[0], "hello"]
+            objects = [None, None]
+            assert dist.recv_object_list(objects, 0) == 0
+            assert objects == [right[0], "hello"]
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -182,7 +182,7 @@ def _wrong(world: World) -> None:
     for error, text, call in refused:
         with pytest.raises(error, match=text):
             call()
-    dist.all_reduce(x)  # the group is none the worse
+    dist.all_reduce(x)  # the group is still usable
     assert x.tolist() == [2.0] * 4
 
 
@@ -211,7 +211,7 @@ def _parameters(world: World) -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 def test_in_place(n: int) -> None:
-    """The input is a part of the output, or the other way round, as FSDP has it."""
+    """The input is a part of the output, or the reverse, as in FSDP."""
     run(n, _in_place, gloo=False)
 
 
@@ -241,7 +241,7 @@ def test_shorter_forms_of_the_groups_methods() -> None:
 
 
 def _shorter(world: World) -> None:
-    """What torch's own groups take besides an options object."""
+    """What torch's own groups accept besides an options object."""
     group, op = world.ours, dist.ReduceOp.MAX
     x = torch.full((4,), float(world.rank))
     group.allreduce(x, op).wait()

@@ -1,4 +1,4 @@
-"""Groups of some of the ranks, groups after groups, and what torch can ask about them."""
+"""Groups of some of the ranks, groups after groups, and torch's queries about them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _come_and_go(world: World, engine: bool) -> None:
         del group
         dist.barrier()
         counts.append(windows())
-    until = time.monotonic() + 10  # a thread that was late to end may still hold something
+    until = time.monotonic() + 10  # a thread that ends late may still hold something
     while windows() > counts[0] and time.monotonic() < until:
         gc.collect()
         time.sleep(0.05)
@@ -139,7 +139,7 @@ def _mesh(world: World) -> None:
 
 
 def test_a_backend_by_device() -> None:
-    """What torch also lets one say."""
+    """Other arguments that torch accepts."""
     run(2, _by_device, gloo=False)
 
 
@@ -175,9 +175,9 @@ def _barriers(world: World) -> None:
         world.ours.get_group_store().wait(["over"])
         with pytest.raises(RuntimeError, match="rank"):
             group.monitored_barrier(timedelta(seconds=5))
-    dist.barrier()  # another group is none the worse
+    dist.barrier()  # another group is still usable
     for wrong in (-1, timedelta(seconds=-1), float("nan"), "1"):
-        with pytest.raises(ValueError, match="timeout is a timedelta or a number of seconds"):
+        with pytest.raises(ValueError, match="timeout must be a timedelta or a number of seconds"):
             world.ours.monitored_barrier(wrong)
     if world.rank == 1:
         with pytest.raises(pycollective.TimeoutError, match=r"not entered within 0 s by rank 0, rank 2"):

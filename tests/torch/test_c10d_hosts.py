@@ -1,4 +1,4 @@
-"""A process group that spans hosts: half of the ranks believe that they live on another machine."""
+"""A process group that spans hosts: half of the ranks have another host name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ assert back.tolist() == [float(r) for r in range(n) for _ in range(me + 1)]
 found = [None] * n
 dist.all_gather_object(found, {"rank": me})
 assert found[3] == {"rank": 3}
-# messages: tags out of order, from anybody
+# messages: tags out of order, from any source
 works = [dist.isend(torch.full((3,), 10.0 * me + tag), (me + 2) % n, tag=tag) for tag in (1, 2)]
 out = torch.empty(3)
 for tag in (2, 1):
@@ -88,7 +88,7 @@ print("fine", flush=True)
 def test_two_hosts(tmp_path: Path) -> None:
     script = tmp_path / "case.py"
     script.write_text(CASE)
-    # The other name need not resolve: that of rank 0 is what leads to the store.
+    # The other name need not resolve: only rank 0's is used to reach the store.
     done = on_two_host_names([sys.executable, script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 4

@@ -33,10 +33,10 @@ while hasattr(store, "underlying_store"):
     store = store.underlying_store
 rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/self/net/{name}")]
 assert [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{store.port:04X}")] == [
-    f"{0x0100007F if sys.byteorder == 'little' else 0x7F000001:08X}:{store.port:04X}"  # 127.0.0.1 alone
+    f"{0x0100007F if sys.byteorder == 'little' else 0x7F000001:08X}:{store.port:04X}"  # 127.0.0.1 only
 ]
 print(dist.get_rank(), *x.tolist())
-dist.all_reduce(x, async_op=True).get_future().then(lambda f: None)  # and ends without a word
+dist.all_reduce(x, async_op=True).get_future().then(lambda f: None)  # and exits without cleanup
 """
 
 
@@ -53,7 +53,7 @@ import argparse, json, sys, torch, torch.distributed as dist
 parser = argparse.ArgumentParser()
 parser.add_argument("--dist-backend")
 loaded = sorted(name for name in sys.modules if name.split(".")[0] == "pycollective")
-assert loaded == ["pycollective", "pycollective.autoload", "pycollective.errors"], loaded  # a name, nothing else
+assert loaded == ["pycollective", "pycollective.autoload", "pycollective.errors"], loaded  # only the name is registered
 own = dist.distributed_c10d.rendezvous.__globals__["_env_rendezvous_handler"]
 assert dist.distributed_c10d.rendezvous.__globals__["_rendezvous_handlers"]["env"] is own
 dist.init_process_group("gloo")
@@ -84,7 +84,7 @@ def test_a_script_that_never_imports_us_names_the_backend(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("broken", ["is_available", "Backend.register_backend"])
 def test_the_entry_point_never_raises(broken: str) -> None:
-    """torch cannot be imported where an entry point raises."""
+    """torch cannot be imported if an entry point raises."""
     script = f"""
         import torch.distributed as dist
         import pycollective.autoload
@@ -101,8 +101,8 @@ def test_the_entry_point_never_raises(broken: str) -> None:
 def test_alone() -> None:
     ran = launch(1, SCRIPT, "dict(init_method='pycollective://')", launcher="alone").check()
     assert ran[0] == "0 0.0 1.0\n"
-    told = launch(1, SCRIPT, launcher="alone")
-    assert told.returncode != 0 and "RANK" in told.stderr  # torch's own words
+    failed = launch(1, SCRIPT, launcher="alone")
+    assert failed.returncode != 0 and "RANK" in failed.stderr  # torch's own message
 
 
 AGAIN = """
@@ -113,7 +113,7 @@ for i in range(3):
     x = torch.tensor([float(i)])
     child = os.fork()
     if child == 0:
-        sys.exit(0)  # runs what is to be run at exit, but the group is its parent's
+        sys.exit(0)  # runs exit handlers, but the group belongs to the parent
     os.waitpid(child, 0)
     dist.all_reduce(x)
     assert x == 2 * i
@@ -132,7 +132,7 @@ open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").write(os.environ["TORCH
 
 
 def test_under_torchrun_again_and_again() -> None:
-    """Three groups one after the other; then a rank dies, torchrun starts all of them anew, and they meet again."""
+    """Three groups in sequence; then a rank dies, torchrun restarts all of them, and they connect again."""
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder:
         ran = torchrun(2, AGAIN, folder, "--max-restarts", "1")
         assert ran.returncode == 0, ran.stderr

@@ -50,12 +50,12 @@ def test_tags_in_any_order(n: int) -> None:
 
 
 def _tags(world: World) -> None:
-    """Everybody sends everybody, itself too, messages of several tags and sizes; received in a random order."""
+    """All ranks send to all, including themselves, messages of several tags and sizes; received in a random order."""
     shuffled = random.Random(world.rank)
-    everybody = range(world.size)
+    all_ranks = range(world.size)
     sizes = {tag: 7**tag for tag in range(6)}  # up to 67 kB: more than a channel holds
-    sends = [(dest, tag) for dest in everybody for tag in sizes]
-    receives = [(source, tag) for source in everybody for tag in sizes]
+    sends = [(dest, tag) for dest in all_ranks for tag in sizes]
+    receives = [(source, tag) for source in all_ranks for tag in sizes]
     shuffled.shuffle(sends)
     shuffled.shuffle(receives)
     early = torch.zeros(3)
@@ -64,7 +64,7 @@ def _tags(world: World) -> None:
     works += [dist.isend(message(1, 1, 1, 3), world.rank, tag=9), waiting]
     for i, (source, tag) in enumerate(receives):
         out = torch.zeros(sizes[tag])
-        if i % 2 and source != world.rank:  # which torch allows to isend and irecv alone
+        if i % 2 and source != world.rank:  # which torch allows only for isend and irecv
             dist.recv(out, source, tag=tag)
         else:
             dist.irecv(out, source, tag=tag).wait()
@@ -75,7 +75,7 @@ def _tags(world: World) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_from_whoever_sends_first(n: int) -> None:
+def test_from_the_first_sender(n: int) -> None:
     run(n, _anybody, gloo=False)
 
 
@@ -103,12 +103,12 @@ def _anybody(world: World) -> None:
         assert torch.equal(out, message(work.source_rank(), 0, 0))
 
 
-def test_a_receive_goes_on_while_nobody_waits_for_it() -> None:
+def test_a_receive_progresses_without_a_wait() -> None:
     run(2, _background, gloo=False)
 
 
 def _background(world: World) -> None:
-    """Rank 1 turns to a collective before it waits; rank 0 must get rid of its long messages all the same."""
+    """Rank 1 enters a collective before it waits; rank 0's long messages must be sent all the same."""
     n, long = 6, 300_000
     if world.rank == 0:
         for i in range(n):
@@ -168,13 +168,13 @@ def _futures(world: World) -> None:
     other, out = 1 - world.rank, torch.zeros(4)
     future = dist.irecv(out, other).get_future().then(lambda f: f.value()[0] + 1)
     total = torch.ones(2)
-    dist.all_reduce(total)  # is not held up by a receive that has nothing yet
+    dist.all_reduce(total)  # is not blocked by a pending receive
     dist.all_reduce(total, async_op=True).get_future().wait()
     dist.send(torch.full((4,), float(world.rank)), other)
     assert future.wait().tolist() == [other + 1.0] * 4
 
 
-def test_a_message_of_another_size_spoils_nothing_but_its_receive() -> None:
+def test_a_message_of_another_size_affects_only_its_receive() -> None:
     run(2, _another_size, gloo=False)
 
 
@@ -194,7 +194,7 @@ def _another_size(world: World) -> None:
     dist.barrier()
 
 
-def test_who_cannot_be_sent_to() -> None:
+def test_invalid_destinations() -> None:
     run(2, _nobody, gloo=False)
 
 
@@ -221,7 +221,7 @@ def _never(world: World) -> None:
             work.wait(timedelta(seconds=0.05))
         assert not work.is_completed()
         world.ours.get_group_store().set("go", "on")
-        work.wait()  # it may still come
+        work.wait()  # it may still arrive
         assert out.tolist() == [5.0] * 3
     else:
         world.ours.get_group_store().wait(["go"])
@@ -239,7 +239,7 @@ def test_a_sender_that_is_gone() -> None:
 def _die(world: World) -> None:
     if world.rank == 1:
         dist.send(torch.ones(3), 0)
-        time.sleep(0.2)  # the message is on its way
+        time.sleep(0.2)  # the message is in flight
         import os
 
         os._exit(3)
@@ -258,15 +258,15 @@ def _await_the_gone(world: World) -> None:
 
     out = torch.zeros(3)
     if world.rank == 0:
-        dist.recv(out, 1)  # its last words
+        dist.recv(out, 1)  # its last message
         assert out.tolist() == [1.0] * 3
     with pytest.raises(pycollective.PeerLostError, match="rank 1 is gone") as caught:
         dist.recv(out, 1)
     assert caught.value.rank == 1
 
 
-def test_old_announcements_are_not_taken_for_new_ones() -> None:
-    """The table is used over and over: what stands in a slot from the round before is not the next message."""
+def test_old_announcements_are_not_mistaken_for_new_ones() -> None:
+    """The table is reused: what a slot holds from the previous round is not the next message."""
     from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
 
     sender, receiver = two_mailboxes(Mailbox)
@@ -290,14 +290,14 @@ def test_old_announcements_are_not_taken_for_new_ones() -> None:
 
 def two_mailboxes(kind: Any) -> tuple[Any, Any]:
     """Of ranks 0 and 1, as threads."""
-    both, said, made = threading.Barrier(2), {}, {}
+    both, exchanged, made = threading.Barrier(2), {}, {}
 
     def build(rank: int) -> None:
         def exchange(data: bytes) -> list[bytes]:
             both.wait(10)
-            said[rank] = data
+            exchanged[rank] = data
             both.wait(10)
-            return [said[0], said[1]]
+            return [exchanged[0], exchanged[1]]
 
         made[rank] = kind(exchange, rank, 2)
 

@@ -1,4 +1,4 @@
-"""FSDP, tensors in parts, checkpoints and functional collectives give on this backend what they give on Gloo."""
+"""FSDP, sharded tensors, checkpoints and functional collectives give the same on this backend as on Gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""elastic.run: what happens when ranks die, and that training then ends where it would have ended anyway."""
+"""elastic.run: what happens when ranks die, and that training then ends with the same result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvd import job, run
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
-STEPS, ROWS = 12, 12  # ROWS: of a step, on all ranks together; 1 to 4 ranks share them evenly
+STEPS, ROWS = 12, 12  # ROWS: per step, on all ranks together; 1 to 4 ranks share them evenly
 ADDED, REMOVED = 2, 1
 
 
@@ -43,7 +43,7 @@ def undisturbed() -> list[float]:
 
 
 class Training:
-    """A rank's training; `log` gets each loss that it lives to see: (exception, size before, step of the commit)."""
+    """A rank's training; `log` gets each loss that it survives: (exception, size before, step of the commit)."""
 
     def __init__(self, hvd: Any, die: dict[int, int], place: str, every: int = 2, keep: bool = False) -> None:
         """die: rank -> step in which it kills itself, at `place`; every: steps from commit to commit."""
@@ -78,7 +78,7 @@ class Training:
             self.maybe_die("zero")
             self.optimizer.zero_grad(set_to_none=not self.keep)
             loss = loss_of(self.model, state.step, self.hvd.rank(), self.hvd.size())
-            if self.place == "backward":  # the last layer's gradients are under way already
+            if self.place == "backward":  # the last layer's gradients are in flight already
                 self.model[0].bias.register_hook(lambda _: self.maybe_die("backward"))
             loss.backward()
             self.maybe_die("step")
@@ -97,7 +97,7 @@ def _train(hvd: Any, *arguments: Any) -> Any:
 
 
 def survivors_of(n: int, die: dict[int, int], place: str, *more: Any) -> list[dict[str, Any]]:
-    """What those that do not die report, once it is checked that the others died."""
+    """The reports of the survivors, after a check that the others died."""
     with job(n, _train, die, place, *more) as ranks:
         outcomes = ranks.outcomes(40)
     for rank, outcome in outcomes.items():
@@ -110,10 +110,10 @@ def survivors_of(n: int, die: dict[int, int], place: str, *more: Any) -> list[di
 
 def ends_as_if_undisturbed(left: list[dict[str, Any]]) -> None:
     right = undisturbed()
-    for told in left:
-        assert told["step"] == STEPS and told["size"] == len(left)
-        assert told["weights"] == left[0]["weights"]
-        assert told["weights"] == pytest.approx(right, rel=1e-12, abs=1e-12)
+    for result in left:
+        assert result["step"] == STEPS and result["size"] == len(left)
+        assert result["weights"] == left[0]["weights"]
+        assert result["weights"] == pytest.approx(right, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("place", ["backward", "step", "object", "commit"])
@@ -121,19 +121,19 @@ def ends_as_if_undisturbed(left: list[dict[str, Any]]) -> None:
 def test_the_others_go_back_to_the_last_commit_and_on(n: int, victim: int, place: str) -> None:
     left = survivors_of(n, {victim: 5}, place)
     ends_as_if_undisturbed(left)
-    assert [told["log"] for told in left] == [[(n - 1, rank)] for rank in range(n - 1)]
+    assert [result["log"] for result in left] == [[(n - 1, rank)] for rank in range(n - 1)]
 
 
 @pytest.mark.parametrize(("step", "place"), [(7, "backward"), (0, "zero")])
 def test_gradients_that_are_kept_from_step_to_step(step: int, place: str) -> None:
-    """They lie in windows of the ranks that were: in step 0 these are still being made."""
+    """They are in windows of the previous ranks: in step 0 these are still being created."""
     ends_as_if_undisturbed(survivors_of(3, {0: step}, place, 1, True))
 
 
-def test_nobody_dies() -> None:
-    for told in run(2, _train, {}, "step"):
-        assert told["log"] == [] and told["size"] == 2
-        assert told["weights"] == pytest.approx(undisturbed(), rel=1e-12, abs=1e-12)
+def test_no_rank_dies() -> None:
+    for result in run(2, _train, {}, "step"):
+        assert result["log"] == [] and result["size"] == 2
+        assert result["weights"] == pytest.approx(undisturbed(), rel=1e-12, abs=1e-12)
 
 
 def test_ranks_that_die_one_after_the_other_until_one_is_left() -> None:
@@ -169,8 +169,8 @@ def _dies_while_starting_anew(hvd: Any, moment: str) -> Any:
 
 
 @pytest.mark.parametrize("moment", ["_find", "_meet", "_all_reach", "init"])
-def test_a_rank_that_dies_while_the_others_look_who_is_left(moment: str) -> None:
-    """Rank 0 would have led; with the others it dies after it has told the others where to meet."""
+def test_a_rank_that_dies_while_the_others_find_survivors(moment: str) -> None:
+    """Rank 0 would have led; it dies with the others after it has sent them the address."""
     with job(4, _dies_while_starting_anew, moment) as ranks:
         outcomes = ranks.outcomes(40)
     for rank in (2, 3):
@@ -179,7 +179,7 @@ def test_a_rank_that_dies_while_the_others_look_who_is_left(moment: str) -> None
 
 
 def test_a_rank_that_dies_in_a_reset_callback() -> None:
-    """Rank 2 dies in step 5, and rank 0 when it hears of that, before anything was synchronised."""
+    """Rank 2 dies in step 5, and rank 0 when it learns of that, before anything was synchronized."""
     with job(3, _dies_in_callback) as ranks:
         outcomes = ranks.outcomes(40)
     assert outcomes[1].error is None, outcomes[1].trace
@@ -203,7 +203,7 @@ def _stopped(hvd: Any) -> Any:
     return training.run()
 
 
-def test_a_rank_that_hangs_is_left_out_and_told_so() -> None:
+def test_a_rank_that_hangs_is_left_out_and_gets_an_error() -> None:
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
     with job(3, _stopped, env=env | {"HOROVOD_ELASTIC_TIMEOUT": "3"}) as ranks:
         assert ranks.hear(1) == "stopped"
@@ -213,11 +213,11 @@ def test_a_rank_that_hangs_is_left_out_and_told_so() -> None:
     for outcome in left:
         assert outcome.error is None, outcome.trace
     ends_as_if_undisturbed([outcome.value for outcome in left])
-    with pytest.raises(RuntimeError, match=r"elastic\.run cannot go on"):
+    with pytest.raises(RuntimeError, match=r"elastic\.run cannot continue"):
         raise outcomes[1].error
 
 
-# -- other reasons to start anew -------------------------------------------------------------------------------------
+# -- other reasons to restart ----------------------------------------------------------------------------------------
 
 
 def _one_raises(hvd: Any) -> Any:
@@ -233,10 +233,10 @@ def _one_raises(hvd: Any) -> Any:
     return training.run()
 
 
-def test_one_rank_that_raises_takes_the_others_along_and_nobody_is_lost() -> None:
-    told = run(3, _one_raises)
-    ends_as_if_undisturbed(told)
-    assert [rank["log"] for rank in told] == [[(3, 0)], [(3, 1)], [(3, 2)]]
+def test_one_rank_that_raises_resets_the_others_and_no_rank_is_lost() -> None:
+    results = run(3, _one_raises)
+    ends_as_if_undisturbed(results)
+    assert [rank["log"] for rank in results] == [[(3, 0)], [(3, 1)], [(3, 2)]]
 
 
 def _hosts_updated(hvd: Any, news: dict[int, int]) -> Any:
@@ -254,7 +254,7 @@ def _hosts_updated(hvd: Any, news: dict[int, int]) -> Any:
             if state.n == 2 and hvd.rank() in news:
                 state.on_hosts_updated(1000, news[hvd.rank()])
             if state.n == 3 and hvd.rank() in news:
-                state.on_hosts_updated(999, ADDED)  # an old story
+                state.on_hosts_updated(999, ADDED)  # an old timestamp
             state.check_host_updates()
             state.n, state.uncommitted = state.n, state.uncommitted
         return state.n, state.uncommitted
@@ -273,9 +273,9 @@ def _hosts_updated(hvd: Any, news: dict[int, int]) -> Any:
     ],
 )
 def test_hosts_that_come_and_go_interrupt_all_ranks_but_undo_nothing(news: dict[int, int], syncs: list[int]) -> None:
-    """Where hosts were only removed the state needs no synchronising."""
-    for told in run(2, _hosts_updated, news):
-        assert told == ((4, 40), syncs, [2])
+    """If hosts were only removed the state needs no synchronization."""
+    for result in run(2, _hosts_updated, news):
+        assert result == ((4, 40), syncs, [2])
 
 
 def _interrupted_between_backward_and_step(hvd: Any) -> Any:
@@ -291,7 +291,7 @@ def _interrupted_between_backward_and_step(hvd: Any) -> Any:
     return training.run()
 
 
-def test_an_interrupt_while_gradients_are_under_way() -> None:
+def test_an_interrupt_while_gradients_are_in_flight() -> None:
     ends_as_if_undisturbed(run(2, _interrupted_between_backward_and_step))
 
 
@@ -326,7 +326,7 @@ def _bad_timeout(hvd: Any) -> None:
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()  # nothing has happened
 
 
-def test_a_timeout_that_makes_no_sense() -> None:
+def test_an_invalid_timeout() -> None:
     run(2, _bad_timeout)
 
 

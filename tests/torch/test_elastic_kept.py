@@ -1,4 +1,4 @@
-"""Commits in a file: a job that ends is started anew, on other ranks, and goes on from the last one."""
+"""Commits in a file: a job that ends is restarted, on other ranks, and continues from the last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch")
 from pycollective.horovod import elastic  # noqa: E402
 
 pytestmark = pytest.mark.torch
-STEPS, ROWS = 9, 12  # ROWS: of a step, on all ranks together
+STEPS, ROWS = 9, 12  # ROWS: per step, on all ranks together
 
 
 def parts(hvd: Any) -> Any:
@@ -56,17 +56,17 @@ def _part_of_it(hvd: Any, fails_in: int | None) -> Any:
     except KeyError:
         return None
     state.step += 1  # not committed
-    assert hvd.elastic.run(lambda state: state.step)(state) == STEPS + 1  # the file is for the beginning
+    assert hvd.elastic.run(lambda state: state.step)(state) == STEPS + 1  # the file is only for the beginning
     weights = torch.cat([p.detach().flatten() for p in state.model.parameters()])
     assert torch.equal(weights, hvd.broadcast(weights, 0))
     return state.seen["steps"], sizes, weights.tolist()
 
 
-def test_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
+def test_continues_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
     file = {"PYCOLLECTIVE_ELASTIC_FILE": str(tmp_path / "commits")}
     ((steps, sizes, expected),) = run(1, _part_of_it, None)
     assert steps == [(step, 1) for step in range(STEPS)] and sizes == []
-    assert not list(tmp_path.iterdir())  # none is asked for
+    assert not list(tmp_path.iterdir())  # none is requested
     assert run(2, _part_of_it, 5, env=file) == [None] * 2
     assert run(4, _part_of_it, 7, env=file) == [None] * 4
     assert [path.name for path in tmp_path.iterdir()] == ["commits"]
@@ -90,8 +90,8 @@ def test_a_file_of_another_state(tmp_path: Path) -> None:
     file = tmp_path / "commits"
     torch.save({"ranks": 2, "state": {"values": {"step": 3}, "parts": {"network": {}}}}, file)
     with job(2, _other_parts, env={"PYCOLLECTIVE_ELASTIC_FILE": str(file)}) as ranks:
-        said = ranks.outcomes()[0].value
-    assert said == "the file has parts ['network'], the state ['model']"
+        message = ranks.outcomes()[0].value
+    assert message == "the file has parts ['network'], the state ['model']"
 
 
 class _Malice:
@@ -103,7 +103,7 @@ class _Malice:
 
 
 def _strangers_files(hvd: Any, folder: str) -> None:
-    """Each would make a folder where it is unpickled."""
+    """Each would create a folder when unpickled."""
     state = hvd.elastic.TorchState(step=0)
     content, made = {"ranks": 1, "state": {"values": {"step": _Malice(f"{folder}/made")}}}, Path(folder, "made")
     own = Path(folder, "own")
@@ -136,7 +136,7 @@ GROWS = """
 import sys, time
 from pathlib import Path
 import torch
-import horovod.torch as hvd  # answered in every rank
+import horovod.torch as hvd  # works in every rank
 import horovod
 
 torch.set_num_threads(1)
@@ -145,7 +145,7 @@ slots = Path(sys.argv[1])
 
 @hvd.elastic.run
 def train(state):
-    if hvd.size() == 1:  # from now on there is more room
+    if hvd.size() == 1:  # from now on there are more slots
         slots.write_text(slots.read_text().replace("1", "3"))
     while hvd.size() == 1:
         state.sizes.add(int(hvd.allreduce(torch.tensor(1), op=hvd.Sum)))
@@ -160,14 +160,14 @@ if hvd.rank() == 0:
 
 
 def discovery(folder: Path, text: str) -> str:
-    """A script that says how many slots there are."""
+    """A script that prints the number of slots."""
     script = folder / "slots"
     script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o755)
     return str(script)
 
 
-def test_the_driver_starts_a_job_anew_on_more_ranks(tmp_path: Path) -> None:
+def test_the_driver_restarts_a_job_on_more_ranks(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GROWS)
     script = discovery(tmp_path, "echo localhost:1 elsewhere:5")
     driver = [sys.executable, "-m", "pycollective.horovod.elastic", "-np", "1", "--max-np", "4"]
@@ -176,10 +176,10 @@ def test_the_driver_starts_a_job_anew_on_more_ranks(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=80, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "{1} 3 pycollective.torch 0.28.1\n"
-    assert done.stderr.splitlines()[-1] == "pycollective.horovod.elastic: other slots; starting anew"
+    assert done.stderr.splitlines()[-1] == "pycollective.horovod.elastic: the slots have changed; restarting"
 
 
-def test_what_the_driver_starts_anew_and_what_it_gives_up(
+def test_when_the_driver_restarts_and_when_it_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(elastic, "LOOK_EVERY", 0.05)
@@ -191,9 +191,9 @@ def test_what_the_driver_starts_anew_and_what_it_gives_up(
         return elastic.Driver(job, discovery(tmp_path, slots), 2, 2, None, commits).run(2, resets)
 
     assert drive("raise SystemExit(5)", "echo localhost") == 5
-    assert "anew" not in capfd.readouterr().err  # nothing was committed
+    assert "restarting" not in capfd.readouterr().err  # nothing was committed
     assert drive(COMMITS, "echo localhost", resets=2) == 6
-    assert capfd.readouterr().err.count("starting anew") == 2
+    assert capfd.readouterr().err.count("restarting") == 2
     with pytest.raises(RuntimeError, match="room for 1 ranks, not for 2"):
         drive("", "echo localhost:1")
     for slots in ("exit 4", "echo localhost:many", "exec /nowhere"):

@@ -1,4 +1,4 @@
-"""TorchState and ElasticSampler: what is committed, restored, made equal and shared out."""
+"""TorchState and ElasticSampler: what is committed, restored, synchronized and distributed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Parts:
         self.sampler.record_batch(0, 2)
 
     def everything(self) -> Any:
-        """All that the state holds, as something that can be compared."""
+        """All that the state holds, in comparable form."""
         parts = [self.model.state_dict(), self.optimizer.state_dict(), self.scheduler.state_dict()]
         parts += [self.sampler.state_dict(), self.state.epoch, self.state.seen]
         return plain(parts)
@@ -63,12 +63,12 @@ def _sync(hvd: Any) -> Any:
     before = parts.everything()
     parts.state.sync()
     after = parts.everything()
-    everybodys = hvd.allgather_object((before, after))
-    assert all(told == everybodys[0][0] for _, told in everybodys)
+    gathered = hvd.allgather_object((before, after))
+    assert all(own == gathered[0][0] for _, own in gathered)
     parts.train()
     parts.state.epoch, parts.state.seen = 99, parts.state.seen + [99]
     assert parts.everything() != after
-    parts.state.restore()  # to what all have in common, without a commit
+    parts.state.restore()  # to the common state, without a commit
     assert parts.everything() == after
     assert parts.state.model is parts.model and parts.state.optimizer is parts.optimizer
     assert parts.optimizer.param_groups[0]["params"][0] is parts.model[0].weight
@@ -86,7 +86,7 @@ def _restore(hvd: Any) -> None:
     parts.state.seen.append("committed")
     parts.state.commit()
     committed = parts.everything()
-    for _ in range(2):  # a restore must not make what is kept the thing that training goes on to change
+    for _ in range(2):  # a restore must not alias the saved values with those that training modifies
         parts.train()
         parts.state.seen.append("lost")
         assert parts.everything() != committed
@@ -127,8 +127,8 @@ def _registry(hvd: Any) -> None:
         def state_dict(self) -> Any:
             return {"count": self.count}
 
-        def load_state_dict(self, told: Any) -> None:
-            self.count = told["count"]
+        def load_state_dict(self, state: Any) -> None:
+            self.count = state["count"]
 
     before = list(get_handler_registry())
     set_handler_registry([*before, (Counter, StateHandler)])
@@ -148,7 +148,7 @@ def test_handlers_of_ones_own() -> None:
 
 
 def _skip_sync(hvd: Any) -> None:
-    """With skip_sync the sampler is shared out anew all the same."""
+    """With skip_sync the sampler is redistributed all the same."""
     sampler = hvd.elastic.ElasticSampler(range(12), shuffle=False)
     state = hvd.elastic.TorchState(sampler=sampler)
     sampler.num_replicas = 4  # as if there had been more ranks
@@ -175,7 +175,7 @@ def test_a_state_of_ones_own_way_of_sending() -> None:
     assert state.b == [2]
 
 
-def test_a_state_that_says_nothing() -> None:
+def test_a_state_without_messages() -> None:
     state = State(lambda value: value, lambda: 0)
     for method in (state.save, state.restore, state.sync):
         with pytest.raises(NotImplementedError):
@@ -186,30 +186,28 @@ def test_a_state_that_says_nothing() -> None:
 
 
 def shares(length: int, size: int, processed: int = 0, **options: Any) -> list[list[int]]:
-    """What each of `size` ranks gets."""
-    told = []
+    """The share of each of `size` ranks."""
+    dealt_out = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samplers, "size", lambda: size)
         for rank in range(size):
             patch.setattr(samplers, "rank", lambda rank=rank: rank)
             sampler = samplers.ElasticSampler(range(length), **options)
             sampler.load_state_dict({"epoch": 3, "processed_num": processed})
-            told.append(list(sampler))
-            assert len(sampler) == len(told[-1])
-            assert list(sampler) == told[-1]  # as often as asked
-    return told
+            dealt_out.append(list(sampler))
+            assert len(sampler) == len(dealt_out[-1])
+            assert list(sampler) == dealt_out[-1]  # on every iteration
+    return dealt_out
 
 
 @given(length=st.integers(0, 40), size=st.integers(1, 9), processed=st.integers(0, 50), seed=st.integers(0, 3))
-def test_what_is_left_is_shared_out_evenly_and_nothing_is_forgotten(
-    length: int, size: int, processed: int, seed: int
-) -> None:
-    told = shares(length, size, processed, seed=seed)
+def test_the_rest_is_distributed_evenly_and_completely(length: int, size: int, processed: int, seed: int) -> None:
+    dealt_out = shares(length, size, processed, seed=seed)
     order = list(range(length))
     random.Random(seed + 3).shuffle(order)
     left = order[processed:]
-    assert len({len(share) for share in told}) == 1
-    dealt = [index for turn in zip(*told, strict=True) for index in turn]
+    assert len({len(share) for share in dealt_out}) == 1
+    dealt = [index for turn in zip(*dealt_out, strict=True) for index in turn]
     assert dealt[: len(left)] == left
     assert len(dealt) < len(left) + size
     assert dealt == [left[i % len(left)] for i in range(len(dealt))]  # the first ones again
@@ -237,8 +235,8 @@ def _shared_out_again(hvd: Any) -> Any:
     @hvd.elastic.run
     def train(state: Any) -> None:
         for number, batch in enumerate(torch.utils.data.DataLoader(range(48), 2, sampler=sampler)):
-            everybodys = hvd.allgather(batch).tolist()
-            state.seen = state.seen + everybodys
+            gathered = hvd.allgather(batch).tolist()
+            state.seen = state.seen + gathered
             sampler.record_batch(number, len(batch))
             state.commit()
             if number == 2 and not state.lost:

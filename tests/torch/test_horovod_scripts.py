@@ -1,4 +1,4 @@
-"""Scripts that were written for Horovod run as they are: `python -m pycollective.horovod script.py`."""
+"""Scripts written for Horovod run unchanged: `python -m pycollective.horovod script.py`."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ print(f"was {first}, is {hvd.rank()} of {hvd.size()}, equal {ends[0] == ends[1]}
 """
 
 
-def test_an_elastic_script_goes_on_without_a_killed_rank() -> None:
+def test_an_elastic_script_continues_without_a_killed_rank() -> None:
     ran = launch(3, ELASTIC, through=THROUGH, grace=60, env=ONE_THREAD)
     assert ran.returncode == 128 + 9, ran.report()
     lines = [f"was {was}, is {rank} of 2, equal True, whole True\n" for rank, was in enumerate([0, 2])]
@@ -223,7 +223,7 @@ def test_workers_of_a_loader_find_it_however_they_start() -> None:
 
 @pytest.fixture
 def installed() -> Iterator[None]:
-    """In this process; afterwards nothing of it is left."""
+    """In this process; afterwards nothing of it remains."""
     before, path = set(sys.modules), list(sys.path)
     finders = list(sys.meta_path)
     pycollective.horovod.install()
@@ -256,7 +256,7 @@ def installed() -> Iterator[None]:
         ("horovod.runner", "run"),
     ],
 )
-def test_what_scripts_import_is_there(module: str, names: str) -> None:
+def test_what_scripts_import_exists(module: str, names: str) -> None:
     there = importlib.import_module(module)
     assert not [name for name in names.split() if not hasattr(there, name)]
     assert sys.modules[module] is there
@@ -278,7 +278,7 @@ def test_modules_under_both_names_are_the_same() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("module", ["horovod.tensorflow", "horovod.torch.nothing", "horovod.common.nothing"])
-def test_what_is_not_there_says_so_by_its_name(module: str) -> None:
+def test_missing_names_are_reported(module: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=f"No module named '{module}'"):
         importlib.import_module(module)
     assert importlib.util.find_spec(module) is None
@@ -300,10 +300,10 @@ def test_helpers_of_horovod_common() -> None:
     with pytest.raises(ValueError, match=r"target='2.10' is not of the form 1\.2\.3"):
         util.is_version_greater_equal_than("2.10.0", "2.10")
     assert util.is_version_greater_equal_than("2.10", "2.10.0")
-    with pytest.raises(ValueError, match="versions are strings, not 2"):
+    with pytest.raises(ValueError, match="versions must be strings, not 2"):
         util.is_version_greater_equal_than(2, "2.10.0")
     path = os.environ["PATH"]
-    with util.env(PATH=None, PYCOLLECTIVE_TEST="x"):  # None: left alone
+    with util.env(PATH=None, PYCOLLECTIVE_TEST="x"):  # None: unchanged
         assert (os.environ["PATH"], os.environ["PYCOLLECTIVE_TEST"]) == (path, "x")
     assert os.environ["PATH"] == path and "PYCOLLECTIVE_TEST" not in os.environ
     calls: list[int] = []
@@ -346,8 +346,8 @@ def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ({"hosts": "localhost:1,elsewhere:1"}, "starts ranks on this host alone"),
-        ({"np": 0}, "num_proc=0 is no number of ranks"),
+        ({"hosts": "localhost:1,elsewhere:1"}, "starts ranks on this host only"),
+        ({"np": 0}, "num_proc=0 is not a number of ranks"),
         ({"use_gloo": True, "use_mpi": True}, "exclude each other"),
         ({"min_np": 1, "host_discovery_script": "x", "verbose": True}, "not take min_np, host_discovery_script here"),
     ],
@@ -357,7 +357,7 @@ def test_horovod_run_refuses_what_it_cannot_do(words: dict[str, Any], expected: 
         pycollective.horovod.run(print, (), {}, **words)
 
 
-def test_horovod_run_tells_that_a_rank_failed() -> None:
+def test_horovod_run_reports_a_failed_rank() -> None:
     with pytest.raises(RuntimeError, match="a rank failed, see its output; exit code 7"):
         pycollective.horovod.run(sys.exit, (7,), np=2, use_gloo=True, hosts="localhost:2")
 

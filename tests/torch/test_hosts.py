@@ -1,4 +1,4 @@
-"""Training on two hosts: the very weights of one host, and those of one process but for rounding."""
+"""Training on two hosts: the exact weights of one host, and those of one process except for rounding."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ try:
     hvd.allreduce(torch.ones(2 + me), name="odd")
 except RuntimeError as error:
     assert "odd" in str(error) and "(2,)" in str(error), error
-assert hvd.join(-1) if me == n - 1 else True  # the others still have something to do
+assert hvd.join(-1) if me == n - 1 else True  # the others still have work
 if me < n - 1:
     assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="left").tolist() == [n - 1] * 2
     hvd.join(-1)
@@ -98,7 +98,7 @@ print(sizes, hvd.local_size(), hvd.cross_size())
 
 
 def test_two_hosts(tmp_path: Path) -> None:
-    """The bits of four ranks on one host. And where MPI tolerates it, elastic training goes on after a loss."""
+    """The bits of four ranks on one host. If MPI tolerates it, elastic training continues after a loss."""
     from examples.test_pytorch_digits import _alone, _weights, assert_close
 
     env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}

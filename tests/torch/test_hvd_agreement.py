@@ -1,4 +1,4 @@
-"""Names, mismatches, join, process sets, lost ranks, starting and ending of pycollective.torch."""
+"""Names, mismatches, join, process sets, lost ranks, startup and shutdown of pycollective.torch."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def _mismatches(hvd: Any) -> None:
         hvd.synchronize(hvd.allreduce_async(x, name="op", op=hvd.Max if last else hvd.Sum))
     with pytest.raises(RuntimeError, match=r"root=0.*root=1|root=1.*root=0"):
         hvd.broadcast(x, 1 if last else 0, name="root")
-    assert torch.equal(hvd.allreduce(x, name="shape"), x)  # and life goes on
+    assert torch.equal(hvd.allreduce(x, name="shape"), x)  # and still works
 
 
 def test_a_name_is_in_flight_until_it_was_waited_for() -> None:
-    """However quickly the operation itself is complete: the same program must not fail now and then."""
+    """However quickly the operation completes: the same program must not fail intermittently."""
     run(2, _in_flight)
 
 
@@ -64,7 +64,7 @@ def _in_flight(hvd: Any) -> None:
             again(x, 0, name="name")
     hvd.barrier()
     if hvd.rank() == 0:
-        while not hvd.poll(handle):  # which tells, too
+        while not hvd.poll(handle):  # which reports completion, too
             time.sleep(0.001)
     else:
         hvd.synchronize(handle)
@@ -74,7 +74,7 @@ def _in_flight(hvd: Any) -> None:
     assert torch.equal(hvd.synchronize(dropped), x)
 
 
-def test_names_under_way() -> None:
+def test_names_in_flight() -> None:
     run(2, _names_under_way)
 
 
@@ -107,7 +107,7 @@ def test_join(n: int) -> None:
 
 
 def _join(hvd: Any) -> None:
-    """Rank r has r batches; who has joined adds zeros, the mean is over all ranks."""
+    """Rank r has r batches; a joined rank adds zeros, the mean is over all ranks."""
     n, r = hvd.size(), hvd.rank()
     for batch in range(r):
         still = n - 1 - batch
@@ -202,7 +202,7 @@ def _until_killed(hvd: Any) -> str:
         return str(error)
 
 
-def test_a_stall_ends_the_job_where_it_is_told_to() -> None:
+def test_a_stall_ends_the_job_if_requested() -> None:
     run(2, _stalled_for_good, env={"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.5"})
 
 
@@ -229,11 +229,11 @@ def _timeline(hvd: Any, path: str) -> None:
 @pytest.mark.parametrize("how", ["ends", "shuts down"])
 def test_a_rank_that_leaves_without_joining(how: str) -> None:
     with job(3, _does_not_join, how) as ranks:
-        told = [ranks.hear(rank, 20) for rank in (0, 2)]
+        errors = [ranks.hear(rank, 20) for rank in (0, 2)]
         if how == "shuts down":  # otherwise it has ended
             ranks.link[1].send("end")
         ranks.outcomes()
-    assert all("rank 1 " in str(text) for text in told), told
+    assert all("rank 1 " in str(text) for text in errors), errors
 
 
 def _does_not_join(hvd: Any, how: str) -> None:
@@ -253,11 +253,11 @@ def test_a_call_in_a_callback() -> None:
 
 
 def _in_a_callback(hvd: Any) -> None:
-    """It would wait for itself: an error that is none of a lost rank, and the handle stays valid."""
+    """It would wait for itself: not the error of a lost rank, and the handle stays valid."""
     from pycollective import NestedCallError
     from pycollective.hvd import handles
 
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def callback() -> None:
         later.append(hvd.allreduce_async(torch.ones(2), name="later", op=hvd.Sum))
@@ -265,19 +265,19 @@ def _in_a_callback(hvd: Any) -> None:
             try:
                 attempt()
             except NestedCallError as error:
-                told.append(error)
+                errors.append(error)
 
     later: list[int] = []
     if hvd.rank() == 1:
-        time.sleep(0.3)  # so that rank 0 waits, and runs its callback inside of the wait or of the engine's thread
+        time.sleep(0.3)  # so that rank 0 waits, and runs its callback inside the wait or the engine's thread
         hvd.allreduce(torch.ones(3), name="first", op=hvd.Sum)
         hvd.allreduce(torch.ones(2), name="later", op=hvd.Sum)
         return
     first = hvd.allreduce_async(torch.ones(3), name="first", op=hvd.Sum)
-    handles._under_way[first][0][0].when_done(callback)
+    handles._pending[first][0][0].when_done(callback)
     assert hvd.synchronize(first).tolist() == [2] * 3
     end = time.monotonic() + 20
-    while len(told) < 2 and time.monotonic() < end:
+    while len(errors) < 2 and time.monotonic() < end:
         time.sleep(0.01)
-    assert len(told) == 2
+    assert len(errors) == 2
     assert hvd.synchronize(later[0]).tolist() == [2] * 2

@@ -1,4 +1,4 @@
-"""Forms of the operations of pycollective.torch beside the plain ones: types, splits, gradients, parts of the ranks."""
+"""Variants of the operations of pycollective.torch: types, splits, gradients, subsets of the ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _alltoall(hvd: Any) -> None:
         got, rows = hvd.alltoall(x, splits=form)
         same(rows, torch.tensor(counts, dtype=form.dtype if isinstance(form, torch.Tensor) else torch.int32))
         same(got.detach(), torch.arange(float(n)).repeat_interleave(torch.tensor(counts)).unsqueeze(1).expand(-1, 2))
-        (got * (r + 1)).sum().backward()  # goes back to where it came from
+        (got * (r + 1)).sum().backward()  # returned to its source
         weights = torch.arange(1.0, n + 1).repeat_interleave(torch.tensor(splits))
         same(x.grad, weights.unsqueeze(1).expand(-1, 2))
     for wrong in ([1] * (n + 1), [sum(splits) + 1] + [0] * (n - 1), [-1] * n):
@@ -75,7 +75,7 @@ def _gradients(hvd: Any) -> None:
     a = leaf(2)
     hvd.allgather(hvd.broadcast(2 * a, n - 1)).sum().backward()
     same(a.grad, torch.full((2,), 2.0 * (r == n - 1)))
-    a = leaf(2)  # twice: a graph that goes on through the gradient
+    a = leaf(2)  # twice: a graph that continues through the gradient
     (gradient,) = torch.autograd.grad(hvd.allreduce(a * a, op=hvd.Sum).sum(), a, create_graph=True)
     gradient.sum().backward()
     same(a.grad, torch.full((2,), 2.0 * n))
@@ -86,7 +86,7 @@ def test_parts_of_the_ranks() -> None:
 
 
 def _parts(hvd: Any) -> None:
-    """Every operation in a process set of three; the fourth rank goes on alone."""
+    """Every operation in a process set of three; the fourth rank continues alone."""
     r = hvd.rank()
     part = hvd.add_process_set([0, 2, 3])
     rest = hvd.add_process_set([1])
@@ -129,13 +129,13 @@ def _types(hvd: Any) -> None:
         same(hvd.allreduce(x, op=hvd.Max), torch.tensor([n - 1, 40_000]).to(dtype))
         assert hvd.allgather(x).shape == (2 * n,)
     same(hvd.allreduce(torch.tensor([-7, 8]) * (r == 0)), torch.div(torch.tensor([-7, 8]), n, rounding_mode="trunc"))
-    negative = torch.tensor(1.0 + 2.0j).conj().imag  # torch has yet to negate what lies in memory
+    negative = torch.tensor(1.0 + 2.0j).conj().imag  # torch has yet to negate what is in memory
     same(hvd.allreduce(negative, op=hvd.Sum), torch.tensor(-2.0 * n))
     with pytest.raises(ValueError, match="contiguous"):
         hvd.broadcast_(negative, 0)
     with pytest.raises(TypeError, match="complex32"):
         hvd.allreduce(torch.ones(2, dtype=torch.complex32))
-    with pytest.raises(ValueError, match="op is"):
+    with pytest.raises(ValueError, match="op must be"):
         hvd.allreduce(torch.ones(2), op=17)
     with pytest.raises(ValueError, match="axis"):
         hvd.reducescatter(torch.tensor(1.0))
@@ -224,7 +224,7 @@ def _states(hvd: Any) -> None:
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         optimizer.state[model.weight]["pair"] = (torch.ones(2), 5)
-    hvd.broadcast_optimizer_state(optimizer, 0, model)  # the third argument is the model, as there
+    hvd.broadcast_optimizer_state(optimizer, 0, model)  # the third argument is the model, as in Horovod
     hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
     state = optimizer.state[model.weight]
     assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1) and float(state["step"]) == 1.0
@@ -236,7 +236,7 @@ def _states(hvd: Any) -> None:
     fresh.add_param_group({"params": sparse.parameters()})
     hvd.broadcast_optimizer_state(fresh, n - 1, torch.nn.ModuleList([model, sparse]))
     assert fresh.param_groups[0]["lr"] == 0.1 * n
-    # Horovod's scripts find gradients of zeros afterwards, but for sparse ones.
+    # Horovod's scripts find zero gradients afterwards, except sparse ones.
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters()) and sparse.weight.grad is None
     turned = torch.full((3, 2), float(r)).t()
     hvd.broadcast_parameters({"turned": turned, "none": None}, n - 1)
@@ -245,5 +245,5 @@ def _states(hvd: Any) -> None:
     hvd.broadcast_parameters({"waves": waves}, n - 1)
     same(waves, torch.full((2,), complex(n - 1, 1 - n)))
     for wrong in ("weights", [("lr", 0.1)], 3):
-        with pytest.raises(ValueError, match="params is"):
+        with pytest.raises(ValueError, match="params must be"):
             hvd.broadcast_parameters(wrong, 0)

@@ -17,12 +17,12 @@ SHAPES = ((), (1,), (5,), (17, 3), (0, 4), (3, 300, 7))
 
 
 def of_rank(rank: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
-    """Small whole numbers: sums are exact in every type."""
+    """Small integers: sums are exact in every type."""
     values = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(100 * seed + rank))
     return values.to(getattr(torch, dtype))
 
 
-def everybodys(n: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
+def all_contributions(n: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
     return torch.stack([of_rank(rank, shape, dtype, seed) for rank in range(n)])
 
 
@@ -40,18 +40,18 @@ def _allreduce(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     for dtype in (*INTEGERS, *REALS):
         for shape in SHAPES:
-            x, everybody = of_rank(r, shape, dtype), everybodys(n, shape, dtype).double()
+            x, everything = of_rank(r, shape, dtype), all_contributions(n, shape, dtype).double()
             for op, right in (
-                (hvd.Sum, everybody.sum(0)),
-                (hvd.Min, everybody.amin(0)),
-                (hvd.Max, everybody.amax(0)),
-                (hvd.Product, everybody.prod(0)),
+                (hvd.Sum, everything.sum(0)),
+                (hvd.Min, everything.amin(0)),
+                (hvd.Max, everything.amax(0)),
+                (hvd.Product, everything.prod(0)),
             ):
                 same(hvd.allreduce(x, op=op), right.to(x.dtype))
-            same(x, of_rank(r, shape, dtype))  # not touched
+            same(x, of_rank(r, shape, dtype))  # unchanged
             assert hvd.allreduce_(x, op=hvd.Sum) is x
-            same(x, everybody.sum(0).to(x.dtype))
-    mean = everybodys(n, (9,), "float32").mean(0)
+            same(x, everything.sum(0).to(x.dtype))
+    mean = all_contributions(n, (9,), "float32").mean(0)
     x = of_rank(r, (9,), "float32")
     torch.testing.assert_close(hvd.allreduce(x), mean)
     handles = [hvd.allreduce_async(x, name="a"), hvd.allreduce_async_(x.clone(), name="b", op=hvd.Sum)]
@@ -61,7 +61,7 @@ def _allreduce(hvd: Any) -> None:
     torch.testing.assert_close(hvd.synchronize(handles[0]), mean)
     assert hvd.synchronize(handles[0]) is None
     torch.testing.assert_close(hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0), mean * n * 2)
-    same(hvd.allreduce(of_rank(r, (7,), "bool"), op=hvd.Sum), everybodys(n, (7,), "bool").any(0))
+    same(hvd.allreduce(of_rank(r, (7,), "bool"), op=hvd.Sum), all_contributions(n, (7,), "bool").any(0))
     with pytest.warns(DeprecationWarning):
         torch.testing.assert_close(hvd.allreduce(x, average=False), mean * n)
     with pytest.raises(ValueError, match="supersedes"):
@@ -77,7 +77,7 @@ def _groups(hvd: Any) -> None:
     n, r = hvd.size(), hvd.rank()
     shapes = [(3,), (4, 5), (), (1000,)]
     mine = [of_rank(r, shape, "float32", i) for i, shape in enumerate(shapes)]
-    sums = [everybodys(n, shape, "float32", i).sum(0) for i, shape in enumerate(shapes)]
+    sums = [all_contributions(n, shape, "float32", i).sum(0) for i, shape in enumerate(shapes)]
     for found in (
         hvd.grouped_allreduce(mine, op=hvd.Sum),
         hvd.synchronize(hvd.grouped_allreduce_async(mine, op=hvd.Sum, name="g")),
@@ -163,8 +163,8 @@ def _adasum(hvd: Any) -> None:
     same(hvd.allreduce(torch.full((4,), 3.0), op=hvd.Adasum), torch.full((4,), 3.0))  # parallel: the mean
     same(hvd.allreduce(torch.eye(4)[r], op=hvd.Adasum), torch.eye(4)[:n].sum(0))  # orthogonal: the sum
     x = torch.randn(50, generator=torch.Generator().manual_seed(r)).to(torch.bfloat16)
-    everybody = hvd.allgather(hvd.allreduce(x, op=hvd.Adasum).unsqueeze(0))
-    assert (everybody == everybody[0]).all()
+    everything = hvd.allgather(hvd.allreduce(x, op=hvd.Adasum).unsqueeze(0))
+    assert (everything == everything[0]).all()
     with pytest.raises(ValueError, match="Adasum takes no"):
         hvd.allreduce(x, op=hvd.Adasum, prescale_factor=2.0)
 

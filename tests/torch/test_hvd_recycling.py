@@ -1,4 +1,4 @@
-"""Memory of results is used again when their tensors are gone, and never before."""
+"""Memory of results is reused when their tensors are freed, and never before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_as_torch_makes_them(dtype: Any) -> None:
         assert torch.equal(made.copy_(like), like)
 
 
-def test_used_again_only_when_nothing_sees_it() -> None:
+def test_reused_only_when_unreferenced() -> None:
     like = torch.empty(1 << 18)
     made = result_buffers.empty_like(like)
     address, view = made.data_ptr(), made[5:]
@@ -37,7 +37,7 @@ def test_used_again_only_when_nothing_sees_it() -> None:
     assert result_buffers.empty_like(like).data_ptr() == address
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_buffers, "MOST_KEPT", result_buffers._bytes_kept + (1 << 20))
     held = [result_buffers.empty_like(torch.empty(1 << 18)) for _ in range(5)]
     del held

@@ -1,4 +1,4 @@
-"""init() in all its forms, process sets, ends of ranks, and the variables of Horovod."""
+"""init() in all its forms, process sets, exits of ranks, and Horovod's variables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ON_MPI = """
     import pycollective.torch as hvd
     torch.set_num_threads(1)
     world, me = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
-    half = world.Split(me % 2, -me)  # the other way round
+    half = world.Split(me % 2, -me)  # in reverse order
     mine = hvd.ProcessSet(half)  # one on even ranks, another on odd ones
     def total(process_set=hvd.global_process_set):
         return hvd.allreduce(torch.tensor(me), op=hvd.Sum, process_set=process_set).item()
@@ -87,7 +87,7 @@ ON_MPI = """
     hvd.init()
     assert hvd.size() == 4 and total() == 6 and hvd.global_process_set.mpi_comm is None
     hvd.shutdown()
-    turned = hvd.ProcessSet(half)  # its ranks are MPI's, which init() numbers anew
+    turned = hvd.ProcessSet(half)  # its ranks are MPI's, which init() renumbers
     hvd.init(comm=[3, 2, 1, 0], process_sets=[turned])
     assert turned.ranks == [1 - me % 2, 3 - me % 2] and total(turned) == 2 * (me % 2) + 2
 """
@@ -99,7 +99,7 @@ def test_arguments_of_init() -> None:
 
 def _arguments(hvd: Any) -> None:
     r = hvd.rank()
-    hvd.init(comm=[0])  # initialised already: does nothing
+    hvd.init(comm=[0])  # already initialized: does nothing
     assert hvd.size() == 3
     hvd.shutdown()
     hvd.shutdown()
@@ -109,7 +109,7 @@ def _arguments(hvd: Any) -> None:
             hvd.init(**wrong)
     for sets, why in (
         ([hvd.ProcessSet([0, 3])], "different ranks"),
-        ([hvd.ProcessSet([r % 2])], r"mean different.*\[0\], \[1\]"),
+        ([hvd.ProcessSet([r % 2])], r"passed different.*\[0\], \[1\]"),
         ([hvd.global_process_set], "besides the global one"),
         ([[0, 1]], r"contains \[0, 1\]"),
     ):
@@ -129,16 +129,16 @@ def _arguments(hvd: Any) -> None:
         assert hvd.allgather_object(r) == [0, 2]
         hvd.shutdown()
     for wrong_set in ([], [0, 0], [0.5], "01", 5):
-        with pytest.raises(ValueError, match="process set is made of"):
+        with pytest.raises(ValueError, match="a process set must"):
             hvd.ProcessSet(wrong_set)
     pair = hvd.ProcessSet([0, 1])
     assert (pair.size(), pair.rank(), pair.included()) == (None, None, None)
 
 
 def _duplicates(hvd: Any) -> None:
-    """As in Horovod: sets that init() was given twice are an error, after which it is initialised with the others."""
-    everybody, pair, twin, one = (hvd.ProcessSet(ranks) for ranks in ([2, 1, 0], [0, 1], [1, 0], [2]))
-    for sets, bad in (([everybody, pair], everybody), ([pair, twin, one], twin), ([pair, pair], pair)):
+    """As in Horovod: sets passed to init() twice are an error, after which it is initialized with the others."""
+    reversed_all, pair, twin, one = (hvd.ProcessSet(ranks) for ranks in ([2, 1, 0], [0, 1], [1, 0], [2]))
+    for sets, bad in (([reversed_all, pair], reversed_all), ([pair, twin, one], twin), ([pair, pair], pair)):
         with pytest.raises(ValueError, match="duplicates"):
             hvd.init(process_sets=sets)
         assert hvd.is_initialized() and bad.process_set_id is None
@@ -153,7 +153,7 @@ def _duplicates(hvd: Any) -> None:
     with pytest.raises(ValueError, match=r"no process set 7; registered are \[0, 1, 2\]"):
         basics._process_set_size(7)
     hvd.shutdown()
-    assert (one.process_set_id, twin.process_set_id, everybody.process_set_id) == (None, None, None)
+    assert (one.process_set_id, twin.process_set_id, reversed_all.process_set_id) == (None, None, None)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -172,7 +172,7 @@ def _one_leaves(hvd: Any) -> None:
         hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="latest"))
 
 
-def test_shutting_down_ends_what_is_under_way() -> None:
+def test_shutting_down_ends_pending_operations() -> None:
     run(2, _under_way)
 
 
@@ -205,7 +205,7 @@ def _sums(hvd: Any) -> Any:
     return [x.tolist() for _ in range(3) for x in hvd.grouped_allreduce(xs)]
 
 
-def test_a_setting_that_is_no_number_is_named() -> None:
+def test_a_setting_that_is_not_a_number_is_named() -> None:
     run(1, _bad_setting)
 
 
@@ -249,14 +249,14 @@ def test_after_a_join(n: int) -> None:
 
 
 def _joined(hvd: Any) -> None:
-    """Early ranks have made fewer calls without a name than late ones; it does not matter afterwards."""
+    """Early ranks have made fewer unnamed calls than late ones; it does not matter afterwards."""
     n, r = hvd.size(), hvd.rank()
     for turn in range(2):
         for _ in range(r):
             hvd.allreduce(torch.ones(2))
         if r == n - 1:  # the others have joined, or will
             assert hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"alone{turn}").tolist() == [1.0] * 3
-            sparse = torch.eye(2).to_sparse()  # our own addition: Horovod refuses
+            sparse = torch.eye(2).to_sparse()  # our own addition: Horovod rejects it
             total = hvd.sparse_allreduce_async(sparse, f"sparse{turn}", hvd.Sum)().to_dense()
             assert total.tolist() == [[1, 0], [0, 1]]
             for fails in (lambda: hvd.broadcast(torch.ones(2), r), lambda: hvd.allgather(torch.ones(2))):

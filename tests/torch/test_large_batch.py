@@ -1,4 +1,4 @@
-"""Torch's front end of the rules for large batches: as on arrays, as one process on all data, and GhostBatchNorm."""
+"""Torch's front end of the rules for large batches: matches arrays and one process on all data; GhostBatchNorm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tensors(seed: int, dtype: Any = torch.float64) -> list[Any]:
 
 
 def make(kind: Any, model: Any) -> Any:
-    """Biases and the parameters of norms in a group of their own, without decay."""
+    """Biases and the parameters of norms in a separate group, without decay."""
     layers = [p for p in model.parameters() if p.dim() > 1]
     plain = {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0, "lr": 0.01}
     return kind([{"params": layers}, plain if kind is NovoGrad else {**plain, "adapt": False}], **OPTIONS[kind])
@@ -118,7 +118,7 @@ def test_what_a_step_takes_and_refuses() -> None:
         torch.nn.Embedding(3, 2, sparse=True),
     )
     optimizer = LARS([{"params": [a]}, {"params": [b], "lr": 0.0}, {"params": sparse.parameters()}], lr=0.5)
-    assert optimizer.step() is None and not optimizer.state  # nobody has a gradient
+    assert optimizer.step() is None and not optimizer.state  # no parameter has a gradient
 
     def closure() -> Any:
         optimizer.zero_grad()
@@ -167,7 +167,7 @@ def test_schedules_are_for_lambda_lr() -> None:
 
 
 class Signs(RuleOptimizer):
-    """A rule of one's own."""
+    """A user-defined rule."""
 
     @staticmethod
     def rule(p: Any, g: Any, state: dict[str, Any], *, lr: float) -> Any:  # type: ignore[override]
@@ -191,7 +191,7 @@ def _as_one(hvd: Any) -> None:
 
 
 def _late(hvd: Any, kind: Any, expected: Any) -> None:
-    """Rank 0 has begun alone, on all data; the others go on with it."""
+    """Rank 0 has begun alone, on all data; the others continue with it."""
     model = small()
     optimizer = make(kind, model)
     for step in range(4):
@@ -211,7 +211,7 @@ def _late(hvd: Any, kind: Any, expected: Any) -> None:
 
 
 def _noise(hvd: Any) -> None:
-    """Hooks see this rank's gradients, p.grad is everybody's."""
+    """Hooks see this rank's gradients, p.grad is the average."""
     model = small()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
     squares: list[Any] = []
@@ -246,7 +246,7 @@ def _under_torch_distributed(world: Any) -> None:
                 optimizer.zero_grad()
                 loss_of(model, images[0, world.rank], targets[0, world.rank]).backward()
                 optimizer.step()
-            close(c10d_training.flat(model), expected)  # of shards, the norms are those of whole parameters
+            close(c10d_training.flat(model), expected)  # for shards, the norms are those of complete parameters
 
 
 # -- GhostBatchNorm ----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_sparse_gradients(n: int) -> None:
 
 def _sparse(hvd: Any) -> None:
     warnings.filterwarnings("error", module=r"pycollective\.")
-    warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly")  # PyTorch 2.11, whatever it is told
+    warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly")  # PyTorch 2.11, whatever its settings
     n, r = hvd.size(), hvd.rank()
 
     def words(rank: int, step: int) -> Any:
@@ -43,7 +43,7 @@ def _sparse(hvd: Any) -> None:
                 for step in range(3):
                     optimizer.zero_grad()
                     other.zero_grad()
-                    columns = torch.tensor([1, 1, step == 0])  # of a row that is used all elements count, zeros too
+                    columns = torch.tensor([1, 1, step == 0])  # in a used row all elements count, zeros too
                     for rank in range(n):
                         if all_ranks or rank == step % n:
                             ((alone(words(rank, step)) * columns).pow(2).sum() / n).backward()
@@ -90,7 +90,7 @@ def test_a_gradient_that_is_dense_here_and_sparse_there(n: int) -> None:
 
 
 def _dense_and_sparse(hvd: Any) -> None:
-    """All ranks are told which one, nobody waits for ever, and training may go on."""
+    """All ranks learn which one, no rank hangs, and training may continue."""
     n, r = hvd.size(), hvd.rank()
 
     def network() -> Any:

@@ -1,4 +1,4 @@
-"""What goes on between two steps of a DistributedOptimizer: passes, clipping, closures, gradients that are missing."""
+"""Between two steps of a DistributedOptimizer: passes, clipping, closures, missing gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = [1, 2, 3, 4]
 
 
 def wrap(hvd: Any, model: Any, **options: Any) -> Any:
-    """With momentum and decay: a gradient of zeros is not the same as none."""
+    """With momentum and decay: a zero gradient differs from none."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
 
@@ -26,7 +26,7 @@ def mine(hvd: Any, step: int) -> tuple[Any, Any]:
     return images[0, hvd.rank()], targets[0, hvd.rank()]
 
 
-def everybodys(hvd: Any, step: int) -> tuple[Any, Any]:
+def all_data(hvd: Any, step: int) -> tuple[Any, Any]:
     images, targets = data(hvd.size(), step)
     return images[0].flatten(0, 1), targets[0].flatten(0, 1)
 
@@ -53,7 +53,7 @@ def _clipping(hvd: Any) -> None:
             with optimizer.skip_synchronize():
                 optimizer.step()
         other.zero_grad()
-        loss_of(alone, *everybodys(hvd, step)).backward()
+        loss_of(alone, *all_data(hvd, step)).backward()
         expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
         other.step()
         assert norm > 0.1
@@ -104,7 +104,7 @@ def _out_of_order(hvd: Any) -> None:
             with pytest.raises(AssertionError, match="backward_passes_per_step"):
                 loss_of(model, *mine(hvd, step)).backward()
             optimizer.synchronize()
-            optimizer.zero_grad()  # what is in the gradients is anybody's guess
+            optimizer.zero_grad()  # the gradients are undefined
     optimizer.step()
     agree(hvd, weights(model))
 
@@ -117,7 +117,7 @@ def test_gradients_changed_while_they_are_reduced(n: int) -> None:
 def _changed(hvd: Any) -> None:
     model = small()
     optimizer = wrap(hvd, model)
-    for _ in range(5):  # gradients that are kept soon lie in windows
+    for _ in range(5):  # gradients that are kept are soon in windows
         loss_of(model, *mine(hvd, 0)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         with pytest.raises(RuntimeError, match=r"weight was changed while it was being reduced: call synchronize\(\)"):
@@ -147,14 +147,14 @@ def _short_of_passes(hvd: Any) -> None:
             other.zero_grad()
             for _ in range(passes):
                 loss_of(model, *mine(hvd, step)).backward()
-                loss_of(alone, *everybodys(hvd, step)).backward()
+                loss_of(alone, *all_data(hvd, step)).backward()
             optimizer.step()
             other.step()
             close(weights(model), weights(alone))
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_gradients_that_are_not_forgotten_accumulate(n: int) -> None:
+def test_gradients_that_are_not_zeroed_accumulate(n: int) -> None:
     run(n, _no_zero_grad)
 
 
@@ -165,7 +165,7 @@ def _no_zero_grad(hvd: Any) -> None:
     other = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     for step in range(3):
         loss_of(model, *mine(hvd, step)).backward()
-        loss_of(alone, *everybodys(hvd, step)).backward()
+        loss_of(alone, *all_data(hvd, step)).backward()
         optimizer.step()
         other.step()
     close(weights(model), weights(alone))
@@ -182,7 +182,7 @@ def _scaled(hvd: Any) -> None:
 
 
 def _scaled_so(hvd: Any, by_hand: bool, fused: bool) -> None:
-    """`by_hand`: as Horovod asks for it; else GradScaler.step is all there is."""
+    """`by_hand`: as Horovod requires; otherwise only GradScaler.step."""
     model, alone = small(), small()
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}
     optimizer = torch.optim.SGD(model.parameters(), fused=fused, **options)
@@ -206,7 +206,7 @@ def _scaled_so(hvd: Any, by_hand: bool, fused: bool) -> None:
         scaler.update()
         if step != 2:
             other.zero_grad()
-            loss_of(alone, *everybodys(hvd, step)).backward()
+            loss_of(alone, *all_data(hvd, step)).backward()
             other.step()
     assert scaler.get_scale() == 512.0
     close(weights(model), weights(alone))
@@ -238,12 +238,12 @@ def _closures(hvd: Any) -> None:
             return loss
 
         for step in range(3):
-            batch, whole = mine(hvd, step), everybodys(hvd, step)
+            batch, whole = mine(hvd, step), all_data(hvd, step)
             found = optimizer.step(lambda m=model, o=optimizer, b=batch: closure(m, o, b))
             expected = other.step(lambda m=alone, o=other, b=whole: closure(m, o, b))
             close(found.detach(), expected.detach(), 1e-9)
         agree(hvd, weights(model))
-        close(weights(model), weights(alone), 1e-9)  # the search makes more of rounding errors
+        close(weights(model), weights(alone), 1e-9)  # the search amplifies rounding errors
         number = optimizer.step(lambda m=model, o=optimizer, b=batch: closure(m, o, b).item())
         assert isinstance(number, float)
 
@@ -252,7 +252,7 @@ def _closures(hvd: Any) -> None:
 
 
 class Branches(torch.nn.Module):  # type: ignore[misc]
-    """Uses what it is told to."""
+    """Uses the given parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class Branches(torch.nn.Module):  # type: ignore[misc]
 
 
 def uses(rank: int, step: int) -> list[int]:
-    """Part 0 on all ranks, 1 on rank 0 only, 2 on none but rank 0 in step 2, 3 on a rank that changes."""
+    """Part 0 on all ranks, 1 on rank 0 only, 2 only on rank 0 in step 2, 3 on a rank that changes."""
     return [0] + [1] * (rank == 0) + [2] * (rank == 0 and step == 2) + [3] * (step % 3 == rank)
 
 
@@ -326,9 +326,9 @@ def _frozen(hvd: Any) -> None:
             other.add_param_group({"params": other_head.parameters(), "lr": 0.2})
         x, y = mine(hvd, step)
         loss_of(lambda x: head(model(x)), x, y).backward()
-        x, y = everybodys(hvd, step)
+        x, y = all_data(hvd, step)
         loss_of(lambda x: other_head(alone(x)), x, y).backward()
-        if step < 4:  # not the optimizers' yet
+        if step < 4:  # not the optimizer's yet
             head.zero_grad()
             other_head.zero_grad()
         optimizer.step()
@@ -369,7 +369,7 @@ def test_ranks_that_run_out_of_data(n: int) -> None:
 
 
 def _join(hvd: Any) -> None:
-    """From a rank that has joined there are zeros; the last of four never trains."""
+    """A rank that has joined contributes zeros; the last of four never trains."""
     n, r = hvd.size(), hvd.rank()
     for keep in (False, True):
         model, alone = small(), small()

@@ -1,4 +1,4 @@
-"""DistributedOptimizer trains as one process does on everybody's data, and its bits do not depend on what is fused."""
+"""DistributedOptimizer trains like one process on all data, and its bits do not depend on fusion."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _other_ways(hvd: Any) -> None:
     for set_to_none in (True, False):
         model = small().to(memory_format=torch.channels_last)
         close(together(hvd, make, model=model, set_to_none=set_to_none), last)
-        assert not model[0].weight.is_contiguous()  # or nothing was tested
+        assert not model[0].weight.is_contiguous()  # otherwise nothing was tested
     for compression, tolerance in ((hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2)):
         for model in (small(), small().to(memory_format=torch.channels_last)):
             found = together(hvd, make, compression=compression, model=model)
@@ -105,7 +105,7 @@ def test_fusion_changes_no_bits(n: int) -> None:
     for rows in found:
         for row in rows:
             assert row == found[0][0]
-    assert len(set(found[0][0])) == 1  # of all ways of one run
+    assert len(set(found[0][0])) == 1  # of all variants of one run
 
 
 def _bits(hvd: Any) -> list[bytes]:
@@ -136,7 +136,7 @@ def _groups_of_tensors(hvd: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_kept_gradients_lie_in_windows(n: int) -> None:
+def test_kept_gradients_are_in_windows(n: int) -> None:
     run(n, _windows)
 
 
@@ -182,7 +182,7 @@ def test_all_kinds_of_parameters(n: int) -> None:
 def _kinds(hvd: Any) -> None:
     """Scalars, empty ones, other orders of elements, several types in one model: p.grad is the mean of all ranks'.
 
-    Gradients that a rank sets by hand may be in another order of elements than the others'.
+    Gradients that a rank sets by hand may have another order of elements than the others'.
     """
     n, r = hvd.size(), hvd.rank()
     tensors = [

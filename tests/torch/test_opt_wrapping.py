@@ -1,4 +1,4 @@
-"""What DistributedOptimizer is made of, and what may be done with it: names, schedulers, copies, several of them."""
+"""What DistributedOptimizer can be made of, and uses of it: names, schedulers, copies, several of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def momentum(model: Any) -> Any:
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
-def train(hvd: Any, model: Any, optimizer: Any, steps: range, after: Any = None, everybody: bool = False) -> None:
-    """On this rank's data, or on everybody's."""
+def train(hvd: Any, model: Any, optimizer: Any, steps: range, after: Any = None, all_ranks: bool = False) -> None:
+    """On this rank's data, or on all data."""
     for step in steps:
         images, targets = data(hvd.size(), step)
-        x, y = (t[0].flatten(0, 1) if everybody else t[0, hvd.rank()] for t in (images, targets))
+        x, y = (t[0].flatten(0, 1) if all_ranks else t[0, hvd.rank()] for t in (images, targets))
         optimizer.zero_grad()
         loss_of(model, x, y).backward()
         optimizer.step()
@@ -51,7 +51,7 @@ def _refusals(hvd: Any) -> None:
         ("groups", {"groups": -1}),
         ("groups", {"groups": [["0.weight"]]}),
         ("one group only", {"groups": [[named[0][1]], [named[0][1]]]}),
-        ("op is", {"op": 17}),
+        ("op must be", {"op": 17}),
     ]
     for text, options in wrong:
         with pytest.raises(ValueError, match=text):
@@ -111,26 +111,26 @@ def _several(hvd: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_wrapped_anew(n: int) -> None:
+def test_wrapped_again(n: int) -> None:
     run(n, _wrapped_anew)
 
 
 def _wrapped_anew(hvd: Any) -> None:
     expected = small()
-    train(hvd, expected, momentum(expected), range(6), everybody=True)
+    train(hvd, expected, momentum(expected), range(6), all_ranks=True)
     model = small()
     first = hvd.DistributedOptimizer(momentum(model), model.named_parameters(), compression=hvd.Compression.fp16)
     train(hvd, model, first, range(0))
     second = hvd.DistributedOptimizer(first, model.named_parameters())
     train(hvd, model, second, range(3))
-    third = hvd.DistributedOptimizer(second, model.named_parameters())  # takes the momentum with it
+    third = hvd.DistributedOptimizer(second, model.named_parameters())  # keeps the momentum
     assert type(third).__mro__.count(torch.optim.SGD) == 1
     train(hvd, model, third, range(3, 6))
     close(weights(model), weights(expected))
     for old in (first, second):
         with pytest.raises(RuntimeError, match="another DistributedOptimizer"):
             old.step()
-    fresh = hvd.DistributedOptimizer(momentum(model), model.named_parameters())  # of another optimizer, too
+    fresh = hvd.DistributedOptimizer(momentum(model), model.named_parameters())  # another optimizer, too
     with pytest.raises(RuntimeError, match="another DistributedOptimizer"):
         third.synchronize()
     train(hvd, model, fresh, range(2))
@@ -144,7 +144,7 @@ def _wrapped_anew(hvd: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_wrapped_anew_in_the_middle_of_a_step(n: int) -> None:
+def test_wrapped_again_in_the_middle_of_a_step(n: int) -> None:
     run(n, _in_the_middle)
 
 
@@ -166,7 +166,7 @@ def test_freed(n: int) -> None:
 
 
 def _freed(hvd: Any) -> None:
-    """One that is gone reduces nothing: here rank 0 goes on alone, which would hang otherwise."""
+    """A deleted optimizer reduces nothing: here rank 0 continues alone, which would hang otherwise."""
     model = small()
     optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -197,7 +197,7 @@ def _schedulers(hvd: Any) -> None:
     expected = small()
     other = momentum(expected)
     other_scheduler = schedule(other)
-    train(hvd, expected, other, range(6), other_scheduler.step, everybody=True)
+    train(hvd, expected, other, range(6), other_scheduler.step, all_ranks=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for made_before in (True, False):
@@ -210,7 +210,7 @@ def _schedulers(hvd: Any) -> None:
                 )
                 scheduler = scheduler or schedule(optimizer)
                 train(hvd, model, optimizer, range(3), scheduler.step)
-                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # makes new parameter groups
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # creates new parameter groups
                 train(hvd, model, optimizer, range(3, 6), scheduler.step)
                 assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.5**6)
                 if not adaptive:
@@ -224,7 +224,7 @@ def test_copies(n: int) -> None:
 
 def _copies(hvd: Any) -> None:
     expected = small()
-    train(hvd, expected, momentum(expected), range(6), everybody=True)
+    train(hvd, expected, momentum(expected), range(6), all_ranks=True)
     model = small()
     optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters())
     train(hvd, model, optimizer, range(3))
@@ -241,7 +241,7 @@ def _copies(hvd: Any) -> None:
         train(hvd, resumed, again, range(3, 6))
         close(weights(resumed), weights(expected))
     for duplicate in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert type(duplicate) is torch.optim.SGD  # an ordinary one, of parameters of its own
+        assert type(duplicate) is torch.optim.SGD  # an ordinary one, with its own parameters
         assert duplicate.param_groups[0]["momentum"] == 0.9
         assert len(duplicate.state) == len(optimizer.state)
         duplicate.step()
@@ -268,7 +268,7 @@ def _process_sets(hvd: Any) -> None:
     odd = hvd.add_process_set(range(1, n, 2))
     mine = odd if r % 2 else even
     model = small()
-    hvd.DistributedOptimizer(momentum(small()), process_set=mine)  # other ranks make another number of them
+    hvd.DistributedOptimizer(momentum(small()), process_set=mine)  # other ranks create another number of them
     if r == 0:
         hvd.DistributedOptimizer(momentum(small()), process_set=odd)
     optimizer = hvd.DistributedOptimizer(momentum(model), model.named_parameters(), process_set=mine)
@@ -284,8 +284,8 @@ def _process_sets(hvd: Any) -> None:
         loss_of(expected, images[0, inside].flatten(0, 1), targets[0, inside].flatten(0, 1)).backward()
         other.step()
     close(weights(model), weights(expected))
-    everybodys = hvd.allgather(weights(model).unsqueeze(0))
-    assert torch.equal(everybodys[0], everybodys[1]) is False
+    gathered = hvd.allgather(weights(model).unsqueeze(0))
+    assert torch.equal(gathered[0], gathered[1]) is False
     # a set that this rank is not in: an ordinary optimizer
     apart, twin = small(), small()
     outside = hvd.DistributedOptimizer(momentum(apart), apart.named_parameters(), process_set=even)
@@ -293,7 +293,7 @@ def _process_sets(hvd: Any) -> None:
     if r % 2:
         train(hvd, twin, momentum(twin), range(2))
         close(weights(apart), weights(twin))
-    # all together again, although ranks have made different optimizers before
+    # all together again, although ranks have created different optimizers before
     close(together(hvd, momentum), alone(momentum, n))
 
 
@@ -321,7 +321,7 @@ def _differ(hvd: Any) -> None:
             with pytest.raises(RuntimeError, match="parameters differ") as caught:
                 optimizer.step()
             assert who in str(caught.value) and what in str(caught.value)
-    close(together(hvd, momentum), alone(momentum, hvd.size()))  # the engine goes on
+    close(together(hvd, momentum), alone(momentum, hvd.size()))  # the engine continues
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -417,7 +417,7 @@ def test_adasum_of_equal_and_of_orthogonal_steps(n: int) -> None:
 
 
 def _adasum_limits(hvd: Any) -> None:
-    """Equal steps are averaged, orthogonal ones summed; a parameter that nobody uses stays where it is."""
+    """Equal steps are averaged, orthogonal ones summed; an unused parameter does not change."""
     n, r = hvd.size(), hvd.rank()
     p, unused = (torch.nn.Parameter(torch.zeros(n, dtype=torch.float64)) for _ in range(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p, unused], lr=1.0), op=hvd.Adasum)

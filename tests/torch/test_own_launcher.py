@@ -1,4 +1,4 @@
-"""`pycollective run` starts programs that know torch's variables only: torch.distributed, accelerate, Lightning."""
+"""`pycollective run` starts programs that use only torch's variables: torch.distributed, accelerate, Lightning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_plain_torch_forms_one_group() -> None:
 
 
 @pytest.mark.parametrize("backend", ["gloo", "pycollective"])
-def test_once_imported_we_answer_and_the_master_port_stays_closed(backend: str) -> None:
+def test_once_imported_pycollective_handles_env_and_the_master_port_stays_closed(backend: str) -> None:
     ran = launch(2, PLAIN, "ours", backend, check=True)
     assert ran.outputs == ["0 2 3.0 False\n", "1 2 3.0 False\n"]
 
@@ -83,4 +83,4 @@ trainer.fit(Model(), torch.utils.data.DataLoader(rows))
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs lightning")
 def test_lightning_forms_one_group() -> None:
     ran = launch(2, LIGHTNING, check=True, timeout=90)
-    assert ran.outputs == ["0 2 1.0 2.0\n", "1 2 1.0 2.0\n"]  # a row each, and the mean of their gradients
+    assert ran.outputs == ["0 2 1.0 2.0\n", "1 2 1.0 2.0\n"]  # one row each, and the mean of their gradients

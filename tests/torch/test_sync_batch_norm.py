@@ -1,4 +1,4 @@
-"""SyncBatchNorm over the ranks' batches is nn.BatchNorm over the joined one: forward, backward, running statistics."""
+"""SyncBatchNorm over all ranks equals nn.BatchNorm over the joined batch: forward, backward, running statistics."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def compare(
     for step in range(steps + 1):
         ours.train(step < steps)
         plain.train(step < steps)
-        everybodys = parts(counts, axes, dtype, seed=step)
-        x, whole = everybodys[r].requires_grad_(), torch.cat(everybodys).detach().requires_grad_()
+        batches = parts(counts, axes, dtype, seed=step)
+        x, whole = batches[r].requires_grad_(), torch.cat(batches).detach().requires_grad_()
         y, expected = ours(x), plain(whole)
         mine = slice(start, start + counts[r])
         near(y, expected[mine], tolerance)
@@ -103,12 +103,12 @@ def test_bfloat16(n: int) -> None:
 
 
 def _bfloat16(hvd: Any) -> None:
-    """Computed in float32, however short the numbers are; parameters may be of either type."""
+    """Computed in float32, for any input precision; parameters may be of either type."""
     r, n = hvd.rank(), hvd.size()
     for kind in (torch.bfloat16, torch.float32):
         ours, plain = hvd.SyncBatchNorm(C).to(kind), torch.nn.BatchNorm2d(C)
-        everybodys = [x + 60 for x in parts([4] * n, 2, torch.bfloat16)]  # where steps are of 1/4 and of 1/2
-        x, whole = everybodys[r].requires_grad_(), torch.cat(everybodys).detach().float().requires_grad_()
+        batches = [x + 60 for x in parts([4] * n, 2, torch.bfloat16)]  # where steps are of 1/4 and of 1/2
+        x, whole = batches[r].requires_grad_(), torch.cat(batches).detach().float().requires_grad_()
         y, expected = ours(x), plain(whole)
         assert y.dtype == torch.bfloat16
         near(y.float(), expected[4 * r : 4 * r + 4], 2e-2)
@@ -127,7 +127,7 @@ def test_derivatives_by_differences(n: int) -> None:
 
 
 def _differences(hvd: Any) -> None:
-    """Of what all ranks make of one rank's input; that of the parameters without an input's, and the reverse."""
+    """Of what all ranks compute from one rank's input; that of the parameters without an input's, and the reverse."""
     torch.manual_seed(0)
     weight, bias = (torch.randn(C, dtype=torch.float64, requires_grad=True) for _ in range(2))
     x = parts([3] * hvd.size(), 0, torch.float64)[hvd.rank()].requires_grad_()
@@ -160,7 +160,7 @@ def test_trains_as_one_process(n: int) -> None:
 
 
 def _trains(hvd: Any) -> None:
-    """Two layers of it in a network in channels-last order under DistributedOptimizer."""
+    """Two layers of it in a channels-last network under DistributedOptimizer."""
     n, r = hvd.size(), hvd.rank()
 
     def network(kind: Any) -> Any:
@@ -201,4 +201,4 @@ def _refusals(hvd: Any) -> None:
     assert module.num_batches_tracked == 0 and not module.running_mean.any()
     module.eval()
     if hvd.rank() == 0:
-        module(torch.ones(2, C))  # nobody else is needed
+        module(torch.ones(2, C))  # no other rank is needed

@@ -1,6 +1,6 @@
-"""A typed program: type checkers read it (`make lint`) and the tests run it, so that types are true where it runs.
+"""A typed program: type checkers read it (`make lint`) and the tests run it, so that types match the run-time behavior.
 
-Lines marked `type: ignore` are mistakes that a checker must find; without the error the mark is an error itself.
+Lines marked `type: ignore` are mistakes that a checker must find; an unused mark is an error too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Integers = np.ndarray[tuple[int], np.dtype[np.int_]]
 
 
 class Bare:
-    """An array that has __dlpack__ and nothing else."""
+    """An array that has only __dlpack__."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array

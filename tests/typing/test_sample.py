@@ -1,4 +1,4 @@
-"""The typed sample program runs: what its types claim holds of the arrays. `make lint` has type checkers read it."""
+"""The typed sample program runs: the arrays have the declared types. `make lint` has type checkers read it."""
 
 from __future__ import annotations
 

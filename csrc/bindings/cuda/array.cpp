@@ -1,5 +1,5 @@
-// Arrays in device memory: those of other libraries through DLPack, and our own, which speak DLPack and the CUDA array
-// interface (version 3).
+// Arrays in device memory: those of other libraries through DLPack, and our own, which support DLPack and the CUDA
+// array interface (version 3).
 #include <cuda_runtime.h>
 
 #include <memory>
@@ -19,7 +19,7 @@ using namespace dlpack;
 
 constexpr int32_t kDeviceCuda = 2, kDeviceCudaManaged = 13;
 
-// Somebody else's array, held by its capsule.
+// Another library's array, held by its capsule.
 class View {
  public:
   explicit View(py::object capsule) {
@@ -31,9 +31,9 @@ class View {
     const Tensor* t = nullptr;
     if (versioned_) {
       const auto* m = static_cast<ManagedVersioned*>(managed);
-      if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not understood");
+      if (m->major != 1) throw py::type_error("DLPack version " + std::to_string(m->major) + " is not supported");
       t = &m->tensor;
-      read_only = (m->flags & (flag_read_only | flag_copied)) != 0;  // writing to a copy would be lost
+      read_only = (m->flags & (flag_read_only | flag_copied)) != 0;  // writes to a copy would be lost
     } else {
       t = &static_cast<Managed*>(managed)->tensor;
     }
@@ -78,7 +78,7 @@ class View {
   bool versioned_ = false;
 };
 
-// An array of ours: C-contiguous, in memory that `owner` keeps.
+// Our own array: C-contiguous, in memory owned by `owner`.
 class DeviceArray {
  public:
   DeviceArray(py::object owner_, uintptr_t address_, std::vector<int64_t> shape_, const std::string& dtype_,
@@ -104,7 +104,7 @@ class DeviceArray {
   size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
 };
 
-// What a DLPack capsule of ours holds: the array, and the numbers that the structure points to.
+// Contents of our DLPack capsules: the array, and the integers that the structure points to.
 template <class M>
 struct Exported {
   M managed{};
@@ -158,7 +158,7 @@ py::dict array_interface(const DeviceArray& a) {
   };
   const char* kind = kinds[static_cast<size_t>(a.dtype)];
   if (*kind == '\0')
-    throw py::attribute_error(std::string("the CUDA array interface has no word for ") + name_of(a.dtype) +
+    throw py::attribute_error(std::string("the CUDA array interface has no type for ") + name_of(a.dtype) +
                               "; use DLPack");
   py::dict made;
   made["shape"] = py::tuple(py::cast(a.shape));
@@ -188,7 +188,7 @@ void copy_all(const DeviceArray& a, py::buffer host, bool to_host, uintptr_t str
 
 void bind_cuda_array(py::module_& m) {
   py::class_<View>(m, "DlpackView", py::module_local(),
-                   "A CUDA array of another library, from its DLPack capsule; not copied.")
+                   "Another library's CUDA array, from its DLPack capsule; not copied.")
       .def(py::init<py::object>(), py::arg("capsule"))
       .def_readonly("address", &View::address)
       .def_property_readonly("shape", [](const View& v) { return py::tuple(py::cast(v.shape)); })
@@ -198,7 +198,7 @@ void bind_cuda_array(py::module_& m) {
       .def_readonly("read_only", &View::read_only);
 
   py::class_<DeviceArray>(m, "DeviceArray", py::module_local(),
-                          "A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack take it "
+                          "A C-contiguous array in device memory. torch.from_dlpack and cupy.from_dlpack accept it "
                           "without a copy.")
       .def(py::init<py::object, uintptr_t, std::vector<int64_t>, const std::string&, int>(), py::arg("owner"),
            py::arg("address"), py::arg("shape"), py::arg("dtype"), py::arg("device"))
@@ -211,11 +211,11 @@ void bind_cuda_array(py::module_& m) {
       .def(
           "copy_from_host",
           [](const DeviceArray& a, py::buffer host, uintptr_t stream) { copy_all(a, host, false, stream); },
-          py::arg("host"), py::arg("stream") = 0, "Fill from a contiguous host array; returns when it is done.")
+          py::arg("host"), py::arg("stream") = 0, "Fill from a contiguous host array; blocks until done.")
       .def(
           "copy_to_host",
           [](const DeviceArray& a, py::buffer host, uintptr_t stream) { copy_all(a, host, true, stream); },
-          py::arg("host"), py::arg("stream") = 0, "Copy into a contiguous host array; returns when it is done.")
+          py::arg("host"), py::arg("stream") = 0, "Copy into a contiguous host array; blocks until done.")
       .def("__dlpack__", &to_dlpack, py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
            py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
       .def("__dlpack_device__", [](const DeviceArray& a) { return py::make_tuple(kDeviceCuda, a.device); })

@@ -1,4 +1,4 @@
-// What the binding files of pycollective._cuda share: one file per subject, each with one function that registers it.
+// Shared by the binding files of pycollective._cuda: one file per subject, each with one function that registers it.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// A user's own operator, as comm/cuda/operators.py links it.
+// A user-defined operator, as linked by comm/cuda/operators.py.
 #include "executor/cuda/custom.h"
 
 #include "bindings/cuda/bindings.h"
@@ -8,11 +8,11 @@ namespace pc::cuda {
 void bind_cuda_custom(py::module_& m) {
   m.def(
       "custom_program", [](const std::string& dtype) { return py::bytes(custom_program(dtype_named(dtype))); },
-      py::arg("dtype"), "The kernels of an element type, a fatbin of LTO-IR, without the function pc_operator.");
+      py::arg("dtype"), "The kernels of an element type, as a fatbin of LTO-IR that lacks the function pc_operator.");
   m.def(
       "load_custom",
       [](const std::string& dtype, const py::bytes& image) { return load_custom(dtype_named(dtype), image); },
-      py::arg("dtype"), py::arg("image"), "What came of linking, as Team.plan takes it.");
+      py::arg("dtype"), py::arg("image"), "The linked image, as Team.plan takes it.");
 }
 
 }  // namespace pc::cuda

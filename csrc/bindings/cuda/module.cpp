@@ -1,4 +1,4 @@
-// pycollective._cuda: loads without a driver; what needs a device says so when it is called.
+// pycollective._cuda: loads without a driver; functions that need a device raise if there is none.
 #include "bindings/cuda/bindings.h"
 
 namespace pc::cuda {

@@ -1,4 +1,4 @@
-// The devices, and what Python needs of streams, events, copies and graphs without a library of its own.
+// Devices, and the streams, events, copies and graphs that Python uses without another CUDA library.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace {
 
 cudaStream_t stream_of(uintptr_t stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
-// One plain sentence; nothing if a device can be used.
+// One sentence; nothing if a device can be used.
 std::optional<std::string> why_no_device() {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
@@ -24,7 +24,7 @@ std::optional<std::string> why_no_device() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
     return "there is no CUDA driver on this machine (libcuda.so.1 was not found)";
   if (result == cudaSuccess || std::string(cudaGetErrorName(result)) == "cudaErrorNoDevice")
-    return "the CUDA driver sees no GPU (is one there, and does CUDA_VISIBLE_DEVICES allow it?)";
+    return "the CUDA driver sees no GPU (is one installed, and visible by CUDA_VISIBLE_DEVICES?)";
   return std::string("the CUDA driver does not work: ") + cudaGetErrorString(result);
 }
 
@@ -53,7 +53,7 @@ py::dict properties(int device) {
   return made;
 }
 
-// The device to whose memory an address belongs; nothing for memory of the host.
+// The device that owns an address; nothing for host memory.
 std::optional<int> device_of(uintptr_t address) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, reinterpret_cast<void*>(address)) != cudaSuccess) {
@@ -64,7 +64,7 @@ std::optional<int> device_of(uintptr_t address) {
   return attributes.device;
 }
 
-// The default stream is each device's own: where `device` is given, it is that one's.
+// Each device has its own default stream: if `device` is given, its default stream is meant.
 class On {
  public:
   explicit On(std::optional<int> device) {
@@ -115,7 +115,7 @@ class Event {
     check(cudaStreamWaitEvent(stream_of(stream), event_, 0), "cudaStreamWaitEvent");
   }
   bool done() const {
-    const CaptureAside aside;  // asking is forbidden while some stream is captured in global mode, as torch does
+    const CaptureAside aside;  // queries are forbidden while a stream is captured in global mode, as torch does
     const cudaError_t result = cudaEventQuery(event_);
     if (result == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -171,14 +171,14 @@ void bind_cuda_runtime(py::module_& m) {
     return count;
   });
   m.def("driver_version", [] { return version(cudaDriverGetVersion); }, "1000 * major + 10 * minor; 0: no driver.");
-  m.def("runtime_version", [] { return version(cudaRuntimeGetVersion); }, "Of the runtime that is linked in.");
+  m.def("runtime_version", [] { return version(cudaRuntimeGetVersion); }, "Version of the runtime that is linked in.");
   m.def("properties", &properties, py::arg("device"));
   m.def("current_device", [] {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
     return device;
   });
-  m.def("device_of", &device_of, py::arg("address"), "The device to whose memory an address belongs, or None.");
+  m.def("device_of", &device_of, py::arg("address"), "The device that owns an address, or None.");
   m.def(
       "copy",
       [](uintptr_t into, uintptr_t from, size_t bytes, uintptr_t stream, std::optional<int> device) {
@@ -188,7 +188,7 @@ void bind_cuda_runtime(py::module_& m) {
               "cudaMemcpyAsync");
       },
       py::arg("into"), py::arg("source"), py::arg("nbytes"), py::arg("stream"), py::arg("device") = py::none(),
-      free_of_gil, "Copy between any two memories, in stream order.");
+      free_of_gil, "Copy between host and device memory in any direction, in stream order.");
   m.def(
       "synchronize",
       [](uintptr_t stream, std::optional<int> device) {
@@ -202,15 +202,15 @@ void bind_cuda_runtime(py::module_& m) {
       "Whether no kernel of a communicator of this process is in flight.");
   m.def("is_capturing", &capturing, py::arg("stream"));
   m.def("begin_capture", &begin_capture, py::arg("stream"));
-  py::class_<Stream>(m, "Stream", py::module_local(), "A stream that does not wait for the default one.")
+  py::class_<Stream>(m, "Stream", py::module_local(), "A stream that does not synchronize with the default stream.")
       .def(py::init<int>(), py::arg("device"))
       .def_property_readonly("address", &Stream::address)
       .def_property_readonly("device", &Stream::device);
   py::class_<Event>(m, "Event", py::module_local(), "A point in a stream.")
       .def(py::init<int, bool>(), py::arg("device"), py::arg("timed") = false)
       .def("record", &Event::record, py::arg("stream"))
-      .def("hold_back", &Event::hold_back, py::arg("stream"), "The stream waits until the point is reached.")
-      .def("seconds_since", &Event::seconds_since, py::arg("earlier"), "Both must be timed and reached.")
+      .def("hold_back", &Event::hold_back, py::arg("stream"), "Make the stream wait until the point is reached.")
+      .def("seconds_since", &Event::seconds_since, py::arg("earlier"), "Both events must have timing and be reached.")
       .def("done", &Event::done);
   py::class_<Graph>(m, "Graph", py::module_local(), "Captured work.").def("launch", &Graph::launch, py::arg("stream"));
   m.def("end_capture", &end_capture, py::arg("stream"));

@@ -1,4 +1,4 @@
-// One process's end of a communicator on GPUs, as Python sees it.
+// Python bindings of one process's part of a communicator on GPUs.
 #include "executor/cuda/team.h"
 
 #include <algorithm>
@@ -65,29 +65,30 @@ void bind_cuda_team(py::module_& m) {
   m.attr("MOST_VIRTUAL_RANKS") = kMostVirtual;
   m.attr("MOST_CHANNELS") = kMostChannels;
   py::class_<CustomOperator, std::shared_ptr<CustomOperator>>(m, "CustomOperator", py::module_local(),
-                                                              "A user's operator, compiled for one element type.")
+                                                              "A user-defined operator, compiled for one element type.")
       .def("load", &CustomOperator::load, py::arg("device"), free_of_gil,
-           "On a device, now; it may wait until the device is idle.");
+           "Load it on a device now; may wait until the device is idle.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
-                                          "What of a call is the same each time.")
+                                          "The reusable part of a call.")
       .def_readonly("low_latency", &Plan::low_latency)
       .def_property_readonly("placement", [](const Plan& p) { return p.low_latency ? 0u : p.schedule.placement; })
-      .def_readonly("channels", &Plan::most_channels, "Blocks of a rank, at most.")
+      .def_readonly("channels", &Plan::most_channels, "Largest number of blocks of a rank.")
       .def_property_readonly("tiles", [](const Plan& p) { return p.low_latency ? 1 : p.schedule.plan.tiles; })
       .def_property_readonly("tile_elements",
                              [](const Plan& p) { return p.low_latency ? 0 : p.schedule.plan.tile_elements; });
 
   py::class_<Team, std::shared_ptr<Team>>(m, "Team", py::module_local(), py::release_gil_before_calling_cpp_dtor(),
-                                          "One process's end of a communicator on GPUs.")
+                                          "One process's part of a communicator on GPUs.")
       .def(py::init<int, int32_t, int32_t, int32_t, const std::vector<uintptr_t>&, int32_t, int64_t, bool, size_t>(),
            py::arg("device"), py::arg("size"), py::arg("first_rank"), py::arg("ranks_here"), py::arg("mailboxes"),
            py::arg("channels"), py::arg("scratch_bytes"), py::arg("shared"), py::arg("plan_bytes"), free_of_gil,
-           "`shared`: the device runs other ranks of the communicator too. `plan_bytes`: of the memory for plans to "
+           "`shared`: the device also runs other ranks of the communicator. `plan_bytes`: size of the memory for plans "
+           "to "
            "begin "
            "with.")
       .def_static("mailbox_bytes", &Team::mailbox_bytes, py::arg("size"), py::arg("channels"), py::arg("scratch_bytes"))
       .def_static("most_channels", &Team::most_channels, py::arg("device"), py::arg("sharing"),
-                  "Blocks that each of `sharing` ranks on the device can have at the same time; 0: too many for it.")
+                  "Blocks that each of `sharing` ranks on the device can run concurrently; 0: too many ranks.")
       .def_property_readonly("device", &Team::device)
       .def_property_readonly(
           "plan_memory",
@@ -95,15 +96,16 @@ void bind_cuda_team(py::module_& m) {
             const PlanPool::Use use = t.plan_memory();
             return py::make_tuple(use.capacity, use.taken);
           },
-          "(bytes for plans, bytes of it that are taken).")
+          "(bytes for plans, bytes in use).")
       .def_property_readonly("low_latency_bytes", &Team::low_latency_bytes,
-                             "The longest message that the low-latency path takes.")
+                             "The longest message that the low-latency path supports.")
       .def_property_readonly(
-          "low_latency_share", [](const Team&) { return kPackets * kPacketBytes; }, "Bytes of it a channel.")
+          "low_latency_share", [](const Team&) { return kPackets * kPacketBytes; }, "Its bytes per channel.")
       .def("add_window", &Team::add_window, py::arg("id"), py::arg("bases"), py::arg("nbytes"), free_of_gil)
-      .def("remove_window", &Team::remove_window, py::arg("id"), free_of_gil, "Waits for the calls in flight.")
-      .def("wait", &Team::wait, free_of_gil, "For the calls in flight.")
-      .def("end", &Team::end, free_of_gil, "Within seconds: calls in flight complete, or are given up.")
+      .def("remove_window", &Team::remove_window, py::arg("id"), free_of_gil,
+           "Wait for the calls in flight, then remove the window.")
+      .def("wait", &Team::wait, free_of_gil, "Wait for the calls in flight.")
+      .def("end", &Team::end, free_of_gil, "Complete or abandon the calls in flight within seconds.")
       .def("idle", &Team::idle, free_of_gil, "Whether no call is in flight.")
       .def("locate", &Team::locate, py::arg("rank_index"), py::arg("address"), py::arg("nbytes"),
            "(window, offset) if the bytes are in a window of this rank, else None.")
@@ -120,7 +122,7 @@ void bind_cuda_team(py::module_& m) {
           py::arg("schedule"), py::arg("fallback"), py::arg("dtype"), py::arg("op"), py::arg("custom"),
           py::arg("prescale"), py::arg("divisor"), py::arg("postscale"), py::arg("reduces"), py::arg("placement"),
           py::arg("negotiates"), py::arg("digest"),
-          "A plan of a compiled schedule: (a table for each rank here, length, input offset and output offset of each "
+          "A plan of a compiled schedule: (a table for each local rank, length, input offset and output offset of each "
           "chunk in elements); `fallback`: the same staged.")
       .def(
           "low_latency_plan",
@@ -135,8 +137,8 @@ void bind_cuda_team(py::module_& m) {
           },
           py::arg("dtype"), py::arg("op"), py::arg("custom"), py::arg("prescale"), py::arg("divisor"),
           py::arg("postscale"), py::arg("reduces"), py::arg("exchanges"), py::arg("longest"), py::arg("digest"),
-          "A plan of the low-latency path: for each rank here the offsets and counts that it sends to and receives "
-          "from every rank, in elements; `longest`: of any pair's messages.")
+          "A plan of the low-latency path: for each local rank the offsets and counts that it sends to and receives "
+          "from each rank, in elements; `longest`: the longest message of any pair.")
       .def(
           "run",
           [](Team& self, const std::shared_ptr<Plan>& plan, const std::vector<std::pair<uintptr_t, uintptr_t>>& pairs,
@@ -152,10 +154,11 @@ void bind_cuda_team(py::module_& m) {
           },
           py::arg("plan"), py::arg("buffers"), py::arg("stream"), py::arg("max_channels"), py::arg("timeout"),
           py::arg("copies") = py::tuple(),
-          "Put a call into the stream: (input, output) addresses for each rank here. `copies`: (into, source, bytes) "
-          "of what is copied before it, after all earlier calls of the team.")
+          "Enqueue a call on the stream: (input, output) addresses for each local rank. `copies`: (into, source, "
+          "bytes) "
+          "copies to run before it, after all earlier calls of the team.")
       .def("fault", &fault_of, "(kind, rank, peer, call, expected, found) of the first fault, or None.")
-      .def("abort", &Team::abort, "Kernels in flight give up.");
+      .def("abort", &Team::abort, "Make the kernels in flight give up.");
 }
 
 }  // namespace pc::cuda

@@ -1,4 +1,4 @@
-// The turn of a thread to run a call of its rank.
+// Serializes the calls of a rank's threads.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace pc {
                               "' from within another one of the same thread (a signal handler, callback or finalizer)");
 }
 
-// A mutex that knows its owner: a thread that has it, and comes for it once more, would wait for itself.  It gets an
-// error.  The owner is looked at only where the mutex is taken.
+// A mutex that knows its owner: a thread that locks it again would deadlock; it gets an error instead.  The owner is
+// checked only when the mutex is taken.
 class CallMutex {
  public:
   explicit CallMutex(const std::string& communicator) : communicator_(communicator) {}
@@ -39,7 +39,7 @@ class CallMutex {
     owner_.store({}, std::memory_order_relaxed);
     mutex_.unlock();
   }
-  // A thread finds its own number there only if it has written it.
+  // A thread finds its own id there only if it wrote it.
   bool mine() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   void require_other() const {
     if (mine()) nested_call(communicator_);
@@ -47,7 +47,7 @@ class CallMutex {
 
  private:
   std::mutex mutex_;
-  std::atomic<std::thread::id> owner_{};  // none: nobody
+  std::atomic<std::thread::id> owner_{};  // default: unlocked
   const std::string& communicator_;       // its name
 };
 

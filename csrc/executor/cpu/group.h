@@ -1,4 +1,4 @@
-// A rank's lanes on the CPU: what execute.h asks of a group.
+// A rank's lanes on the CPU: the Group that execute.h expects.
 #pragma once
 
 #include <barrier>
@@ -14,8 +14,8 @@ struct SingleLane {
   static bool all(bool ok) { return ok; }
 };
 
-// Several threads run one rank together, as the threads of a CUDA block do.  For the tests: a misplaced
-// barrier in execute.h cannot be seen with one lane.
+// Several threads run one rank together, as the threads of a CUDA block do.  For tests: a misplaced barrier in
+// execute.h does not show with one lane.
 class SharedLanes {
  public:
   struct State {
@@ -56,8 +56,8 @@ class CpuGroup {
     if (at_once) team_.publish(base);
   }
 
-  // Release; sequentially consistent because the publisher then looks for sleepers, and a sleeper that says
-  // so then looks at the counter: one of the two must see the other.  All peers poll the one counter.
+  // Release; sequentially consistent because the publisher then checks for sleepers, and a sleeper registers before it
+  // checks the counter: one of the two must see the other.  All peers poll the same counter.
   void publish(uint64_t value, const Step&) {
     if (lane() == 0) team_.publish(value);
   }

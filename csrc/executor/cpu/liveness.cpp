@@ -22,7 +22,7 @@
 namespace pc {
 namespace {
 
-// What /proc/PID/stat tells of a process.
+// Contents of /proc/PID/stat.
 struct ProcStat {
   int32_t pid = 0;
   char state = '?';
@@ -32,8 +32,8 @@ struct ProcStat {
 
 enum class Read { ok, no_process, unreadable };
 
-// The second field is the program's name, in parentheses and of any characters: what follows is counted from the last
-// parenthesis.
+// The second field is the program's name, in parentheses and of arbitrary characters: the other fields are counted from
+// the last parenthesis.
 bool parse(const char* text, ProcStat& stat) {
   const char* name_ends = std::strrchr(text, ')');
   unsigned long long started = 0;
@@ -48,7 +48,7 @@ bool parse(const char* text, ProcStat& stat) {
 Read read_stat(const char* path, ProcStat& stat) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return errno == ENOENT || errno == ESRCH ? Read::no_process : Read::unreadable;
-  char text[1024];  // of fields that are read here; some fifty numbers follow at most
+  char text[1024];  // holds all fields, about fifty numbers
   const ssize_t length = ::read(file, text, sizeof text - 1);
   const int error = errno;
   close(file);
@@ -57,7 +57,7 @@ Read read_stat(const char* path, ProcStat& stat) {
   return parse(text, stat) ? Read::ok : Read::unreadable;
 }
 
-// Nothing where /proc is not mounted, or shows another namespace's processes.
+// Nothing if /proc is not mounted, or shows another namespace's processes.
 std::optional<ProcStat> own_stat() {
   ProcStat own;
   if (read_stat("/proc/self/stat", own) != Read::ok || own.pid != getpid()) return std::nullopt;
@@ -68,7 +68,7 @@ Read read_stat(const Process& process, ProcStat& stat) {
   return read_stat(("/proc/" + std::to_string(process.pid) + "/stat").c_str(), stat);
 }
 
-// Whether it has ended, by /proc. Of a process whose first thread has ended before others the state is a zombie's, too.
+// Whether it has ended, by /proc. If only the main thread has ended, the process shows as a zombie, too.
 bool ended(const Process& process) {
   ProcStat stat;
   switch (read_stat(process, stat)) {
@@ -76,7 +76,7 @@ bool ended(const Process& process) {
     case Read::unreadable: return false;
     default: break;
   }
-  if (process.started != 0 && stat.started != process.started) return true;  // another one has its number
+  if (process.started != 0 && stat.started != process.started) return true;  // its id was reused
   return (stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1;
 }
 
@@ -92,10 +92,10 @@ uint64_t own_start_time() {
   return own ? own->started : 0;
 }
 
-// How one process is watched.
+// Watches one process.
 class Watch {
  public:
-  enum class Way { none, pidfd, proc, number };  // none: it was gone before it could be watched
+  enum class Way { none, pidfd, proc, number };  // none: it ended before it could be watched
 
   Watch(Process process, Way way, int descriptor) : process_(process), way_(way), descriptor_(descriptor) {}
   ~Watch() {
@@ -106,10 +106,10 @@ class Watch {
     switch (way_) {
       case Way::none: return true;
       case Way::proc: return ended(process_);
-      case Way::number: return kill(process_.pid, 0) != 0 && errno == ESRCH;  // not its zombie, not its number's next
+      case Way::number: return kill(process_.pid, 0) != 0 && errno == ESRCH;  // cannot detect zombies or a reused id
       default: break;
     }
-    pollfd query{descriptor_, POLLIN, 0};  // readable once its last thread has ended
+    pollfd query{descriptor_, POLLIN, 0};  // readable when its last thread has ended
     return poll(&query, 1, 0) == 1 && (query.revents & POLLIN) != 0;
   }
   bool stopped() const {
@@ -125,7 +125,7 @@ class Watch {
 
 namespace {
 
-// Hundreds of communicators of the same ranks are no more descriptors than one.
+// Shared, so that hundreds of communicators of the same ranks need no more descriptors than one.
 struct Watches {
   std::mutex mutex;
   std::map<std::pair<int32_t, uint64_t>, std::weak_ptr<const Watch>> of;
@@ -139,7 +139,7 @@ std::shared_ptr<const Watch> start_watch(const Process& process) {
   if (descriptor < 0 && errno == ESRCH) return std::make_shared<const Watch>(process, Watch::Way::none, -1);
   if (descriptor < 0) return std::make_shared<const Watch>(process, shown ? Watch::Way::proc : Watch::Way::number, -1);
   auto made = std::make_shared<const Watch>(process, Watch::Way::pidfd, descriptor);
-  // It may be a later process that has the number: the descriptor keeps it from now on.
+  // The id may have been reused before the descriptor was opened; from now on it cannot be.
   if (shown && ended(process)) return std::make_shared<const Watch>(process, Watch::Way::none, -1);
   return made;
 }
@@ -149,7 +149,7 @@ std::shared_ptr<const Watch> watch(const Process& process) {
   const std::lock_guard lock(watches.mutex);
   auto& kept = watches.of[{process.pid, process.started}];
   auto known = kept.lock();
-  if (known && (process.started != 0 || !known->gone())) return known;  // else the number may be a new process's
+  if (known && (process.started != 0 || !known->gone())) return known;  // else the id may have been reused
   known = start_watch(process);
   kept = known;
   return known;

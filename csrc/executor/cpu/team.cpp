@@ -13,11 +13,11 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr int64_t kPairCell = 32768;  // bytes of a tile of send/recv
-constexpr int32_t kMostRanks = 1 << 14;  // of one host; the map below then fits 64 bits
+constexpr int32_t kMostRanks = 1 << 14;  // of one host; the map below fits 64 bits
 
 constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// What lies where in a communicator's segment.
+// Offsets in a communicator's segment.
 struct Map {
   explicit Map(int32_t size)
       : blocks(round_up(sizeof(ControlHeader), kPage)),
@@ -99,7 +99,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       threads_(parent.threads_),
       liveness_(parent.liveness_),
       members_{from, to} {
-  require(parent.parent_blocks_ == nullptr, "a channel between two ranks has no channels of its own");
+  require(parent.parent_blocks_ == nullptr, "a channel between two ranks cannot have channels");
   require(from != to && (parent.rank_ == from || parent.rank_ == to),
           "rank " + std::to_string(parent.rank_) + " has no channel from rank " + std::to_string(from) + " to rank " +
               std::to_string(to));
@@ -114,7 +114,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
   parent_blocks_ = parent.control_.blocks;
 }
 
-// Nobody is left here who could make a call: as good as a goodbye.
+// No caller is left that could make a call: equivalent to a departure.
 Team::~Team() {
   if (parent_blocks_ == nullptr && !inherited()) depart();
 }
@@ -123,7 +123,7 @@ void Team::watch_peers() {
   std::vector<Process> peers(size_);
   for (int32_t r = 0; r < size_; ++r) {
     const RankBlock& block = control_.blocks[r];
-    // In a container of its own a peer's number is nobody's here, or somebody else's.
+    // In another PID namespace a peer's process id is invalid here, or denotes another process.
     const bool known = block.pid_namespace.load(std::memory_order_relaxed) == pid_namespace();
     if (r != rank_ && !threads_ && known)
       peers[r] = {block.pid.load(std::memory_order_relaxed), block.started.load(std::memory_order_relaxed)};
@@ -219,21 +219,21 @@ void Team::announce(const Operation& op) {
   entry.complete.store(op.sequence, std::memory_order_release);
 }
 
-// Enters the call and waits until all have.  If somebody's arrays do not lie where this rank's do, all stage.
+// Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage.
 bool Team::greet(Operation& op) {
   CpuGroup<SingleLane> group(*this, op);
   if (!op.cursor.entered) group.enter(op.span.base, true);
   op.cursor.entered = true;
   const uint8_t placement = op.plan->fingerprint.placement;
   const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
-  bool alike = true, fills = false;
+  bool same_placement = true, fills = false;
   for (int32_t peer = 0; peer < size_; ++peer) {
     if (!group.await(peer, op.span.base)) return false;
     const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
-    alike = alike && entry.fingerprint.placement == placement;
+    same_placement = same_placement && entry.fingerprint.placement == placement;
     fills = fills || (may_fill && entry.fills);
   }
-  if (!alike && op.fallback) {
+  if (!same_placement && op.fallback) {
     op.plan = op.fallback;
   } else if (op.plan->windows()) {
     for (int32_t peer = 0; peer < size_; ++peer)
@@ -243,20 +243,20 @@ bool Team::greet(Operation& op) {
   return true;
 }
 
-// Some rank's array gets the call's input now that all ranks have made the same call, and no sooner: a call that is
-// refused leaves it alone.  To have entered the call then means to have filled it, on all ranks alike.
+// The call's input is copied into a rank's array only after all ranks have made the same call: a call that is
+// refused leaves it unchanged.  Having entered the call then means having filled it, on all ranks.
 void Team::fill(Operation& op) {
   if (op.fill != nullptr) op.fill->run();
   op.span.base = ++base_;
   publish(base_);
 }
 
-// Reads what a peer said on entering: once a call and peer.  No call has a part of the ranks that meets none of the
-// others, so this is enough: whoever calls something else is met in that very call.
+// Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
+// ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call.
 bool Team::meet(const Operation& op, int32_t peer) {
   const RankBlock& theirs = control_.blocks[peer];
   const uint32_t at = op.sequence % kRing;
-  // Another digest is no mismatch where the peer is so far ahead that its place holds a later call.
+  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
   if (theirs.call[at].load(std::memory_order_acquire) != digest_of(op) &&
       theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
     report_mismatch(op, peer);
@@ -266,7 +266,7 @@ bool Team::meet(const Operation& op, int32_t peer) {
   return true;
 }
 
-// Where a peer's arrays lie in the windows.
+// Reads the positions of a peer's arrays in the windows.
 bool Team::read_locations(const Operation& op, int32_t peer) {
   const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
   const uint8_t placement = op.plan->fingerprint.placement;
@@ -282,7 +282,7 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
 }
 
 void Team::raise() {
-  const bool before = told_.exchange(true);
+  const bool before = raised_.exchange(true);
   control_.raise(before, [this](int32_t rank) { return gone(rank); });
 }
 
@@ -302,8 +302,8 @@ Status Team::proceed(Operation& op, Waiting waiting) {
     CpuGroup<SingleLane> group(*this, op);
     status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
   }
-  // Of a rank that was stopped meanwhile the others may have given up, and what it has read since may be anything. Who
-  // reads a peer's array publishes that afterwards; this load comes after that store.
+  // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. A
+  // rank publishes after reading a peer's array; this load comes after that store.
   const bool given_up = control_.header->abort.load(std::memory_order_seq_cst) != 0;
   if (status == Status::failed || given_up) raise();
   return status;

@@ -1,4 +1,4 @@
-// One rank's end of a communicator on one host: the state that calls share, and how a call is run.
+// One rank's part of a communicator on one host: the state that calls share, and how a call is run.
 #pragma once
 
 #include <atomic>
@@ -30,39 +30,39 @@ struct Patience {
   std::chrono::nanoseconds yield{0};
 };
 
-// A window that this rank has mapped: every rank's part lies `stride` bytes after the one before.
+// A window that this rank has mapped: each rank's part is `stride` bytes after the previous one.
 struct WindowView {
   char* base;
   int64_t stride;
 };
 
-// What a call does where it has to wait.
+// What a call does when it has to wait.
 enum class Waiting : uint8_t {
-  blocks,    // until the peer comes or the deadline
-  hopes,     // a microsecond or so, then reports `pending`
-  declines,  // reports `pending` at once
+  blocks,    // until the peer arrives or the deadline passes
+  hopes,     // about a microsecond, then returns `pending`
+  declines,  // returns `pending` at once
 };
 
 // One call in flight.
 struct Operation {
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<const Plan> fallback;  // staged; taken if some rank's arrays do not lie where this one's do
-  bool negotiates = false;               // the communicator has windows: agree with the peers which plan it is
+  std::shared_ptr<const Plan> fallback;  // staged; used if the ranks' placements differ
+  bool negotiates = false;               // the communicator has windows: agree with the peers on the plan
   const void* input = nullptr;
   void* output = nullptr;
   Location input_at, output_at;
-  std::unique_ptr<Copy> gather;  // makes `input`, which this rank alone reads, or null
-  std::unique_ptr<Copy> fill;    // makes the input of the plan on windows, which peers read, or null
+  std::unique_ptr<Copy> gather;  // creates `input`, which only this rank reads, or null
+  std::unique_ptr<Copy> fill;    // creates the input of the plan on windows, which peers read, or null
   uint64_t sequence = 0;
   Span span{};
   Cursor cursor{};
-  Clock::time_point deadline{};  // set by the first wait that is not over at once
+  Clock::time_point deadline{};  // set by the first wait that does not end at once
   std::chrono::duration<double> timeout{};
   bool begun = false;
   bool agreed = false;
   Waiting waiting = Waiting::blocks;
-  Clock::time_point waiting_since{};  // of the wait that is under way
-  Clock::time_point checked{};        // when the peers were last looked after
+  Clock::time_point waiting_since{};  // of the wait in progress
+  Clock::time_point checked{};        // when the peers were last checked
 };
 
 class Team {
@@ -79,22 +79,22 @@ class Team {
 
   // Blocks until the call has completed.  Throws CommunicatorFault.
   void run(Operation& op);
-  // Runs a call if its peers are just about here; else leaves it pending, for run().  Declines at once where the
-  // ranks are threads, which need the caller's interpreter lock.  Throws CommunicatorFault.
+  // Runs a call if its peers are about to arrive; else leaves it pending, for run().  Declines at once if the ranks are
+  // threads, which need the caller's GIL.  Throws CommunicatorFault.
   Status attempt(Operation& op);
-  // Goes on with a call as far as it can without blocking.  Throws CommunicatorFault.
+  // Advances a call as far as possible without blocking.  Throws CommunicatorFault.
   Status advance(Operation& op);
-  // Gives the call its place among this rank's calls; with windows, enters it, meets all peers and agrees with them
-  // which plan it is.  The three above do so by themselves; who runs execute() with lanes of its own does it first.
+  // Orders the call among this rank's calls; with windows, enters it, waits for all peers and agrees with them on the
+  // plan.  Called by the three above; a caller that runs execute() with its own lanes calls it first.
   // False: pending or failed.
   bool begin(Operation& op);
 
   // Every rank has attached: watch the peers' processes from now on.
   void watch_peers();
-  void depart();                      // says goodbye: the rank makes no further calls
+  void depart();                      // announces that the rank makes no further calls
   void poison(Fault fault, int32_t culprit, const std::string& text);
-  void interrupt(const std::string& where);  // a signal has ended what this rank did there: nobody can go on
-  // This rank waits for a member now, here or in the engine: others that wait for this one learn for whom.
+  void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
+  // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
   bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
   void require_sound() {
@@ -102,38 +102,38 @@ class Team {
   }
   [[noreturn]] void raise();
   bool poisoned() const { return control_.poisoned(); }
-  // This process is a fork of the one that made the team, and whose rank it is.
+  // This process is a fork of the process that created the team.
   bool inherited() const { return generation_ != fork_generation(); }
   void require_own() const;
 
   void add_window(int64_t id, WindowView view, int64_t bytes);
   void remove_window(int64_t id);
-  bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: alike on all ranks
-  // Where an address range is in a window of this communicator; window -1 if in none.
+  bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: the same on all ranks
+  // The position of an address range in a window of this communicator; window -1: in none.
   Location locate(const void* address, int64_t bytes) const;
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
-  // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without the word.
+  // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without "rank".
   std::string label(int32_t rank) const { return "rank " + number(rank); }
   std::string number(int32_t rank) const;
   const Control& control() const { return control_; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Patience patience;
   TileBytes tile_bytes;
-  StepTrace* trace = nullptr;  // where the steps of the next calls are noted; whoever holds one_call sets it
+  StepTrace* trace = nullptr;  // where the steps of the next calls are recorded; guarded by one_call
   CallMutex one_call{name_};   // held while a call runs: threads of one rank take turns
-  std::atomic<int> queued{0};  // calls with the progress thread: a blocking call must go behind them
+  std::atomic<int> queued{0};  // calls on the progress thread: a blocking call must wait for them
 
-  // Called about ten times a second by a blocked call; true asks it to give up (a pending signal).
+  // Called about ten times a second by a blocked call; true makes it give up (a pending signal).
   static std::function<bool()> interrupted;
 
  private:
   template <class Lanes> friend class CpuGroup;
   Status proceed(Operation& op, Waiting waiting);
-  // What this rank's peers compare: differs between any two calls, and between calls of different sequence.
+  // Compared by peers: differs between any two calls, and between calls of different sequence.
   static uint64_t digest_of(const Operation& op) { return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull; }
   void announce(const Operation& op);
   bool greet(Operation& op);
@@ -147,14 +147,14 @@ class Team {
   void report_timeout(const Operation& op, int32_t peer);
   int32_t hindrance(const Operation& op, int32_t peer) const;
   std::string label_of_member(int32_t member) const;
-  // Where a rank of the communicator says how it is; of a pair channel its communicator's.
+  // A rank's status block; for a pair channel, that of its communicator.
   RankBlock& home(int32_t member) const {
     return (parent_blocks_ != nullptr ? parent_blocks_ : control_.blocks)[member];
   }
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  // The slots are fixed halves: a peer may still read one while the other is written by a call of other tiles.
+  // The slots are fixed halves: a peer may still read one while a call with other tiles writes the other.
   char* scratch(int32_t rank, uint32_t slot) const {
     return scratch_ + rank * scratch_stride_ + slot * (scratch_stride_ / 2);
   }
@@ -168,17 +168,17 @@ class Team {
   std::string name_;
   bool threads_ = false;
   std::shared_ptr<Liveness> liveness_;
-  std::vector<int32_t> members_;  // each rank of this team as the communicator numbers it (pairs: two of them)
-  RankBlock* parent_blocks_ = nullptr;  // a pair channel: where its communicator's ranks say that they are here
+  std::vector<int32_t> members_;  // this team's ranks, numbered as in the communicator (two for a pair channel)
+  RankBlock* parent_blocks_ = nullptr;  // for a pair channel: the status blocks of its communicator's ranks
 
   const uint32_t generation_ = fork_generation();
-  std::atomic<bool> told_{false};  // a call of this rank has raised what poisoned the communicator
-  uint64_t sequence_ = 1;  // of the next call; 0 is what untouched memory says
+  std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
+  uint64_t sequence_ = 1;  // of the next call; 0 is the initial value of memory
   uint64_t base_ = 1;
   uint32_t slot_ = 0;
-  std::vector<uint64_t> guard_[2];         // counters that must be reached before a slot is written again
-  std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was read
-  std::shared_ptr<const Plan> announced_[kRing];  // whose fingerprint this rank's entry holds already
+  std::vector<uint64_t> guard_[2];         // counters to be reached before a slot is written again
+  std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was checked
+  std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   char* peer_address(int32_t peer, Location at) const;
   struct Mapped {
@@ -186,7 +186,7 @@ class Team {
     int64_t bytes;
   };
   std::map<int64_t, Mapped> windows_;           // by id, the same on all ranks
-  std::map<const char*, int64_t> window_at_;    // by where this rank's part begins
+  std::map<const char*, int64_t> window_at_;    // by the start of this rank's part
   std::atomic<bool> has_windows_{false};
   mutable std::mutex windows_mutex_;
 };

@@ -1,4 +1,4 @@
-// Waiting for a peer: spin, yield, sleep; and what ends a wait that should not go on.
+// Waiting for a peer: spin, yield, sleep; and the conditions that end a wait.
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -18,11 +18,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kCheckEvery = milliseconds(5);     // how often a waiting rank looks after its peers
-constexpr int kTightSpins = 64;                      // a peer that is just arriving is seen a little sooner
+constexpr auto kCheckEvery = milliseconds(5);     // how often a waiting rank checks its peers
+constexpr int kTightSpins = 64;                      // detects a peer that is just arriving slightly sooner
 constexpr int kHopefulSpins = 128;                    // about a microsecond
-constexpr int kHopefulYields = 8;                    // about a turn of all ranks, where they share cores
-constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is no loss
+constexpr int kHopefulYields = 8;                    // about one turn of all ranks, if they share cores
+constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is not lost
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
 uint32_t* futex_word(RankBlock& block) { return reinterpret_cast<uint32_t*>(&block.counter); }
@@ -46,7 +46,7 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   RankBlock& theirs = control_.blocks[peer];
   const auto reached = [&] { return theirs.counter.load(kAcquire) >= target; };
   if (op.waiting == Waiting::hopes) {
-    if (patience.spin.count() == 0) {  // the peer may want this very core
+    if (patience.spin.count() == 0) {  // the peer may need this core
       for (int i = 0; i < kHopefulYields; ++i) {
         sched_yield();
         if (reached()) return true;
@@ -67,8 +67,8 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     return false;
   }
   op.waiting_since = start;
-  // Few wait so long without sleep, but who was told to looks after the deadline and the peers as a sleeper does.
-  const auto goes_on = [&](Clock::time_point now) {
+  // Spinning rarely lasts this long, but if configured to, it checks the deadline and the peers as a sleeper does.
+  const auto keeps_waiting = [&](Clock::time_point now) {
     return now - start < kCheckEvery ? !control_.poisoned() : healthy(op, peer, target);
   };
   for (auto now = start; now - start < patience.spin; now = Clock::now()) {
@@ -76,14 +76,14 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
       if (reached()) return true;
       pause();
     }
-    if (!goes_on(now)) return false;
+    if (!keeps_waiting(now)) return false;
   }
   auto now = start;
   do {
     sched_yield();
     if (reached()) return true;
     now = Clock::now();
-    if (!goes_on(now)) return false;
+    if (!keeps_waiting(now)) return false;
   } while (now - start < patience.yield);
 
   milliseconds nap(1);
@@ -94,7 +94,7 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     if (sleeps) futex_wait(theirs, seen, nap);
     theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
     if (reached()) {
-      home(members_[rank_]).looked.store(0, std::memory_order_relaxed);  // it waits no more
+      home(members_[rank_]).looked.store(0, std::memory_order_relaxed);  // no longer waiting
       return !control_.poisoned();
     }
     if (!sleeps) return false;
@@ -119,7 +119,7 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
   return true;
 }
 
-// False if a peer is gone without having done what is waited for.
+// False if a peer is gone without having reached the awaited counter.
 bool Team::check_peers(const Operation& op, int32_t peer, uint64_t target) {
   for (int32_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -142,7 +142,8 @@ void Team::note_wait(int32_t member, Clock::time_point now) {
   mine.looked.store(now.time_since_epoch().count(), std::memory_order_release);
 }
 
-// Who keeps a peer from getting on: of ranks that wait for each other, and have looked lately, the last.  A member.
+// The rank that blocks a peer: the last in the chain of ranks that wait for each other and have checked lately.  A
+// member.
 int32_t Team::hindrance(const Operation& op, int32_t peer) const {
   const auto lately = std::min(std::chrono::duration<double>(1.0), op.timeout / 2);
   int32_t member = members_[peer];
@@ -175,7 +176,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   const std::string who = label_of_member(culprit);
   std::string text =
       op.plan->fingerprint.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
-  if (first < 0) text += who + " entered it but did not get on within " + seconds + " s, as seen by " + label(rank_);
+  if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
   else text += std::string("not entered within ") + seconds + " s by " + missing;
   if (first >= 0 && control_.blocks[first].counter.load() < op.span.base && culprit != members_[first])
     text += "; " + label(first) + " waits for " + who;
@@ -183,7 +184,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   poison(Fault::timeout, culprit, text);
 }
 
-// Ranks in different calls may wait for steps that the other never does: compare with what the peers announce meanwhile.
+// Ranks in different calls may wait for steps that the other never does: check what the peers have announced meanwhile.
 bool Team::check_fingerprints(const Operation& op) {
   const uint32_t at = op.sequence % kRing;
   for (int32_t r = 0; r < size_; ++r) {
@@ -191,7 +192,7 @@ bool Team::check_fingerprints(const Operation& op) {
     const Entry& entry = theirs.entry[at];
     if (r == rank_ || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
     if (theirs.call[at].load(std::memory_order_acquire) == digest_of(op)) continue;
-    if (entry.begun.load(std::memory_order_relaxed) != op.sequence) continue;  // it belongs to a later call by now
+    if (entry.begun.load(std::memory_order_relaxed) != op.sequence) continue;  // now belongs to a later call
     report_mismatch(op, r);
     return false;
   }
@@ -201,7 +202,7 @@ bool Team::check_fingerprints(const Operation& op) {
 void Team::report_mismatch(const Operation& op, int32_t peer) {
   const Fingerprint& mine = op.plan->fingerprint;
   const Entry* entry = &control_.blocks[peer].entry[op.sequence % kRing];
-  for (const Entry& other : control_.blocks[peer].entry)  // a peer that has not come so far is in an earlier call
+  for (const Entry& other : control_.blocks[peer].entry)  // a peer that has not reached this call is in an earlier one
     if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
   const Fingerprint& theirs = entry->fingerprint;
   const bool pair = parent_blocks_ != nullptr;
@@ -211,7 +212,7 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
   std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
                      "' differs between ranks: " + calls(rank_, mine) + "; " + calls(peer, theirs);
   Fingerprint moved = theirs;
-  moved.placement = mine.placement;  // ranks may differ in it
+  moved.placement = mine.placement;  // ranks may differ here
   if (moved.describe() == mine.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
   poison(Fault::mismatch, members_[peer], text);
 }
@@ -235,8 +236,8 @@ void Control::poison(int32_t size, int32_t writer, Fault fault, int32_t culprit,
   for (int32_t r = 0; r < size; ++r) futex_wake(blocks[r]);
 }
 
-void Control::raise(bool told_before, const std::function<bool(int32_t)>& gone) const {
-  // The writer is a few instructions away from done, unless it ended or was stopped there.
+void Control::raise(bool already_raised, const std::function<bool(int32_t)>& gone) const {
+  // The writer is done within a few instructions, unless it ended or was stopped there.
   uint32_t state = header->abort.load(std::memory_order_acquire);
   for (int i = 0; i < 1000 && state != kPoisoned && !gone(static_cast<int32_t>(state - 1)); ++i) {
     std::this_thread::sleep_for(milliseconds(1));
@@ -245,13 +246,14 @@ void Control::raise(bool told_before, const std::function<bool(int32_t)>& gone) 
   if (state == kPoisoned) {
     const std::string text = header->text;
     throw CommunicatorFault(header->fault, header->culprit,
-                            told_before ? "the communicator was given up: " + text : text);
+                            already_raised ? "the communicator was given up: " + text : text);
   }
   const auto writer = static_cast<int32_t>(state - 1);
   const std::string text = "rank " + std::to_string(writer) + " gave the communicator up and ";
   if (gone(writer))
-    throw CommunicatorFault(Fault::peer_lost, writer, text + "is gone (its process has ended) before it said why");
-  throw CommunicatorFault(Fault::timeout, writer, text + "did not say why within 1 s: its process is stopped");
+    throw CommunicatorFault(Fault::peer_lost, writer,
+                            text + "is gone (its process has ended) without giving the reason");
+  throw CommunicatorFault(Fault::timeout, writer, text + "did not give the reason within 1 s: its process is stopped");
 }
 
 }  // namespace pc

@@ -1,7 +1,7 @@
-// What a kernel launch is told: plain data, the same for nvcc and g++.
+// The arguments of a kernel launch: plain data, the same for nvcc and g++.
 //
-// A launch runs one rank (a process of its own, peers mapped by CUDA IPC) or all ranks of a communicator (virtual
-// ranks on one GPU).  A rank runs as `channels` blocks; channel c of every rank works on tiles c, c + channels, ...
+// A launch runs one rank (one process per rank, peers mapped by CUDA IPC) or all ranks of a communicator (virtual ranks
+// on one GPU).  A rank runs as `channels` blocks; channel c of every rank works on tiles c, c + channels, ...
 #pragma once
 
 #include <cstddef>
@@ -11,49 +11,49 @@
 
 namespace pc::cuda {
 
-constexpr int32_t kMostRanks = 64;     // of a communicator on one node
+constexpr int32_t kMostRanks = 64;  // of a communicator on one node
 constexpr int32_t kMostChannels = 64;  // blocks of a rank
-constexpr int32_t kMostVirtual = 32;   // ranks of one launch
-constexpr int32_t kOperands = 128;     // most sources, and most targets, of a step
-constexpr int32_t kThreads = 512;      // of a block, at most
+constexpr int32_t kMostVirtual = 32;  // ranks of one launch
+constexpr int32_t kOperands = 128;  // most sources, and most targets, of a step
+constexpr int32_t kThreads = 512;  // largest block
 constexpr int64_t kMostWindows = 1024;
-constexpr uint32_t kRing = 8;          // calls whose entries are kept
+constexpr uint32_t kRing = 8;  // number of calls whose entries are kept
 
 // The low-latency path: 8 bytes of data travel with two copies of a 4-byte flag in one 16-byte packet.
-constexpr int32_t kPackets = 512;                           // of a channel's message, without its header
-constexpr int64_t kPacketBytes = 8;                         // data in a packet
-constexpr int64_t kLowLatencyBytes = 64 << 10;              // longest message
+constexpr int32_t kPackets = 512;  // of a channel's message, without its header
+constexpr int64_t kPacketBytes = 8;  // data in a packet
+constexpr int64_t kLowLatencyBytes = 64 << 10;  // longest message
 constexpr int32_t kLowLatencyChannels = static_cast<int32_t>(kLowLatencyBytes / (kPackets * kPacketBytes));
 
-// What a thread moves at a time.
+// The unit that a thread moves.
 struct alignas(16) Vector { uint32_t word[4]; };
 
 struct alignas(16) Packet { uint32_t data0, flag0, data1, flag1; };
 
-// Where an array lies: in a window (the offset within a rank's part) or, where all ranks share one address space, at an
-// address.  Neither: the array is this rank's own affair.
+// The position of an array: in a window (the offset within a rank's part) or, if all ranks share one address space, at
+// an address.  Neither: no peer accesses the array.
 struct Place {
   static constexpr int64_t nowhere = -1, address = -2;
   int64_t window;  // index into the windows' table, or one of the above
   int64_t offset;  // bytes, or the address itself
 };
 
-// What a rank says on entering a call; pushed into every peer's mailbox, channel by channel.
+// A rank's announcement on entering a call; pushed into every peer's mailbox, channel by channel.
 struct alignas(64) Entry {
-  uint64_t call;    // the channel's number of this call
+  uint64_t call;  // the channel's number of this call
   uint64_t digest;  // of the fingerprint
   Place input, output;
   uint32_t placement;
   uint32_t pad;
 };
 
-// A rank's mailbox: window memory that peers write and its rank polls.  Begins as zeros.  Offsets are in bytes.
+// A rank's mailbox: window memory that peers write and its rank polls.  Initially zero.  Offsets are in bytes.
 struct Mailbox {
   int32_t size, channels;
   int64_t scratch_bytes;  // of the rank, all channels and both slots
 
   static constexpr int64_t round_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-  constexpr int64_t counters() const { return 0; }  // uint64 [channels][size], each in a line of its own
+  constexpr int64_t counters() const { return 0; }  // uint64 [channels][size], each in a separate cache line
   constexpr int64_t entries() const { return counters() + int64_t{64} * channels * size; }
   constexpr int64_t packets() const { return entries() + int64_t{sizeof(Entry)} * channels * size * kRing; }
   constexpr int64_t scratch() const {
@@ -63,24 +63,24 @@ struct Mailbox {
   constexpr int64_t bytes() const { return scratch() + round_up(scratch_bytes); }
 };
 
-// What a rank remembers from one call to the next; in memory of its own, so that a replayed graph goes on from there.
+// A rank's state between calls; in device memory, so that a replayed graph continues from there.
 struct ChannelState {
-  uint64_t base;     // the counter value of the next call's entry
-  uint64_t calls;    // executor calls so far
+  uint64_t base;  // the counter value of the next call's entry
+  uint64_t calls;  // executor calls so far
   uint64_t packets;  // low-latency calls so far
-  uint64_t slot;     // scratch slot of the next tile, modulo 2
-  uint64_t guard[2][kMostRanks];  // counters that must be reached before a slot is written again
+  uint64_t slot;  // scratch slot of the next tile, modulo 2
+  uint64_t guard[2][kMostRanks];  // counters to be reached before a slot is written again
 };
 
 enum class DeviceFault : uint32_t { none = 0, mismatch, timeout, aborted, dropped };
 
 // In host memory that kernels can write.  The first fault wins.
 struct FaultRecord {
-  int32_t rank;  // who found it
-  int32_t peer;  // about whom
+  int32_t rank;  // that found it
+  int32_t peer;  // that it concerns
   int32_t channel;
   int32_t pad;
-  uint64_t call;             // the channel's number of the call
+  uint64_t call;  // the channel's number of the call
   uint64_t expected, found;  // a timeout: counter values; a mismatch: digests
 };
 
@@ -97,39 +97,39 @@ struct ScaleFactors {
 
 // The part of a plan that differs between the ranks of a launch.
 struct RankTables {
-  const int32_t* table;     // device memory, as schedule.h has it
+  const int32_t* table;  // device memory, see schedule.h
   const int32_t* fallback;  // staged; null: the plan is staged itself
 };
 
-// A step table and how it meets the elements.
+// A step table and its mapping to elements.
 struct PlanView {
   const int64_t* layout;  // device memory: (length, input offset, output offset) of each chunk
   int64_t tile_elements;
   int64_t tiles;
 };
 
-// What every call is told.
+// Arguments common to all calls.
 struct CallArguments {
   int32_t size, first_rank, ranks_here, channels;
   Mailbox mailbox;
   char* const* mailboxes;  // device memory [size]: as mapped here
-  ChannelState* states;    // device memory [ranks_here][mailbox.channels]
+  ChannelState* states;  // device memory [ranks_here][mailbox.channels]
   HostWords* host;
-  uint32_t* claimed;       // device memory: somebody has reported a fault
+  uint32_t* claimed;  // device memory: a fault has been reported
   ScaleFactors scaling;
   uint64_t digest;
   uint64_t timeout_ns;
-  uint64_t custom;         // address of the user's operator, where kernels call it by one
-  int32_t op;              // Operator
-  int32_t element;         // bytes
+  uint64_t custom;  // address of the user-defined operator, for kernels that call it through one
+  int32_t op;  // Operator
+  int32_t element;  // bytes
 };
 
 struct Arguments : CallArguments {
-  char* const* windows;      // device memory [window][size]: where each rank's part is mapped here
+  char* const* windows;  // device memory [window][size]: each rank's part as mapped here
   const RankTables* tables;  // device memory [ranks_here]
   PlanView plan, fallback;
-  int32_t normalises;        // even a single contribution must pass the operator (land, lor)
-  int32_t negotiates;        // meet all peers on entry and agree with them where the arrays lie
+  int32_t normalises;  // the operator applies even to a single contribution (land, lor)
+  int32_t negotiates;  // wait for all peers on entry and agree on the arrays' placement
   uint32_t placement;
   struct Buffers {
     const void* input;
@@ -138,7 +138,7 @@ struct Arguments : CallArguments {
   } buffers[kMostVirtual];
 };
 
-// What travels between two ranks in a low-latency call, in elements.
+// The data exchanged between ranks in a low-latency call, in elements.
 struct Exchange {
   int64_t send_offset[kMostRanks], send_count[kMostRanks];  // of the input, to each rank
   int64_t recv_offset[kMostRanks],

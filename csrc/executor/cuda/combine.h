@@ -1,5 +1,5 @@
 // Combining blocks of elements on a GPU: k sources, reduced left to right, written to m targets, by all threads of a
-// block.  Memory is moved 16 bytes at a time wherever the operands lie alike.
+// block.  Memory is moved 16 bytes at a time if the operands are equally aligned.
 #pragma once
 
 #include "executor/cuda/device.h"
@@ -9,7 +9,7 @@ namespace pc::cuda {
 
 constexpr int kVectorBytes = sizeof(Vector);
 
-// The operands of a step, in memory that the block shares.
+// The operands of a step, in shared memory.
 struct Operands {
   char* source[kOperands];
   char* target[kOperands];
@@ -20,7 +20,7 @@ struct Operands {
 
 struct Threads { int64_t lane, width; };
 
-// A run-time count where it is 0, else the compile-time one: loops over it are unrolled.
+// The run-time count if `Fixed` is 0, else the compile-time one, for which loops are unrolled.
 template <int Fixed>
 PC_FN constexpr int count_of(int32_t at_run_time) {
   return Fixed == 0 ? at_run_time : Fixed;
@@ -75,8 +75,8 @@ PC_FN void store_all(const Operands& o, int64_t offset, const Word& v) {
   for (int d = 0; d < count_of<M>(o.m); ++d) store_word(o.target[d] + offset, v);
 }
 
-// `bytes` from `skip` on, a whole number of vectors; there all operands lie at 16-byte boundaries.  Loads of `K` sources
-// and `Ahead` words are under way before the first is used.
+// `bytes` from `skip` on, a whole number of vectors; all operands are at 16-byte boundaries there.  Loads of `K`
+// sources and `Ahead` words are in flight before the first is used.
 template <class E, class Word, int K, int M>
 PC_FN void combine_words(const E& e, const Operands& o, int64_t skip, int64_t bytes, Threads t) {
   using L = Lanes<E, Word>;
@@ -116,19 +116,19 @@ PC_FN void combine_words(const E& e, const Operands& o, int64_t skip, int64_t by
   }
 }
 
-// A block of elements: [head, tail) is a whole number of vectors, at 16-byte boundaries of every operand.
+// A block of elements: [head, tail) is a whole number of vectors, at 16-byte boundaries in all operands.
 struct Split { int64_t head, tail, count; };
 
-// `alike`: all operands have the same offset from a 16-byte boundary; else there are no vectors.
-PC_FN Split split_at_vectors(const char* operand, int64_t element, int64_t count, bool alike) {
+// `aligned`: all operands have the same offset from a 16-byte boundary; otherwise there are no vectors.
+PC_FN Split split_at_vectors(const char* operand, int64_t element, int64_t count, bool aligned) {
   const auto off = static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand) % kVectorBytes);
   const int64_t head_bytes = (kVectorBytes - off) % kVectorBytes;
-  if (!alike || head_bytes % element != 0 || head_bytes / element >= count) return {count, count, count};
+  if (!aligned || head_bytes % element != 0 || head_bytes / element >= count) return {count, count, count};
   const int64_t head = head_bytes / element;
   return {head, head + (count - head) * element / kVectorBytes * kVectorBytes / element, count};
 }
 
-// Calls `f` with this thread's share of the elements outside the vectors.  One loop: the code in it is long.
+// Calls `f` with this thread's share of the elements outside the vectors.  A single loop, since its code is long.
 template <class F>
 PC_FN void at_ends(const Split& split, Threads t, const F& f) {
   for (int64_t i = t.lane; i < split.head + split.count - split.tail; i += t.width)
@@ -150,11 +150,11 @@ PC_FN void combine_element(const E& e, const Operands& o, int64_t i) {
 // k sources and m targets in one number.
 constexpr int32_t shape_of(int32_t k, int32_t m) { return k * (kOperands + 1) + m; }
 
-// What a thread takes of elements that cost so many instructions that they, and not memory, are the limit: four.
+// Elements that a thread processes if arithmetic rather than memory is the limit: four.
 template <class T>
 using FourOf = std::conditional_t<sizeof(T) == 1, uint32_t, std::conditional_t<sizeof(T) == 2, uint64_t, Vector>>;
 
-// The counts that the topologies use are unrolled where memory is the limit: ring, tree and wheel reduce two or three,
+// The counts used by the topologies are unrolled if memory is the limit: ring, tree and wheel reduce two or three,
 // direct up to eight.
 template <class E>
 PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t bytes, Threads t) {
@@ -178,9 +178,9 @@ PC_FN void combine_aligned(const E& e, const Operands& o, int64_t skip, int64_t 
 }
 
 template <class E>
-PC_FN void combine_block(const E& e, const Operands& o, int64_t count, bool alike, Threads t) {
+PC_FN void combine_block(const E& e, const Operands& o, int64_t count, bool aligned, Threads t) {
   constexpr int64_t element = sizeof(typename E::Element);
-  const Split split = split_at_vectors(o.source[0], element, count, alike);
+  const Split split = split_at_vectors(o.source[0], element, count, aligned);
   at_ends(split, t, [&](int64_t i) { combine_element(e, o, i); });
   combine_aligned(e, o, split.head * element, (split.tail - split.head) * element, t);
 }
@@ -209,36 +209,36 @@ PC_FN void copy_vectors(const Operands& o, int64_t skip, int64_t vectors, Thread
     copy_to_all(o, skip + i * kVectorBytes, load_vector(o.source[0] + skip + i * kVectorBytes));
 }
 
-// `count` words, as they are.
+// Copies `count` words.
 template <class Word>
-PC_FN void copy_words(const Operands& o, int64_t count, bool alike, Threads t) {
+PC_FN void copy_words(const Operands& o, int64_t count, bool aligned, Threads t) {
   constexpr int64_t word = sizeof(Word);
   if (o.m == 1 && o.target[0] == o.source[0]) return;
-  const Split split = split_at_vectors(o.source[0], word, count, alike);
+  const Split split = split_at_vectors(o.source[0], word, count, aligned);
   at_ends(split, t, [&](int64_t i) { copy_to_all(o, i * word, reinterpret_cast<const Word*>(o.source[0])[i]); });
   copy_vectors(o, split.head * word, (split.tail - split.head) * word / kVectorBytes, t);
 }
 
-// The words that elements are copied in; 16-byte elements may be stored at any multiple of 8.
+// The words in which elements are copied; 16-byte elements may be stored at any multiple of 8.
 template <int Bytes>
 using WordOf =
     std::conditional_t<Bytes == 1, uint8_t,
                        std::conditional_t<Bytes == 2, uint16_t, std::conditional_t<Bytes == 4, uint32_t, uint64_t>>>;
 
 template <int Bytes>
-PC_FN void copy_block(const Operands& o, int64_t count, bool alike, Threads t) {
+PC_FN void copy_block(const Operands& o, int64_t count, bool aligned, Threads t) {
   using Word = WordOf<Bytes>;
-  copy_words<Word>(o, count * (Bytes / static_cast<int64_t>(sizeof(Word))), alike, t);
+  copy_words<Word>(o, count * (Bytes / static_cast<int64_t>(sizeof(Word))), aligned, t);
 }
 
-// The same for a size that is known at run time.
-PC_FN void copy_block(const Operands& o, int64_t count, int32_t element, bool alike, Threads t) {
+// The same for a run-time size.
+PC_FN void copy_block(const Operands& o, int64_t count, int32_t element, bool aligned, Threads t) {
   switch (element) {
-    case 1: return copy_block<1>(o, count, alike, t);
-    case 2: return copy_block<2>(o, count, alike, t);
-    case 4: return copy_block<4>(o, count, alike, t);
-    case 16: return copy_block<16>(o, count, alike, t);
-    default: return copy_block<8>(o, count, alike, t);
+    case 1: return copy_block<1>(o, count, aligned, t);
+    case 2: return copy_block<2>(o, count, aligned, t);
+    case 4: return copy_block<4>(o, count, aligned, t);
+    case 16: return copy_block<16>(o, count, aligned, t);
+    default: return copy_block<8>(o, count, aligned, t);
   }
 }
 

@@ -38,10 +38,10 @@ void require(CUresult result, const char* what) {
 
 class LinkedOperator : public CustomOperator {
  public:
-  // The library belongs to no device: it is loaded where a kernel of it is first asked for.
+  // The library is not bound to a device: it is loaded on a device when a kernel is first requested there.
   explicit LinkedOperator(const std::string& image) {
     const CaptureAside aside;
-    check(cudaFree(nullptr), "cudaFree");  // begins CUDA in this process
+    check(cudaFree(nullptr), "cudaFree");  // initializes CUDA in this process
     const Driver& driver = Driver::instance();
     require(driver.load(&library_, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
     try {
@@ -73,7 +73,7 @@ class LinkedOperator : public CustomOperator {
   }
 
  private:
-  // The runtime's launches take such a handle in the place of a kernel's address.
+  // The runtime's launch functions accept such a handle in place of a kernel's address.
   template <class F>
   F find(const char* name) const {
     CUkernel found = nullptr;

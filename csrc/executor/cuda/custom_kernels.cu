@@ -1,4 +1,4 @@
-// The kernels that a user's operator is linked with; compiled to LTO-IR once for each element type, PC_ELEMENT.
+// The kernels that a user-defined operator is linked with; compiled to LTO-IR once per element type, PC_ELEMENT.
 #include "executor/cuda/kernels_impl.h"
 
 namespace pc::cuda {
@@ -14,7 +14,7 @@ template <> struct Passed<double> { using type = double; };
 
 }  // namespace pc::cuda
 
-// The user's function.  Integers are passed by their bits: a short one's upper bits are nobody's business.
+// The user's function.  Integers are passed by their bits: the upper bits of short ones are unspecified.
 extern "C" __device__ pc::cuda::Passed<pc::cuda::Custom>::type pc_operator(pc::cuda::Passed<pc::cuda::Custom>::type,
                                                                            pc::cuda::Passed<pc::cuda::Custom>::type);
 
@@ -28,7 +28,7 @@ struct Linked {
   }
 };
 
-// Not scaled: such calls are refused, as on the CPU.
+// Never scaled: such calls are refused, as on the CPU.
 struct CustomElements {
   static constexpr Limit limit = sizeof(Custom) > 1 ? Limit::memory : Limit::mixed;
   using Element = Custom;

@@ -1,4 +1,4 @@
-// Device memory of one owner.
+// Device memory with one owner.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace pc::cuda {
 
-// Zeroed; freed with its owner, or later where kernels that wait for peers are in flight.
+// Zeroed; freed with its owner, or later if kernels that wait for peers are in flight.
 class DeviceBytes {
  public:
   DeviceBytes() = default;

@@ -1,4 +1,4 @@
-// What happens to one element: how each type is widened, reduced, scaled and rounded, the same as on the CPU.
+// The element operations: how each type is widened, reduced, scaled and rounded, the same as on the CPU.
 #pragma once
 
 #include <type_traits>
@@ -47,7 +47,7 @@ PC_FN Accumulator<T> widen(T v) {
 
 template <class T>
 PC_FN T narrow(Accumulator<T> a) {
-#if defined(__CUDACC__)  // the hardware's own; they differ from the CPU's in the payload of a NaN alone
+#if defined(__CUDACC__)  // hardware conversions; they differ from the CPU's only in a NaN's payload
   if constexpr (std::is_same_v<T, bfloat16>) return {__bfloat16_as_ushort(__float2bfloat16_rn(a))};
   else if constexpr (std::is_same_v<T, float16>) return {__half_as_ushort(__float2half_rn(a))};
   else
@@ -61,8 +61,8 @@ PC_FN T narrow(Accumulator<T> a) {
   }
 }
 
-// What limits a reduction of elements, and with it how much of it is unrolled: memory, memory for two sources and
-// arithmetic for more, or arithmetic alone.
+// What limits the reduction of elements, which decides how much of it is unrolled: memory, memory for two sources and
+// arithmetic for more, or arithmetic only.
 enum class Limit { memory, mixed, arithmetic };
 
 // An operator that the kernel was compiled for.
@@ -74,7 +74,7 @@ struct Fixed {
   template <class A> PC_FN A apply(A a, A b) const { return Functor::apply(a, b); }
 };
 
-// One that is chosen at run time: all lanes take the same branch.  `Arithmetic`: of those that take scaling.
+// An operator chosen at run time: all lanes take the same branch.  `Arithmetic`: among those that support scaling.
 template <class T, bool Arithmetic = false>
 struct Chosen {
   static constexpr bool chosen = true;
@@ -109,7 +109,7 @@ PC_FN void apply_to_all(const Op& op, A (&acc)[N], const A (&v)[N]) {
   apply_each(op, acc, v);
 }
 
-// Of unsigned numbers' bits, as if they were signed.
+// Compares unsigned numbers as if their bits were signed.
 template <class Functor>
 struct AsSigned {
   template <class A>
@@ -119,7 +119,7 @@ struct AsSigned {
   }
 };
 
-// One branch for all of them.
+// One branch for all elements.
 template <class T, bool Arithmetic, class A, int N>
 PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const A (&v)[N]) {
   constexpr uint8_t kind = taken_kind(kind_of<T>());
@@ -139,7 +139,7 @@ PC_FN void apply_to_all(const Chosen<T, Arithmetic>& chosen, A (&acc)[N], const 
   }
 }
 
-// Elements of type T, reduced by Op.  Integers take no part in scaling here: see ScaledIntegers.
+// Elements of type T, reduced by Op.  Integers are not scaled here: see ScaledIntegers.
 template <class T, class Op>
 struct Elements {
   static constexpr bool is_float8 = std::is_class_v<T> && sizeof(T) == 1;
@@ -168,7 +168,7 @@ struct Elements {
   }
 };
 
-// Elements of any type, in a call that copies them and reduces nothing.
+// Elements of any type, in a call that only copies them.
 struct Unreduced {
   PC_FN Unreduced(int32_t, const ScaleFactors&) {}
 };

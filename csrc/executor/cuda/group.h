@@ -1,4 +1,4 @@
-// A thread block that runs one channel of one rank: what execute.h asks of a group.
+// A thread block that runs one channel of one rank: the Group that execute.h expects.
 #pragma once
 
 #include "base/status.h"
@@ -8,9 +8,9 @@
 
 namespace pc::cuda {
 
-// What the threads of a block share.
+// State shared by the threads of a block.
 struct BlockState {
-  Operands operands[2];  // taken in turn: one barrier a step is enough
+  Operands operands[2];  // used alternately: one barrier per step suffices
   char* input[kMostRanks];
   char* output[kMostRanks];
 };
@@ -18,7 +18,7 @@ struct BlockState {
 template <class E>
 class CudaGroup {
  public:
-  // `member`: which of the ranks of this launch.
+  // `member`: index among the ranks of this launch.
   PC_FN CudaGroup(const Arguments& a, BlockState& block, int32_t member, int32_t channel)
       : a_(a),
         block_(block),
@@ -36,18 +36,18 @@ class CudaGroup {
   PC_FN int32_t pollers() const { return width(); }
   PC_FN bool all(bool ok) { return barrier_and(ok); }
   PC_FN Status failure() const { return Status::failed; }
-  PC_FN void enter(uint64_t, bool) {}  // begin() has
+  PC_FN void enter(uint64_t, bool) {}  // done by begin()
 
-  // Enters the call and, where arrays may be in windows, meets all peers.  False: a peer is missing or at odds.
+  // Enters the call and, if arrays may be in windows, waits for all peers.  False: a peer is missing or mismatched.
   PC_FN bool begin(ScheduleView& table, Span& span) {
     announce();
     const RankTables tables = a_.tables[member_];
     table = {tables.table};
     if (a_.negotiates != 0) {
-      bool alike = true;
+      bool same_placement = true;
       int32_t unknown = -1;
-      if (!all(meet_everybody(alike, unknown))) return false;
-      if (all(alike)) {
+      if (!all(meet_everybody(same_placement, unknown))) return false;
+      if (all(same_placement)) {
         if (!all(unknown < 0 || complain_of(unknown))) return false;
       } else if (tables.fallback != nullptr) {
         table = {tables.fallback};
@@ -56,11 +56,11 @@ class CudaGroup {
     }
     stride_ = static_cast<uint64_t>(table.stride());
     const int64_t tiles = (plan_.tiles - channel_ + a_.channels - 1) / a_.channels;
-    span = {base_, tiles > 0 ? tiles : 1, static_cast<uint32_t>(state_->slot)};  // one of nothing is an ordinary tile
+    span = {base_, tiles > 0 ? tiles : 1, static_cast<uint32_t>(state_->slot)};  // an empty tile is ordinary
     return true;
   }
 
-  // The state that the next call begins with.  After the last barrier: nobody reads it any more.
+  // The state for the next call.  Runs after the last barrier: it is not read any more.
   PC_FN void finish(const ScheduleView& table, const Span& span) {
     if (lane() != 0) return;
     state_->base = base_ + static_cast<uint64_t>(span.tiles) * stride_ + 1;
@@ -75,16 +75,16 @@ class CudaGroup {
     for (;;) {
       const uint64_t value = load_flag(flag);
       if (value >= target) break;
-      if (!patience.goes_on(fault)) {
+      if (!patience.keeps_waiting(fault)) {
         patience.report(fault, {rank_, peer, channel_, 0, call_, target, value});
         return false;
       }
     }
-    // Waits of earlier calls have nothing to do with this one; beyond the first tile the peer has been looked at.
+    // Waits for earlier calls do not concern this one; after the first tile the peer has been checked.
     return target < base_ || target > base_ + stride_ || same_call(peer);
   }
 
-  // Each thread tells one consumer: they all release what the block wrote before the barrier.
+  // Each thread notifies one consumer: they all release what the block wrote before the barrier.
   PC_FN void publish(uint64_t value, const Step& step) {
     for (int32_t i = lane(); i < step.consumers(); i += width()) store_flag(counter(step.consumer(i), rank_), value);
   }
@@ -99,7 +99,7 @@ class CudaGroup {
     return true;
   }
 
-  // Read in guard() by another thread, but after the barriers of a tile.
+  // Read in guard() by another thread, but after a tile's barriers.
   PC_FN void hold(uint32_t slot, int32_t peer, uint64_t target) { state_->guard[slot][peer] = target; }
 
   PC_FN void combine(const Step& step, int64_t tile, uint32_t slot) {
@@ -110,14 +110,14 @@ class CudaGroup {
     if (count <= 0) return;
     Operands& o = block_.operands[turn_];
     turn_ ^= 1;
-    const bool alike = all(gather(o, step, begin, slot));
+    const bool aligned = all(gather(o, step, begin, slot));
     const Threads threads{lane(), width()};
     if constexpr (std::is_same_v<E, Unreduced>) {
-      copy_block(o, count, a_.element, alike, threads);
+      copy_block(o, count, a_.element, aligned, threads);
     } else {
       const bool changes = a_.scaling.active != 0 || a_.normalises != 0;
-      if (o.k > 1 || (o.complete && changes)) combine_block(elements_, o, count, alike, threads);
-      else copy_block<sizeof(typename E::Element)>(o, count, alike, threads);
+      if (o.k > 1 || (o.complete && changes)) combine_block(elements_, o, count, aligned, threads);
+      else copy_block<sizeof(typename E::Element)>(o, count, aligned, threads);
     }
   }
 
@@ -140,8 +140,8 @@ class CudaGroup {
     }
   }
 
-  // `alike`: the peers' arrays lie as mine do; `unknown`: a peer whose array is in a window that I have dropped.
-  PC_FN bool meet_everybody(bool& alike, int32_t& unknown) {
+  // `same_placement`: as this rank's; `unknown`: a peer whose array is in a window that this rank has dropped.
+  PC_FN bool meet_everybody(bool& same_placement, int32_t& unknown) {
     for (int32_t peer = lane(); peer < a_.size; peer += width()) {
       const auto& mine = a_.buffers[member_];
       if (peer == rank_) {
@@ -150,16 +150,16 @@ class CudaGroup {
         continue;
       }
       if (!await(peer, base_)) return false;
-      const Entry* said = entry(rank_, peer);
-      alike = alike && said->placement == a_.placement;
-      if (!known(peer, said->input) || !known(peer, said->output)) unknown = peer;
-      block_.input[peer] = address_of(peer, said->input);
-      block_.output[peer] = address_of(peer, said->output);
+      const Entry* announced = entry(rank_, peer);
+      same_placement = same_placement && announced->placement == a_.placement;
+      if (!known(peer, announced->input) || !known(peer, announced->output)) unknown = peer;
+      block_.input[peer] = address_of(peer, announced->input);
+      block_.output[peer] = address_of(peer, announced->output);
     }
     return true;
   }
 
-  // A window whose array this rank has dropped is mapped here no longer.
+  // A window whose array this rank has dropped is no longer mapped here.
   PC_FN bool known(int32_t peer, const Place& at) const {
     return at.window < 0 || a_.windows[at.window * a_.size + peer] != nullptr;
   }
@@ -175,12 +175,12 @@ class CudaGroup {
     return a_.windows[at.window * a_.size + peer] + at.offset;
   }
 
-  // A peer may be some calls ahead; then this one's entry is gone, but it has met us.
+  // A peer may be some calls ahead; its entry for this call is then gone, but it has entered this call.
   PC_FN bool same_call(int32_t peer) {
-    const Entry* said = entry(rank_, peer);
-    if (said->call > call_ || (said->call == call_ && said->digest == a_.digest)) return true;
+    const Entry* announced = entry(rank_, peer);
+    if (announced->call > call_ || (announced->call == call_ && announced->digest == a_.digest)) return true;
     const Patience patience(a_.host, a_.claimed, a_.timeout_ns);
-    patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, said->digest});
+    patience.report(DeviceFault::mismatch, {rank_, peer, channel_, 0, call_, a_.digest, announced->digest});
     return false;
   }
 
@@ -199,29 +199,29 @@ class CudaGroup {
     return base + (plan_.layout[3 * chunk + 2] + begin) * a_.element;
   }
 
-  // This thread's share of the operands' addresses; whether they lie as the first source does.
+  // Stores this thread's share of the operands' addresses; returns whether they are aligned as the first source is.
   PC_FN bool gather(Operands& o, const Step& step, int64_t begin, uint32_t slot) const {
     const auto address = [&](int32_t rank, int32_t at) { return place(rank, at, step.chunk(), begin, slot); };
     const Source first = step.source(0);
     const auto off = reinterpret_cast<uintptr_t>(address(first.rank, first.place)) % kVectorBytes;
-    bool alike = true;
+    bool aligned = true;
     for (int32_t i = lane(); i < step.sources(); i += width()) {
       const Source s = step.source(i);
       o.source[i] = address(s.rank, s.place);
       o.initial[i] = s.initial != 0;
-      alike = alike && reinterpret_cast<uintptr_t>(o.source[i]) % kVectorBytes == off;
+      aligned = aligned && reinterpret_cast<uintptr_t>(o.source[i]) % kVectorBytes == off;
     }
     for (int32_t i = lane(); i < step.targets(); i += width()) {
       const Target t = step.target(i);
       o.target[i] = address(t.rank, t.place);
-      alike = alike && reinterpret_cast<uintptr_t>(o.target[i]) % kVectorBytes == off;
+      aligned = aligned && reinterpret_cast<uintptr_t>(o.target[i]) % kVectorBytes == off;
     }
     if (lane() == 0) {
       o.k = step.sources();
       o.m = step.targets();
       o.complete = step.complete();
     }
-    return alike;
+    return aligned;
   }
 
   const Arguments& a_;

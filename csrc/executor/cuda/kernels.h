@@ -1,4 +1,4 @@
-// The kernels, and which of them a call takes.
+// The kernels, and their selection for a call.
 #pragma once
 
 #include "dtype/table.h"
@@ -9,7 +9,7 @@ namespace pc::cuda {
 using ScheduleKernel = void (*)(Arguments);
 using LowLatencyKernel = void (*)(LowLatencyArguments);
 
-// Null where the operator does not take the type; `low_latency` also where a packet is too small for an element.
+// Null if the operator does not support the type; `low_latency` also if a packet is too small for an element.
 struct Kernels {
   ScheduleKernel schedule = nullptr;
   LowLatencyKernel low_latency = nullptr;
@@ -19,10 +19,10 @@ Kernels kernels_of_copies();  // for calls that reduce nothing, whatever the typ
 Kernels kernels_of_reals(Dtype dtype, Operator op);
 Kernels kernels_of_small_reals(Dtype dtype, Operator op);
 Kernels kernels_of_complex(Dtype dtype);
-Kernels kernels_of_integers(size_t bytes);  // an element's; signed or not
+Kernels kernels_of_integers(size_t bytes);  // of an element; signed or not
 Kernels kernels_of_scaled_integers(Dtype dtype);
 
-// Those that prescale and postscale go with: numbers and no bits, as on the CPU.
+// Operators that support prescale and postscale: arithmetic rather than bitwise ones, as on the CPU.
 constexpr bool is_arithmetic(Operator op) {
   return op == Operator::sum || op == Operator::avg || op == Operator::prod || op == Operator::min ||
          op == Operator::max;
@@ -30,8 +30,8 @@ constexpr bool is_arithmetic(Operator op) {
 
 constexpr int32_t kSignedMin = static_cast<int32_t>(Operator::count), kSignedMax = kSignedMin + 1;
 
-// What a kernel is told of the operator. Integers that are not scaled are handed over as unsigned ones, which differ in
-// their order only; booleans as bytes.
+// The operator number passed to a kernel. Unscaled integers are passed as unsigned ones, which differ only in order;
+// booleans as bytes.
 constexpr int32_t number_of(Operator op, Dtype dtype, bool scaled) {
   const Kind kind = kind_of(dtype);
   if (kind == Kind::signed_integer && !scaled) {
@@ -46,7 +46,7 @@ constexpr int32_t number_of(Operator op, Dtype dtype, bool scaled) {
   return static_cast<int32_t>(op);
 }
 
-// `scaled`: some factor is not 1.
+// `scaled`: a factor differs from 1.
 inline Kernels kernels_for(Dtype dtype, Operator op, bool scaled) {
   switch (kind_of(dtype)) {
     case Kind::complex: return kernels_of_complex(dtype);

@@ -1,4 +1,4 @@
-// The kernels' bodies.  A block is a channel of a rank; blocks of the same rank lie together.
+// The kernels' bodies.  A block is a channel of a rank; blocks of the same rank are adjacent.
 #pragma once
 
 #include "executor/cuda/group.h"
@@ -37,11 +37,11 @@ __global__ void __launch_bounds__(kThreads, 1) run_low_latency(const __grid_cons
 
 template <class E>
 Kernels kernels_with() {
-  if constexpr (sizeof(typename E::Element) > kPacketBytes) return {run_schedule<E>, nullptr};  // no packet holds one
+  if constexpr (sizeof(typename E::Element) > kPacketBytes) return {run_schedule<E>, nullptr};  // exceeds a packet
   else return {run_schedule<E>, run_low_latency<E>};
 }
 
-// The sum, which training spends its time with, has kernels of its own.
+// The sum, which dominates training, has specialized kernels.
 template <class T>
 Kernels real_kernels(Operator op) {
   const bool sums = op == Operator::sum || op == Operator::avg;

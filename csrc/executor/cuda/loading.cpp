@@ -32,7 +32,7 @@ int32_t load_all(int device) {
   };
   load(kernels_of_copies());
   for (int dtype = 0; dtype < static_cast<int>(Dtype::count); ++dtype)
-    for (const Operator op : {Operator::sum, Operator::prod})  // the sum has kernels of its own
+    for (const Operator op : {Operator::sum, Operator::prod})  // the sum has separate kernels
       for (const bool scaled : {false, true}) load(kernels_for(static_cast<Dtype>(dtype), op, scaled));
   load_moves();
   return blocks;

@@ -1,9 +1,9 @@
-// Small messages: every rank pushes what each peer needs into that peer's mailbox, data and flag in the same word, and
-// reduces or places what it receives, in rank order: the bits of `direct` for the price of one trip.
+// Small messages: each rank pushes what each peer needs into that peer's mailbox, data and flag in the same word, and
+// reduces or places what it receives, in rank order: the bits of `direct` at the cost of one trip.
 //
-// All ranks exchange at least a header in every call, so that nobody is more than one call ahead of anybody: packets
-// of two calls, told apart by parity, are enough.  A channel carries the same packets of every message, whatever the
-// size: its packets and its count of calls are its own.
+// All ranks exchange at least a header in every call, so that no rank is more than one call ahead of another: packets
+// of two calls, distinguished by parity, suffice.  A channel carries the same packets of every message, whatever the
+// size: packets and call counts are per channel.
 // Protocol: LL of NCCL (Hu et al., "Demystifying NCCL", 2025, section on protocols).
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace pc::cuda {
 
-// 8 bytes of elements, or as many as are left at the end of a message.  Low bytes come first, as in memory.
+// 8 bytes of elements, or the rest at the end of a message.  Low bytes first, as in memory.
 PC_FN uint64_t load_bytes(const char* from, int64_t count) {
   if (count == 8 && reinterpret_cast<uintptr_t>(from) % 8 == 0) return *reinterpret_cast<const uint64_t*>(from);
   uint64_t bits = 0;
@@ -42,11 +42,11 @@ class LowLatencyBlock {
         channel_(channel),
         state_(a.states + int64_t{member} * a.mailbox.channels + channel),
         call_(state_->packets + 1),
-        flag_(static_cast<uint32_t>(call_ % 0xffffffffu) + 1u) {}  // 0 is what untouched memory says
+        flag_(static_cast<uint32_t>(call_ % 0xffffffffu) + 1u) {}  // 0 is the initial value of memory
 
   PC_FN void run() {
     push();
-    barrier();  // what follows may write where push() has read
+    barrier();  // the code below may write where push() has read
     bool ok = meet_everybody();
     if constexpr (std::is_same_v<E, Unreduced>) ok = ok && place_all();
     else ok = ok && reduce();
@@ -54,14 +54,14 @@ class LowLatencyBlock {
   }
 
  private:
-  static constexpr int kBatch = 8;  // loads under way at a time
+  static constexpr int kBatch = 8;  // loads in flight at a time
 
   PC_FN char* region(int32_t owner, int32_t from) const {
     const int64_t parity = static_cast<int64_t>(call_ & 1u);
     const int64_t at = ((parity * kLowLatencyChannels + channel_) * a_.size + from) * (kPackets + 1);
     return a_.mailboxes[owner] + a_.mailbox.packets() + at * static_cast<int64_t>(sizeof(Packet));
   }
-  // Bytes of a message of `count` elements that are this channel's.
+  // Bytes of a message of `count` elements that this channel carries.
   PC_FN int64_t share(int64_t count) const {
     const int64_t left = count * a_.element - begin();
     return left < 0 ? 0 : left < kPackets * kPacketBytes ? left : kPackets * kPacketBytes;
@@ -79,12 +79,12 @@ class LowLatencyBlock {
   PC_FN Vector peek(const char* region, int64_t packet) const {
     return load_packet(region + packet * static_cast<int64_t>(sizeof(Packet)));
   }
-  // Waits for a packet that may have been there when it was peeked at.
+  // Waits for a packet unless it had arrived when it was first polled.
   PC_FN bool settle(Vector& v, const char* region, int64_t packet, int32_t peer) const {
     Patience patience(a_.host, a_.claimed, a_.timeout_ns);
     DeviceFault fault = DeviceFault::none;
     while (v.word[1] != flag_ || v.word[3] != flag_) {
-      if (!patience.goes_on(fault)) {
+      if (!patience.keeps_waiting(fault)) {
         patience.report(fault, {rank_, peer, channel_, 0, call_, flag_, v.word[1]});
         return false;
       }
@@ -96,7 +96,7 @@ class LowLatencyBlock {
 
   PC_FN void push() const {
     for (int32_t step = 1; step < a_.size; ++step) {
-      const int32_t peer = (rank_ + step) % a_.size;  // not all to the same one at a time
+      const int32_t peer = (rank_ + step) % a_.size;  // ranks start with different peers
       char* into = region(peer, rank_);
       if (thread_index() == 0) store(into, 0, a_.digest);
       const int64_t bytes = share(exchange_.send_count[peer]);

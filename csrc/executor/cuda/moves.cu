@@ -7,12 +7,12 @@
 namespace pc::cuda {
 namespace {
 
-constexpr int64_t kPart = 32 << 10;  // bytes that a block takes at a time
+constexpr int64_t kPart = 32 << 10;  // bytes that a block moves at a time
 constexpr int32_t kMoveThreads = 256;
 constexpr int32_t kUnroll = 4;
-constexpr int64_t kBlocksEach = 4;  // of a multiprocessor
+constexpr int64_t kBlocksEach = 4;  // per multiprocessor
 
-// Elements of W: all threads of the block, neighbours side by side, several loads under way.
+// Elements of W: all threads of the block, coalesced, several loads in flight.
 template <class W>
 PC_FN void move_words(W* to, const W* from, int64_t count) {
   const auto threads = static_cast<int64_t>(thread_count());
@@ -27,7 +27,7 @@ PC_FN void move_words(W* to, const W* from, int64_t count) {
   for (; i < count; i += threads) to[i] = from != nullptr ? from[i] : W{};
 }
 
-// In the widest words that both addresses allow.
+// Uses the widest words that both addresses allow.
 PC_FN void move_part(char* to, const char* from, int64_t bytes) {
   const auto bits = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
   const auto as = [&]<class W>(W*) {
@@ -42,7 +42,7 @@ PC_FN void move_part(char* to, const char* from, int64_t bytes) {
 
 constexpr int64_t parts_of(int64_t bytes) { return (bytes + kPart - 1) / kPart; }
 
-// Parts are counted through all pieces; the block's index and every a.blocks-th after it are its own.
+// Parts are numbered across all pieces; a block processes its index and every a.blocks-th part after it.
 __global__ void __launch_bounds__(kMoveThreads) move_all(const __grid_constant__ MoveArguments a) {
   int64_t next = static_cast<int64_t>(block_index()), first = 0;
   for (int32_t m = 0; m < a.count; ++m) {

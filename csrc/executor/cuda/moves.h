@@ -1,4 +1,4 @@
-// Copies of many pieces of device memory in one launch: what fills a fusion buffer, and what empties it.
+// Copies of many pieces of device memory in one launch, to fill and empty fusion buffers.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ struct Move {
   int64_t bytes;
 };
 
-constexpr int32_t kMovesPerLaunch = 168;  // what fits into a kernel's parameters
+constexpr int32_t kMovesPerLaunch = 168;  // limited by the size of kernel parameters
 
 struct MoveArguments {
   int32_t count;
@@ -23,10 +23,10 @@ struct MoveArguments {
 };
 static_assert(sizeof(MoveArguments) <= 4096);
 
-// On the calling thread's device, before the first call of move_pieces().
+// Loads the kernel on the calling thread's device, before the first move_pieces().
 void load_moves();
 
-// Into the stream.  Pieces must not overlap.  Throws CudaError.
+// Enqueues the copies on the stream.  Pieces must not overlap.  Throws CudaError.
 void move_pieces(int device, const Move* moves, size_t count, cudaStream_t stream);
 
 }  // namespace pc::cuda

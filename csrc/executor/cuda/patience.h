@@ -1,4 +1,4 @@
-// How long a kernel waits, and what it leaves behind for the host when it gives up.
+// How long a kernel waits, and the record that it leaves for the host when it gives up.
 #pragma once
 
 #include "executor/cuda/arguments.h"
@@ -6,14 +6,14 @@
 
 namespace pc::cuda {
 
-// Gives up a wait whose deadline has passed or whose host says so.
+// Gives up a wait whose deadline has passed or when the host requests it.
 class Patience {
  public:
   PC_FN Patience(HostWords* host, uint32_t* claimed, uint64_t timeout_ns)
       : host_(host), claimed_(claimed), timeout_(timeout_ns) {}
 
-  // Whether to go on waiting; `fault` is what to report else.
-  PC_FN bool goes_on(DeviceFault& fault) {
+  // Whether to keep waiting; otherwise `fault` is what to report.
+  PC_FN bool keeps_waiting(DeviceFault& fault) {
     if (++spins_ % kSpins != 0) {
       if (spins_ > kEager) pause();
       return true;
@@ -35,8 +35,8 @@ class Patience {
   }
 
  private:
-  static constexpr uint32_t kEager = 64;   // looks without a pause
-  static constexpr uint32_t kSpins = 256;  // looks between two at the clock and at the host's word
+  static constexpr uint32_t kEager = 64;   // polls without a pause
+  static constexpr uint32_t kSpins = 256;  // polls between checks of the clock and of the host's word
   HostWords* host_;
   uint32_t* claimed_;
   uint64_t timeout_;

@@ -6,7 +6,7 @@
 namespace pc::cuda {
 namespace {
 
-constexpr size_t kUnit = 256;  // bytes: pieces are of so many, and aligned to as many
+constexpr size_t kUnit = 256;  // bytes: the size and alignment unit of pieces
 
 size_t rounded(size_t bytes) { return (std::max<size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit; }
 
@@ -36,7 +36,7 @@ PooledBytes PlanPool::place(size_t bytes, const Completed& completed) {
     found = find(whole);
   }
   if (found == nullptr) {
-    grow(std::max(whole, capacity_));  // no call of this communicator is in flight here: reclaim has waited for them
+    grow(std::max(whole, capacity_));  // no call of this communicator is in flight: reclaim has waited for them
     found = find(whole);
   }
   taken_ += whole;
@@ -84,7 +84,7 @@ void PlanPool::reclaim(const Completed& completed, bool waits) {
   }
 }
 
-// Neighbours become one.
+// Merges adjacent pieces.
 void PlanPool::add_free(char* data, size_t bytes) {
   auto next = free_.upper_bound(data);
   if (next != free_.end() && data + bytes == next->first) {

@@ -1,4 +1,4 @@
-// Device memory for plans, allocated with the communicator: allocating while a kernel waits for a peer may not return.
+// Device memory for plans, allocated with the communicator: an allocation may block while a kernel waits for a peer.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace pc::cuda {
 
 class PlanPool;
 
-// A piece of a pool.  Goes back with its owner, and is used again once the last call that has used it has completed.
+// A piece of a pool.  Returned with its owner, and reused when the last call that has used it has completed.
 class PooledBytes {
  public:
   PooledBytes() = default;
@@ -39,13 +39,13 @@ class PlanPool : public std::enable_shared_from_this<PlanPool> {
  public:
   PlanPool(int device, size_t bytes);
 
-  // The number of the last call that is known to have completed; waits for all of them if told to.
+  // The number of the last call that is known to have completed; if `waits`, waits for all of them.
   using Completed = std::function<uint64_t(bool waits)>;
-  // Where there is no room, waits for the calls in flight, and then grows.
+  // If there is no room, waits for the calls in flight, and then grows.
   PooledBytes place(size_t bytes, const Completed& completed);
   void upload(char* into, const void* from, size_t bytes) const;
   struct Use {
-    size_t capacity, taken;  // taken: by plans that live, and by others whose calls have not been seen to complete
+    size_t capacity, taken;  // taken: by live plans, and by others whose calls are not known to have completed
   };
   Use use() const;
 
@@ -63,12 +63,12 @@ class PlanPool : public std::enable_shared_from_this<PlanPool> {
   void grow(size_t bytes);
 
   const int device_;
-  const OwnStream stream_;  // made beforehand, as the memory is
+  const OwnStream stream_;  // created in advance, like the memory
   mutable std::mutex mutex_;
   std::vector<DeviceBytes> blocks_;
   size_t capacity_ = 0, taken_ = 0;
   std::map<char*, size_t> free_;
-  std::mutex returned_mutex_;  // of its own: who gives a piece back must not wait for who waits for calls
+  std::mutex returned_mutex_;  // separate: returning a piece must not wait for a thread that waits for calls
   std::vector<Returned> returned_;
 };
 

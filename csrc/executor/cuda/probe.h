@@ -1,4 +1,4 @@
-// Whether memory that is said to be mapped really is the peer's: kernels write a pattern into it and look for one, with
+// Checks that memory mapped from a peer really is the peer's: kernels write a pattern into it and look for one, with
 // the loads and stores of the data path.
 #pragma once
 
@@ -10,10 +10,10 @@ struct ProbeArguments {
   uint64_t* at;
   int64_t words;
   uint64_t seed;
-  uint32_t* wrong;  // host memory: words that are not as written; null: write
+  uint32_t* wrong;  // host memory: number of words that differ; null: write
 };
 
-// Both return when the device has completed.  Throw CudaError.
+// Both block until the device has completed.  Throw CudaError.
 void probe_write(int device, uintptr_t address, int64_t words, uint64_t seed);
 int64_t probe_read(int device, uintptr_t address, int64_t words, uint64_t seed);
 

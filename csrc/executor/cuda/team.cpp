@@ -14,7 +14,7 @@
 namespace pc::cuda {
 namespace {
 
-// Plain data, put together on the host and uploaded in one piece.
+// Plain data, assembled on the host and uploaded in one piece.
 class Upload {
  public:
   template <class T>
@@ -42,14 +42,14 @@ class Upload {
 };
 
 constexpr double kGrace = 1.0;   // seconds for calls in flight to complete when their team ends
-constexpr double kEnding = 5.0;  // and for their kernels to end once they are told to
+constexpr double kEnding = 5.0;  // and for their kernels to end after an abort
 constexpr int64_t kLeastTile = 8192;  // bytes: one vector for each thread of a block
 
 void require(bool condition, const char* what) {
   if (!condition) throw InvalidArgument(what);
 }
 
-// Of one rank, blocks that start later wait for nobody: a block waits for the peers' blocks of its own channel alone.
+// Blocks of one rank may start late: a block waits only for the peers' blocks of its own channel.
 template <class A>
 void launch(void (*kernel)(A), int32_t blocks, int32_t threads, bool cooperative, A& arguments, cudaStream_t stream) {
   void* parameters[] = {&arguments};
@@ -72,7 +72,7 @@ int64_t Team::mailbox_bytes(int32_t size, int32_t channels, int64_t scratch_byte
   return Mailbox{size, channels, scratch_bytes}.bytes();
 }
 
-// One block a multiprocessor is enough to fill it: its threads have eight loads under way each.
+// One block per multiprocessor is enough to fill it: each of its threads has eight loads in flight.
 int32_t Team::most_channels(int device, int32_t sharing) {
   if (sharing > 1 && attribute(cudaDevAttrCooperativeLaunch, device) == 0) return 0;
   const int32_t each = std::min(load_kernels(device), 1);
@@ -116,7 +116,7 @@ Team::Team(int device, int32_t size, int32_t first_rank, int32_t ranks_here, con
 
 Team::~Team() {
   const QuietlyOn on(device_);
-  if (!end()) {  // its kernels still use this memory
+  if (!end()) {  // kernels still use this memory
     give_up_on(device_);
     host_ = nullptr;
   }
@@ -144,7 +144,7 @@ void Team::add_window(int64_t id, const std::vector<uintptr_t>& bases, int64_t b
 
 void Team::wait() const {
   const QuietlyOn on(device_);
-  (void)cudaEventSynchronize(latest_);  // what went wrong is reported by fault()
+  (void)cudaEventSynchronize(latest_);  // errors are reported by fault()
 }
 
 bool Team::idle() const {
@@ -179,7 +179,7 @@ uint64_t Team::completed(bool waits) const {
 
 void Team::remove_window(int64_t id) {
   const OnDevice on(device_);
-  wait();  // outside the lock, which other threads take with the interpreter's held
+  wait();  // outside the lock, which other threads take while holding the GIL
   const std::lock_guard lock(mutex_);
   if (windows_.erase(id) == 0) return;
   const size_t row = static_cast<size_t>(size_) * sizeof(char*);
@@ -201,7 +201,7 @@ std::optional<std::pair<int64_t, int64_t>> Team::locate(int32_t member, uintptr_
   return std::nullopt;
 }
 
-// Where all ranks share an address space, an address says it all.
+// If all ranks share an address space, the address suffices.
 Place Team::place(int32_t member, uintptr_t address) const {
   if (ranks_here_ == size_) return {Place::address, static_cast<int64_t>(address)};
   for (const auto& [id, window] : windows_) {
@@ -247,7 +247,7 @@ PlanView Team::view_of(const Compiled& compiled, size_t element) const {
   }
   const int64_t longest = *std::max_element(compiled.length.begin(), compiled.length.end());
   const auto bytes = static_cast<int64_t>(element);
-  // Large enough to hide the flags, small enough that every channel has one.
+  // Large enough to hide the flags, small enough that each channel has one.
   int64_t tile = std::min<int64_t>(static_cast<int64_t>(environment().cuda_tile_bytes),
                                    std::max<int64_t>(kLeastTile, longest * bytes / mailbox_.channels));
   if (cells > 0) tile = std::min(tile, mailbox_.slot_bytes() / cells);
@@ -259,7 +259,7 @@ PlanView Team::view_of(const Compiled& compiled, size_t element) const {
   return view;
 }
 
-// What both kinds of call are told.
+// Fills the arguments common to both kinds of call.
 void Team::fill(CallArguments& a, const CallKind& work, const CustomOperator* custom) const {
   a.size = size_;
   a.first_rank = first_rank_;
@@ -288,7 +288,7 @@ std::shared_ptr<Plan> Team::plan(const Compiled& compiled, const Compiled& fallb
   Arguments& a = plan->schedule;
   a.plan = view_of(compiled, element);
   a.fallback = falls_back ? view_of(fallback, element) : a.plan;
-  // By the staged plan alone: the ranks must launch alike before they know where the others' arrays lie.
+  // From the staged plan only: the ranks must use the same launch before they know the placement of the others' arrays.
   plan->most_channels = static_cast<int32_t>(std::min<int64_t>(mailbox_.channels, a.fallback.tiles));
 
   Upload upload;
@@ -347,8 +347,8 @@ std::shared_ptr<Plan> Team::low_latency_plan(const std::vector<Exchange>& exchan
   return plan;
 }
 
-// A stream's handle says little: it can be used again for another stream, and the per-thread stream has one for all
-// threads.
+// A stream's handle does not identify it: it may be reused for another stream, and the per-thread stream has the same
+// handle in all threads.
 Team::StreamIdentity Team::identity_of(cudaStream_t stream) {
   StreamIdentity identity{false, 0};
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -358,8 +358,8 @@ Team::StreamIdentity Team::identity_of(cudaStream_t stream) {
   return identity;
 }
 
-// Calls of one team happen one after the other, whatever the streams and the graphs.  The host is not asked when a graph
-// is replayed: the graph waits for the latest call by an external node, and records itself as the latest by another.
+// Calls of one team run one after the other, whatever the streams and graphs.  The host is not involved when a graph is
+// replayed: the graph waits for the latest call by an external node, and records itself as the latest by another.
 void Team::follow(cudaStream_t stream, const StreamIdentity& identity) const {
   if (identity.capturing) {
     if (last_capture_ == identity.number) check(cudaStreamWaitEvent(stream, captured_, 0), "cudaStreamWaitEvent");
@@ -397,7 +397,7 @@ void Team::run(const std::shared_ptr<Plan>& plan, const std::vector<Buffers>& bu
   const int32_t limit = max_channels > 0 ? max_channels : kMostChannels;
   if (plan->low_latency) {
     LowLatencyArguments a = plan->exchange;
-    a.channels = plan->most_channels;  // a channel's packets are its own: no fewer will do
+    a.channels = plan->most_channels;  // packets are per channel: all channels are needed
     a.timeout_ns = nanoseconds;
     for (size_t r = 0; r < buffers.size(); ++r)
       a.buffers[r] = {reinterpret_cast<const void*>(buffers[r].input), reinterpret_cast<void*>(buffers[r].output)};

@@ -1,1 +1,1 @@
-"""What a call is given: arrays and how they are cut, operators, factors and options."""
+"""The arguments of a call: arrays and how they are cut, operators, factors and options."""

@@ -1,4 +1,4 @@
-"""Arrays of any library, as the core takes them: NumPy as it is, everything else through DLPack, without a copy."""
+"""Arrays of any library in the core's form: NumPy as it is, everything else through DLPack, without a copy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pycollective.dtypes import DTYPES
 
 _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 _PLAIN = (np.ndarray, np.memmap)
-"""Types of NumPy arrays that mean nothing but their elements."""
+"""Types of NumPy arrays that carry no meaning beyond their elements."""
 
 
 def strided(x: Any, what: str = "x") -> Any:
-    """An input as it is, whatever its strides. Nothing is read of it: an earlier call may still write to it.
+    """An input as it is, whatever its strides. Its content is not read: an earlier call may still write to it.
 
     Args:
         x: NumPy array, a Python or NumPy scalar or sequence of numbers, or anything with __dlpack__ on the CPU.
@@ -25,7 +25,7 @@ def strided(x: Any, what: str = "x") -> Any:
         a numpy.ndarray, or a `_core.HostBuffer` over x's own memory.
 
     Raises:
-        TypeError: no array, a subclass of numpy.ndarray (see `plain`), memory of another device, or an element type
+        TypeError: not an array, a subclass of numpy.ndarray (see `plain`), memory of another device, or an element type
             that no collective takes.
     """
     if type(x) is np.ndarray:
@@ -42,7 +42,7 @@ def strided(x: Any, what: str = "x") -> Any:
 
 
 def readable(x: Any, what: str = "x") -> Any:
-    """What the core can read of an input at once: the array itself where it can, a contiguous copy where it must.
+    """An input in a form that the core can read immediately: the array itself if possible, else a contiguous copy.
 
     Args, Raises: as for `strided`.
 
@@ -56,7 +56,7 @@ def readable(x: Any, what: str = "x") -> Any:
 
 
 def admitted(x: Any, what: str) -> Any:
-    """An input in a form that means nothing but its elements.
+    """An input in a form without meaning beyond its elements.
 
     Raises:
         TypeError: a subclass of numpy.ndarray, see `plain`.
@@ -72,7 +72,7 @@ def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     """The array as an ndarray over the same memory.
 
     Raises:
-        TypeError: a subclass with a meaning that a collective would lose without a word: the mask of a masked array,
+        TypeError: a subclass with a meaning that a collective would silently drop: the mask of a masked array,
             the unit of a quantity, the products of a numpy.matrix.
     """
     if type(array) not in _PLAIN:
@@ -85,18 +85,18 @@ def plain(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
 
 
 def writable(out: Any, what: str = "out") -> Any:
-    """What the core can write of an output: always its own memory, never a copy.
+    """An output in a form that the core can write: always its own memory, never a copy.
 
     Raises:
-        TypeError: no array, a subclass of numpy.ndarray (see `plain`), or memory of another device.
-        ValueError: read-only, not C-contiguous (a copy would be written and lost), or a negated view of torch's.
+        TypeError: not an array, a subclass of numpy.ndarray (see `plain`), or memory of another device.
+        ValueError: read-only, not C-contiguous (a copy would be written and lost), a tensor with the negative bit.
     """
     if isinstance(out, np.ndarray):
         buffer: Any = out if type(out) is np.ndarray else plain(out, what)
         contiguous, may_write = out.flags.c_contiguous, out.flags.writeable
     elif isinstance(out, _core.HostBuffer) or hasattr(out, "__dlpack__"):
         if negated(out):
-            raise ValueError(f"{what} is a tensor that shows the negative of its memory: pass {what}.resolve_neg()")
+            raise ValueError(f"{what} is a tensor with its negative bit set: pass {what}.resolve_neg()")
         buffer = out if isinstance(out, _core.HostBuffer) else _buffer(out, what, False)
         contiguous, may_write = True, buffer.writable
     else:
@@ -109,7 +109,7 @@ def writable(out: Any, what: str = "out") -> Any:
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array says that it is in the memory of a CUDA device. Host arrays are told apart at once."""
+    """Whether an array reports memory of a CUDA device. Host arrays are recognized first, by type."""
     if x is None or isinstance(x, (np.ndarray, np.generic, _core.HostBuffer)):
         return False
     torch = sys.modules.get("torch")
@@ -129,16 +129,16 @@ def on_device(x: Any) -> bool:
 
 
 def negated(x: Any) -> bool:
-    """Whether a tensor shows the negative of what its memory holds, as torch.imag of a conjugate: DLPack hides it."""
+    """Whether a tensor has its negative bit set, as torch.imag of a conjugate: DLPack does not export it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor) and bool(x.is_neg())
 
 
 def _converted(x: Any, what: str) -> np.ndarray[Any, Any]:
-    """What NumPy makes of anything that is no array of a library that is known here.
+    """NumPy's conversion of any object that is not an array of a known library.
 
     Raises:
-        TypeError: it refuses, in words that do not name the argument.
+        TypeError: NumPy refuses it; its own message does not name the argument.
     """
     try:
         return np.asarray(x)
@@ -147,7 +147,7 @@ def _converted(x: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def _layout(x: Any) -> tuple[int, tuple[int, ...]]:
-    """The DLPack type of the device and the shape of an array that may have nothing but __dlpack__."""
+    """The DLPack type of the device and the shape of an array that may have only __dlpack__."""
     try:
         found: tuple[int, tuple[int, ...]] = _core.dlpack_layout(x)
     except (TypeError, ValueError) as error:
@@ -157,7 +157,7 @@ def _layout(x: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _buffer(x: Any, what: str, strided: bool) -> Any:
-    """x's own memory, by DLPack; an error of ours names the argument, one of x's library is its own."""
+    """x's own memory, through DLPack. Our errors name the argument; those of x's library pass unchanged."""
     try:
         return _core.HostBuffer(x, strided)
     except (TypeError, ValueError) as error:
@@ -185,7 +185,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 def new_like(x: Any, shape: tuple[int, ...]) -> Any:
     """An uninitialised array of x's library and type.
 
-    Immutable libraries (JAX) get a NumPy array, which they take through DLPack.
+    Immutable libraries (JAX) get a NumPy array, which they import through DLPack.
     """
     if isinstance(x, (np.ndarray, np.generic)):
         return np.empty(shape, x.dtype)
@@ -203,7 +203,7 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def clear(x: Any) -> None:
-    """Fill an array that `new_like` has made with zeros: with bytes of 0 where the type has no zero."""
+    """Fill an array from `new_like` with zeros: zero bytes if the type has no zero."""
     if isinstance(x, np.ndarray):
         x.reshape(-1).view(np.uint8)[:] = 0
     else:
@@ -211,10 +211,10 @@ def clear(x: Any) -> None:
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """A numpy.dtype from anything that names one: also "bfloat16", the 8-bit floats of ml_dtypes and torch's types.
+    """A numpy.dtype from any name or type of one, including "bfloat16", ml_dtypes' 8-bit floats and torch's types.
 
     Raises:
-        TypeError: no element type that a collective takes.
+        TypeError: not an element type that collectives take.
     """
     name = str(dtype).removeprefix("torch.")
     if name in DTYPES and DTYPES[name].extended:

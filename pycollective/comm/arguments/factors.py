@@ -1,4 +1,4 @@
-"""The factors of a call, told apart by their bits: NaN equals itself and 0.0 differs from -0.0, as in the core."""
+"""The factors of a call, compared by their bits: NaN equals itself and 0.0 differs from -0.0, as in the core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 
 class Factors(tuple[float, float]):
-    """The factors on each contribution and on the result: a key of plans, and what ranks must agree on."""
+    """The factors on each contribution and on the result: part of a plan's key, on which ranks must agree."""
 
     __slots__ = ()
 

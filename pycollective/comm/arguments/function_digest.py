@@ -1,4 +1,4 @@
-"""What a Python function computes, as a digest: equal on ranks that have the same source and read the same values."""
+"""A digest of what a Python function computes: equal on ranks with the same source and the same values read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def digest(parts: Iterable[bytes]) -> int:
-    """64 bits of byte strings."""
+    """64-bit digest of byte strings."""
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
         hashed.update(part)
@@ -21,16 +21,16 @@ def digest(parts: Iterable[bytes]) -> int:
 
 
 def digest_of(function: Callable[..., Any]) -> int:
-    """64 bits of what a function computes now: its code, and the values that it reads from outside."""
+    """64-bit digest of a function: its code, and the current values that it reads from outside."""
     return digest([repr(_content(function, set())).encode()])
 
 
 def _content(value: Any, seen: set[int]) -> object:
-    """What a value means, without any address: equal on every rank that made it from the same source.
+    """A value's content, without any address: equal on every rank that made it from the same source.
 
-    Of functions the code and everything that it reads, theirs in turn. `seen`: functions that are being looked at.
+    For functions: the code and everything that it reads, recursively. `seen`: functions being visited.
     """
-    value = getattr(value, "py_func", value)  # what numba compiled
+    value = getattr(value, "py_func", value)  # the function that numba compiled
     if isinstance(value, FunctionType):
         if id(value) in seen:
             return value.__qualname__
@@ -58,13 +58,13 @@ def _content(value: Any, seen: set[int]) -> object:
         return type(value).__name__, [(_content(key, seen), _content(item, seen)) for key, item in value.items()]
     if isinstance(value, ModuleType | type) or callable(value):
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", getattr(value, "__name__", ""))
-    if repr(value) == object.__repr__(value):  # it would show where the object is stored
+    if repr(value) == object.__repr__(value):  # contains the object's address
         return type(value).__qualname__, _content(getattr(value, "__dict__", {}), seen)
     return type(value).__name__, repr(value)
 
 
 def _globals_of(code: CodeType) -> set[str]:
-    """Names of the globals that a function reads, functions defined inside it included."""
+    """Names of the globals that a function reads, including functions defined inside it."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(_globals_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 

@@ -1,4 +1,4 @@
-"""Reduction operators: the built-in ones by name, and a user's own, compiled by numba."""
+"""Reduction operators: built-in ones by name, and user-defined ones compiled by numba."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pycollective.errors import Error
 NAMES = tuple(OPERATORS)
 """sum, avg, prod, ..."""
 CUSTOM = len(NAMES)
-"""The number by which the core knows a user's operator."""
+"""The core's number for a user-defined operator."""
 
 
 class Resolved(NamedTuple):
-    """An operator as the core takes it: its number; for a user's own a C function's address and a digest; its name."""
+    """An operator in the core's form: its number; if user-defined, a C function's address and a digest; its name."""
 
     number: int
     address: int
@@ -26,18 +26,18 @@ class Resolved(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """An operator compiled for one element type: the C function, and 64 bits of its code and of what that reads."""
+    """An operator compiled for one element type: the C function, and a 64-bit digest of its code and what it reads."""
 
     function: Any
     identity: int
 
 
 class Op:
-    """A user's reduction operator.
+    """A user-defined reduction operator.
 
     The function takes two elements and returns one; it must be associative, and it is called as f(accumulated, next)
     with the contributions in the topology's order (rank order with `direct`). numba compiles it once per element type
-    into a C function that the executor calls per block. Made by `pycollective.op`.
+    into a C function that the executor calls per block. Created by `pycollective.op`.
 
     Args:
         function, name: as for `pycollective.op`.
@@ -50,7 +50,7 @@ class Op:
         if code is None:
             checks.refuse_type("function", "a Python function of two elements", function)
         if code.co_argcount != 2:
-            raise TypeError(f"function must be one that takes two elements; {self.name} takes {code.co_argcount}")
+            raise TypeError(f"function must take two elements; {self.name} takes {code.co_argcount}")
         self._compiled: dict[str, Compiled] = {}
 
     def __repr__(self) -> str:
@@ -68,41 +68,41 @@ class Op:
         Raises:
             TypeError: numba cannot compile the function for this type, or it does not return an element of it.
         """
-        if dtype not in self._compiled:  # numba keeps the values of globals and closures as they are at this moment
+        if dtype not in self._compiled:  # numba freezes globals and closures at this moment
             self._compiled[dtype] = Compiled(_compile(self.function, self.name, dtype), digest_of(self.function))
         return self._compiled[dtype]
 
     def address(self, dtype: str) -> int:
-        """Where the C function is; see `compiled`.
+        """Address of the C function; see `compiled`.
 
         Args:
             dtype: name of the element type.
 
         Returns:
-            an address.
+            the address.
         """
         return int(self.compiled(dtype).function.address)
 
 
 def op(function: Callable[[Any, Any], Any], name: str | None = None) -> Op:
-    """Make a reduction operator of a Python function of two elements: `pycollective.op(lambda a, b: a * b % 7)`.
+    """Make a reduction operator from a Python function of two elements: `pycollective.op(lambda a, b: a * b % 7)`.
 
     Args:
         function: takes two elements of the array's type and returns one; compiled by numba in nopython mode.
-        name: how it is called in errors.
+        name: its name in errors.
 
     Returns:
         the operator, for the argument `op` of collectives.
 
     Raises:
-        TypeError: not a function of two arguments. What depends on the element type is raised by the call that uses
-            it, before anything is sent.
+        TypeError: not a function of two arguments. Errors that depend on the element type are raised by the call that
+            uses the operator, before anything is sent.
     """
     return Op(function, name)
 
 
 def resolve(operator: str | Op, dtype: str) -> Resolved:
-    """The operator as the core takes it.
+    """The operator in the core's form.
 
     Raises:
         ValueError: no operator of that name.
@@ -111,7 +111,7 @@ def resolve(operator: str | Op, dtype: str) -> Resolved:
     if isinstance(operator, Op):
         return Resolved(CUSTOM, operator.address(dtype), operator.compiled(dtype).identity, operator.name)
     if not isinstance(operator, str):
-        raise TypeError(f"op is a name or pycollective.op(function), not {type(operator).__name__}")
+        raise TypeError(f"op must be a name or pycollective.op(function), not {type(operator).__name__}")
     if operator not in NAMES:
         raise ValueError(f"no operator is called {operator!r}; there are {', '.join(NAMES)} and pycollective.op(fn)")
     return Resolved(NAMES.index(operator), 0, 0, operator)
@@ -125,7 +125,7 @@ def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
     except ImportError as error:
         raise Error("pycollective.op needs numba: pip install 'pycollective[numba]'") from error
     element = numba.boolean if dtype == "bool" else getattr(numba, dtype)
-    # As NumPy divides: an exception could not leave the C function, and would end the block half reduced.
+    # Division as in NumPy: an exception could not leave the C function, and the block would stay half reduced.
     scalar = numba.njit(function, error_model="numpy")
     if _raises(numba, function):
         raise TypeError(f"operator {name} can raise; a reduction cannot: return a value instead")
@@ -135,7 +135,7 @@ def _compile(function: Callable[[Any, Any], Any], name: str, dtype: str) -> Any:
         raise TypeError(f"operator {name} does not compile for {dtype}: {error}") from None
     returned = scalar.overloads[(element, element)].signature.return_type
     if not _returns(numba, element, returned):
-        raise TypeError(f"operator {name} makes {returned} of two {dtype}; a reduction must stay in its element type")
+        raise TypeError(f"operator {name} returns {returned} for two {dtype}; a reduction must keep its element type")
 
     def block(into: Any, source: Any, count: Any) -> None:
         left = numba.carray(into, count)
@@ -156,7 +156,7 @@ def _raises(numba: Any, function: Callable[[Any, Any], Any]) -> bool:
 
 
 def _returns(numba: Any, element: Any, returned: Any) -> bool:
-    """Whether a result can be stored as an element: the same kind (numba widens small integers by itself)."""
+    """Whether a result can be stored as an element: the same kind (numba widens small integers)."""
     for kind in (numba.types.Boolean, numba.types.Integer, numba.types.Float):
         if isinstance(element, kind):
             return isinstance(returned, kind) or isinstance(getattr(returned, "literal_type", None), kind)

@@ -9,16 +9,16 @@ from pycollective.comm.arguments.operators import Op
 
 
 class Moving(TypedDict, total=False):
-    """Of every collective.
+    """Options of every collective.
 
     Attributes:
         topology: a name ("ring"), "name(parameter=value)", a topology class or instance; default `direct`, which
-            reduces in rank order 0..n-1 whatever the size, so that results have the same bits every time.
+            reduces in rank order 0..n-1 for every size, so that results are bitwise reproducible.
         timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
-        name: named in this call's errors.
-        stream: for GPU arrays: the stream that the call is put into, a handle or a stream object of the array's
+        name: appears in this call's errors.
+        stream: for GPU arrays: the stream in which the call is enqueued, a handle or a stream object of the array's
             library; default the library's current stream. Must be None for CPU arrays.
-        max_channels: for GPU arrays: most thread blocks that the call may take; the same on all ranks.
+        max_channels: for GPU arrays: maximum number of thread blocks for the call; the same on all ranks.
     """
 
     topology: Any
@@ -29,7 +29,7 @@ class Moving(TypedDict, total=False):
 
 
 class Options(Moving, total=False):
-    """Of collectives that reduce.
+    """Options of collectives that reduce.
 
     Attributes:
         op: sum, avg, prod, min, max, band, bor, bxor, land, lor, or `pycollective.op(function)`.
@@ -51,11 +51,11 @@ DEFAULTS: dict[str, Any] = {
     "stream": None,
     "max_channels": None,
 }
-"""Of all options, in the order in which signatures show them."""
+"""All options, in the order of signatures."""
 
 ALLOWED = frozenset(DEFAULTS)
 
 
 def waiting(options: Mapping[str, Any]) -> Moving:
-    """Of a call's options those that hold for the call in which its counts are exchanged, too."""
+    """The options of a call that also apply to the preceding exchange of its counts."""
     return Moving(timeout=options.get("timeout"), name=options.get("name"))

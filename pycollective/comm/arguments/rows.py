@@ -1,7 +1,7 @@
 """How collectives cut and join arrays: along their first axis, by rows.
 
-A row is all that is under one index of the first axis. Where rows do not divide evenly, the first ranks get one more,
-as numpy.array_split and Horovod have it.
+A row is everything under one index of the first axis. If rows do not divide evenly, the first ranks get one more, as in
+numpy.array_split and Horovod.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Cut(NamedTuple):
     """How one call cuts its arrays.
 
     Attributes:
-        counts: elements of each block: one a rank, or one a pair of ranks, by sender and then receiver.
-        shape: of this rank's result, where it gets one.
-        note: on which the ranks must agree, in words for an error: those that cut or join rows of different shapes
-            would get each other's elements in the wrong places.
+        counts: elements of each block: one per rank, or one per pair of ranks, by sender and then receiver.
+        shape: of this rank's result, if it gets one.
+        note: text for an error, on which the ranks must agree: ranks that cut or join rows of different shapes would
+            get each other's elements in the wrong places.
     """
 
     counts: tuple[int, ...]
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
 
 
 def cut(collective: str, shape: Shape, rank: int, size: int) -> Cut:
-    """Of a collective in blocks, whose input has this shape."""
+    """The cut of a collective in blocks with this input shape."""
     row = CALLS[collective]
     rows, cell, length = rows_of(shape)
     if row.packed_input:
@@ -44,7 +44,7 @@ def cut(collective: str, shape: Shape, rank: int, size: int) -> Cut:
 
 
 def split_rows(rows: int, size: int) -> tuple[int, ...]:
-    """Rows of each rank: as even as can be, the first ranks one more."""
+    """Rows of each rank: as even as possible, the first ranks get one more."""
     each, extra = divmod(rows, size)
     return (each + 1,) * extra + (each,) * (size - extra)
 
@@ -58,5 +58,5 @@ def rows_of(shape: Shape) -> tuple[int, Shape, int]:
 
 @functools.lru_cache(maxsize=1024)
 def note_of(cell: Shape) -> str:
-    """See Cut; "" for rows of one element."""
+    """See Cut; empty for rows of one element."""
     return f"rows of shape {cell}" if cell else ""

@@ -1,8 +1,8 @@
 """How this process finds its rank, its size and its peers.
 
-`detect` asks, in this order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's, Slurm's; else the
-process is alone. Where several launchers have left variables (see launchers.py), the first complete set counts if the
-others agree with it. Whatever is found offers one operation, an allgather of bytes; all else is built on that.
+`detect` checks, in order: our own launcher's variables, an MPI launcher's, Horovod's, torchrun's, Slurm's; else the
+process is alone. If several launchers have set variables (see launchers.py), the first complete set counts, provided
+the others agree. Every bootstrap offers one operation, an allgather of bytes; everything else is built on it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
 from pycollective.errors import BootstrapError
 
 _ONE_HOST = (
-    "pycollective meets torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
+    "pycollective connects torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
     "itself); start a job of several hosts with mpirun"
 )
 
 
 @runtime_checkable
 class Bootstrap(Protocol):
-    """What a communicator is built from."""
+    """The exchange from which a communicator is built."""
 
     rank: int
     size: int
@@ -43,12 +43,12 @@ class Bootstrap(Protocol):
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
         """Collective: every rank's `data` in rank order, once all have called; `timeout` in seconds.
 
-        Raises BootstrapError naming the ranks that are missing at the deadline.
+        Raises BootstrapError that names the ranks missing at the deadline.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections; may be called twice."""
+        """Close connections; may be called twice."""
         ...
 
 
@@ -67,7 +67,7 @@ class Alone:
 
 
 def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -> Bootstrap:
-    """The bootstrap that the environment asks for; collective unless alone.
+    """The bootstrap selected by the environment; collective unless alone.
 
     Args:
         env: environment variables, `os.environ` by default.
@@ -94,10 +94,10 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
 
 
 def launcher(env: Mapping[str, str]) -> str:
-    """Who started this process, from its environment alone: the `kind` that `detect` will return.
+    """The launcher of this process, from its environment only: the `kind` that `detect` will return.
 
     Raises:
-        BootstrapError: variables of two launchers that contradict each other; shows both.
+        BootstrapError: variables of two launchers that contradict each other (both shown).
     """
     return choose(env)
 
@@ -116,7 +116,7 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
     if integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
         raise BootstrapError(
             f"Horovod's launcher runs {size} ranks, of which {env['HOROVOD_LOCAL_SIZE']} on this host; pycollective "
-            "meets those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
+            "connects those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
         )
     job = "\0".join(env.get(name, "") for name in HOROVOD_VARIABLES[2:])
     name = f"horovod/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
@@ -141,8 +141,8 @@ def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
     rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if (nodes := integer(env, "SLURM_STEP_NUM_NODES", 1)) > 1:
         raise BootstrapError(
-            f"srun runs {size} ranks on {nodes} nodes, and no PMI that mpi4py could use; pycollective by itself meets "
-            "those of one node: for several use mpirun, or srun --mpi=pmix with an MPI that speaks it"
+            f"srun runs {size} ranks on {nodes} nodes, without a PMI that mpi4py can use; pycollective alone connects "
+            "those of one node: for several use mpirun, or srun --mpi=pmix with an MPI that supports it"
         )
     names = (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT")
     name = f"slurm/{os.getuid()}/" + ".".join(env.get(name, "") for name in names)
@@ -159,11 +159,11 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
     if mpi.Is_finalized():
         raise BootstrapError("MPI is already finalized in this process")
     world = mpi.COMM_WORLD
-    told = max(integer(env, "OMPI_COMM_WORLD_SIZE", 1), integer(env, "PMI_SIZE", 1))
-    if told > 1 and world.Get_size() == 1:
+    started = max(integer(env, "OMPI_COMM_WORLD_SIZE", 1), integer(env, "PMI_SIZE", 1))
+    if started > 1 and world.Get_size() == 1:
         library = mpi.Get_library_version().split("\n")[0].split(",")[0]
         raise BootstrapError(
-            f"mpirun started {told} ranks, but mpi4py's MPI library ({library}) sees only this one: "
+            f"mpirun started {started} ranks, but mpi4py's MPI library ({library}) sees only this one: "
             "mpirun and mpi4py belong to different MPI installations; use the mpirun of that library, or "
             "reinstall mpi4py against yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
         )
@@ -188,11 +188,11 @@ def init_timeout(env: Mapping[str, str] | None = None) -> float:
     """Seconds to wait for the other ranks (PYCOLLECTIVE_INIT_TIMEOUT).
 
     Raises:
-        BootstrapError: it is no number of seconds.
+        BootstrapError: not a number of seconds.
     """
     env = os.environ if env is None else env
     try:
         seconds = float(settings.read("PYCOLLECTIVE_INIT_TIMEOUT", env))
     except ValueError as error:
         raise BootstrapError(str(error)) from None
-    return min(seconds, 1e6)  # what the sockets' clocks take
+    return min(seconds, 1e6)  # the maximum of the sockets' clocks

@@ -1,4 +1,4 @@
-"""Frames on UNIX sockets: `!BQ` (kind, length) and a payload, read as they arrive and bounded before they do."""
+"""Frames on UNIX sockets: `!BQ` (kind, length) and a payload, read as they arrive, with a bounded length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 _FRAME = struct.Struct("!BQ")
 _LENGTH = struct.Struct("!Q")
 LENGTH_BYTES = _LENGTH.size
-"""That `pack` adds to each blob."""
+"""Bytes that `pack` adds to each blob."""
 _CHUNK = 1 << 18
 
 
@@ -21,10 +21,10 @@ def pack(blobs: Sequence[bytes]) -> bytes:
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """The blobs that `pack` joined.
+    """The blobs joined by `pack`.
 
     Raises:
-        ValueError: data that `pack` does not make.
+        ValueError: data not produced by `pack`.
     """
     blobs, at = [], 0
     while at < len(data):
@@ -33,7 +33,7 @@ def unpack(data: bytes) -> list[bytes]:
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length > len(data) - at:
-            raise ValueError(f"{length} bytes are announced, {len(data) - at} are there")
+            raise ValueError(f"{length} bytes are announced, {len(data) - at} are present")
         blobs.append(data[at : at + length])
         at += length
     return blobs
@@ -43,12 +43,12 @@ class Reader:
     """Reads frame after frame from a nonblocking socket; holds no more memory than has arrived."""
 
     def __init__(self, most: int) -> None:
-        """`most`: bytes of a payload."""
+        """`most`: maximum bytes of a payload."""
         self._most, self._have = most, bytearray()
 
     def read(self, peer: socket.socket) -> tuple[int, bytes] | None:
-        """Kind and payload of a frame, once all of it has come. Raises EOFError when the peer is gone, ValueError for
-        a frame that is too long."""
+        """Kind and payload of a frame, once complete. Raises EOFError if the peer has closed, ValueError
+        if a frame is too long."""
         while (missing := self._missing()) > 0:
             try:
                 got = peer.recv(min(missing, _CHUNK))
@@ -65,7 +65,7 @@ class Reader:
             return _FRAME.size - len(self._have)
         _, length = _FRAME.unpack_from(self._have)
         if length > self._most:
-            raise ValueError(f"a frame of {length} bytes, where {self._most} are the most")
+            raise ValueError(f"a frame of {length} bytes, the maximum is {self._most}")
         return int(_FRAME.size + length - len(self._have))
 
 
@@ -75,7 +75,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def receive(peer: socket.socket, reader: Reader, deadline: float) -> tuple[int, bytes]:
-    """One frame. Raises TimeoutError at the deadline, and what the reader raises."""
+    """One frame. Raises TimeoutError at the deadline, and the reader's errors."""
     peer.setblocking(False)
     with selectors.DefaultSelector() as selector:
         selector.register(peer, selectors.EVENT_READ)

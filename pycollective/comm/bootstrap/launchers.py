@@ -1,8 +1,8 @@
-"""Which launcher started this process, from the variables that launchers leave in the environment.
+"""Which launcher started this process, from the environment variables that launchers set.
 
-Several sets may be there at once: of launchers that started one another, or set by hand for some library. Of the sets
-that are complete the first counts, in the order of SETTERS, and incomplete ones are skipped; a set that states another
-rank or size than the one that counts is an error, because one of the two is wrong, and with it every result.
+Several sets may be present: from nested launchers, or set by hand for some library. The first complete
+set counts, in the order of SETTERS, and incomplete ones are skipped; a set with another rank or size than the one that
+counts is an error, because one of the two is wrong, and so would be every result.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 from pycollective.errors import BootstrapError
 
 OWN_VARIABLES = ("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_RENDEZVOUS")
-"""What `pycollective run` sets and `init` needs."""
+"""Set by `pycollective run` and needed by `init`."""
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
-"""Any of these means that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
+"""Any of these shows that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun, and anybody who follows torch's `env://` convention, sets."""
+"""Set by torchrun and by others that follow torch's `env://` convention."""
 HOROVOD_VARIABLES = (
     "HOROVOD_RANK",
     "HOROVOD_SIZE",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR",
     "HOROVOD_GLOO_RENDEZVOUS_PORT",
 )
-"""What horovodrun and Horovod's Ray and Spark launchers set where they do without MPI.
+"""Set by horovodrun and Horovod's Ray and Spark launchers when they run without MPI.
 
-https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port name the job; nothing is
-asked of the server there.
+https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port identify the job; the
+server there is not contacted.
 """
 SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""What Slurm's srun sets for the tasks of a step, whether it speaks PMI to them or not."""
+"""Set by Slurm's srun for the tasks of a step, with PMI or without."""
 
 SETTERS = {
     "pycollective": "`pycollective run`",
@@ -47,7 +47,7 @@ _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 @dataclass
 class _Claim:
-    """What one launcher's variables state: a rank and a size, None where they state none."""
+    """The rank and size from one launcher's variables; None if not set."""
 
     kind: str
     complete: bool
@@ -58,23 +58,23 @@ class _Claim:
         return any(self.numbers[what][1] != other.numbers[what][1] for what in self.numbers.keys() & other.numbers)
 
     def __str__(self) -> str:
-        said = " and ".join(f"{name}={number}" for name, number in self.numbers.values())
-        return f"{said} ({SETTERS[self.kind]})"
+        stated = " and ".join(f"{name}={number}" for name, number in self.numbers.values())
+        return f"{stated} ({SETTERS[self.kind]})"
 
 
 def choose(env: Mapping[str, str]) -> str:
     """The kind of launcher whose variables count: a key of SETTERS, or `alone`.
 
-    Where no set is complete, that of the first incomplete one.
+    If no set is complete, the kind of the first incomplete one.
 
     Raises:
-        BootstrapError: a set with another rank or size than the one that counts; shows both.
+        BootstrapError: a set with another rank or size than the one that counts (both shown).
     """
     claims = list(_claims(env))
     if not claims:
         return "alone"
     found = next((claim for claim in claims if claim.complete), claims[0])
-    # srun starts other launchers, a task a node, and horovodrun passes on the PMI variables that it was given itself.
+    # srun starts other launchers, one task per node, and horovodrun passes on the PMI variables of its own process.
     outer = ("slurm", "mpi") if found.kind == "horovod" else ("slurm",)
     for claim in claims:
         if claim.kind not in outer and claim.contradicts(found):
@@ -86,11 +86,11 @@ def choose(env: Mapping[str, str]) -> str:
 
 
 def _claims(env: Mapping[str, str]) -> Iterator[_Claim]:
-    """What is there, in the order in which it counts."""
+    """The sets that are present, in order of precedence."""
     if any(name in env for name in OWN_VARIABLES):
         yield _claim(env, "pycollective", OWN_VARIABLES)
     horovod = "HOROVOD_RANK" in env and "HOROVOD_SIZE" in env
-    # horovodrun in a job of Slurm hands its ranks the PMI variables that it was given itself, but says what it is.
+    # horovodrun in a Slurm job passes its own PMI variables to its ranks, but also sets variables that identify it.
     first = horovod and env.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
     if first:
         yield _horovod(env)
@@ -103,7 +103,7 @@ def _claims(env: Mapping[str, str]) -> Iterator[_Claim]:
         yield _Claim("mpi", True, _numbers(env, _MPI_RANKS, _MPI_SIZES))
     if horovod and not first:
         yield _horovod(env)
-    # RANK alone is too common a name to mean anything, and MASTER_ADDR is often exported by a site.
+    # RANK alone is too common a name to be conclusive, and MASTER_ADDR is often exported by a site.
     if "RANK" in env and "WORLD_SIZE" in env:
         yield _claim(env, "torchrun", TORCHRUN_VARIABLES)
     if "SLURM_PROCID" in env and env.get("SLURM_STEP_NUM_TASKS", "1") != "1":
@@ -111,18 +111,18 @@ def _claims(env: Mapping[str, str]) -> Iterator[_Claim]:
 
 
 def _claim(env: Mapping[str, str], kind: str, names: tuple[str, ...]) -> _Claim:
-    """`names`: all that the launcher sets, rank and size first."""
+    """`names`: all variables set by the launcher, rank and size first."""
     return _Claim(kind, all(name in env for name in names), _numbers(env, names[:1], names[1:2]))
 
 
 def _horovod(env: Mapping[str, str]) -> _Claim:
     claim = _claim(env, "horovod", HOROVOD_VARIABLES)
-    claim.complete |= claim.numbers.get("size") == ("HOROVOD_SIZE", 1)  # nobody to meet
+    claim.complete |= claim.numbers.get("size") == ("HOROVOD_SIZE", 1)  # no peers
     return claim
 
 
 def _numbers(env: Mapping[str, str], ranks: tuple[str, ...], sizes: tuple[str, ...]) -> dict[str, tuple[str, int]]:
-    """What is no integer states nothing; it is an error once its launcher is the one that counts."""
+    """Values that are not integers are ignored here; they are errors if their launcher is chosen."""
     found: dict[str, tuple[str, int]] = {}
     for what, names in (("rank", ranks), ("size", sizes)):
         for name in names:
@@ -145,7 +145,7 @@ def integer(env: Mapping[str, str], name: str, default: int) -> int:
     """A variable's number.
 
     Raises:
-        BootstrapError: it is not an integer.
+        BootstrapError: not an integer.
     """
     try:
         return int(env.get(name, default))

@@ -1,7 +1,7 @@
-"""Bootstrap through mpi4py: bytes are exchanged point to point through rank 0, polled under a deadline.
+"""Bootstrap through mpi4py: bytes are exchanged point to point through rank 0, polled with a deadline.
 
-MPI's own collectives would hang without a word when a rank never calls `init()`; point-to-point messages let
-rank 0 say who is missing. Nothing here imports mpi4py at import time.
+MPI's own collectives would hang silently if a rank never calls `init()`; with point-to-point messages rank 0 can name
+the missing ranks. Nothing here imports mpi4py at import time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pycollective.errors import BootstrapError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_TAG = 32767  # the largest tag that every MPI must offer
-_GRACE = 2.0  # the others wait this much longer than rank 0, to hear its verdict
+_TAG = 32767  # the largest tag that every MPI must support
+_GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its result
 _OK, _FAILED = b"\0", b"\1"
 
 
@@ -28,7 +28,7 @@ def import_mpi() -> Any:
     """The module `mpi4py.MPI`; importing it initialises MPI.
 
     Raises:
-        BootstrapError: mpi4py or the MPI library that it loads is not there; the text says what to install.
+        BootstrapError: mpi4py or its MPI library is missing; states what to install.
     """
     try:
         return importlib.import_module("mpi4py.MPI")
@@ -42,21 +42,21 @@ def import_mpi() -> Any:
 
 
 class MpiBootstrap:
-    """Bootstrap over a duplicate of an MPI communicator (attribute `comm`, which the MPI rail may use too).
+    """Bootstrap over a duplicate of an MPI communicator (attribute `comm`, which the MPI rail may also use).
 
     The constructor is collective and returns when every rank of `world` has called it. Not thread-safe.
 
     Raises:
-        BootstrapError: ranks missing at the deadline, named.
+        BootstrapError: ranks missing at the deadline (named).
     """
 
     kind = "mpi"
 
     def __init__(self, world: MPI.Comm, timeout: float = DEFAULT_TIMEOUT, function: str = "init") -> None:
-        """`function`: of the package, that the ranks call; for the error."""
+        """`function`: name of the package's function that the ranks call, for the error."""
         self.rank, self.size = world.Get_rank(), world.Get_size()
-        self._timeout, self._deed = timeout, f"called pycollective.{function}()"
-        _star(world, b"", timeout, self._deed)  # everybody is here, so the duplication below cannot hang
+        self._timeout, self._action = timeout, f"called pycollective.{function}()"
+        _star(world, b"", timeout, self._action)  # all ranks have arrived, so the duplication below cannot hang
         self.comm = world.Dup()
         self._closed = False
 
@@ -64,7 +64,7 @@ class MpiBootstrap:
         """Every rank's `data`, in rank order; returns when all ranks have called it: it is a barrier."""
         if self._closed:
             raise BootstrapError("this bootstrap is closed")
-        return _star(self.comm, data, self._timeout if timeout is None else timeout, self._deed)
+        return _star(self.comm, data, self._timeout if timeout is None else timeout, self._action)
 
     def close(self) -> None:
         """Free the duplicate; may be called twice, and after MPI was finalized."""
@@ -75,7 +75,7 @@ class MpiBootstrap:
 
 
 def world_ranks_of(comm: MPI.Comm) -> tuple[int, ...]:
-    """The ranks of a communicator as MPI.COMM_WORLD numbers them, or as it does itself if some are not in that."""
+    """The ranks of a communicator in MPI.COMM_WORLD, or its own ranks if some are not in that."""
     mpi, group = import_mpi(), comm.Get_group()
     world = mpi.COMM_WORLD.Get_group()
     numbers = group.Translate_ranks(None, world)
@@ -84,19 +84,19 @@ def world_ranks_of(comm: MPI.Comm) -> tuple[int, ...]:
     return tuple(range(len(numbers))) if mpi.UNDEFINED in numbers else tuple(numbers)
 
 
-def _star(comm: MPI.Comm, data: bytes, timeout: float, deed: str) -> list[bytes]:
-    return gather_among(comm, range(comm.Get_size()), comm.Get_rank(), data, timeout, _TAG, deed)
+def _star(comm: MPI.Comm, data: bytes, timeout: float, action: str) -> list[bytes]:
+    return gather_among(comm, range(comm.Get_size()), comm.Get_rank(), data, timeout, _TAG, action)
 
 
 def gather_among(
-    comm: MPI.Comm, members: Sequence[int], position: int, data: bytes, timeout: float, tag: int, deed: str
+    comm: MPI.Comm, members: Sequence[int], position: int, data: bytes, timeout: float, tag: int, action: str
 ) -> list[bytes]:
     """Collective among some ranks of a communicator: every member's `data`, in the order of `members`.
 
     Args:
-        comm: any, also MPI.COMM_WORLD.
+        comm: any communicator, including MPI.COMM_WORLD.
         members: ranks in `comm`, the same on all of them. position: of this process among them.
-        timeout: seconds. tag: of the messages, 0 to 32767. deed: what missing ranks have not done, for the error.
+        timeout: seconds. tag: of the messages, 0 to 32767. action: what the missing ranks have not done, for the error.
 
     Raises:
         BootstrapError: ranks missing at the deadline, named by their positions.
@@ -105,12 +105,12 @@ def gather_among(
         return [data]
     deadline = time.monotonic() + timeout
     if position == 0:
-        return _serve(comm, members, data, deadline, tag, deed)
-    return _ask(comm, members[0], data, deadline, tag, deed)
+        return _serve(comm, members, data, deadline, tag, action)
+    return _ask(comm, members[0], data, deadline, tag, action)
 
 
-def _serve(comm: MPI.Comm, members: Sequence[int], data: bytes, deadline: float, tag: int, deed: str) -> list[bytes]:
-    """The first member: take every rank's message, then send everybody the whole list, or the names of the missing."""
+def _serve(comm: MPI.Comm, members: Sequence[int], data: bytes, deadline: float, tag: int, action: str) -> list[bytes]:
+    """The first member: receive every rank's message, then send all ranks the full list, or the missing ranks."""
     mpi = import_mpi()
     size = len(members)
     blobs: dict[int, bytes] = {0: data}
@@ -131,17 +131,17 @@ def _serve(comm: MPI.Comm, members: Sequence[int], data: bytes, deadline: float,
     else:
         missing = [r for r in range(size) if r not in blobs]
         have = "has" if len(missing) == 1 else "have"
-        text = f"{name_ranks(missing)} of {size} {have} not {deed} within the deadline"
+        text = f"{name_ranks(missing)} of {size} {have} not {action} within the deadline"
         answer = _FAILED + text.encode()
     requests = [comm.Isend([answer, mpi.BYTE], dest=members[r], tag=tag) for r in blobs if r != 0]
-    # Testall also tells MPI to progress; after the grace an unread verdict is left to MPI.
+    # Testall also makes MPI progress; after the grace period MPI keeps any unread result.
     _poll(lambda: bool(mpi.Request.Testall(requests)), deadline + (0 if complete else _GRACE))
     if not complete:
         raise BootstrapError(text)
     return [blobs[r] for r in range(size)]
 
 
-def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, deed: str) -> list[bytes]:
+def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, action: str) -> list[bytes]:
     mpi = import_mpi()
     request = comm.Isend([data, mpi.BYTE], dest=first, tag=tag)
     answer: list[bytes] = []
@@ -155,7 +155,7 @@ def _ask(comm: MPI.Comm, first: int, data: bytes, deadline: float, tag: int, dee
         return bool(answer)
 
     if not _poll(take, deadline + _GRACE):
-        raise BootstrapError(f"rank 0 has not {deed} within the deadline")
+        raise BootstrapError(f"rank 0 has not {action} within the deadline")
     if answer[0][:1] == _FAILED:
         raise BootstrapError(answer[0][1:].decode())
     request.Wait()
@@ -170,7 +170,7 @@ def _take(message: Any, status: Any) -> bytes:
 
 
 def _poll(done: Callable[[], bool], deadline: float) -> bool:
-    """Call `done` until it says yes: eagerly at first, then with pauses that leave the core to late ranks."""
+    """Call `done` until it returns True: eagerly at first, then with pauses that leave the core to late ranks."""
     tries = 0
     while not done():
         if time.monotonic() >= deadline:

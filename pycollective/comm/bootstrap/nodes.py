@@ -1,4 +1,4 @@
-"""Who shares a node: ranks of one host, one boot and one PID namespace can map each other's memory."""
+"""Which ranks share a node: ranks of one host, one boot and one PID namespace can map each other's memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycollective.comm.bootstrap.detection import Bootstrap
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Where every rank lives, seen from `rank`. Nodes are numbered in the order of their lowest rank."""
+    """The node of every rank, from the view of `rank`. Nodes are numbered in the order of their lowest rank."""
 
     rank: int
     of: tuple[int, ...]
@@ -62,7 +62,7 @@ class Nodes:
 
 
 def node_key() -> bytes:
-    """What processes that can share memory have in common: host name, boot id and PID namespace."""
+    """A key that is equal for processes that can share memory: host name, boot id and PID namespace."""
     parts = [socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")]
     return "\0".join(parts).encode()
 

@@ -1,12 +1,12 @@
-"""Single-host rendezvous: ranks meet at an abstract UNIX socket and exchange bytes through rank 0.
+"""Single-host rendezvous: ranks connect through an abstract UNIX socket and exchange bytes through rank 0.
 
-An abstract socket lives in the kernel alone, so no file is left behind whatever signal ends a rank. Every
-frame is `!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: no thread,
-nothing to forget across a fork.
+An abstract socket exists only in the kernel, so no file is left behind whichever signal ends a rank. Every
+frame is `!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: there is no thread,
+and nothing to clean up after a fork.
 
-Anybody on the host may bind or connect to an abstract name. So both ends check the other's uid (SO_PEERCRED), rank 0
-takes another name where a stranger holds the first, and a connection that is silent, slow or junk keeps nobody waiting:
-memory is allocated as bytes arrive, and a newcomer has a bounded time and number of bytes to introduce itself.
+Any user of the host may bind or connect to an abstract name. So both ends check the other's uid (SO_PEERCRED), rank 0
+takes another name if another user holds the first, and a silent, slow or invalid connection delays no rank: memory is
+allocated as bytes arrive, and a newcomer has a bounded time and number of bytes to introduce itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pycollective.errors import BootstrapError
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others to arrive (environment: PYCOLLECTIVE_INIT_TIMEOUT)."""
 NAMES = 16
-"""Names that the socket may have: rank 0 takes the first that no other user holds."""
+"""Possible names of the socket: rank 0 takes the first one not held by another user."""
 MOST_BYTES = 16 << 20
-"""That a rank may hand in to one `allgather`."""
+"""Maximum bytes of a rank's data in one `allgather`."""
 
 _VERSION = 2
 _HELLO = struct.Struct("!III")  # version, rank, size
@@ -39,8 +39,8 @@ _MOST_TEXT = 1 << 16  # bytes of an error
 _BACKLOG = 1024
 _MOST_NEWCOMERS = 64
 _HELLO_SECONDS = 5.0
-_BIND_SECONDS = 0.2  # between bind and listen a rank 0 cannot be told from a stranger
-_GRACE = 2.0  # a rank waits this much longer than rank 0, so that it hears rank 0's verdict with the names in it
+_BIND_SECONDS = 0.2  # between bind and listen, rank 0 looks like another user's process
+_GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
 _State = TypeVar("_State")
 
 
@@ -53,16 +53,16 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 class SocketBootstrap:
-    """Bootstrap over one abstract UNIX socket; the constructor returns when all `size` ranks have met.
+    """Bootstrap over one abstract UNIX socket; the constructor returns when all `size` ranks have connected.
 
     Args:
-        name: what the ranks agree on; any string, without the leading NUL of abstract names.
+        name: the same on all ranks; any string, without the leading NUL of abstract names.
         rank: this rank, 0 <= rank < size. size: number of ranks.
-        kind: reported as `.kind`. timeout: seconds, for the meeting and for each later round.
+        kind: reported as `.kind`. timeout: seconds, for connecting and for each later round.
         hint: a sentence appended to the error when ranks are missing.
 
     Raises:
-        BootstrapError: ranks missing at the deadline (named), a rank's process gone, two processes claiming
+        BootstrapError: ranks missing at the deadline (named), a rank's process ended, two processes claiming
             one rank, ranks that disagree on `size`, or other users holding all names of the socket.
 
     Not thread-safe: one caller at a time. `allgather` is collective over all ranks.
@@ -75,12 +75,12 @@ class SocketBootstrap:
         self._timeout, self._hint = timeout, hint
         first = "\0pycollective/" + name
         self._addresses = [first, *(f"{first}~{number}" for number in range(1, NAMES))]
-        self._peers: dict[int, socket.socket] = {}  # rank 0: one connection a rank; others: {0: rank 0}
+        self._peers: dict[int, socket.socket] = {}  # rank 0: one connection per rank; others: {0: rank 0}
         self._failure: str | None = None
         self._closed = False
         if size > 1:
             try:
-                self._meet()
+                self._connect_all()
             except BaseException:
                 self.close()
                 raise
@@ -96,7 +96,7 @@ class SocketBootstrap:
         if self._closed:
             raise BootstrapError("this bootstrap is closed")
         if len(data) > MOST_BYTES:
-            raise ValueError(f"{len(data)} bytes are more than the {MOST_BYTES} that a rank may hand in")
+            raise ValueError(f"{len(data)} bytes are more than the {MOST_BYTES} that a rank may send")
         if self.size == 1:
             return [data]
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
@@ -107,15 +107,15 @@ class SocketBootstrap:
             raise
 
     def close(self) -> None:
-        """Drop every connection; may be called twice."""
+        """Close every connection; may be called twice."""
         self._closed = True
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
 
-    # -- meeting -------------------------------------------------------------------------------------------
+    # -- connecting ----------------------------------------------------------------------------------------
 
-    def _meet(self) -> None:
+    def _connect_all(self) -> None:
         deadline = time.monotonic() + self._timeout
         if self.rank == 0:
             self._accept_all(deadline)
@@ -124,7 +124,7 @@ class SocketBootstrap:
         self.allgather(b"", timeout=max(0.0, deadline - time.monotonic()))
 
     def _connect(self, deadline: float) -> socket.socket:
-        """Connect to rank 0, which may not have started yet, and may have had to take any of the names."""
+        """Connect to rank 0, which may not have started yet, and may have taken any of the names."""
         pause, stranger = 0.0002, ""
         while True:
             for address in self._addresses:
@@ -146,7 +146,7 @@ class SocketBootstrap:
             pause = min(pause * 1.5, 0.01)
 
     def _introduce(self, peer: socket.socket, deadline: float) -> bool:
-        """Tell a process of this user who this rank is; False: it hangs up, and is not rank 0 or is so no more."""
+        """Introduce this rank to a process of this user; False if it closes: it is not, or no longer, rank 0."""
         try:
             peer.send(frame(_HELLO_KIND, _HELLO.pack(_VERSION, self.rank, self.size)))
             kind, payload = receive(peer, Reader(_MOST_TEXT), deadline)
@@ -159,11 +159,11 @@ class SocketBootstrap:
         return kind == _WELCOME
 
     def _listen(self) -> socket.socket:
-        """Rank 0: a socket at the first name that no other user holds."""
+        """Rank 0: a socket with the first name not held by another user."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if not any(_bind(listener, address) for address in self._addresses):
-                raise BootstrapError(f"rank 0 cannot open the rendezvous socket: others hold all {NAMES} names of it")
+                raise BootstrapError(f"rank 0 cannot open the rendezvous socket: other users hold its {NAMES} names")
             listener.listen(_BACKLOG)
             listener.setblocking(False)
             return listener
@@ -172,7 +172,7 @@ class SocketBootstrap:
             raise
 
     def _accept_all(self, deadline: float) -> None:
-        """Rank 0: accept and check everyone; the listening socket is gone when this returns."""
+        """Rank 0: accept and check all ranks; the listening socket is closed on return."""
         with _Lobby(self._listen()) as lobby:
             while len(self._peers) < self.size - 1:
                 newcomer = lobby.next(deadline)
@@ -182,16 +182,16 @@ class SocketBootstrap:
                 self._admit(*newcomer)
 
     def _admit(self, peer: socket.socket, hello: tuple[int, int, int]) -> None:
-        """Rank 0: welcome a newcomer; a wrong rank is everybody's error."""
+        """Rank 0: admit a newcomer; an invalid rank is an error on all ranks."""
         version, rank, size = hello
         trouble = ""
         if version != _VERSION:
-            trouble = f"a rank speaks rendezvous version {version}, rank 0 speaks {_VERSION}: mixed installations"
+            trouble = f"a rank uses rendezvous version {version}, rank 0 uses {_VERSION}: mixed installations"
         elif size != self.size:
-            trouble = f"rank {rank} was told that there are {size} ranks, rank 0 that there are {self.size}"
+            trouble = f"rank {rank} was given a size of {size}, rank 0 a size of {self.size}"
         elif not 0 < rank < self.size or rank in self._peers:
-            trouble = f"two processes call themselves rank {rank}"
-        with contextlib.suppress(OSError):  # a newcomer that has gone is missed in the first round
+            trouble = f"two processes claim rank {rank}"
+        with contextlib.suppress(OSError):  # a newcomer that has closed is detected in the first round
             peer.send(frame(_ERROR, trouble.encode()) if trouble else frame(_WELCOME, b""))
         if trouble:
             peer.close()
@@ -201,7 +201,7 @@ class SocketBootstrap:
     # -- rounds --------------------------------------------------------------------------------------------
 
     def _serve(self, data: bytes, deadline: float) -> list[bytes]:
-        """Rank 0: collect from everyone, in the order of arrival, then answer everyone."""
+        """Rank 0: collect from all ranks, in the order of arrival, then answer all."""
         blobs: dict[int, bytes] = {0: data}
 
         def collect(rank: int, reader: Reader) -> bool:
@@ -246,10 +246,10 @@ class SocketBootstrap:
                         selector.unregister(key.fileobj)
 
     def _ask(self, data: bytes, deadline: float) -> list[bytes]:
-        """Any other rank: hand in, wait for rank 0's answer or verdict."""
+        """Any other rank: send data, wait for rank 0's answer or error."""
         peer = self._peers[0]
         try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a verdict may be there already: read on
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # an error may have arrived already
                 peer.settimeout(max(1e-3, deadline - time.monotonic()))
                 peer.sendall(frame(_DATA, data))
             most = self.size * (MOST_BYTES + LENGTH_BYTES)
@@ -266,9 +266,9 @@ class SocketBootstrap:
         return result
 
     def _refuse_all(self, message: str) -> str:
-        """Rank 0: tell everyone who is here why the meeting failed, and return the message."""
+        """Rank 0: send the error to all connected ranks, and return the message."""
         for peer in self._peers.values():
-            with contextlib.suppress(OSError):  # the receiver is gone, or does not read
+            with contextlib.suppress(OSError):  # the receiver has closed, or does not read
                 peer.send(frame(_ERROR, message.encode()))
         return message
 
@@ -281,14 +281,14 @@ class SocketBootstrap:
 class _Lobby:
     """Rank 0's listening socket, and connections that have not introduced themselves yet.
 
-    Those of other users are closed at once. Of this user's so many may wait, each for so long; the oldest goes first.
+    Other users' are closed at once. This user's are limited in number and time; the oldest is closed first.
     """
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._waiting: dict[socket.socket, tuple[Reader, float]] = {}  # and until when; in the order of arrival
+        self._waiting: dict[socket.socket, tuple[Reader, float]] = {}  # and deadline; in the order of arrival
 
     def __enter__(self) -> _Lobby:
         return self
@@ -300,9 +300,9 @@ class _Lobby:
         self._listener.close()
 
     def next(self, deadline: float) -> tuple[socket.socket, tuple[int, int, int]] | None:
-        """A newcomer with its version, rank and size; None: there is none until the deadline."""
+        """A newcomer with its version, rank and size; None if there is none until the deadline."""
         while True:
-            for peer, (reader, _) in [*self._waiting.items()]:  # what is sent at once is there with the connection
+            for peer, (reader, _) in [*self._waiting.items()]:  # data sent at once arrives with the connection
                 hello = self._hear(peer, reader)
                 if hello is not None:
                     return peer, hello
@@ -320,7 +320,7 @@ class _Lobby:
         for _ in range(_MOST_NEWCOMERS):
             try:
                 peer, _ = self._listener.accept()
-            except OSError:  # none left; or one that has gone meanwhile, or too many open files
+            except OSError:  # none left, one closed meanwhile, or too many open files
                 return
             if peer_uid(peer) != os.geteuid():
                 peer.close()
@@ -354,7 +354,7 @@ class _Lobby:
 
 
 def _dial(address: str) -> socket.socket | None:
-    """A connection to an address, nonblocking; None: nobody listens there, or too many are waiting there already."""
+    """A connection to an address, nonblocking; None if no process listens there, or its backlog is full."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.setblocking(False)
@@ -369,10 +369,10 @@ def _dial(address: str) -> socket.socket | None:
 
 
 def _bind(listener: socket.socket, address: str) -> bool:
-    """Take an address; False: another user has it.
+    """Bind an address; False if another user has it.
 
     Raises:
-        BootstrapError: this user has it already.
+        BootstrapError: this user has bound it already.
     """
     until = time.monotonic() + _BIND_SECONDS
     while True:
@@ -389,7 +389,7 @@ def _bind(listener: socket.socket, address: str) -> bool:
                     return False
             raise BootstrapError(
                 "rank 0 cannot open the rendezvous socket: its name is in use; is another job with the same name, or "
-                "a second process that calls itself rank 0, running on this host?"
+                "a second process that claims rank 0, running on this host?"
             )
         if time.monotonic() >= until:
             return False
@@ -401,6 +401,6 @@ def _gone(rank: int) -> str:
 
 
 def peer_uid(peer: socket.socket) -> int:
-    """The user whose process is at the other end of a UNIX socket."""
+    """The user ID of the process at the other end of a UNIX socket."""
     _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)

@@ -1,12 +1,12 @@
 """CUDA arrays of any library: torch, cupy, numba, our own, anything with DLPack or the CUDA array interface (version
 3).
 
-Streams. A collective is put into one stream: `stream=` where given (an integer handle, or the stream object of torch,
+Streams. A collective is enqueued in one stream: `stream=` if given (an integer handle, or the stream object of torch,
 cupy, numba or cuda.core), else the current stream of the array's library; the legacy default stream for arrays of no
-library. What was put into that stream before is finished before the call reads, and what is put into it afterwards sees
-the result. An array that names its producer's stream (CUDA array interface) is waited for there too.
+library. Earlier work in that stream completes before the call reads, and later work sees the result. An array that
+names its producer's stream (CUDA array interface) is also ordered after that stream.
 
-Lifetime. Arrays must live until the stream has come past the call. What torch knows is told to its allocator, so that
+Lifetime. Arrays must live until the stream has completed the call. torch's allocator is notified of the use, so that
 a tensor may be dropped earlier; a Handle holds its call's arrays.
 """
 
@@ -21,7 +21,7 @@ from pycollective.comm.cuda.runtime import load
 from pycollective.dtypes import DTYPES
 
 _TYPESTR = {row.typestr[1:]: name for name, row in DTYPES.items() if row.typestr}
-_LEGACY = 1  # the legacy default stream, as CUDA, DLPack and the array interface name it
+_LEGACY = 1  # the legacy default stream, in the numbering of CUDA, DLPack and the array interface
 ITEMSIZE = {name: row.itemsize for name, row in DTYPES.items()}
 """Bytes of an element."""
 
@@ -32,10 +32,10 @@ class View:
 
     Attributes:
         address: of its first element.
-        shape, dtype: dtype as the core names it.
+        shape, dtype: dtype by the core's name.
         device: its number.
-        writable: False where the producer says so.
-        owner: what must live as long as the memory is used.
+        writable: False if the producer marks it read-only.
+        owner: keeps the memory alive.
     """
 
     address: int
@@ -56,12 +56,12 @@ class View:
         return self.count * ITEMSIZE[self.dtype]
 
     def overlaps(self, other: View) -> bool:
-        """Whether the two have memory in common."""
+        """Whether the two share memory."""
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
 
 def stream_of(stream: Any, x: Any) -> int:
-    """The handle of the stream that a call on x goes into; 0 is the legacy default stream.
+    """The handle of the stream for a call on x; 0 is the legacy default stream.
 
     Raises:
         TypeError: `stream` is neither a handle nor a stream object.
@@ -76,11 +76,11 @@ def stream_of(stream: Any, x: Any) -> int:
             return int(getattr(value, "value", value) or 0)
     if hasattr(stream, "__cuda_stream__"):  # cuda.core: (version, handle)
         return int(stream.__cuda_stream__()[1])
-    raise TypeError(f"stream is an integer handle or a stream object, not {type(stream).__name__}")
+    raise TypeError(f"stream must be an integer handle or a stream object, not {type(stream).__name__}")
 
 
 def view(x: Any, stream: int, what: str) -> View:
-    """What a call needs to know of a device array.
+    """The view of a device array for a call.
 
     Args:
         x: the array.
@@ -89,7 +89,7 @@ def view(x: Any, stream: int, what: str) -> View:
 
     Raises:
         TypeError: not in device memory, or an element type that no collective takes.
-        ValueError: not C-contiguous, or a negated view of torch's.
+        ValueError: not C-contiguous, or a torch tensor with the negative bit.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -103,10 +103,10 @@ def view(x: Any, stream: int, what: str) -> View:
 
 
 def new_like(x: Any, shape: tuple[int, ...], stream: int) -> Any:
-    """An uninitialised array of x's library, type and device; for libraries that are not known, one of ours.
+    """An uninitialised array of x's library, type and device; for unknown libraries, a DeviceArray.
 
     Args:
-        stream: in which it will be written first: pools hand out memory whose last use is in the same stream.
+        stream: in which it is written first: pools reuse memory whose last use was in the same stream.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -126,9 +126,9 @@ def new_like(x: Any, shape: tuple[int, ...], stream: int) -> Any:
 
 
 def keep_for(x: Any, stream: int) -> None:
-    """x was made for another stream and is used in this one: its memory is handed out again after both have completed.
+    """Record that x, made for another stream, is used in this one: its memory is reused after both have completed.
 
-    Only torch's allocator must be told: pools of other libraries are filled by nobody but their users.
+    Only torch's allocator needs this: in other libraries, only the user returns memory to the pool.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -136,7 +136,7 @@ def keep_for(x: Any, stream: int) -> None:
 
 
 def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
-    """A DeviceArray in memory of its own."""
+    """A DeviceArray in newly allocated memory."""
     cuda = load()
     memory = cuda.allocate_plain(device, max(math.prod(shape) * ITEMSIZE[dtype], 1))
     return cuda.DeviceArray(memory, memory.address, shape, dtype, device)
@@ -161,37 +161,37 @@ def _view_of_tensor(torch: Any, x: Any, stream: int, what: str) -> View:
     if not x.is_contiguous():
         raise ValueError(f"{what} is not C-contiguous (strides {tuple(x.stride())}): pass a contiguous tensor")
     if x.is_neg():
-        raise ValueError(f"{what} is a tensor that shows the negative of its memory: pass {what}.resolve_neg()")
+        raise ValueError(f"{what} is a tensor with its negative bit set: pass {what}.resolve_neg()")
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:
         raise TypeError(f"{what} has element type {dtype}, which no collective takes")
-    if stream != _current_stream(x):  # its memory must not be handed out again before this stream has finished with it
+    if stream != _current_stream(x):  # its memory must not be reused before this stream has finished
         x.record_stream(_torch_stream(torch, stream, x.device))
     return View(x.data_ptr(), tuple(x.shape), dtype, x.device.index, True, x)
 
 
-def _view_of_interface(x: Any, said: dict[str, Any], stream: int, what: str) -> View:
-    shape: tuple[int, ...] = tuple(int(extent) for extent in said["shape"])
-    order, kind = said["typestr"][0], said["typestr"][1:]
+def _view_of_interface(x: Any, interface: dict[str, Any], stream: int, what: str) -> View:
+    shape: tuple[int, ...] = tuple(int(extent) for extent in interface["shape"])
+    order, kind = interface["typestr"][0], interface["typestr"][1:]
     if order == ">" or kind not in _TYPESTR:
-        raise TypeError(f"{what} has element type {said['typestr']}, which no collective takes")
-    if said.get("mask") is not None:
+        raise TypeError(f"{what} has element type {interface['typestr']}, which no collective takes")
+    if interface.get("mask") is not None:
         raise TypeError(f"{what} is a masked array")
-    strides = said.get("strides")
+    strides = interface.get("strides")
     empty = 0 in shape
     if strides is not None and not empty and not _contiguous(shape, strides, int(kind[1:])):
         raise ValueError(f"{what} is not C-contiguous (strides {tuple(strides)}): pass a contiguous array")
-    address, read_only = said["data"]
+    address, read_only = interface["data"]
     cuda = load()
     device = cuda.device_of(address) if not empty else cuda.current_device()
     if device is None:
-        raise TypeError(f"{what} says that it is in device memory, but its address is not")
-    _wait_for_producer(said.get("stream"), stream, device)
+        raise TypeError(f"{what} claims to be in device memory, but its address is not")
+    _wait_for_producer(interface.get("stream"), stream, device)
     return View(int(address or 0), shape, _TYPESTR[kind], device, not read_only, x)
 
 
 def _wait_for_producer(producer: int | None, stream: int, device: int) -> None:
-    """The array interface names the stream in which the array's content may still be under way."""
+    """The array interface names the stream in which the array's content may still be in progress."""
     if producer is None:
         return
     handle = 0 if producer == _LEGACY else int(producer)
@@ -203,11 +203,11 @@ def _wait_for_producer(producer: int | None, stream: int, device: int) -> None:
 
 
 def _view_of_dlpack(x: Any, stream: int, what: str) -> View:
-    asked = stream or _LEGACY
+    producer_stream = stream or _LEGACY
     try:
-        capsule = x.__dlpack__(stream=asked, max_version=(1, 0))
+        capsule = x.__dlpack__(stream=producer_stream, max_version=(1, 0))
     except TypeError:  # an older producer does not know the keyword
-        capsule = x.__dlpack__(stream=asked)
+        capsule = x.__dlpack__(stream=producer_stream)
     found = load().DlpackView(capsule)
     if not found.contiguous:
         raise ValueError(f"{what} is not C-contiguous: pass a contiguous array")
@@ -224,7 +224,7 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
 
 
 def fill_with_zeros(array: View, stream: int) -> None:
-    """In the stream."""
+    """Enqueue zeroing of an array."""
     load().move(array.device, [(array.address, 0, array.nbytes)], stream)
 
 

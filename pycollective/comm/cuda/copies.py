@@ -12,7 +12,7 @@ from pycollective.comm.cuda.runtime import load
 
 
 def to_host(array: View, stream: int) -> np.ndarray[Any, Any]:
-    """A copy in host memory, flat."""
+    """A flat copy in host memory."""
     cuda = load()
     copy = np.empty(array.count, numpy_dtype(array.dtype))
     cuda.copy(copy.ctypes.data, array.address, copy.nbytes, stream, array.device)
@@ -21,7 +21,7 @@ def to_host(array: View, stream: int) -> np.ndarray[Any, Any]:
 
 
 def to_device(array: np.ndarray[Any, Any], into: View, stream: int) -> None:
-    """Copy a flat host array into a device array; returns when it is done."""
+    """Copy a flat host array into a device array; returns when done."""
     cuda = load()
     cuda.copy(into.address, array.ctypes.data, array.nbytes, stream, into.device)
     cuda.synchronize(stream, into.device)

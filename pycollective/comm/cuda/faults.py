@@ -1,4 +1,4 @@
-"""What kernels report, as the errors that all ranks raise."""
+"""Converts faults reported by kernels to errors raised on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def raise_mismatch(host: HostBackend, team: Any, ledger: _core.Ledger, planned: Planned, other: int) -> None:
-    """This rank's call is not the one that another rank has made: poison the communicator and raise.
+    """Poison the communicator and raise, since this rank's call differs from another rank's.
 
     Raises:
         MismatchError: with both calls.
@@ -26,7 +26,7 @@ def raise_mismatch(host: HostBackend, team: Any, ledger: _core.Ledger, planned: 
 
 
 def report_fault(host: HostBackend, team: Any, ledger: _core.Ledger) -> None:
-    """If a kernel has given up, poison the communicator: every rank's next call raises."""
+    """If a kernel has aborted, poison the communicator: every rank's next call raises."""
     found = team.fault()
     if found is None or host.poisoned:
         return
@@ -41,7 +41,7 @@ def report_fault(host: HostBackend, team: Any, ledger: _core.Ledger) -> None:
         host.fail(MismatchError(f"{text}: keep the arrays of comm.empty on all ranks while one uses them"), peer)
     elif kind == "timeout":
         made = [ledger.calls(r) for r in range(host.group.size)]
-        if min(made) < made[rank]:  # who has not come is the cause, though others may have been waited for
+        if min(made) < made[rank]:  # the rank with the fewest calls is the cause, even if the kernel waited for another
             peer = made.index(min(made))
         host.fail(TimeoutError(f"rank {rank} has waited on its GPU for rank {peer} until the deadline"), peer)
     team.abort()

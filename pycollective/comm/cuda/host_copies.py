@@ -1,6 +1,6 @@
-"""GPU arrays through host memory: where no way between the GPUs works, and on communicators that span hosts by MPI.
+"""GPU arrays via host memory: used if no path between the GPUs works, and over MPI on communicators that span hosts.
 
-The stream is waited for, the call is made by the CPU, and the result is copied back: slow, not capturable, and right.
+Synchronizes the stream, executes the call on the CPU and copies the result back: slow and not capturable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pycollective.errors import CommunicatorError
 
 
 class HostCopies:
-    """Carries out calls on device arrays with copies of them in host memory.
+    """Executes calls on device arrays through copies in host memory.
 
     Args:
         host: the communicator's backend.
@@ -29,7 +29,7 @@ class HostCopies:
         self._host = host
 
     def run(self, request: CallRequest) -> None:
-        """Make the call. Returns when the result is there.
+        """Execute the call. Returns when the result is available.
 
         Raises:
             CommunicatorError: the stream is being captured.

@@ -1,4 +1,4 @@
-"""Messages of arrays in GPU memory: they go through host memory."""
+"""Messages of arrays in GPU memory, staged through host memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pycollective.comm.cuda.copies import to_device, to_host
 
 
 def host_copy(x: Any) -> np.ndarray[Any, Any]:
-    """What a device array holds, for a message: those go through host memory."""
+    """A host copy of a device array, for a message."""
     stream = arrays.stream_of(None, x)
     return to_host(arrays.view(x, stream, "x"), stream)
 
 
 class ReceiveBuffer:
-    """The host memory into which a message for a device array comes.
+    """The host memory that receives a message for a device array.
 
     Args:
         out: the device array.
@@ -40,7 +40,7 @@ class ReceiveBuffer:
         self._copied = False
 
     def behind(self, work: Any) -> ReceiveBuffer:
-        """Itself, as the work of a nonblocking message."""
+        """This object, as the work of a nonblocking message."""
         self._work = work
         return self
 

@@ -1,8 +1,8 @@
-"""NCCL: which copy of it is used, and what it can do. Loaded at run time, never linked.
+"""NCCL: which copy is used, and its capabilities. Loaded at run time, never linked.
 
-Of several copies on a machine a process should use one: two would each take memory and settings of their own. So the
-one that is in the process already (torch brings it) comes first, then the wheel nvidia-nccl-cu*, then the system's.
-The environment variable PYCOLLECTIVE_NCCL names another file and ends the search.
+A process should use one of several copies on a machine: two would each need their own memory and settings. So the copy
+already loaded in the process (torch's) comes first, then the wheel nvidia-nccl-cu*, then the system's.
+The environment variable PYCOLLECTIVE_NCCL names another file and disables the search.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pycollective.comm.planner import NCCL as NCCL
 from pycollective.errors import CommunicatorError
 
 SHARES_GPUS = 23000
-"""The first version that lets several ranks share a GPU."""
+"""The first version that allows several ranks per GPU."""
 _SHARES_IF = "NCCL_MULTI_RANK_GPU_ENABLE"
 _SETTING = "PYCOLLECTIVE_NCCL"
 _NAME = re.compile(r"/libnccl\.so[.0-9]*$")
@@ -38,7 +38,7 @@ _SMALLEST = frozenset(("float8_e4m3fn", "float8_e5m2"))
 _SMALLEST_SINCE = 22400
 _OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ON_BOOL = {"sum": 2, "max": 2, "bor": 2, "lor": 2, "prod": 3, "min": 3, "band": 3, "land": 3}
-_BYTES = 0  # ncclInt8: what is only moved is moved as bytes
+_BYTES = 0  # ncclInt8: data that is only moved is moved as bytes
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Library:
         source: "torch", "process", "wheel", "system" or "PYCOLLECTIVE_NCCL".
         path: the file.
         version: NCCL's own code: 22304 for 2.23.4. version_text: "2.23.4".
-        reason: why this copy, in words.
+        reason: why this copy was chosen.
     """
 
     handle: Any
@@ -66,10 +66,10 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """The copy that this process uses; looked for once.
+    """The copy used by this process; searched once.
 
     Raises:
-        CommunicatorError: there is none that can be used; says what was tried.
+        CommunicatorError: no usable copy; states what was tried.
     """
     module = importlib.import_module("pycollective._cuda")
     tried: list[str] = []
@@ -82,7 +82,7 @@ def library() -> Library:
         reason = "; ".join([reason, *tried])
         return Library(handle, source, os.path.realpath(handle.path), handle.version, handle.version_text, reason)
     raise CommunicatorError(
-        f"no NCCL can be used: {'; '.join(tried)}; `pip install nvidia-nccl-cu13` (or -cu12) brings it, and "
+        f"no NCCL can be used: {'; '.join(tried)}; `pip install nvidia-nccl-cu13` (or -cu12) provides it, and "
         f"{_SETTING}=FILE names a copy"
     )
 
@@ -97,25 +97,25 @@ def why_not() -> str | None:
 
 
 def describe() -> str:
-    """Which copy is used and why, or why none is: a line for `doctor` and `explain`."""
+    """Which copy is used and why, or why none is: one line for `doctor` and `explain`."""
     return why_not() or str(library())
 
 
 def _candidates() -> Iterator[tuple[str, str, str]]:
-    """(source, file, reason) in the order in which they are tried."""
+    """(source, file, reason) in the order tried."""
     named = settings.read(_SETTING)
     if named:
-        yield _SETTING, named, "that variable names it"
+        yield _SETTING, named, "named by that variable"
         return
     mapped = _in_this_process()
     if mapped is not None:
         by_torch = "torch" in sys.modules
         yield ("torch", mapped, "torch has loaded it") if by_torch else ("process", mapped, "it is loaded already")
-        return  # a second copy beside it would only do harm
+        return  # a second copy would only do harm
     why = "torch has loaded none" if "torch" in sys.modules else "torch is not loaded"
     for file in _of_wheels():
         yield "wheel", file, why
-    yield "system", "libnccl.so.2", f"{why}, and there is no wheel nvidia-nccl-cu*"
+    yield "system", "libnccl.so.2", f"{why}, and no wheel nvidia-nccl-cu* is installed"
 
 
 def _in_this_process() -> str | None:
@@ -132,21 +132,21 @@ def _in_this_process() -> str | None:
 
 
 def _of_wheels() -> Iterator[str]:
-    """Where the packages nvidia-nccl-cu* put the library."""
+    """Library paths of the packages nvidia-nccl-cu*."""
     for folder in sys.path:
         file = Path(folder or ".", "nvidia", "nccl", "lib", "libnccl.so.2")
         if file.exists():
             yield str(file)
 
 
-# -- what NCCL takes -----------------------------------------------------------------------------------------------
+# -- what NCCL supports ---------------------------------------------------------------------------------------------
 
 
 def lacks(s: Signature, version: int, capability: tuple[int, int]) -> str | None:
-    """Why NCCL cannot make a call; None if it can.
+    """Why NCCL cannot execute a call; None if it can.
 
     Args:
-        version: of the library, as its code.
+        version: of the library, as NCCL's code.
         capability: compute capability of the GPU.
     """
     if s.row.prefix != "none":
@@ -154,7 +154,7 @@ def lacks(s: Signature, version: int, capability: tuple[int, int]) -> str | None
     if not s.row.reduces:
         return None
     if not isinstance(s.op, str):
-        return "NCCL takes no operators of one's own"
+        return "NCCL does not support user-defined operators"
     if s.dtype not in _TYPES:
         return f"NCCL does not reduce {s.dtype}"
     if s.dtype in _SMALLEST and (version < _SMALLEST_SINCE or capability < (9, 0)):
@@ -167,7 +167,7 @@ def lacks(s: Signature, version: int, capability: tuple[int, int]) -> str | None
     if s.op not in ("sum", "avg") or s.dtype == "bool":
         return f"NCCL scales sums and averages, not {s.op} of {s.dtype}"
     if "int" in s.dtype and (s.op == "avg" or factor != int(factor)):
-        return f"NCCL scales {s.dtype} by whole numbers, and sums alone"
+        return f"NCCL scales {s.dtype} by integers, and only for sums"
     return None
 
 
@@ -176,7 +176,7 @@ class Arithmetic:
     """A call's element type and operator in NCCL's numbers.
 
     Attributes:
-        type: ncclDataType_t. width: elements of that type that one of ours is: more than one where it is only moved.
+        type: ncclDataType_t. width: elements of that type per element of ours: more than one if data is only moved.
         op: ncclRedOp_t. scalar: a factor on every contribution, in the element type's bytes; empty for none.
     """
 
@@ -188,7 +188,7 @@ class Arithmetic:
 
 
 def arithmetic(s: Signature, size: int) -> Arithmetic:
-    """How NCCL is told a call that it does not lack.
+    """NCCL's type and operator for a call that it supports.
 
     Both factors of a call, and the division of a scaled average, become one factor on the contributions: the only
     place where NCCL multiplies.
@@ -204,24 +204,24 @@ def arithmetic(s: Signature, size: int) -> Arithmetic:
     return Arithmetic(_TYPES[s.dtype], 1, ITEMSIZE[s.dtype], op, scalar)
 
 
-def blocks_for(ranks_here: int, multiprocessors: int, version: int, asked: int) -> int:
-    """How many thread blocks NCCL may take on this GPU; 0 for as many as it likes.
+def blocks_for(ranks_here: int, multiprocessors: int, version: int, requested: int) -> int:
+    """How many thread blocks NCCL may use on this GPU; 0 for no limit.
 
     Ranks that share a GPU wait for each other on it, so the blocks of all of them must fit at the same time.
 
     Args:
         ranks_here: ranks of the communicator on this GPU.
-        asked: the call's max_channels, or 0.
+        requested: the call's max_channels, or 0.
 
     Raises:
-        CommunicatorError: these ranks cannot share it; says what is missing.
+        CommunicatorError: these ranks cannot share it; states what is missing.
     """
     if ranks_here == 1:
-        return asked
+        return requested
     if version < SHARES_GPUS:
         raise CommunicatorError(
-            f"{ranks_here} ranks share a GPU, which NCCL allows from 2.30 on; give each rank a GPU of its own, or "
-            "leave topology='nccl' out"
+            f"{ranks_here} ranks share a GPU, which NCCL allows from 2.30 on; give each rank its own GPU, or "
+            "omit topology='nccl'"
         )
     if os.environ.get(_SHARES_IF) != "1":
         raise CommunicatorError(f"{ranks_here} ranks share a GPU: set {_SHARES_IF}=1 to let NCCL work that way")
@@ -232,4 +232,4 @@ def blocks_for(ranks_here: int, multiprocessors: int, version: int, asked: int) 
             f"{ranks_here} ranks share a GPU of {multiprocessors} multiprocessors, and NCCL_MAX_CTAS={forced} lets "
             f"each take more than its {room}"
         )
-    return min(asked or room, room)
+    return min(requested or room, room)

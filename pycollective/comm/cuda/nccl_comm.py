@@ -29,13 +29,13 @@ class NcclRail:
     """One NCCL communicator. Collective.
 
     Args:
-        exchange: allgather of bytes among the ranks; used twice, also where something fails.
-        rank, size: this rank's number, and how many there are.
+        exchange: allgather of bytes among the ranks; used twice, also on failure.
+        rank, size: this rank's number, and the number of ranks.
         device: the GPU's number.
-        most_blocks: thread blocks that NCCL may take; 0 for as many as it likes.
+        most_blocks: thread blocks that NCCL may use; 0 for no limit.
 
     Raises:
-        CommunicatorError: on every rank, if one has no NCCL, another version, or cannot meet the others; says which.
+        CommunicatorError: on every rank, if one lacks NCCL, has another version or cannot connect; states which.
     """
 
     def __init__(self, exchange: Exchange, rank: int, size: int, device: int, most_blocks: int = 0) -> None:
@@ -44,11 +44,11 @@ class NcclRail:
         self._flying: deque[tuple[Any, float, str]] = deque()
         self._comm: Any = None
         self._ones: Any = None
-        said = [json.loads(text) for text in exchange(json.dumps(self._introduce(rank, device)).encode())]
-        problem = _first_problem(said)
+        received = [json.loads(text) for text in exchange(json.dumps(self._introduce(rank, device)).encode())]
+        problem = _first_problem(received)
         if not problem:
             try:
-                self._meet(said, most_blocks)
+                self._connect(received, most_blocks)
             except CommunicatorError as error:
                 problem = f"rank {rank}: {error}"
         problems = [text.decode() for text in exchange(problem.encode()) if text]
@@ -57,51 +57,51 @@ class NcclRail:
             raise CommunicatorError(f"no NCCL communicator: {problems[0]}")
 
     def _introduce(self, rank: int, device: int) -> dict[str, Any]:
-        """What the other ranks must know of this one."""
-        told: dict[str, Any] = {"problem": "", "version": 0, "id": "", "gpu": ""}
+        """What the other ranks need to know about this one."""
+        info: dict[str, Any] = {"problem": "", "version": 0, "id": "", "gpu": ""}
         try:
             self.library: Library = library()
-            told["version"] = self.library.version
-            told["gpu"] = node_key().hex() + load().properties(device)["uuid"]
-            told["id"] = self.library.handle.unique_id().hex() if rank == 0 else ""
+            info["version"] = self.library.version
+            info["gpu"] = node_key().hex() + load().properties(device)["uuid"]
+            info["id"] = self.library.handle.unique_id().hex() if rank == 0 else ""
         except (CommunicatorError, ImportError) as error:
-            told["problem"] = str(error)
-        return told
+            info["problem"] = str(error)
+        return info
 
-    def _meet(self, said: Sequence[dict[str, Any]], most_blocks: int) -> None:
+    def _connect(self, received: Sequence[dict[str, Any]], most_blocks: int) -> None:
         cuda = load()
-        ranks_here = [told["gpu"] for told in said].count(said[self.rank]["gpu"])
+        ranks_here = [info["gpu"] for info in received].count(received[self.rank]["gpu"])
         properties = cuda.properties(self.device)
         self.capability: tuple[int, int] = tuple(properties["compute_capability"])
         blocks = blocks_for(ranks_here, properties["multiprocessors"], self.library.version, most_blocks)
-        identity = bytes.fromhex(said[0]["id"])
+        identity = bytes.fromhex(received[0]["id"])
         self._comm = cuda.NcclComm(self.library.handle, identity, self.size, self.rank, self.device, blocks)
         limit = _core.timeout_of(None)
         if not self._comm.settle(limit):
-            raise CommunicatorError(f"not all ranks have come within {limit:g} s")
+            raise CommunicatorError(f"not all ranks have connected within {limit:g} s")
 
     def lacks(self, signature: Signature) -> str | None:
-        """Why NCCL cannot make a call; None if it can."""
+        """Why NCCL cannot execute a call; None if it can."""
         return lacks(signature, self.library.version, self.capability)
 
     def run(self, s: Signature, x: int, out: int, stream: int, timeout: float) -> None:
-        """Put a collective into a stream.
+        """Enqueue a collective in a stream.
 
         Args:
-            s: which; its root and counts are in this communicator's ranks.
-            x, out: addresses; 0 where there is none. May be the same.
+            s: its signature; root and counts refer to this communicator's ranks.
+            x, out: addresses; 0 if there is none. May be equal.
             stream: its handle.
-            timeout: seconds for the peers to come; counted from now also for what happens in the stream.
+            timeout: seconds for the peers to call; counted from now also for work in the stream.
 
         Raises:
-            CommunicatorError: NCCL lacks it, or reports an error. TimeoutError: a peer has not come.
+            CommunicatorError: NCCL does not support it, or reports an error. TimeoutError: a peer has not called.
         """
         if s.row.program != s.collective:  # a barrier
             s, x = Signature(s.row.program, "uint8", 1, None, -1, "sum", NCCL, UNSCALED, 0), self._one()
             out = x
         reason = self.lacks(s)
         if reason is not None:
-            raise CommunicatorError(f"{reason}: leave topology='nccl' out")
+            raise CommunicatorError(f"{reason}: omit topology='nccl'")
         a = arithmetic(s, self.size)
         counts = [count * a.width for count in s.counts or ()]
         end = time.monotonic() + timeout
@@ -113,7 +113,7 @@ class NcclRail:
                 stream, timeout,
             )  # fmt: skip
         if not done:
-            raise TimeoutError(f"NCCL's other ranks have not come to {s.text(NCCL)} within {timeout:g} s")
+            raise TimeoutError(f"NCCL's other ranks have not called {s.text(NCCL)} within {timeout:g} s")
         self._note(stream, end, s)
 
     def _one(self) -> int:
@@ -123,7 +123,7 @@ class NcclRail:
         return int(self._ones.address)
 
     def _note(self, stream: int, end: float, s: Signature) -> None:
-        """Remember when a call must be through. One that is being captured has no such time."""
+        """Record the deadline of a call. A call that is being captured has none."""
         cuda = load()
         if cuda.is_capturing(stream):
             return
@@ -134,7 +134,7 @@ class NcclRail:
         self._flying.append((event, end, s.text(NCCL)))
 
     def failure(self) -> Error | None:
-        """What has gone wrong in calls under way: NCCL's own report, or one that is late. Does not wait."""
+        """The error of calls in progress: NCCL's own report, or a missed deadline. Does not wait."""
         comm = self._comm
         if comm is None:
             return None
@@ -145,17 +145,17 @@ class NcclRail:
         now = time.monotonic()
         for event, end, what in flying:
             if now > end and not event.done():
-                return TimeoutError(f"{what} has not come through by its deadline: a rank has not made the call")
+                return TimeoutError(f"{what} has not completed by its deadline: a rank has not made the call")
         return None
 
     def abort(self) -> None:
-        """Let the kernels in flight give up. May be called from any thread."""
+        """Abort the kernels in flight. May be called from any thread."""
         comm = self._comm
         if comm is not None:
             comm.abort()
 
     def close(self) -> None:
-        """Finish what is under way, with the other ranks' help; aborts where a peer does not answer."""
+        """Finish calls in progress, together with the other ranks; aborts if a peer does not respond."""
         with self._lock:
             comm, self._comm = self._comm, None
         if comm is not None:
@@ -163,25 +163,26 @@ class NcclRail:
         self._flying.clear()
 
 
-def _first_problem(said: Sequence[dict[str, Any]]) -> str:
-    """What keeps the ranks from meeting; the same on all of them."""
-    for rank, told in enumerate(said):
-        if told["problem"]:
-            return f"rank {rank}: {told['problem']}"
-        if told["version"] != said[0]["version"]:
+def _first_problem(received: Sequence[dict[str, Any]]) -> str:
+    """What prevents the ranks from connecting; the same on all of them."""
+    for rank, info in enumerate(received):
+        if info["problem"]:
+            return f"rank {rank}: {info['problem']}"
+        if info["version"] != received[0]["version"]:
             return (
-                f"rank 0 has NCCL version {said[0]['version']}, rank {rank} {told['version']}: all ranks need the same"
+                f"rank 0 has NCCL version {received[0]['version']}, rank {rank} {info['version']}: "
+                "all ranks need the same"
             )
     return ""
 
 
 class NcclTeam:
-    """A communicator's calls with `topology="nccl"`. A Backend. Made by the first of them, which is collective.
+    """A communicator's calls with `topology="nccl"`. A Backend. Created by the first of them, which is collective.
 
     Args:
         host: the communicator's backend, whose ranks are processes.
         device: of this rank's arrays.
-        note: compares a call with the peers', where they share memory.
+        note: compares a call with the peers', if they share memory.
     """
 
     def __init__(self, host: HostBackend, device: int, note: Callable[[Planned], None] | None = None) -> None:
@@ -194,20 +195,20 @@ class NcclTeam:
         watch(host, self)
 
     def run(self, request: CallRequest) -> None:
-        """Put a call into its stream.
+        """Enqueue a call in its stream.
 
         Raises:
             MismatchError: a peer's call differs. TimeoutError, PeerLostError, CommunicatorError: poison the
-            communicator, except for calls that NCCL lacks: those are refused before anything is sent.
+            communicator, except for calls that NCCL does not support: they are refused before anything is sent.
         """
         self.check()
         s = sign(request)
         if s.max_channels not in self._rails and load().is_capturing(request.stream):
             raise CommunicatorError("make one call with topology='nccl' before the stream is captured")
-        rail = self.meet(s.max_channels)
+        rail = self.connect(s.max_channels)
         reason = rail.lacks(s)
         if reason is not None:
-            raise CommunicatorError(f"{reason}: leave topology='nccl' out")
+            raise CommunicatorError(f"{reason}: omit topology='nccl'")
         if self._note is not None:
             self._note(Planned(None, s.digest(NCCL, NCCL), s.text(NCCL), NCCL))
         x = request.x.address if request.x is not None else 0
@@ -215,7 +216,7 @@ class NcclTeam:
         self.guard(lambda: rail.run(s, x, out, request.stream, _core.timeout_of(request.timeout)))
 
     def guard(self, action: Callable[[], None]) -> None:
-        """Do something that concerns all ranks: if it fails, the communicator is poisoned."""
+        """Run an action of all ranks: if it fails, the communicator is poisoned."""
         try:
             action()
         except Error as error:
@@ -223,28 +224,28 @@ class NcclTeam:
             self.check()
             raise
 
-    def meet(self, most_blocks: int) -> NcclRail:
-        """Collective: NCCL's communicator for calls that may take so many blocks; made once."""
+    def connect(self, most_blocks: int) -> NcclRail:
+        """Collective: the NCCL communicator for calls that may use this many blocks; created once."""
         if most_blocks not in self._rails:
             group = self._host.group
             self._rails[most_blocks] = NcclRail(self._host.exchange, group.rank, group.size, self.device, most_blocks)
         return self._rails[most_blocks]
 
     def adopt(self, rail: NcclRail, within: Any) -> None:
-        """Look after another NCCL communicator too, and after the GPU side of the host's ranks that goes with it."""
+        """Also watch another NCCL communicator, and the GPU side of the host's ranks that belongs to it."""
         self._adopted.append((rail, within))
 
     def check(self) -> None:
-        """Raise what went wrong in calls that are under way or have completed, if anything did."""
+        """Raise the error, if any, of calls that are in progress or have completed."""
         if self._closed:
             raise CommunicatorError("the communicator was freed")
         self.look()
         if self._host.poisoned:
-            self.abort()  # or freeing this call's arrays would wait for it
+            self.abort()  # else freeing this call's arrays would wait for it
             self._host.check()
 
     def look(self) -> None:
-        """Called by the watcher: find out what NCCL or the clock says, and tell the other ranks of the host."""
+        """Called by the watcher: check NCCL's state and the deadlines, and notify the other ranks of the host."""
         if self._closed or self._host.poisoned:
             return
         found = next(filter(None, (rail.failure() for rail in self._all())), None)
@@ -257,7 +258,7 @@ class NcclTeam:
             self._fail(found)
 
     def abort(self) -> None:
-        """Let the kernels in flight give up."""
+        """Abort the kernels in flight."""
         for rail in self._all():
             rail.abort()
         for _, within in self._adopted:
@@ -277,17 +278,17 @@ class NcclTeam:
         host = self._host
         if not host.poisoned and (isinstance(error, TimeoutError) or not _died(host)):
             host.fail(error, host.group.rank)
-            # Before kernels give up: what they then hand to the host's other ranks must not pass for a result there.
+            # Before kernels abort: their output must not be taken for a result on the host's other ranks.
             for _, within in self._adopted:
                 within.give_up(error)
         self.abort()
 
 
 def _died(host: HostBackend) -> bool:
-    """Whether a peer's end explains an error of NCCL's; then it is reported as such.
+    """Whether a dead peer explains an error of NCCL; it is then reported as such.
 
-    NCCL sees a broken connection, and often before the core sees which process it was. Between hosts there is nothing
-    to see.
+    NCCL sees a broken connection, often before the core detects which process died. Between hosts this cannot be
+    detected.
     """
     end = time.monotonic() + (_NEWS_SECONDS if host.group.nodes.count == 1 else 0)
     while not host.poisoned:

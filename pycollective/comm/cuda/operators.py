@@ -1,7 +1,7 @@
-"""A user's own reduction operator on GPU arrays: compiled by numba-cuda, linked with the executor by nvJitLink.
+"""User-defined reduction operators on GPU arrays: compiled by numba-cuda, linked with the executor by nvJitLink.
 
 The extension carries the executor's kernels for each element type as LTO-IR with one function missing, `pc_operator`.
-The user's function becomes that one; the linker inlines it into the kernels. No GPU is needed until the result is run.
+The user's function takes its place; the linker inlines it into the kernels. No GPU is needed before the result runs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _lock = threading.Lock()
 
 
 def compile_for_device(op: Op, dtype: str, team: Any) -> Any:
-    """The operator, compiled for an element type, as `_cuda.Team.plan` takes it. Done once: it takes about two seconds.
+    """The operator compiled for an element type, for `_cuda.Team.plan`. Done once: it takes about two seconds.
 
     Args:
         team: `_cuda.Team`, on whose device it is loaded. Loading may wait for kernels, and a kernel may wait for a
-            peer: so the team's calls in flight are waited for first.
+            peer: so the team's calls in flight are completed first.
 
     Raises:
         TypeError: numba cannot compile the function for this type, or it does not return an element of it.
-        CommunicatorError: the tools are missing or do not fit; says which and what to install.
+        CommunicatorError: tools are missing or incompatible; states which, and what to install.
     """
     native = runtime.load()
     major, minor = native.properties(team.device)["compute_capability"]
@@ -50,11 +50,11 @@ def image_of(op: Op, dtype: str, capability: tuple[int, int]) -> bytes:
     """The executor's kernels with the operator in them: a cubin for GPUs of this compute capability.
 
     Raises:
-        TypeError: as `Op.address`, and where numba-cuda cannot compile what numba can.
-        CommunicatorError: numba-cuda or nvJitLink is missing or does not fit.
+        TypeError: as `Op.address`, or numba-cuda cannot compile the function.
+        CommunicatorError: numba-cuda or nvJitLink is missing or incompatible.
     """
     native = importlib.import_module("pycollective._cuda")
-    op.address(dtype)  # what does not compile for CPUs is refused as there, in the same words
+    op.address(dtype)  # refuses a function that does not compile for CPUs, with the same error
     function = _ltoir(op, dtype, capability)
     return _link(op, native.custom_program(dtype), function, capability)
 
@@ -62,7 +62,7 @@ def image_of(op: Op, dtype: str, capability: tuple[int, int]) -> bytes:
 def _ltoir(op: Op, dtype: str, capability: tuple[int, int]) -> bytes:
     """The function as LTO-IR, with the C ABI."""
     try:
-        import numba_cuda  # noqa: F401  # numba's own numba.cuda does not write LTO-IR
+        import numba_cuda  # noqa: F401  # numba's built-in numba.cuda cannot emit LTO-IR
         from numba import cuda
         from numba.core.errors import NumbaError
         from numba.cuda import types
@@ -82,7 +82,7 @@ def _ltoir(op: Op, dtype: str, capability: tuple[int, int]) -> bytes:
         )
     except NumbaError as error:
         raise TypeError(f"operator {op.name} does not compile for {dtype} on GPUs: {error}") from None
-    except Exception as error:  # NVVM is loaded on the way: there are as many exceptions as ways to lack it
+    except Exception as error:  # loads NVVM, which may be missing in several ways
         raise _missing(op, "numba-cuda with NVVM", error) from error
     return bytes(code)
 
@@ -123,7 +123,7 @@ def _link(op: Op, program: bytes, function: bytes, capability: tuple[int, int]) 
 
 def _missing(op: Op, what: str, error: Exception) -> CommunicatorError:
     return CommunicatorError(
-        f"operator {op.name}: a user's own operator on GPU arrays needs {what}, which could not be used "
+        f"operator {op.name}: a user-defined operator on GPU arrays needs {what}, which could not be used "
         f"({type(error).__name__}: {str(error).strip()}): pip install 'pycollective[cuda]' "
         "(where pycollective was built with CUDA 12: 'numba-cuda[cu12]')"
     )

@@ -1,8 +1,7 @@
-"""Which way GPU arrays travel between the ranks of a host: found out once a communicator, by all ranks together.
+"""The path of GPU arrays between the ranks of a host: determined once per communicator, by all ranks together.
 
-A mapping that opens is not yet one that works: with some chipsets and virtual machines peer access is reported and
-other data delivered. So every pair of ranks writes a pattern through the mapping and reads one back before anything
-else uses it.
+A mapping that opens does not always work: with some chipsets and virtual machines, peer access is reported but delivers
+wrong data. So every pair of ranks writes a pattern through the mapping and reads one back before anything else uses it.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from pycollective.errors import CommunicatorError
 HOST = "host"
 """Device arrays are copied to host memory, reduced by the CPU, and copied back."""
 
-_WORDS = 64  # a pattern's length: each rank has a place for every peer's
+_WORDS = 64  # length of a pattern: each rank has a slot for every peer's
 
 
 @dataclass(frozen=True)
 class Path:
-    """The way that a communicator's GPU arrays take.
+    """The path of a communicator's GPU arrays.
 
     Attributes:
         kind: "cuda-ipc", "cuda-vmm", "local" (ranks of one process) or "host".
-        reason: why this and not an earlier one of the list; a sentence.
+        reason: why this one and not an earlier one of the list; a sentence.
     """
 
     kind: str
@@ -35,9 +34,9 @@ class Path:
 
 
 def agree(exchange: Exchange, rank: int, size: int, device: int) -> Path:
-    """Collective: the first way that works between all pairs of ranks, the same on all of them.
+    """Collective: the first path that works between all pairs of ranks, the same on all of them.
 
-    A way that one rank cannot take is given up by all, with a RuntimeWarning on every rank that says why.
+    A path that one rank cannot use is rejected by all, with a RuntimeWarning on every rank that states why.
     """
     reasons: list[str] = []
     for kind in KINDS:
@@ -68,7 +67,7 @@ def _verify(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
     """Collective: every rank writes into every part and reads what the others wrote.
 
     Raises:
-        CommunicatorError: on every rank, if one found other data than was written.
+        CommunicatorError: on every rank, if one read data other than written.
     """
     cuda, size, length = load(), len(window.bases), 8 * _WORDS
 
@@ -91,7 +90,7 @@ def _verify(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
     for action in (write_all, read_all):
         try:
             problem = action()
-        except Exception as error:  # whatever it is, the others must hear of it
+        except Exception as error:  # any error must be reported to the others
             problem = str(error) or type(error).__name__
         problems = [text.decode() for text in exchange(problem.encode()) if text]
         if problems:

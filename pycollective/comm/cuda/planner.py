@@ -22,17 +22,17 @@ _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
 
 
 def plan_bytes() -> int:
-    """Device memory for plans that a communicator begins with."""
+    """Bytes of device memory initially reserved for a communicator's plans."""
     return PLAN_BYTES
 
 
 class Planned(NamedTuple):
-    """A plan with what is said about it.
+    """A plan and its description.
 
     Attributes:
-        plan: what `_cuda.Team.run` takes.
+        plan: the argument of `_cuda.Team.run`.
         digest: equal on ranks whose calls match.
-        text: the call in words.
+        text: description of the call.
         way: "low-latency" or "schedule".
     """
 
@@ -43,12 +43,12 @@ class Planned(NamedTuple):
 
 
 class DevicePlanner:
-    """Plans of one team, made once a signature; of more than `MOST_PLANS`, those that were used last are kept.
+    """Plans of one team, made once per signature; the `MOST_PLANS` most recently used are kept.
 
     Args:
         team: `_cuda.Team`.
         size: ranks of the communicator.
-        ranks: those that the team runs: one, or all.
+        ranks: those run by the team: one, or all.
     """
 
     def __init__(self, team: Any, size: int, ranks: Sequence[int]) -> None:
@@ -60,8 +60,8 @@ class DevicePlanner:
         """The plan of a call.
 
         Args:
-            placement: where this rank's arrays lie; a plan for shared arrays has the staged one as its fallback.
-            negotiates: whether the ranks agree on the placement as they enter.
+            placement: where this rank's arrays are stored; a plan for shared arrays has the staged one as its fallback.
+            negotiates: whether the ranks agree on the placement on entry.
         """
         return self._plan(signature, placement, negotiates)
 
@@ -75,13 +75,13 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
-        if s.row.prefix != "none" or ITEMSIZE[s.dtype] > _PACKET_BYTES:  # there a rank reduces what all have sent
+        if s.row.prefix != "none" or ITEMSIZE[s.dtype] > _PACKET_BYTES:  # a rank reduces what all ranks have sent
             return False
         from pycollective.schedule.language import registry
 
         instance, _ = choose(s.collective, s.topology, s.nbytes)
         most = self._team.low_latency_bytes
-        if s.max_channels:  # packets of a channel are its own: fewer channels carry fewer bytes
+        if s.max_channels:  # packets belong to a channel: fewer channels carry fewer bytes
             most = min(most, s.max_channels * self._team.low_latency_share)
         return registry.label(instance) == "direct" and s.nbytes <= most
 
@@ -93,7 +93,7 @@ class _PlanMaker:
         if self.takes_packets(s):
             digest = s.digest(label, "packets")
             return Planned(self._packets(s, digest), digest, s.text(label), "low-latency")
-        tile = setting("PYCOLLECTIVE_CUDA_TILE")  # ranks with other tiles would wait for other counts of steps
+        tile = setting("PYCOLLECTIVE_CUDA_TILE")  # ranks with other tiles would wait for other step counts
         digest = s.digest(label, f"schedule in tiles of {tile:.0f} bytes")
         plan = self._team.plan(
             schedule=self._compiled(s, placement), fallback=self._compiled(s, 0) if placement else None, dtype=s.dtype,
@@ -146,7 +146,7 @@ class _PlanMaker:
 
 
 def layout_of(s: Signature, size: int, chunks: int) -> _core.Layout:
-    """Where the chunks of a call are in its arrays; `chunks`: how many, where the program chooses."""
+    """Positions of a call's chunks in its arrays; `chunks`: how many, if the program chooses."""
     if not s.row.in_blocks:
         return _core.Layout.split(s.count, chunks, max(1, _ALIGN_BYTES // ITEMSIZE[s.dtype]))
     assert s.counts is not None

@@ -1,9 +1,9 @@
-"""GPU arrays of communicators that span hosts: NCCL between the hosts, our programs within each.
+"""GPU arrays of communicators that span hosts: NCCL between the hosts, our schedules within each.
 
 A large allreduce is a reduce-scatter within the host, an allreduce by NCCL among the ranks that hold the same share,
 and an allgather within the host, so that every rank's network card carries its part of the data once. It is cut into
-tiles: while NCCL has one, the host's GPUs work on its neighbours. Everything else is one call of NCCL over all ranks,
-and what NCCL lacks goes through host memory and MPI.
+tiles: while NCCL transfers one, the host's GPUs work on its neighbours. Any other call is one NCCL call over all ranks,
+and what NCCL does not support goes through host memory and MPI.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pycollective.dtypes import DTYPES
 from pycollective.errors import CommunicatorError
 
 TILE_BYTES = 16 << 20
-"""Of the whole buffer, that are in one stage at a time."""
+"""Bytes of the buffer per stage and tile."""
 SMALL_BYTES = 256 << 10
-"""Up to this, three stages cost more than they save: NCCL does it alone."""
+"""Up to this size, three stages cost more than they save: NCCL runs alone."""
 
 _IN_STAGES = frozenset(("sum", "avg", "prod", "min", "max"))
 
@@ -41,11 +41,11 @@ class RailTeam:
     Args:
         host: the communicator's backend.
         device: of this rank's arrays.
-        nccl: its calls over NCCL.
+        nccl: the communicator's calls over NCCL.
 
     Attributes:
-        path: "nccl", with which copy and whether large allreduces go in stages, or "host" and why there is no NCCL that
-            all ranks can use.
+        path: "nccl", with the copy used and whether large allreduces run in stages, or "host" and why no NCCL is usable
+            on all ranks.
     """
 
     def __init__(self, host: HostBackend, device: int, nccl: NcclTeam) -> None:
@@ -53,7 +53,7 @@ class RailTeam:
         self._host, self._whole, self._copies = host, nccl, HostCopies(host)
         self._tiled: _TiledAllreduce | None = None
         try:
-            library = nccl.meet(0).library
+            library = nccl.connect(0).library
         except CommunicatorError as error:
             self.path = Path(HOST, str(error))
             warnings.warn(
@@ -65,13 +65,13 @@ class RailTeam:
         self.path = Path("nccl", f"{library}; {self._build_tiled()}")
 
     def _build_tiled(self) -> str:
-        """The host's communicator, and NCCL's among the ranks with this local rank; says what large allreduces do."""
+        """Create the host's communicator, and NCCL's for this local rank; returns the path of large allreduces."""
         host, nodes = self._host, self._host.group.nodes
         sizes = {len(nodes.ranks(n)) for n in range(nodes.count)}
         if sizes == {1}:
-            return "every host has one rank"
+            return "there is one rank per host"
         if len(sizes) > 1:
-            return "NCCL does it all, for the hosts have different numbers of ranks"
+            return "NCCL runs alone, since the hosts have different numbers of ranks"
         node = host.split(nodes.ranks(), nodes.node, host.group.rank, f"{host.group.name}/host")
         assert node is not None
         within, problem = None, ""
@@ -85,13 +85,13 @@ class RailTeam:
             if within is not None:
                 within.close()
             node.close()
-            return f"NCCL does it all, for within a host arrays would go through host memory: {problems[0]}"
+            return f"NCCL runs alone, since within a host arrays would go through host memory: {problems[0]}"
         assert within is not None
         column = nodes.cross_ranks()
 
         def among_equals(data: bytes) -> list[bytes]:
-            said = host.exchange(data)  # all columns meet at the same time
-            return [said[rank] for rank in column]
+            received = host.exchange(data)  # all columns exchange at the same time
+            return [received[rank] for rank in column]
 
         across = NcclRail(among_equals, nodes.cross_rank, nodes.cross_size, self.device)
         self._whole.adopt(across, within)
@@ -99,13 +99,13 @@ class RailTeam:
         return f"large allreduces go through {within.path.kind} within a host, and by NCCL between hosts"
 
     def run(self, request: CallRequest) -> None:
-        """Put a call into its stream; one that NCCL lacks is made through host memory, and is over on return."""
+        """Enqueue a call in its stream; a call that NCCL lacks runs through host memory and is complete on return."""
         s, tiled = sign(request), self._tiled
         if tiled is not None and s.nbytes > SMALL_BYTES and _can_stage(s):
             self._whole.check()
             tiled.prepare(request)
             self._whole.guard(lambda: tiled.allreduce(request))
-        elif self._whole.meet(0).lacks(s) is None:
+        elif self._whole.connect(0).lacks(s) is None:
             self._whole.run(request)
         else:
             self._copies.run(request)
@@ -118,7 +118,7 @@ class RailTeam:
         return None
 
     def check(self) -> None:
-        """Raise what went wrong in calls that are under way or through, if anything did."""
+        """Raise the error, if any, of calls that are in progress or have completed."""
         if self.path.kind != HOST:
             self._whole.look()
             self._whole.check()
@@ -130,16 +130,16 @@ class RailTeam:
             self._tiled = None
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
-        """A DeviceArray in memory of its own: no window spans hosts."""
+        """A DeviceArray in plain device memory: no window spans hosts."""
         return allocate(shape, dtype, self.device)
 
 
 def _can_stage(s: Signature) -> bool:
-    """Whether both parts of an allreduce have its operator, and the parts make up the whole."""
+    """Whether both parts of an allreduce support its operator, and the parts combine to the full result."""
     if s.collective != "allreduce" or not isinstance(s.op, str) or s.op not in _IN_STAGES:
         return False
     if s.dtype in ("bool", "int16", "uint16") or DTYPES[s.dtype].kind == "complex" or s.dtype.startswith("float8"):
-        return False  # NCCL does not reduce it, or not everywhere
+        return False  # NCCL does not reduce it, or not on all GPUs
     if s.op == "avg" and "int" in s.dtype:
         return False  # would be rounded twice
     return s.scale == (1.0, 1.0) or (s.op in ("sum", "avg") and "int" not in s.dtype)
@@ -155,7 +155,7 @@ class _TiledAllreduce:
         self._scratch_bytes = 0
 
     def allreduce(self, request: CallRequest) -> None:
-        """Put it into the stream: tile by tile, NCCL in a stream beside it."""
+        """Enqueue it tile by tile, with NCCL in a second stream."""
         each, whole = self._tile(request), sign(request).count
         tiles = [(begin, min(each, whole - begin)) for begin in range(0, whole, each)]
         arrived: list[Any] = []
@@ -171,7 +171,7 @@ class _TiledAllreduce:
         return min(max(TILE_BYTES // ITEMSIZE[sign(request).dtype], self._node.group.size), sign(request).count)
 
     def prepare(self, request: CallRequest) -> None:
-        """Make room for two shares: one is with NCCL while the other is filled or handed round."""
+        """Allocate two shares: NCCL transfers one while the other is filled or distributed."""
         nbytes = -(-self._tile(request) // self._node.group.size) * ITEMSIZE[sign(request).dtype]
         if nbytes <= self._scratch_bytes:
             return
@@ -201,7 +201,7 @@ class _TiledAllreduce:
         )
 
     def _cross(self, request: CallRequest, count: int, number: int) -> Any:
-        """NCCL's part, in the stream beside; returns the event behind it."""
+        """NCCL's part, in the second stream; returns the event recorded after it."""
         cuda, s = load(), sign(request)
         share = self._share(s.dtype, count, number)
         ready = cuda.Event(self._device)
@@ -226,7 +226,7 @@ class _TiledAllreduce:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Finish, and let go of everything."""
+        """Finish, and release all resources."""
         self._across.close()
         self._within.close()
         self._node.close()

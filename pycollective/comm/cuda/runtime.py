@@ -27,13 +27,13 @@ def why_not() -> str | None:
 
 
 def load() -> Any:
-    """`pycollective._cuda`, where a GPU can be used.
+    """`pycollective._cuda`, if a GPU can be used.
 
     Raises:
-        CommunicatorError: there is no GPU path here; says why.
+        CommunicatorError: there is no GPU path on this system; states why.
     """
     module = sys.modules.get("pycollective._cuda")
-    if module is None or module is not _usable[0]:  # asked once: every call comes by here
+    if module is None or module is not _usable[0]:  # checked once: every call passes here
         reason = why_not()
         if reason is not None:
             raise CommunicatorError(f"no GPU path: {reason}")
@@ -51,5 +51,5 @@ def device_number(device: str | int) -> int:
         return device
     name, _, number = str(device).partition(":")
     if name != "cuda" or (number and not number.isdigit()):
-        raise ValueError(f"device is 'cuda', 'cuda:N' or a number, not {device!r}")
+        raise ValueError(f"device must be 'cuda', 'cuda:N' or a number, not {device!r}")
     return int(number) if number else int(load().current_device())

@@ -1,4 +1,4 @@
-"""The GPU side of a communicator: it decides which backend carries out a call on device arrays."""
+"""The GPU side of a communicator: decides which backend executes a call on device arrays."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from pycollective.errors import TimeoutError
 
 
 class GpuTeam(Protocol):
-    """What carries out calls on device arrays: `DeviceTeam` for a rank that is a process, `VirtualTeam` for one that is
-    a thread, `RailTeam` where the ranks live on several hosts."""
+    """Executes calls on device arrays: `DeviceTeam` for ranks that are processes, `VirtualTeam` for threads,
+    `RailTeam` if the ranks are on several hosts."""
 
     path: Path
 
     def run(self, request: CallRequest) -> None:
-        """Put a call into its stream."""
+        """Enqueue a call in its stream."""
         ...
 
     def check(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the error, if any."""
         ...
 
     def note(self, planned: Planned) -> None:
-        """Compare a call that NCCL is to carry out with the peers'."""
+        """Compare a call, to be executed by NCCL, with the peers'."""
         ...
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that memory is in, and the offset there; None: in none."""
+        """The window that contains the memory, and the offset in it; None if none does."""
         ...
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
@@ -56,7 +56,7 @@ class GpuTeam(Protocol):
 
 
 class StreamWork:
-    """A call in a stream. Keeps the call's arrays."""
+    """A call in a stream. Holds the call's arrays."""
 
     def __init__(self, backend: Any, request: CallRequest) -> None:
         self._backend, self._request = backend, request
@@ -90,10 +90,10 @@ class GpuSide:
         device: of this rank's arrays.
 
     Attributes:
-        path: how arrays travel, and why.
+        path: the path of arrays, and why.
 
     Raises:
-        CommunicatorError: there is no GPU path here; says why.
+        CommunicatorError: there is no GPU path on this system; states why.
     """
 
     def __init__(self, host: HostBackend, device: int) -> None:
@@ -116,7 +116,7 @@ class GpuSide:
     def start(self, request: CallRequest) -> StreamWork:
         if load().is_capturing(request.stream):
             raise ValueError(
-                "a handle cannot be waited for within a graph: capture the blocking form, which does not block"
+                "a handle cannot be waited on within a graph: capture the blocking form, which does not block"
             )
         backend = self._backend(request)
         backend.run(request)
@@ -125,7 +125,7 @@ class GpuSide:
     def _backend(self, request: CallRequest) -> Any:
         if request.device != self.device:
             raise ValueError(
-                f"this communicator's arrays live on device {self.device}, and this one on device {request.device}: "
+                f"this communicator's arrays are on device {self.device}, and this one is on device {request.device}: "
                 "a rank works on one GPU; use another communicator (comm.dup()) for another"
             )
         if uses_nccl(request):
@@ -140,18 +140,18 @@ class GpuSide:
             self._nccl.check()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Collective: a DeviceArray that all ranks can reach; see Communicator.empty."""
+        """Collective: a DeviceArray accessible to all ranks; see Communicator.empty."""
         name = _core.dtype_name(dtype)
         assert name is not None
-        part_bytes(shape, dtype.itemsize, self._host.group.size)  # refuses what no window can hold
+        part_bytes(shape, dtype.itemsize, self._host.group.size)  # refuses sizes that no window can hold
         return self._team.empty(self._host.window_number(shape, name), shape, name)
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that memory is in, and the offset there; None: in none."""
+        """The window that contains the memory, and the offset in it; None if none does."""
         return self._team.locate(address, nbytes)
 
     def describe(self) -> str:
-        """How arrays travel, for `explain`."""
+        """The path of arrays, for `explain`."""
         way = {"host": "copied through host memory", "local": "in the memory of one process"}
         return f"{way.get(self.path.kind, f'through windows by {self.path.kind}')}, because {self.path.reason}"
 

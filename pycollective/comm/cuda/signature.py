@@ -1,4 +1,4 @@
-"""What of a call on device arrays is the same on all ranks, and the checks of what one rank can know of it."""
+"""The part of a call on device arrays that is the same on all ranks, and the checks that one rank can do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNSCALED = Factors((1.0, 1.0))
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What of a call is the same on all ranks, and decides its plan.
+    """The part of a call that is the same on all ranks and determines its plan.
 
     Attributes:
         count: elements of the logical buffer.
-        counts: elements of each block; one a rank, for alltoall size*size by sender and then receiver.
+        counts: elements of each block; one per rank, for alltoall size*size by sender and then receiver.
         scale: factors on each contribution and on the result.
-        note: what else must agree, in words; see Call.
+        note: text of what else must agree; see CallRequest.
     """
 
     collective: str
@@ -45,11 +45,11 @@ class Signature:
 
     @property
     def row(self) -> Collective:
-        """What the collective is."""
+        """The collective's properties."""
         return CALLS[self.collective]
 
     def matches(self, other: Signature) -> bool:
-        """Whether two ranks mean the same call: each may have made its own `Op` of the same function."""
+        """Whether two ranks make the same call: each may have created its own `Op` from the same function."""
         if isinstance(self.op, Op) and isinstance(other.op, Op) and self._operator == other._operator:
             other = replace(other, op=self.op)
         return self == other
@@ -59,7 +59,7 @@ class Signature:
         return self.op if isinstance(self.op, str) else f"{self.op.name} {self.op.compiled(self.dtype).identity}"
 
     def text(self, label: str) -> str:
-        """In words, for errors; `label`: of the topology."""
+        """Description for errors; `label`: of the topology."""
         op = f", op {self.op if isinstance(self.op, str) else self.op.name}" if self.row.reduces else ""
         root = f", root {self.root}" if self.row.rooted else ""
         scale = f", scaled by {self.scale[0]:g} and {self.scale[1]:g}" if self.scale != (1.0, 1.0) else ""
@@ -68,10 +68,10 @@ class Signature:
         return f"{self.collective} of {self.count} {self.dtype}{note}{op}{root}{scale}, topology {label}{limit} on GPUs"
 
     def digest(self, label: str, way: str) -> int:
-        """64 bits that differ where ranks' calls do not match; `way`: what besides the signature must agree."""
-        said = (self.collective, self.dtype, self.count, self.counts, self.root, self._operator, label, self.scale,
-                self.max_channels, self.note, way)  # fmt: skip
-        return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "little")
+        """64-bit digest that differs if ranks' calls do not match; `way`: what else must agree."""
+        parts = (self.collective, self.dtype, self.count, self.counts, self.root, self._operator, label, self.scale,
+                 self.max_channels, self.note, way)  # fmt: skip
+        return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
 def sign(request: CallRequest) -> Signature:
@@ -94,29 +94,29 @@ def _sign(r: CallRequest) -> Signature:
 
 
 def uses_nccl(request: CallRequest) -> bool:
-    """Whether NCCL carries the call out: it is asked for, or is the default of allreduce."""
+    """Whether NCCL executes the call: if requested, or as the default for allreduce."""
     if request.topology is None:
         return request.collective == "allreduce" and default_text() == NCCL
     return bool(request.topology == NCCL)
 
 
 def check(request: CallRequest, rank: int, size: int) -> None:
-    """Everything that one rank can know of a request on device arrays.
+    """All checks that one rank can do of a request on device arrays.
 
     Raises:
-        TypeError, ValueError: what cannot work, before anything is sent.
+        TypeError, ValueError: invalid arguments, before anything is sent.
     """
     s, x, out = sign(request), request.x, request.out
     _core.timeout_of(request.timeout)
     if s.max_channels < 0:
-        raise ValueError(f"max_channels is a number of thread blocks, not {s.max_channels}")
+        raise ValueError(f"max_channels must be a number of thread blocks, not {s.max_channels}")
     if s.collective == "barrier":
         return
     if x is not None and out is not None and x.device != out.device:
         raise ValueError(f"x is on device {x.device} but out is on device {out.device}")
-    _core.check_call(s.collective, rank, size, s.root, s.counts, as_told(x), as_told(out))
+    _core.check_call(s.collective, rank, size, s.root, s.counts, for_core(x), for_core(out))
 
 
-def as_told(array: View | None) -> tuple[int, int, str, bool] | None:
-    """A device array as the core's rules take it."""
+def for_core(array: View | None) -> tuple[int, int, str, bool] | None:
+    """A device array in the form of the core's checks."""
     return None if array is None else (array.address, array.count, array.dtype, array.writable)

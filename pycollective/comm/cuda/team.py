@@ -1,7 +1,7 @@
-"""GPU calls of a rank that is a process: its end of the communicator on its device.
+"""GPU calls of a rank that is a process: its part of the communicator on its device.
 
-Made by the first GPU call of a communicator, by all ranks together. From then on a call is put into a stream and the
-host goes on; what goes wrong later is raised by the next call, by a handle, or by `Communicator.check`.
+Created by the first GPU call of a communicator, by all ranks together. From then on a call is enqueued in a stream and
+the host continues; later errors are raised by the next call, by a handle, or by `Communicator.check`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pycollective.comm.cuda.faults import raise_mismatch, report_fault
 from pycollective.comm.cuda.paths import HOST, Path, agree
 from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
 from pycollective.comm.cuda.runtime import load
-from pycollective.comm.cuda.signature import as_told, sign
+from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.watch import watch
 from pycollective.comm.cuda.windows import DeviceWindow, share, share_locally
 from pycollective.comm.host.segments import setting
@@ -43,7 +43,7 @@ class DeviceTeam:
         device: of this rank's arrays.
 
     Attributes:
-        path: which way arrays travel, and why.
+        path: the path of arrays, and why.
     """
 
     def __init__(self, host: HostBackend, device: int) -> None:
@@ -55,7 +55,7 @@ class DeviceTeam:
         self.path = agree(exchange, rank, size, device) if size > 1 else Path("local", "there is one rank")
         self._windows = 0
         self._freed = False
-        self._freeing = threading.Lock()  # the watcher is in the team, or it is let go
+        self._freeing = threading.Lock()  # held while the watcher uses the team or the team is released
         if self.path.kind == HOST:
             return
         mine = {
@@ -63,12 +63,12 @@ class DeviceTeam:
             "channels": [cuda.Team.most_channels(device, sharing + 1) for sharing in range(size)],
             "scratch": int(setting("PYCOLLECTIVE_CUDA_SCRATCH")),
         }
-        said = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
-        gpus = [each["gpu"] for each in said]
-        channels = _agree_on_channels(gpus, [each["channels"] for each in said])
+        received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
+        gpus = [each["gpu"] for each in received]
+        channels = _agree_on_channels(gpus, [each["channels"] for each in received])
         if channels < 1:
             raise CommunicatorError("a GPU cannot run the blocks of this communicator's ranks at the same time")
-        scratch = said[0]["scratch"]  # the first rank's setting counts: all must cut alike
+        scratch = received[0]["scratch"]  # the first rank's setting applies: all must cut the same way
         nbytes = cuda.Team.mailbox_bytes(size, channels, scratch)
         self._mailboxes = self._share(nbytes)
         shared = gpus.count(mine["gpu"]) > 1
@@ -78,7 +78,7 @@ class DeviceTeam:
         self._planner = DevicePlanner(self._team, size, [rank])
         self._ledger = _core.Ledger(self._shared(_core.Ledger.segment_bytes(size)), rank, size)
         self._closed = ClosedWindows(self._shared(table_bytes(size)), rank, size)
-        exchange(b"")  # every rank's mailbox is there and empty
+        exchange(b"")  # every rank's mailbox exists and is empty
         watch(host, self)
 
     def _shared(self, nbytes: int) -> _core.Segment:
@@ -93,10 +93,10 @@ class DeviceTeam:
         return share(self._host.exchange, group.rank, group.size, nbytes, self.device, self.path.kind)
 
     def run(self, request: CallRequest) -> None:
-        """Put a call into its stream.
+        """Enqueue a call in its stream.
 
         Raises:
-            MismatchError: a peer's call does not match. CommunicatorError and its kin: an earlier call went wrong.
+            MismatchError: a peer's call does not match. CommunicatorError and subclasses: an earlier call failed.
         """
         self.check()
         if self._freed:
@@ -120,7 +120,7 @@ class DeviceTeam:
         self._team.run(planned.plan, [addresses], request.stream, s.max_channels, timeout, copies)
 
     def note(self, planned: Planned) -> None:
-        """Write down this rank's next call, and compare it with the peers' that have come as far.
+        """Record this rank's next call, and compare it with the peers' that have reached it.
 
         Raises:
             MismatchError: with both calls.
@@ -131,46 +131,46 @@ class DeviceTeam:
                 raise_mismatch(self._host, self._team, self._ledger, planned, other)
 
     def check(self) -> None:
-        """Raise what went wrong in calls that are under way or have completed, if anything did."""
+        """Raise the error, if any, of calls that are in progress or have completed."""
         if self._works() and not self._host.poisoned:
             report_fault(self._host, self._team, self._ledger)
         self._host.check()
 
     def close(self) -> None:
-        """The communicator was freed: finish what is under way and let go of the memory."""
+        """The communicator was freed: finish calls in progress and release the memory."""
         if self._works():
-            self._team.wait()  # windows that live on keep the team alive
-            self._let_go()
+            self._team.wait()  # remaining windows keep the team alive
+            self._release()
 
     def __del__(self) -> None:
         if hasattr(self, "_closed") and not self._freed:
             self._team.end()
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         with self._freeing:
             self._freed = True
             del self._planner, self._team
         close_when_idle(functools.partial(_close_mailboxes, self._closed, self._mailboxes.memory, self._rank))
 
     def abort(self) -> None:
-        """Let the kernels in flight give up."""
+        """Abort the kernels in flight."""
         with self._freeing:
             if self._works():
                 self._team.abort()
 
     def give_up(self, error: Error) -> None:
-        """Tell the other ranks that this one goes no further, and why."""
+        """Notify the other ranks that this one stops, and why."""
         self._host.fail(error, self._rank)
 
     def look(self) -> None:
-        """Called by the watcher: tell all ranks what a kernel found."""
+        """Called by the watcher: report a kernel's fault to all ranks."""
         with self._freeing:
             if self._works():
                 report_fault(self._host, self._team, self._ledger)
 
     def locate(self, address: int, nbytes: int) -> tuple[int, int] | None:
-        """The window that memory is in, and the offset there; None: in none."""
+        """The window that contains the memory, and the offset in it; None if none does."""
         found: tuple[int, int] | None = self._team.locate(0, address, nbytes) if self._works() else None
         return found
 
@@ -181,13 +181,13 @@ class DeviceTeam:
         """Placement bits of the call's arrays."""
         x, out = request.x, request.out
         shared = self._has_mapped(x), self._has_mapped(out)
-        return _core.placement(request.collective, as_told(x), as_told(out), *shared)
+        return _core.placement(request.collective, for_core(x), for_core(out), *shared)
 
     def _has_mapped(self, array: View | None) -> bool:
         return array is not None and self._team.locate(0, array.address, array.nbytes) is not None
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
-        """Collective: a DeviceArray in a window; in plain device memory where arrays travel through the host."""
+        """Collective: a DeviceArray in a window; in plain device memory if arrays are staged through the host."""
         if self.path.kind == HOST:
             return allocate(shape, dtype, self.device)
         cuda = load()
@@ -201,7 +201,7 @@ class DeviceTeam:
 
 
 class _Window:
-    """Holds a window's memory for the arrays in it."""
+    """Keeps a window's memory alive for the arrays in it."""
 
     def __init__(self, team: Any, closed: ClosedWindows, number: int, window: DeviceWindow, rank: int) -> None:
         self._team, self._closed, self._number = team, closed, number
@@ -220,17 +220,17 @@ def _close_mailboxes(closed: ClosedWindows, memory: list[Any], rank: int) -> Non
 
 
 def _close(team: Any, closed: ClosedWindows, number: int, own: Any, peers: list[Any]) -> None:
-    team.remove_window(number)  # waits for the calls that use it
+    team.remove_window(number)  # waits for calls that use it
     peers.clear()
     closed.close(number, own)
 
 
 def _agree_on_channels(gpus: list[str], most: list[list[int]]) -> int:
-    """Channels that all ranks can have at once, also where several share a GPU: under MPS their kernels run side by
-    side, and one that waits for a block that finds no place would wait for ever. Without MPS they take turns.
+    """Channels that all ranks can have at once, even if several share a GPU: under MPS their kernels run concurrently,
+    and one that waits for a block that cannot be scheduled would wait forever. Without MPS they take turns.
 
     Args:
-        gpus: of each rank. most: for each rank, the blocks it can have where 1, 2, ... ranks share its GPU.
+        gpus: of each rank. most: for each rank, the blocks it can have if 1, 2, ... ranks share its GPU.
     """
     return min(
         max(each[gpus.count(gpu) - 1], 1) if each[min(1, gpus.count(gpu) - 1)] else 0

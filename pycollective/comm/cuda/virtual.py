@@ -1,7 +1,7 @@
-"""Many ranks on one GPU: the ranks are threads of this process, and their calls meet and become one launch.
+"""Many ranks on one GPU: the ranks are threads of this process, and their calls are combined into one launch.
 
-Every block of every rank is then on the GPU at the same time, so that each program runs, and can be timed honestly, on
-a machine with a single card. All arrays are in one address space: every one is as good as a window.
+Every block of every rank is then resident at the same time, so that each program runs, and can be timed realistically,
+on a machine with a single GPU. All arrays are in one address space: every one is equivalent to a window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.paths import Path
 from pycollective.comm.cuda.planner import DevicePlanner, Planned, plan_bytes
 from pycollective.comm.cuda.runtime import device_number, load
-from pycollective.comm.cuda.signature import as_told, sign
+from pycollective.comm.cuda.signature import for_core, sign
 from pycollective.comm.cuda.windows import share_locally
 from pycollective.comm.host.segments import setting
 from pycollective.comm.request import CallRequest
@@ -25,10 +25,10 @@ from pycollective.errors import CommunicatorError, MismatchError, TimeoutError
 
 
 def require_room(size: int, device: str | int) -> int:
-    """Thread blocks that each of so many ranks can have on a GPU at the same time.
+    """Thread blocks that each of `size` ranks can have on a GPU at the same time.
 
     Raises:
-        CommunicatorError: no such GPU, or more ranks than it can run at a time. ValueError: no name of a device.
+        CommunicatorError: no such GPU, or more ranks than it can run at a time. ValueError: not a device.
     """
     cuda = load()
     number = device_number(device)
@@ -43,7 +43,7 @@ def require_room(size: int, device: str | int) -> int:
 
 
 class VirtualWorld:
-    """n ranks on one GPU, called all at once by one thread. `VirtualTeam` is the form with a thread a rank.
+    """n ranks on one GPU, called together by one thread. `VirtualTeam` is the form with one thread per rank.
 
     Args:
         size: ranks.
@@ -78,17 +78,17 @@ class VirtualWorld:
         if self.planner.takes_packets(first):
             return self.planner.plan(first, 0, False)
         bits = {_placement(request) for request in requests}
-        placement = bits.pop() if len(bits) == 1 else 0  # some in place and some not: staged, all of them
+        placement = bits.pop() if len(bits) == 1 else 0  # in place on some ranks only: staged on all
         return self.planner.plan(first, placement, placement != 0)
 
     def run(self, requests: Sequence[CallRequest], stream: int) -> None:
-        """Put one call of all ranks, in rank order, into a stream."""
+        """Enqueue one call of all ranks, in rank order, in a stream."""
         planned = self.plan(requests)
         signature = sign(requests[0])
         addresses, copies = [], []
         for rank, request in enumerate(requests):
             if request.device != self.device:
-                raise ValueError(f"rank {rank}'s arrays live on device {request.device}, not {self.device}")
+                raise ValueError(f"rank {rank}'s arrays are on device {request.device}, not {self.device}")
             x = request.x.address if request.x is not None else 0
             out = request.out.address if request.out is not None else 0
             if signature.row.single_buffer and planned.plan.placement:
@@ -102,15 +102,15 @@ class VirtualWorld:
 
 def _placement(request: CallRequest) -> int:
     """Placement bits of one rank's arrays."""
-    return _core.placement(request.collective, as_told(request.x), as_told(request.out), True, True)
+    return _core.placement(request.collective, for_core(request.x), for_core(request.out), True, True)
 
 
 class _Meeting:
-    """Where the calls of a world's threads meet; the last one to come launches.
+    """Collects the calls of a world's threads; the last one to arrive launches.
 
     Attributes:
-        round: calls that are launched, or have failed on all ranks.
-        outcome: what the latest of them raised. It stands until all ranks have come for the next.
+        round: number of calls launched, or failed on all ranks.
+        outcome: the exception of the latest one, kept until all ranks have arrived for the next.
     """
 
     def __init__(self, size: int) -> None:
@@ -130,7 +130,7 @@ class VirtualTeam:
 
     Args:
         host: the communicator's backend. Collective.
-        device: the one GPU of all of them.
+        device: the GPU shared by all ranks.
     """
 
     def __init__(self, host: HostBackend, device: int) -> None:
@@ -151,7 +151,7 @@ class VirtualTeam:
             try:
                 if len(set(devices)) != 1:
                     raise CommunicatorError(
-                        "the arrays of ranks that are threads lie on different GPUs: give each rank a process"
+                        "the arrays of ranks that are threads are on different GPUs: give each rank a process"
                     )
                 self._meeting.world = VirtualWorld(self._size, device)
             except CommunicatorError as error:
@@ -161,11 +161,11 @@ class VirtualTeam:
             raise CommunicatorError(problem)
 
     def run(self, request: CallRequest) -> None:
-        """Wait for the other ranks' calls; the last one's thread puts all of them into its stream.
+        """Wait for the other ranks' calls; the last one's thread enqueues all of them in its stream.
 
         Raises:
-            MismatchError: on every rank. TimeoutError: a rank has not come. PeerLostError: a rank's thread has failed.
-            whatever else the call raises, on every rank.
+            MismatchError: on every rank. TimeoutError: a rank did not call. PeerLostError: a rank's thread has failed.
+            Any other error of the call, on every rank.
         """
         self.check()
         if self._host.closed:
@@ -217,7 +217,7 @@ class VirtualTeam:
                 self._host.check()
 
     def check(self) -> None:
-        """Raise what went wrong in calls that are under way or through, if anything did."""
+        """Raise the error, if any, of calls that are in progress or have completed."""
         assert self._meeting.world is not None
         found = self._meeting.world.team.fault()
         if found is not None and not self._host.poisoned:
@@ -229,24 +229,24 @@ class VirtualTeam:
         """NCCL is not for ranks that are threads."""
 
     def locate(self, address: int, nbytes: int) -> None:
-        """Any memory is as good as a window, and no two ranks' arrays have the same place in one."""
+        """None: all memory is equivalent to a window, without common offsets."""
         return None
 
     def abort(self) -> None:
-        """Let the kernels in flight give up."""
+        """Abort the kernels in flight."""
         if self._meeting.world is not None:
             self._meeting.world.team.abort()
 
     def close(self) -> None:
-        """The communicator was freed; the memory goes with the last of the ranks."""
+        """The communicator was freed; the memory is freed with the last rank."""
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
-        """A DeviceArray: on one GPU any memory is as good as a window."""
+        """A DeviceArray: on one GPU all memory is equivalent to a window."""
         return allocate(shape, dtype, self.device)
 
 
 def _order(cuda: Any, device: int, before: int, after: int) -> None:
-    """What is put into stream `after` from now on follows what is in stream `before`."""
+    """Order later work in stream `after` behind the present work in stream `before`."""
     event = cuda.Event(device)
     event.record(before)
     event.hold_back(after)

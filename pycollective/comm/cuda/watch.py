@@ -1,4 +1,4 @@
-"""A thread that looks after kernels in flight: they cannot see that a peer's process is gone."""
+"""A thread that watches for kernels in flight: they cannot detect that a peer's process has ended."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SECONDS = 0.05
 
 
 class Watched(Protocol):
-    """What is looked after."""
+    """The owner of watched kernels."""
 
     def look(self) -> None:
-        """Tell the other ranks what a kernel has found."""
+        """Report a kernel's fault to the other ranks."""
         ...
 
     def abort(self) -> None:
-        """Let the kernels in flight give up."""
+        """Abort the kernels in flight."""
         ...
 
 
 def watch(host: HostBackend, watched: Watched) -> None:
-    """Look after a communicator's kernels until it is freed or poisoned."""
+    """Watch a communicator's kernels until it is freed or poisoned."""
     names = (weakref.ref(host), weakref.ref(watched))
     threading.Thread(target=_serve, args=names, name="pycollective-gpu-watch", daemon=True).start()
 

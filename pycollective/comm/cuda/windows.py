@@ -1,6 +1,6 @@
 """Symmetric device memory: every rank of a host allocates a part, and every peer maps it.
 
-Only allocations of ours are shared, never the user's pointers: pools and expandable segments of other libraries cannot
+Only our own allocations are shared, never the user's pointers: pools and expandable segments of other libraries cannot
 be exported, and must keep working.
 """
 
@@ -21,7 +21,7 @@ from pycollective.errors import CommunicatorError
 
 IPC, VMM = "cuda-ipc", "cuda-vmm"
 KINDS = (IPC, VMM)
-"""Ways to share device memory between processes, in the order in which they are tried."""
+"""Ways to share device memory between processes, in the order tried."""
 
 _SECONDS = 30.0
 _WHO = struct.Struct("!I")
@@ -34,9 +34,9 @@ class DeviceWindow:
     Attributes:
         bases: the address of every rank's part in this process, in rank order.
         nbytes: of a part.
-        kind: "cuda-ipc", "cuda-vmm", or "local": all ranks live in this process.
+        kind: "cuda-ipc", "cuda-vmm", or "local": all ranks are in this process.
         device: this rank's.
-        memory: what the addresses need to stay valid, in rank order; empty once it was given up.
+        memory: what keeps the addresses valid, in rank order; empty after release.
     """
 
     bases: tuple[int, ...]
@@ -47,7 +47,7 @@ class DeviceWindow:
 
 
 def give_up(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
-    """Collective: unmap and free a window. CUDA leaves open what freeing a part does that somebody has still mapped."""
+    """Collective: unmap and free a window. CUDA does not define freeing a part that a peer still has mapped."""
     own = window.memory[rank]
     window.memory.clear()
     exchange(b"")
@@ -55,24 +55,24 @@ def give_up(exchange: Exchange, rank: int, window: DeviceWindow) -> None:
 
 
 def share(exchange: Exchange, rank: int, size: int, nbytes: int, device: int, kind: str) -> DeviceWindow:
-    """Collective: one symmetric allocation; every part begins as zeros.
+    """Collective: one symmetric allocation; every part is zero-filled.
 
     Args:
         exchange: allgather of bytes among the ranks.
-        rank, size: this rank's number, and how many there are.
+        rank, size: this rank's number, and the number of ranks.
         nbytes: of every rank's part.
         device: on which this rank allocates.
         kind: "cuda-ipc" or "cuda-vmm".
 
     Raises:
-        CommunicatorError: on every rank, if one could not allocate, export or map; says which and why.
+        CommunicatorError: on every rank, if one could not allocate, export or map; states which and why.
     """
     way = _share_ipc if kind == IPC else _share_vmm
     return way(exchange, rank, size, nbytes, device)
 
 
 def share_locally(size: int, nbytes: int, device: int) -> DeviceWindow:
-    """The same for ranks that are threads of this process, on one device."""
+    """The same for ranks as threads of this process, on one device."""
     cuda = load()
     parts = [cuda.allocate_plain(device, nbytes) for _ in range(size)]
     return DeviceWindow(tuple(part.address for part in parts), nbytes, "local", device, parts)
@@ -86,7 +86,7 @@ def _share_ipc(exchange: Exchange, rank: int, size: int, nbytes: int, device: in
         return memory, memory.ipc_handle()
 
     (mine, _), handles = _all_or_none(exchange, allocate, lambda made: made[1], "export device memory by CUDA IPC")
-    # Nobody's part is freed before all have unmapped it: _all_or_none sees to it, and `mine` lives until then.
+    # No part is freed before all ranks have unmapped it: _all_or_none ensures it, and `mine` lives until then.
 
     def open_all() -> list[Any]:
         return [mine if r == rank else cuda.open_ipc(device, handles[r], nbytes) for r in range(size)]
@@ -129,7 +129,7 @@ def _import_all(
 ) -> list[Any]:
     """Give this rank's descriptor to all peers and map theirs.
 
-    The kernel keeps what is sent until it is accepted, so nobody waits for who waits for him.
+    The kernel buffers sent data until it is accepted, so there is no circular wait.
     """
     parts: list[Any] = [None] * len(names)
     parts[rank] = mine
@@ -145,7 +145,7 @@ def _import_all(
     while None in parts:
         incoming, _ = listener.accept()
         with incoming:
-            if peer_uid(incoming) != os.getuid():  # anybody on the host may connect to an abstract name
+            if peer_uid(incoming) != os.getuid():  # any user of the host may connect to an abstract name
                 continue
             incoming.settimeout(_SECONDS)
             text, descriptors, _, _ = socket.recv_fds(incoming, _WHO.size, 1)
@@ -162,23 +162,23 @@ def _import_all(
 def _all_or_none(
     exchange: Exchange, action: Callable[[], Any], token: Callable[[Any], bytes], what: str
 ) -> tuple[Any, list[bytes]]:
-    """Collective: do something on every rank; go on together or fail together.
+    """Collective: run an action on every rank; all succeed or all fail.
 
     Returns:
-        what the action made, and every rank's token of it.
+        the action's result, and every rank's token of it.
 
     Raises:
-        CommunicatorError: the action failed on some rank; the first of them is named.
+        CommunicatorError: the action failed on a rank; names the first one.
     """
     made, problem = None, ""
     try:
         made = action()
-    except Exception as error:  # whatever it is, the others must hear of it
+    except Exception as error:  # any error must be reported to the others
         problem = str(error) or type(error).__name__
-    said = exchange(b"!" + problem.encode() if problem else b"=" + token(made))
-    for rank, text in enumerate(said):
+    received = exchange(b"!" + problem.encode() if problem else b"=" + token(made))
+    for rank, text in enumerate(received):
         if text[:1] == b"!":
             made = None  # what was mapped is unmapped ...
             exchange(b"")  # ... on every rank, before the owners free their parts
             raise CommunicatorError(f"rank {rank} could not {what}: {text[1:].decode()}")
-    return made, [text[1:] for text in said]
+    return made, [text[1:] for text in received]

@@ -1,4 +1,4 @@
-"""The core's ends of communicators, one for each rank."""
+"""The core's part of a communicator, one object per rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycollective.comm.planner import Planner
 
 
 def make_team(segment: _core.Segment, group: Group, scratch: int) -> _core.Team:
-    """The core's end of a communicator in a segment that its ranks share."""
+    """The core's part of a communicator, in a segment shared by its ranks."""
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
     return _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)

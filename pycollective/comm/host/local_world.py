@@ -1,4 +1,4 @@
-"""Ranks as threads of this process: for trying things out, for tests, and for the thread sanitizer."""
+"""Ranks as threads of this process: for experiments, tests and the thread sanitizer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pycollective.comm.host.team import HostTeam
 from pycollective.errors import PeerLostError
 
 _Result = TypeVar("_Result")
-MOST_RANKS = 4096  # threads of one process: more end in errors of the system
+MOST_RANKS = 4096  # threads of one process: more cause system errors
 _GRACE = 2.0
-"""Seconds in which the ranks of an interrupted run may end."""
+"""Seconds allowed for the ranks of an interrupted run to end."""
 
 
 class LocalWorld:
-    """A world of `size` ranks that live as threads; each `run` makes a fresh communicator.
+    """A world of `size` ranks as threads; each `run` creates a new communicator.
 
     Args:
         size, device: as for `local_world`.
@@ -43,18 +43,18 @@ class LocalWorld:
     def run(self, function: Callable[[Communicator], _Result]) -> list[_Result]:
         """Call `function(comm)` on every rank's thread.
 
-        An interrupt (KeyboardInterrupt in the calling thread) ends the ranks: those that wait for others get
-        PeerLostError, those that compute get SystemExit where they execute Python next. A rank that is in native code
-        for longer is left behind as a daemon thread, which ends when that code returns. The next `run` is not affected.
+        An interrupt (KeyboardInterrupt in the caller) ends the ranks: those waiting for others get PeerLostError,
+        those computing get SystemExit at their next Python instruction. A rank that stays in native code is left
+        behind as a daemon thread, which ends when that code returns. The next `run` is not affected.
 
         Args:
-            function: what each rank does with its communicator.
+            function: called on each rank with its communicator.
 
         Returns:
-            what the calls returned, in rank order.
+            the results of the calls, in rank order.
 
         Raises:
-            TypeError: function cannot be called.
+            TypeError: function is not callable.
             Exception: the first one that a rank raised, with a note naming the rank (and its attribute `failed_rank`);
                 the other ranks get PeerLostError from the call they are in.
         """
@@ -67,7 +67,7 @@ class LocalWorld:
         try:
             for thread in threads:
                 thread.start()
-            for _ in threads:  # not by join(), which until Python 3.13 took an interrupted thread for ended
+            for _ in threads:  # join() before Python 3.13 treats an interrupted thread as ended
                 world.ended.get()
         except BaseException:  # an interrupt, or no more threads
             world.interrupt(threads)
@@ -80,7 +80,7 @@ class LocalWorld:
 
 
 class _World(Generic[_Result]):
-    """One run: its communicators, results and failures (in the order in which they happened)."""
+    """One run: its communicators, results and failures (in order of occurrence)."""
 
     def __init__(self, size: int) -> None:
         scratch, ranks = scratch_bytes(), range(size)
@@ -103,7 +103,7 @@ class _World(Generic[_Result]):
             self.ended.put(rank)
 
     def interrupt(self, threads: list[threading.Thread]) -> None:
-        """End the ranks that have not ended, and wait for a moment until they have."""
+        """End the ranks that still run, and wait briefly for them."""
         self._lose("the run was interrupted")
         for thread in threads:
             if thread.ident is not None and thread.is_alive():  # else its number may be another thread's by now
@@ -114,13 +114,13 @@ class _World(Generic[_Result]):
                 self.ended.get(timeout=max(deadline - time.monotonic(), 0))
 
     def _lose(self, text: str) -> None:
-        """Let every rank's waits fail, in all communicators of this world."""
+        """Make every rank's waits fail, in all communicators of this world."""
         for group in self.groups:
             for comm in _all_of(group):
                 comm.backend.fail(PeerLostError(text, comm.rank))
 
     def _serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
-        own = self.groups[rank].relatives  # what the others may wait in
+        own = self.groups[rank].relatives  # in which the others may wait
         try:
             self.results[rank] = function(self.comms[rank])
             for comm in list(own):
@@ -137,11 +137,11 @@ class _World(Generic[_Result]):
 
 
 def _all_of(group: Group) -> list[Communicator]:
-    """A rank's communicators, of which its thread may be making more."""
+    """A rank's communicators; its thread may be creating more."""
     while True:
         try:
             return list(group.relatives)
-        except RuntimeError:  # the set has changed meanwhile
+        except RuntimeError:  # the set changed meanwhile
             time.sleep(0)
 
 
@@ -150,15 +150,15 @@ def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
 
     Args:
         size: how many ranks.
-        device: a GPU ("cuda", "cuda:1" or its number) that can run so many ranks at a time, or an error now. Calls on
-            arrays in its memory meet and become one launch; see docs/gpu.md.
+        device: a GPU ("cuda", "cuda:1" or its number) that can run `size` ranks at a time, else an error now. Calls on
+            arrays in its memory are combined into one launch; see docs/gpu.md.
 
     Returns:
-        a LocalWorld; its `run(function)` calls function(comm) on every rank.
+        a LocalWorld; its `run(function)` calls function(comm) on every rank's thread.
 
     Raises:
-        TypeError: size is no integer.
+        TypeError: size is not an integer.
         ValueError: size < 1 or > MOST_RANKS.
-        CommunicatorError: no such GPU, or no room on it; states why.
+        CommunicatorError: no such GPU, or no room on it (states why).
     """
     return LocalWorld(size, device)

@@ -8,10 +8,10 @@ from pycollective import _core
 from pycollective.errors import CommunicatorError
 
 Exchange = Callable[[bytes], list[bytes]]
-"""A collective allgather of bytes among all who take part, in rank order."""
+"""A collective allgather of bytes among all participants, in rank order."""
 
 KINDS = ("memfd", "posix_shm")
-"""Shared memory between processes, in the order in which it is tried."""
+"""Shared memory between processes, in the order tried."""
 
 
 def kinds(threads: bool) -> Sequence[str]:
@@ -32,23 +32,23 @@ def scratch_bytes() -> int:
 def share_segment(
     exchange: Exchange, position: int, members: Sequence[int], nbytes: int, threads: bool = False
 ) -> _core.Segment | None:
-    """Collective: one segment for the ranks at `members` (positions in the exchange); the first of them makes it.
+    """Collective: one segment for the ranks at `members` (positions in the exchange); the first of them creates it.
 
-    Everybody in the exchange takes part, with its own group of members or with none. A kind of memory that one rank
-    cannot make or map is given up by all together.
+    Every rank in the exchange takes part, with its own group of members or with none. If one rank cannot create or
+    map a kind of memory, no rank uses it.
 
     Args:
         exchange: allgather of bytes.
         position: this rank's position in it.
-        members: the positions that share with this one; empty for a bystander.
+        members: the positions that share the segment with this one; empty for a non-member.
         nbytes: size of the segment.
         threads: whether the ranks are threads of this process.
 
     Returns:
-        the segment, mapped; None for a bystander.
+        the segment, mapped; None for a non-member.
 
     Raises:
-        CommunicatorError: no kind of shared memory works; says why for each.
+        CommunicatorError: no kind of shared memory works; gives the reason for each.
     """
     reasons: list[str] = []
     for kind in kinds(threads):
@@ -56,7 +56,7 @@ def share_segment(
         try:
             if members and position == members[0]:
                 segment = _core.Segment.create(kind, nbytes)
-                if kind == "posix_shm":  # limited by the size of /dev/shm: find out now
+                if kind == "posix_shm":  # limited by the size of /dev/shm: fail now
                     segment.reserve(0, nbytes)
                 token = segment.token()
         except OSError as error:

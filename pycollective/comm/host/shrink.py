@@ -1,8 +1,8 @@
-"""shrink(): how the survivors of a lost rank agree on who they are, in the memory that they share.
+"""shrink(): how the survivors of a lost rank agree on the new members, in shared memory.
 
-The old control block still is common memory. Each survivor has a flag there; when every rank has raised its, died or
-run out of time, the lowest survivor writes down who is in and where the new segment is. If one of these dies before it
-has come there, the others see that and begin another round.
+The old control block is still shared. Each survivor has a flag there; when every rank has raised its flag, died or run
+out of time, the lowest survivor writes the members and the location of the new segment. If one of them dies before it
+has finished, the others detect that and begin another round.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pycollective.errors import CommunicatorError
 
 POLL_SECONDS = 0.001
 READY, CALLED, THERE, WATCHING = 1, 2, 3, 4
-"""How far a survivor is in a round of shrink(): waits; has called the others; has come; watches all others, who live.
-Its flag is this, and ROUND times the number of the round."""
+"""A survivor's progress in a round of shrink(): waiting; has called the others; has joined; watches the survivors.
+Its flag is this plus ROUND times the number of the round."""
 ROUND = 8
 
 
@@ -26,14 +26,14 @@ def shrink(team: _core.Team, group: Group, timeout: float) -> tuple[_core.Team, 
     """See Communicator.shrink.
 
     Returns:
-        the core's end of the new communicator, and its members' ranks in this one.
+        the core's part of the new communicator, and its members' ranks in this one.
     """
     if not timeout >= 0:
         raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout}")
     team.require_open()
     deadline = time.monotonic() + timeout
     mine = team.survivor(group.rank)
-    number = mine // ROUND + 1 if mine else 0  # the call before this failed
+    number = mine // ROUND + 1 if mine else 0  # the previous call failed
     while True:
         number = max(number, max(team.survivor(rank) // ROUND for rank in range(group.size)))
         team.set_survivor(ROUND * number + READY)
@@ -47,18 +47,18 @@ def shrink(team: _core.Team, group: Group, timeout: float) -> tuple[_core.Team, 
 def _find(
     team: _core.Team, group: Group, number: int, deadline: float, timeout: float
 ) -> tuple[_core.Segment | None, list[int]] | None:
-    """Of a round: the new segment (None: its maker is gone) and its members; None: a later round has begun."""
+    """A round's new segment (None: its creator died) and members; None if a later round has begun."""
     while True:
         flags = [team.survivor(rank) for rank in range(group.size)]
         if max(flags) // ROUND > number:
             return None
         called = [rank for rank, flag in enumerate(flags) if flag >= ROUND * number + CALLED and rank != group.rank]
-        for leader in called:  # also one that has finished since
+        for leader in called:  # including one that has finished since
             label, token, listed = (*team.mail(leader).split(" "), "", "", "")[:3]
             if label == str(number):
                 members = [int(rank) for rank in listed.split(",")]
                 if group.rank not in members:
-                    raise CommunicatorError(f"shrink() went on without rank {group.rank}, which came too late")
+                    raise CommunicatorError(f"shrink() completed without rank {group.rank}, which called it too late")
                 return _attach(team, leader, token, len(members)), members
         living = [rank for rank in range(group.size) if not team.gone(rank) and not team.departed(rank)]
         ready = [rank for rank in living if flags[rank] >= ROUND * number + READY]
@@ -79,7 +79,7 @@ def _attach(team: _core.Team, leader: int, token: str, size: int) -> _core.Segme
     try:
         return _core.Segment.attach(token, _core.Team.segment_bytes(size, team.scratch_bytes))
     except (OSError, ValueError):
-        if team.gone(leader):  # and with it what it has made
+        if team.gone(leader):  # and its segment with it
             return None
         raise
 
@@ -87,7 +87,7 @@ def _attach(team: _core.Team, leader: int, token: str, size: int) -> _core.Segme
 def _meet(
     old: _core.Team, group: Group, number: int, segment: _core.Segment | None, members: list[int], end: float
 ) -> _core.Team | None:
-    """The end of a communicator of `members`, once all have come; None: one has died before."""
+    """This rank's part of a communicator of `members`, once all have joined; None if one died before."""
     if segment is None:
         return None
     team = make_team(segment, group.part(members, f"{group.name}/shrunk"), old.scratch_bytes)
@@ -97,7 +97,7 @@ def _meet(
     if not _all_reach(old, members, number, THERE, end):
         return None
     team.watch_peers()
-    if any(map(old.gone, members)):  # perhaps before it could be watched
+    if any(map(old.gone, members)):  # possibly before it could be watched
         return None
     old.set_survivor(ROUND * number + WATCHING)
     if not _all_reach(old, members, number, WATCHING, end):
@@ -107,9 +107,9 @@ def _meet(
 
 
 def _all_reach(team: _core.Team, members: list[int], number: int, stage: int, end: float) -> bool:
-    """Wait until all are so far; False if one dies before, or gives up the round.
+    """Wait until all members reach a stage; False if one dies before, or leaves the round.
 
-    What one rank finds all find: who is at the last stage stays there unless another one never comes so far.
+    All ranks get the same result: a rank at the last stage stays there unless another one never reaches it.
     """
     while True:
         gone = [rank for rank in members if team.gone(rank) or team.departed(rank)]
@@ -122,5 +122,5 @@ def _all_reach(team: _core.Team, members: list[int], number: int, stage: int, en
         if set(missing) & set(gone):
             return False
         if time.monotonic() > end:
-            raise CommunicatorError(f"ranks {missing} have joined shrink() but did not come to its end")
+            raise CommunicatorError(f"ranks {missing} have joined shrink() but did not complete it")
         time.sleep(POLL_SECONDS)

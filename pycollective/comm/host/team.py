@@ -23,14 +23,14 @@ from pycollective.schedule.collectives import NUMBERS
 _ALLGATHER, _SEND = NUMBERS["allgather"], NUMBERS["send"]
 _HUGE_PAGE, _PAGE = 2 << 20, 4096
 MOST_WINDOW_BYTES = 1 << 62
-"""Far from where a number of bytes would not fit its type; less than this can be mapped."""
+"""Well below overflow of a byte count; more than can be mapped."""
 
 
 class HostTeam:
-    """A rank's end of a communicator whose ranks share memory. A HostBackend.
+    """One rank's part of a communicator whose ranks share memory. A HostBackend.
 
     Args:
-        team: the core's end.
+        team: the core's part.
         group: the ranks.
     """
 
@@ -57,7 +57,7 @@ class HostTeam:
         )
 
     def _channel(self, request: CallRequest) -> _core.Team:
-        """The team of two over which a message goes."""
+        """The team of two ranks that carries a message."""
         sends, peer = request.out is None, request.root
         channels = self.outgoing if sends else self.incoming
         channel = channels.get(peer)
@@ -91,16 +91,16 @@ class HostTeam:
         return window.array(dtype, list(shape))
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
-        self.require_turn()  # before the number is taken: they stay in step
+        self.require_turn()  # before taking a number, so that numbers agree on all ranks
         number = next(self._windows)
         self.exchange(b"", f"empty({shape}, {dtype}), window {number}")
         return number
 
     def share(self, nbytes: int) -> _core.Segment:
-        """Collective: a segment of shared memory that begins as zeros.
+        """Collective: a zero-filled segment of shared memory.
 
         Raises:
-            CommunicatorError: no kind of shared memory works; says why for each.
+            CommunicatorError: no kind of shared memory works; gives the reason for each.
         """
         segment = share_segment(self.exchange, self.group.rank, range(self.group.size), nbytes, self.group.threads)
         assert segment is not None  # every rank is a member
@@ -116,7 +116,7 @@ class HostTeam:
         team, members = shrink(self.team, self.group, timeout)
         return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"))
 
-    # -- errors and the end --------------------------------------------------------------------------------------------
+    # -- errors and shutdown -------------------------------------------------------------------------------------------
 
     @property
     def poisoned(self) -> bool:
@@ -167,13 +167,13 @@ class HostTeam:
             channel.close()
         self.team.close()
 
-    # -- what there is to know -----------------------------------------------------------------------------------------
+    # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
         return explain_on_host(self.group, collective, nbytes, topology)
 
     def watch_calls(self, look: Callable[[], None]) -> None:
-        """The core looks after the peers."""
+        """The core watches the peers."""
 
     def duplicate_mpi(self) -> None:
         return None
@@ -182,27 +182,27 @@ class HostTeam:
 def connect(
     exchange: Exchange, position: int, members: Sequence[int], group: Group | None, threads: bool = False
 ) -> HostTeam | None:
-    """Collective: this rank's end of a new communicator of the ranks at `members`; None for a bystander.
+    """Collective: this rank's part of a new communicator of the ranks at `members`; None for a non-member.
 
     Args:
         exchange, position, members: as for share_segment.
-        group: of the members; None for a bystander.
+        group: of the members; None for a non-member.
         threads: whether the ranks are threads of this process.
     """
-    # The first member's settings count: ranks whose tiles differ would not do the same steps.
+    # The first member's settings apply: ranks with different tiles would execute different steps.
     mine = f"{scratch_bytes()} {setting('PYCOLLECTIVE_TILE')} {setting('PYCOLLECTIVE_STAGED_TILE')}"
-    said = exchange(mine.encode())
-    scratch, tile, staged_tile = (float(text) for text in said[members[0] if members else position].split())
+    received = exchange(mine.encode())
+    scratch, tile, staged_tile = (float(text) for text in received[members[0] if members else position].split())
     nbytes = _core.Team.segment_bytes(len(members), int(scratch)) if members else 0
     segment = share_segment(exchange, position, members, nbytes, threads)
     team = None
     if segment is not None:
         assert group is not None
         team = make_team(segment, group, int(scratch))
-        if group.world_ranks[group.rank] == 0:  # one process of a job; also where nobody calls init()
+        if group.world_ranks[group.rank] == 0:  # one process per job, also without init()
             settings.warn_of_unknown(stacklevel=4)
         team.tile_bytes = (tile, staged_tile)
-    exchange(b"")  # everybody's presence is written
+    exchange(b"")  # every rank has recorded its presence
     if team is None or group is None:
         return None
     team.watch_peers()
@@ -214,7 +214,7 @@ def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
     """Bytes of each rank's part of a window.
 
     Raises:
-        ValueError: a negative extent. CommunicatorError: more than can be mapped.
+        ValueError: a negative extent. CommunicatorError: more bytes than can be mapped.
     """
     if min(shape, default=0) < 0:
         raise ValueError(f"an array has no shape {shape}")
@@ -225,7 +225,7 @@ def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:
 
 
 def cut(joined: Any, lengths: Sequence[int]) -> list[bytes]:
-    """The pieces of these lengths that an array of bytes is made of."""
+    """The pieces, of these lengths, of an array of bytes."""
     ends = itertools.accumulate(lengths)
     whole = joined.tobytes()
     return [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]

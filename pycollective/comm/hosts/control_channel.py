@@ -1,6 +1,6 @@
-"""Short messages among the ranks of several hosts: an exchange that names who is missing, and bad news at any time.
+"""Short messages among the ranks of several hosts: an exchange that names missing ranks, and errors at any time.
 
-Point to point through rank 0, over an MPI communicator of its own: MPI's collectives do not say for whom they wait.
+Point to point through rank 0, on a separate MPI communicator: MPI's collectives do not report which rank is missing.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pycollective.errors import CommunicatorError, Error, PeerLostError, Timeout
 _SAID, _ANSWER, _FAULT = 1, 2, 3
 _EAGER = 1e-3
 _GRACE = 2.0
-"""The others wait this much longer than rank 0, to hear from it who is missing."""
+"""Other ranks wait this much longer than rank 0, to receive its list of missing ranks."""
 
 
 class ControlChannel:
-    """For one thread at a time. What ends it is raised from then on."""
+    """For one thread at a time. After a fault, every call raises it."""
 
     def __init__(self, comm: Any) -> None:
-        """`comm`: an mpi4py communicator that nobody else uses."""
+        """`comm`: an mpi4py communicator without other users."""
         self._mpi, self._comm = import_mpi(), comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.fault: Error | None = None
-        self._seconds = 0.0  # of the exchange that is under way
-        self._told: list[Any] = []
+        self._seconds = 0.0  # of the exchange in progress
+        self._notices: list[Any] = []
 
     def exchange(
         self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None] = lambda silent: None
@@ -39,13 +39,13 @@ class ControlChannel:
         """Collective: every rank's data, in rank order.
 
         Args:
-            data: anything.
-            seconds: until those who have said nothing are missing.
-            meanwhile: called again and again while others are waited for, on rank 0 with those who have said nothing.
+            data: any bytes.
+            seconds: after which silent ranks count as missing.
+            meanwhile: called repeatedly while waiting, on rank 0 with the silent ranks.
 
         Raises:
-            TimeoutError: ranks have not said anything for `seconds`; names them, on all ranks.
-            PeerLostError: MPI says that one is gone. Error: what another rank has told.
+            TimeoutError: ranks were silent for `seconds`; names them, on all ranks.
+            PeerLostError: MPI reports a lost rank. Error: reported by another rank.
         """
         if self.fault is not None:
             raise self.fault
@@ -54,7 +54,7 @@ class ControlChannel:
             return (self._serve if self.rank == 0 else self._ask)(data, seconds, meanwhile)
         except Error as error:
             self._end(error)
-            if isinstance(error, TimeoutError):  # somebody is missing, whom MPI_Finalize would wait for
+            if isinstance(error, TimeoutError):  # MPI_Finalize would wait for the missing rank
                 mpi_wait.abandon(self._comm)
             raise
         except Exception as error:
@@ -63,7 +63,7 @@ class ControlChannel:
             raise self.fault from error
 
     def check(self) -> None:
-        """Raise what another rank has told, if one has."""
+        """Raise the error reported by another rank, if any."""
         if self.fault is not None:
             raise self.fault
         try:
@@ -76,21 +76,21 @@ class ControlChannel:
             self.fault = mpi_wait.fault_of(self._comm, error, "the engine's agreement")
             raise self.fault from error
         if message is not None:
-            self.fault = _told(*message)
+            self.fault = _reported(*message)
             raise self.fault
 
     def tell(self, error: Error) -> None:
-        """Have all others raise this, as soon as they look: this rank goes no further."""
+        """Make all other ranks raise this at their next check: this rank stops."""
         if self.fault is None:
             self._end(error)
 
     def close(self) -> None:
-        """Collective, unless it has failed."""
+        """Collective, except after a fault."""
         if self.fault is None and not self._mpi.Is_finalized():
             self._comm.Free()
         self.fault = self.fault or CommunicatorError("the engine was shut down")
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _serve(self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None]) -> list[bytes]:
         blobs = {0: data}
@@ -108,14 +108,14 @@ class ControlChannel:
 
         if not mpi_wait.until(done, seconds, _EAGER):
             raise TimeoutError(_silence(silent(), seconds))
-        said = [blobs[rank] for rank in range(self.size)]
-        answer = pack(said)
+        received = [blobs[rank] for rank in range(self.size)]
+        answer = pack(received)
         sent = [self._comm.Isend([answer, self._mpi.BYTE], rank, _ANSWER) for rank in range(1, self.size)]
         if not mpi_wait.until(lambda: bool(self._mpi.Request.Testall(sent)), seconds, _EAGER):
             mpi_wait.abandon(sent)
             late = [rank for rank, request in enumerate(sent, 1) if not request.Test()]
             raise TimeoutError(_silence(late, seconds))
-        return said
+        return received
 
     def _ask(self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None]) -> list[bytes]:
         sent = self._comm.Isend([data, self._mpi.BYTE], 0, _SAID)
@@ -133,41 +133,41 @@ class ControlChannel:
         if not mpi_wait.until(done, seconds + _GRACE, _EAGER):
             mpi_wait.abandon(sent)
             raise TimeoutError(_silence([0], seconds))
-        self._through(sent, 0)
+        self._complete(sent, 0)
         return unpack(answer[0])
 
     def _take(self, source: int, tag: int) -> tuple[int, bytes] | None:
-        """(sender, content) of a message that has come."""
+        """(sender, content) of a message that has arrived."""
         status = self._mpi.Status()
         message = self._comm.Improbe(source, tag, status)
         if message is None:
             return None
         content = bytearray(status.Get_count(self._mpi.BYTE))
         request, sender = message.Irecv([content, self._mpi.BYTE]), status.Get_source()
-        self._through(request, sender)
+        self._complete(request, sender)
         return sender, bytes(content)
 
-    def _through(self, request: Any, peer: int) -> None:
+    def _complete(self, request: Any, peer: int) -> None:
         if not mpi_wait.until(request.Test, self._seconds, _EAGER):
             mpi_wait.abandon(request)
             raise TimeoutError(_silence([peer], self._seconds))
 
     def _end(self, error: Error) -> None:
         if self.fault is not None:
-            return  # the others know
+            return  # the other ranks were notified
         self.fault = error
-        if isinstance(error, PeerLostError):  # MPI tells everybody
+        if isinstance(error, PeerLostError):  # MPI notifies all ranks
             return
         text = FAULTS.encode(Fault.of(error))
         with contextlib.suppress(Exception):
-            self._told = [
+            self._notices = [
                 self._comm.Isend([text, self._mpi.BYTE], rank, _FAULT) for rank in range(self.size) if rank != self.rank
             ]
-            mpi_wait.until(lambda: bool(self._mpi.Request.Testall(self._told)), 0.1)
+            mpi_wait.until(lambda: bool(self._mpi.Request.Testall(self._notices)), 0.1)
 
 
-def _told(sender: int, text: bytes) -> Error:
-    """The error that a rank has told, or what is wrong with it."""
+def _reported(sender: int, text: bytes) -> Error:
+    """The error reported by a rank, or the error of decoding it."""
     try:
         return FAULTS.decode(text, sender).error()
     except CommunicatorError as error:

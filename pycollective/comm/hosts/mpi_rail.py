@@ -1,11 +1,11 @@
 """The rail of communicators that span hosts: every collective over MPI, on contiguous NumPy arrays.
 
-MPI moves the data; what is reduced is reduced here, by the executor's kernels in rank order. So the bits are those of
-`direct` on one host: for any number of hosts, any size, and wherever an element lies in the array. Each rank reduces a
+MPI moves the data; reductions run here, in the executor's kernels and in rank order. So the bits are those of `direct`
+on one host, for any number of hosts, any size and any position of an element in the array. Each rank reduces a
 block of the array, as in the reduce-scatter and allgather of Rabenseifner, "Optimization of Collective Reduction
 Operations" (2004), but with direct exchanges instead of halving.
 
-Calls block, until their deadline; fingerprints do not reach across hosts.
+Calls block, until their deadline; call fingerprints are not compared across hosts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _AS_MOVED: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 WHOLE_BYTES = 32 << 10
-"""Of all ranks' arrays together: up to here every rank gets them whole, in one message instead of two."""
+"""Up to this total size of all ranks' arrays, every rank gets all of them, in one message instead of two."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One collective call, as `MpiRail.run` got it."""
+    """One collective call, with the arguments of `MpiRail.run`."""
 
     x: Array | None
     out: Array | None
@@ -47,13 +47,13 @@ class _Call:
 
 
 class MpiRail:
-    """Collectives over an mpi4py communicator, which the rail owns from then on.
+    """Collectives over an mpi4py communicator, which the rail then owns.
 
-    What ends a call with TimeoutError or PeerLostError ends the rail: later calls raise the same.
+    A TimeoutError or PeerLostError ends the rail: later calls raise it again.
 
     Attributes:
-        fault: what has ended it.
-        watch: called now and then while a call waits; what it raises ends the rail.
+        fault: the error that has ended it.
+        watch: called periodically while a call waits; an error that it raises ends the rail.
 
     Not thread-safe: MPI orders collectives of one communicator by their calls, so all must come from one
     thread at a time, in the same order on every rank.
@@ -71,7 +71,7 @@ class MpiRail:
 
     @property
     def comm(self) -> Any:
-        """The mpi4py communicator; for who owns the rail."""
+        """The mpi4py communicator; for the owner of the rail."""
         return self._comm
 
     def run(
@@ -88,30 +88,27 @@ class MpiRail:
         postscale: float | None = None,
         seconds: float = math.inf,
     ) -> Array | None:
-        """Carry out one collective and return `out`.
+        """Execute one collective and return `out`.
 
         Args:
             collective: allreduce, reduce, broadcast, reduce_scatter, allgather, allgatherv, gather, scatter,
                 alltoall, alltoallv, barrier, send or recv.
-            x: what this rank contributes, C-contiguous; None where it has no part (scatter or broadcast off
-            the root,
+            x: this rank's contribution, C-contiguous; None if it has none (scatter or broadcast on non-root ranks,
                 recv, barrier).
-            out: where the result goes, C-contiguous, the same dtype; may be `x` itself. None where there is
-            none.
+            out: receives the result, C-contiguous, the same dtype; may be `x` itself. None if there is none.
             op: a name (sum avg prod min max band bor bxor land lor) or a function of two arrays or scalars;
-                functions are taken to be associative, not commutative: MPI then keeps rank order.
+                functions are assumed to be associative, not commutative: MPI then keeps rank order.
             root: the root; for send the destination, for recv the source.
-            counts: elements of each rank (reduce_scatter, allgatherv, gather, scatter; for alltoallv what
-            goes to
-                each); equal shares by default.
-            recv_counts: for alltoallv, elements that come from each rank.
+            counts: elements of each rank (reduce_scatter, allgatherv, gather, scatter; for alltoallv, elements sent
+                to each); equal shares by default.
+            recv_counts: for alltoallv, elements received from each rank.
             prescale, postscale: factors on each contribution and on the result, as in the communicator.
-            seconds: until the call is given up.
+            seconds: until the call is abandoned.
 
         Raises:
-            KeyError: an operator that the dtype lacks.
-            TimeoutError: the others did not come in time. PeerLostError: MPI says that one is gone. CommunicatorError:
-            whatever else MPI reports. After these `x` and `out` must not be used any more.
+            KeyError: the dtype does not have the operator.
+            TimeoutError: other ranks did not call in time. PeerLostError: MPI reports a lost rank. CommunicatorError:
+                any other error of MPI. After these `x` and `out` must not be used any more.
         """
         if self.fault is not None:
             raise self.fault
@@ -132,7 +129,7 @@ class MpiRail:
             self.fault = error
             raise
         except KeyboardInterrupt:
-            self.fault = CommunicatorError(f"{call.name} was interrupted, and the others may be in it still")
+            self.fault = CommunicatorError(f"{call.name} was interrupted, and the other ranks may still be in it")
             raise
 
     def split(self, color: int | None, key: int = 0) -> MpiRail | None:
@@ -145,22 +142,22 @@ class MpiRail:
         return MpiRail(self._comm.Dup())
 
     def shrink(self, seconds: float) -> tuple[MpiRail, list[int]]:
-        """Collective over the ranks that still live: a rail for them, and their ranks here. Also after a fault.
+        """Collective over the surviving ranks: a rail for them, and their ranks here. Also after a fault.
 
         Raises:
-            CommunicatorError: MPI was not started to tolerate a loss, or a rank that lives did not call in time.
+            CommunicatorError: MPI was not started to tolerate lost ranks, or a survivor did not call in time.
         """
         comm = self._comm
         if comm is None:
             raise CommunicatorError("the communicator was freed")
         made = mpi_wait.shrink(comm, seconds)
-        everybody = comm.Get_group()
-        ranks = made.Get_group().Translate_ranks(None, everybody)
+        all_ranks = comm.Get_group()
+        ranks = made.Get_group().Translate_ranks(None, all_ranks)
         return MpiRail(made), [int(rank) for rank in ranks]
 
     def free(self) -> None:
         """Collective; may be called twice, and after MPI was finalized."""
-        # After a fault it would wait for whoever is missing.
+        # After a fault it would wait for the missing rank.
         if self.fault is None and self._comm is not None and not self._mpi.Is_finalized():
             self._comm.Free()
         self._comm = None
@@ -184,7 +181,7 @@ class MpiRail:
 
     def _allgather(self, call: _Call) -> None:
         into = _raw(call.out)
-        self._do(call, self._comm.Iallgatherv, _apart(into, _raw(call.x)), [into, self._shares(call.counts, into)])
+        self._do(call, self._comm.Iallgatherv, _disjoint(into, _raw(call.x)), [into, self._shares(call.counts, into)])
 
     _allgatherv = _allgather
 
@@ -193,7 +190,7 @@ class MpiRail:
             self._do(call, self._comm.Igatherv, _raw(call.x), None, root=call.root)
             return
         into = _raw(call.out)
-        source = _apart(into, _raw(call.x))
+        source = _disjoint(into, _raw(call.x))
         self._do(call, self._comm.Igatherv, source, [into, self._shares(call.counts, into)], root=call.root)
 
     def _scatter(self, call: _Call) -> None:
@@ -201,34 +198,34 @@ class MpiRail:
         if self.rank != call.root:
             self._do(call, self._comm.Iscatterv, None, into, root=call.root)
             return
-        source = _apart(into, _raw(call.x))
+        source = _disjoint(into, _raw(call.x))
         self._do(call, self._comm.Iscatterv, [source, self._shares(call.counts, source)], into, root=call.root)
 
     def _alltoall(self, call: _Call) -> None:
         source, into = _raw(call.x), _raw(call.out)
         send, receive = self._shares(call.counts, source), self._shares(call.recv_counts, into)
-        self._do(call, self._comm.Ialltoallv, [_apart(into, source), send], [into, receive])
+        self._do(call, self._comm.Ialltoallv, [_disjoint(into, source), send], [into, receive])
 
     _alltoallv = _alltoall
 
     def _shares(self, counts: Sequence[int] | None, whole: Array) -> list[int]:
-        """MPI takes counts alone for blocks that lie one after the other."""
+        """MPI takes only counts for consecutive blocks."""
         return [whole.size // self.size] * self.size if counts is None else list(counts)
 
-    # -- reducing ------------------------------------------------------------------------------------------
+    # -- reductions ----------------------------------------------------------------------------------------
 
     def _allreduce(self, call: _Call) -> None:
         x, out = _flat(call.x), _flat(call.out)
         if x.nbytes * self.size <= WHOLE_BYTES:
-            reduce_rows(self._everybodys(call, x), out, call.op, call.scale)
+            reduce_rows(self._all_rows(call, x), out, call.op, call.scale)
             return
-        counts = list(split_rows(x.size, self.size))  # of a tuple mpi4py would take displacements
+        counts = list(split_rows(x.size, self.size))  # mpi4py would read displacements from a tuple
         part = self._part(call, x, counts)
         self._do(call, self._comm.Iallgatherv, _raw(part), [_raw(out), counts])
 
     def _reduce(self, call: _Call) -> None:
         x, at_root = _flat(call.x), self.rank == call.root
-        counts = list(split_rows(x.size, self.size))  # of a tuple mpi4py would take displacements
+        counts = list(split_rows(x.size, self.size))  # mpi4py would read displacements from a tuple
         part = self._part(call, x, counts)
         into = [_raw(call.out), counts] if at_root else None
         self._do(call, self._comm.Igatherv, _raw(part), into, root=call.root)
@@ -238,32 +235,32 @@ class MpiRail:
         _flat(call.out)[:] = self._part(call, x, self._shares(call.counts, x))
 
     def _prefix(self, call: _Call, row: Collective) -> None:
-        """Each rank computes every rank's result of its block, as the large variant of `direct` does."""
+        """Each rank computes all ranks' results of its block, as the large variant of `direct` does."""
         x = _flat(call.x)
-        counts = list(split_rows(x.size, self.size))  # of a tuple mpi4py would take displacements
+        counts = list(split_rows(x.size, self.size))  # mpi4py would read displacements from a tuple
         rows = self._blocks(call, x, counts)
         results = np.zeros_like(rows)
         for rank in range(self.size):
-            first = sum(row.contributes(source, rank) for source in range(self.size))  # so many ranks, from 0 on
+            first = sum(row.contributes(source, rank) for source in range(self.size))  # number of contributors, from 0
             if first:
                 reduce_rows(rows[:first], results[rank], call.op, call.scale)
         into = _flat(call.out) if row.has_result(self.rank) else np.empty_like(x)
         self._do(call, self._comm.Ialltoallv, [_raw(results), [counts[self.rank]] * self.size], [_raw(into), counts])
 
-    def _everybodys(self, call: _Call, x: Array) -> Array:
-        """A row of each rank's elements."""
+    def _all_rows(self, call: _Call, x: Array) -> Array:
+        """A row for each rank's elements."""
         rows = np.empty((self.size, x.size), x.dtype)
         self._do(call, self._comm.Iallgather, _raw(x), _raw(rows))
         return rows
 
     def _part(self, call: _Call, x: Array, counts: list[int]) -> Array:
-        """This rank's block of the reduction, blocks being of `counts` elements."""
+        """This rank's block of the reduction, with blocks of `counts` elements."""
         part = np.empty(counts[self.rank], x.dtype)
         reduce_rows(self._blocks(call, x, counts), part, call.op, call.scale)
         return part
 
     def _blocks(self, call: _Call, x: Array, counts: list[int]) -> Array:
-        """A row of each rank's elements of this rank's block, blocks being of `counts` elements."""
+        """A row for each rank's contribution to this rank's block, with blocks of `counts` elements."""
         mine = counts[self.rank]
         rows = np.empty((self.size, mine), x.dtype)
         self._do(call, self._comm.Ialltoallv, [_raw(x), counts], [_raw(rows), [mine] * self.size])
@@ -271,16 +268,16 @@ class MpiRail:
 
 
 def _flat(array: Array | None) -> Array:
-    assert array is not None, "an array is missing where this rank has a part"
+    assert array is not None, "this rank has a part but no array"
     return array.reshape(-1)
 
 
 def _raw(array: Array | None) -> Array:
-    """The elements as others of their width, unsigned integers mostly: MPI only moves them, and lacks small floats."""
+    """The elements as a type of equal width, mostly unsigned integers: MPI only moves them, and lacks small floats."""
     flat = _flat(array)
     return flat.view(_AS_MOVED[flat.dtype.itemsize])
 
 
-def _apart(one: Array, other: Array) -> Array:
-    """`other`, copied where it shares memory with `one`: MPI forbids overlapping buffers."""
+def _disjoint(one: Array, other: Array) -> Array:
+    """`other`, copied if it shares memory with `one`: MPI forbids overlapping buffers."""
     return other.copy() if np.may_share_memory(one, other) else other

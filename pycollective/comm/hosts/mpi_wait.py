@@ -1,10 +1,10 @@
-"""Waiting for MPI under a deadline, and what its errors mean.
+"""Waiting for MPI with a deadline, and the meaning of its errors.
 
-MPI waits for ever. So nothing here blocks inside of it: requests are polled. A request that is given up cannot be taken
-back; its arrays are kept, and the process ends without MPI_Finalize, which would wait for whoever is missing.
+MPI waits indefinitely. So nothing here blocks inside MPI: requests are polled. An abandoned request cannot be
+cancelled; its arrays are kept, and the process exits without MPI_Finalize, which would wait for the missing rank.
 
-A process that dies ends the job, unless it was started with `mpirun --with-ft mpi` (Open MPI 5 and later): then MPI
-says who is gone. "User Level Failure Mitigation", https://docs.open-mpi.org/en/v5.0.x/features/ulfm.html
+A dead process ends the job, unless it was started with `mpirun --with-ft mpi` (Open MPI 5 and later): then MPI
+reports the lost ranks. "User Level Failure Mitigation", https://docs.open-mpi.org/en/v5.0.x/features/ulfm.html
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from typing import Any
 from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
 
 YIELD_SECONDS, NAP = 0.02, 50e-6
-"""How long to poll without sleep: large messages move while somebody polls; and the sleep between polls after it."""
+"""Seconds of polling without sleep, since large messages progress only while polled; then the sleep between polls."""
 GRACE = 2.0
-"""Seconds that a process with abandoned requests waits before it ends, and with it the job: others may have a word."""
+"""Seconds that a process with abandoned requests waits before its exit ends the job: other ranks may report errors."""
 FINALIZE = 5.0
-"""Seconds that MPI_Finalize gets after a rank was lost, which Open MPI does not always survive."""
+"""Seconds allowed for MPI_Finalize after a lost rank, which Open MPI does not always survive."""
 HEARSAY = 2.0
-"""Seconds within which MPI tells all ranks who is gone."""
+"""Seconds within which MPI notifies all ranks of a loss."""
 _abandoned: list[object] = []
 _kept: list[object] = []
 
 
 def until(done: Callable[[], bool], seconds: float, eager: float = YIELD_SECONDS) -> bool:
-    """Call `done` until it says yes.
+    """Call `done` until it returns True.
 
     Args:
-        done: also gives MPI its chance to get on.
+        done: also lets MPI make progress.
         seconds: at most.
         eager: seconds without sleep at the start.
 
     Returns:
-        False: it did not say yes in time.
+        False if it did not return True in time.
     """
     start = time.monotonic()
     while not done():
@@ -60,17 +60,17 @@ def until(done: Callable[[], bool], seconds: float, eager: float = YIELD_SECONDS
 def finish(
     comm: Any, start: Callable[[], Any], seconds: float, what: str, watch: Callable[[], None] | None = None
 ) -> None:
-    """Carry out a nonblocking call to its end.
+    """Run a nonblocking call to completion.
 
     Args:
         comm: an mpi4py communicator.
-        start: makes the call on it, and returns its request.
-        seconds: until it is given up.
+        start: starts the call on it and returns the request.
+        seconds: until it is abandoned.
         what: the call, for the error.
-        watch: called now and then meanwhile; what it raises ends the waiting.
+        watch: called periodically meanwhile; an error that it raises ends the wait.
 
     Raises:
-        TimeoutError: not completed in time. PeerLostError: MPI names who is gone. CommunicatorError: other errors.
+        TimeoutError: not completed in time. PeerLostError: MPI reports a lost rank. CommunicatorError: other errors.
     """
     request: Any = None
 
@@ -100,35 +100,35 @@ def finish(
 
 
 def abandon(request: object) -> None:
-    """Leave it to itself, with the arrays that it holds: somebody is missing, whom MPI_Finalize would wait for."""
+    """Abandon a request and keep its arrays: a rank is missing, for which MPI_Finalize would wait."""
     _abandoned.append(request)
 
 
 def check_peers(comm: Any, what: str) -> None:
-    """Raise PeerLostError if MPI knows that a rank of an mpi4py communicator is gone; `what` needs it."""
+    """Raise PeerLostError if MPI reports a lost rank in an mpi4py communicator; `what` needs it."""
     lost = _lost(comm)
     if lost:
         from mpi4py import MPI
 
         _kept.append(comm)
         with contextlib.suppress(MPI.Exception):
-            comm.Revoke()  # nobody shall wait for this rank
+            comm.Revoke()  # so that no rank waits for this one
         raise PeerLostError(f"{what}: rank {lost[0]} is gone (its process has ended)", lost[0])
 
 
 def shrink(comm: Any, seconds: float) -> Any:
-    """Collective over the ranks of an mpi4py communicator that still live: a communicator of theirs.
+    """Collective over the surviving ranks of an mpi4py communicator: a communicator of them.
 
     MPI's call cannot be polled once the communicator is revoked, so a thread waits in it.
 
     Raises:
-        CommunicatorError: MPI knows of no loss, or a rank that lives did not come in time.
+        CommunicatorError: MPI reports no loss, or a survivor did not call in time.
     """
     from mpi4py import MPI
 
     if not until(lambda: MPI.COMM_SELF.Iprobe() or bool(_lost(comm)), min(HEARSAY, seconds)):
         raise CommunicatorError(
-            "shrink() between hosts needs an MPI that tells which ranks are gone, and it tells of none: start the job "
+            "shrink() between hosts needs an MPI that reports lost ranks, and it reports none: start the job "
             "with `mpirun --with-ft mpi` (Open MPI 5 and later)"
         )
     with contextlib.suppress(MPI.Exception):
@@ -144,7 +144,7 @@ def shrink(comm: Any, seconds: float) -> Any:
     thread.join(seconds)
     if not made:
         abandon(thread)
-        raise CommunicatorError(f"not all ranks that live called shrink() within {seconds:g} s")
+        raise CommunicatorError(f"not all surviving ranks called shrink() within {seconds:g} s")
     return made[0]
 
 
@@ -152,28 +152,28 @@ def _lost(comm: Any) -> list[int]:
     try:
         failed = comm.Get_failed()
         return [int(rank) for rank in failed.Translate_ranks(None, comm.Get_group())] if failed.Get_size() else []
-    except (AttributeError, NotImplementedError, RuntimeError):  # of an MPI without that
+    except (AttributeError, NotImplementedError, RuntimeError):  # an MPI without ULFM
         return []
 
 
 def fault_of(comm: Any, error: Exception, what: str) -> Error:
-    """What an exception of mpi4py means to us."""
+    """Our error for an exception of mpi4py."""
     from mpi4py import MPI
 
     if not isinstance(error, MPI.Exception):
         return CommunicatorError(f"{what}: {error}")
-    # Who is gone others may have learnt, and told by revoking, before this rank; the probe lets MPI get on.
+    # Other ranks may have detected the loss and revoked the communicator first; the probe makes MPI progress.
     until(lambda: MPI.COMM_SELF.Iprobe() or bool(_lost(comm)), HEARSAY)
     try:
         check_peers(comm, what)
     except PeerLostError as lost:
         return lost
-    return CommunicatorError(f"{what}: MPI says: {error}")
+    return CommunicatorError(f"{what}: MPI reports: {error}")
 
 
 @functools.cache
 def leave_at_exit() -> None:
-    """Have the process end itself, if it has abandoned requests by then: after all that is registered later."""
+    """Register an exit handler that ends a process with abandoned requests; it runs after those registered later."""
     atexit.register(_leave)
 
 
@@ -185,12 +185,12 @@ def _leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    if not _abandoned:  # somebody is lost, and MPI knows: mostly it finds its end
+    if not _abandoned:  # MPI knows of the loss: it mostly finishes
         with open(os.devnull, "w") as nowhere:
             faulthandler.dump_traceback_later(FINALIZE, exit=True, file=nowhere)
             MPI.Finalize()
             faulthandler.cancel_dump_traceback_later()
         return
     time.sleep(GRACE)
-    os.write(2, b"pycollective: a call between hosts was given up, so this process ends without MPI_Finalize\n")
+    os.write(2, b"pycollective: a call between hosts was abandoned, so this process exits without MPI_Finalize\n")
     os._exit(1)

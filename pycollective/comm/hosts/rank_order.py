@@ -1,4 +1,4 @@
-"""Reducing what all ranks have sent, in rank order: ((rank 0 + rank 1) + rank 2) + ..., the bits of `direct`."""
+"""Reduces the contributions of all ranks in rank order: ((rank 0 + rank 1) + rank 2) + ..., the bits of `direct`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def reduce_rows(rows: Array, out: Array, op: Operator, scale: tuple[float, float
     """Reduce the ranks' contributions.
 
     Args:
-        rows: (ranks, count), a row for each rank's contribution.
+        rows: (ranks, count), one row per rank's contribution.
         out: (count,), of the same type; may be one of the rows.
-        op: an operator's name, for the executor's own kernels, or a user's function of two arrays or scalars.
+        op: an operator's name, for the executor's own kernels, or a user-defined function of two arrays or scalars.
         scale: factors on each contribution and on the result.
 
     Raises:
-        TypeError: the operator does not take the type, or no factors.
+        TypeError: the operator does not support the type, or factors.
     """
     if out.size == 0:
         return
@@ -41,7 +41,7 @@ def reduce_rows(rows: Array, out: Array, op: Operator, scale: tuple[float, float
 
 
 def _work_dtype(dtype: np.dtype[Any], scale: tuple[float, float]) -> np.dtype[Any]:
-    """The type that a user's function is carried out in: small floats are rounded once, at the end."""
+    """The type in which a user-defined function computes: small floats are rounded once, at the end."""
     if dtype == np.bool_:
         return dtype
     if dtype.kind in "iu":
@@ -59,7 +59,7 @@ def _scaled(x: Array, work: np.dtype[Any], factor: float) -> Array:
 
 
 def _over_arrays(function: Callable[[Any, Any], Any], work: np.dtype[Any]) -> Callable[[Any, Any], Any]:
-    """A user's function as one of whole arrays; one that only takes scalars is called for each element."""
+    """A user-defined function applied to arrays; one that only takes scalars is called for each element."""
     probe = np.ones(2, work)
     try:
         if np.shape(function(probe, probe)) == (2,):

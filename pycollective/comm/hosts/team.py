@@ -1,4 +1,4 @@
-"""The backend of ranks on several hosts: every collective by MPI, on arrays in CPU memory."""
+"""The backend of ranks on several hosts: every collective over MPI, on arrays in CPU memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class _FutureWork:
 
 
 class HostsTeam:
-    """A rank's end of a communicator that spans hosts. A HostBackend.
+    """One rank's part of a communicator that spans hosts. A HostBackend.
 
-    Nonblocking calls run on one thread of their own; a blocking call that follows queues up behind them, so that MPI
+    Nonblocking calls run on one dedicated thread; a following blocking call queues behind them, so that MPI
     sees the collectives of a rank in one order. The topology of a request is not used.
 
     Args:
-        rail: the collectives over MPI; the backend's from then on.
+        rail: the collectives over MPI; owned by the backend.
         group: the ranks.
     """
 
@@ -58,14 +58,14 @@ class HostsTeam:
     def __init__(self, rail: MpiRail, group: Group) -> None:
         self.rail, self.group = rail, group
         self._thread: ThreadPoolExecutor | None = None
-        self._ident: int | None = None  # of that thread
+        self._ident: int | None = None  # of the worker thread
         self._closed = False
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def run(self, request: CallRequest) -> None:
         prepared = self._prepare(request)
-        if self._thread is None or request.collective in ("send", "recv"):  # MPI orders these apart
+        if self._thread is None or request.collective in ("send", "recv"):  # MPI orders these separately
             self._run(*prepared)
         else:
             self._thread.submit(self._run, *prepared).result()
@@ -74,7 +74,7 @@ class HostsTeam:
         return _FutureWork(self._worker().submit(self._run, *self._prepare(request)))
 
     def _prepare(self, request: CallRequest) -> tuple[CallRequest, Any, Any, float]:
-        """What `_run` takes, once all is checked that this rank can check alone."""
+        """The arguments of `_run`, after all checks that this rank can do alone."""
         if self._closed:
             raise CommunicatorError("the communicator was freed")
         self.require_turn()
@@ -85,7 +85,7 @@ class HostsTeam:
 
     def _check(self, request: CallRequest, x: Any, out: Any) -> None:
         row = CALLS.get(request.collective)
-        if row is None or row.is_message:  # whose ends were checked with their arguments
+        if row is None or row.is_message:  # whose ranks were checked with the arguments
             return
         _core.check_call(request.collective, self.group.rank, self.group.size, request.root, request.counts, x, out)
         if not row.reduces:
@@ -110,7 +110,7 @@ class HostsTeam:
         )  # fmt: skip
 
     def exchange(self, data: bytes, operation: str = "an exchange of bytes") -> list[bytes]:
-        # MPI compares no fingerprints, so the text travels with the data.
+        # MPI compares no fingerprints, so the operation is sent with the data.
         name = operation.encode()
         mine = np.frombuffer(name + b"\0" + data, np.uint8)
         counts = self._allgather(np.array([len(mine)], np.int64), (1,) * self.group.size)
@@ -126,7 +126,7 @@ class HostsTeam:
         self.run(CallRequest("allgather", x, out, counts=counts))
         return out
 
-    # -- windows, which need memory in common --------------------------------------------------------------------------
+    # -- windows, which need shared memory -----------------------------------------------------------------------------
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return np.empty(shape, dtype)
@@ -142,7 +142,7 @@ class HostsTeam:
     # -- other groups of ranks -----------------------------------------------------------------------------------------
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostBackend | None:
-        """A part on one host shares memory; any other one uses MPI again."""
+        """A part on one host shares memory; any other part uses MPI."""
         part = self.group.part(members, name) if members else None
         shared = part is not None and part.nodes.count == 1
         joined = team.connect(self.exchange, self.group.rank, members if shared else [], part if shared else None)
@@ -152,7 +152,7 @@ class HostsTeam:
         return HostsTeam(rail, part)
 
     def shrink(self, timeout: float) -> HostBackend:
-        """MPI finds out who lives, where it was started to tolerate the loss of ranks."""
+        """MPI finds the survivors, if it was started to tolerate the loss of ranks."""
         if not timeout >= 0:
             raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout}")
         rail, ranks = self.rail.shrink(timeout)
@@ -163,7 +163,7 @@ class HostsTeam:
         assert shared is not None
         return shared
 
-    # -- errors and the end --------------------------------------------------------------------------------------------
+    # -- errors and shutdown -------------------------------------------------------------------------------------------
 
     @property
     def poisoned(self) -> bool:
@@ -174,9 +174,9 @@ class HostsTeam:
         return self._closed
 
     def require_turn(self) -> None:
-        """Raise if the caller is the thread that carries the nonblocking calls out: it cannot wait for itself.
+        """Raise if the caller is the thread that executes the nonblocking calls: it cannot wait for itself.
 
-        Elsewhere a call in a signal handler takes part in what the others call then, as any call does.
+        On other threads, a call in a signal handler pairs with the next call of the other ranks, like any call.
         """
         if threading.get_ident() == self._ident:
             raise NestedCallError.on("between hosts")
@@ -186,7 +186,7 @@ class HostsTeam:
             raise self.rail.fault
 
     def fail(self, error: Error, culprit: int = -1) -> None:
-        """This rank's calls raise from now on. The others find out by their deadlines."""
+        """This rank's calls raise from now on. The other ranks reach their deadlines."""
         if self.rail.fault is None:
             self.rail.fault = error
 
@@ -209,7 +209,7 @@ class HostsTeam:
             self._thread = None
         self.rail.free()
 
-    # -- what there is to know -----------------------------------------------------------------------------------------
+    # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
         return explain_between_hosts(self.group, collective, nbytes)

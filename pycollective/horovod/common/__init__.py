@@ -1,1 +1,1 @@
-"""What `horovod.common` was, as far as scripts import it."""
+"""The parts of `horovod.common` that scripts import."""

@@ -1,4 +1,4 @@
-"""`horovod.common.elastic`: for states of other kinds than TorchState."""
+"""`horovod.common.elastic`: for states other than TorchState."""
 
 from __future__ import annotations
 

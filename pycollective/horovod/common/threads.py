@@ -15,12 +15,12 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Start target(*args) in a thread of its own, which is returned.
+    """Start target(*args) in a new thread, which is returned.
 
     Args:
         name: of the thread.
-        daemon: whether the interpreter may end before it.
-        silent: ignore what `target` raises.
+        daemon: whether the interpreter may exit before it.
+        silent: ignore exceptions of `target`.
     """
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""`horovod.common.util`: what can be used, and helpers that scripts and Horovod's own tests take from there."""
+"""`horovod.common.util`: queries, and helpers that scripts and Horovod's own tests import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycollective.torch import mpi_ops
 T = TypeVar("T")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
-"""The frameworks that Horovod knows; here only torch is available."""
+"""The frameworks that Horovod supports; here only torch is available."""
 
 _cache = functools.cache
 """Decorator: a function is called once for each combination of (hashable) arguments."""
@@ -31,7 +31,7 @@ def get_ext_suffix() -> str:
 
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
-    """Path of the extension module args[-1], in the folders args[:-1] beside the file `pkg_path`.
+    """Path of the extension module args[-1], in the folders args[:-1] next to the file `pkg_path`.
 
     Raises:
         ValueError: no `args`.
@@ -42,15 +42,15 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework can be used: "torch" alone."""
+    """Whether a framework can be used: only "torch"."""
     return ext_base_name == "torch"
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: Any = None, *args: Any) -> None:
-    """Args: ext_name: "horovod.torch", say.
+    """Args: ext_name: e.g. "horovod.torch".
 
     Raises:
-        ImportError: another framework than torch.
+        ImportError: a framework other than torch.
     """
     if not extension_available(ext_name.removeprefix("horovod.")):
         raise ImportError(f"{ext_name}: pycollective stands in for horovod.torch only")
@@ -84,7 +84,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """See pycollective.torch.mpi_built; so the others."""
+    """See pycollective.torch.mpi_built; likewise for the others."""
     return mpi_ops.mpi_built()
 
 
@@ -117,7 +117,7 @@ def split_list(values: Sequence[T], parts: int) -> list[Sequence[T]]:
 
 
 def is_iterable(value: Any) -> bool:
-    """Whether iter() takes it."""
+    """Whether it supports iter()."""
     try:
         iter(value)
     except TypeError:
@@ -127,7 +127,7 @@ def is_iterable(value: Any) -> bool:
 
 @contextlib.contextmanager
 def env(**variables: str | None) -> Iterator[None]:
-    """Environment variables in a with statement; those given as None are left as they are. Restored afterwards."""
+    """Environment variables in a with statement, restored afterwards; those given as None are unchanged."""
     wanted = {name: value for name, value in variables.items() if value is not None}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -145,10 +145,10 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Whether a version such as "2.13.0+cpu" is `target`, three numbers with dots, or a later one.
 
     Raises:
-        ValueError: one of them is no string, or `target` is not of that form.
+        ValueError: one of them is not a string, or `target` is not of that form.
     """
     if not isinstance(ver, str) or not isinstance(target, str):
-        raise ValueError(f"versions are strings, not {ver!r} ({type(ver).__name__}) and {target!r}")
+        raise ValueError(f"versions must be strings, not {ver!r} ({type(ver).__name__}) and {target!r}")
     if not re.fullmatch(r"\d+\.\d+\.\d+", target):
         raise ValueError(f"target={target!r} is not of the form 1.2.3")
     parts = re.match(r"(\d+(?:\.\d+)*)\.?(a|b|rc|dev)?", ver)

@@ -1,1 +1,1 @@
-"""Training that survives lost ranks, whatever the framework: states, their commits, and the loop around training."""
+"""Training that survives lost ranks, for all frameworks: states, their commits, and the loop around training."""

@@ -1,8 +1,8 @@
-"""Commits that outlive the job: a job that is started anew, on more ranks or fewer, continues from the last one.
+"""Commits that outlive the job: a restarted job, with the same or another number of ranks, continues from the last one.
 
 PYCOLLECTIVE_ELASTIC_FILE names the file. Rank 0 writes it at each commit and reads it before the first sync, so it must
-be stored where rank 0 finds it again. Reading unpickles it, which can execute code: so it is read only if it is a
-regular file of this user to which nobody else may write, and it is written with mode 0600.
+be where rank 0 finds it again. Reading unpickles it, which can execute code: so it is read only if it is a regular file
+of this user to which no other user may write, and it is written with mode 0600.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _begun = False
 
 
 def keep(state: State) -> None:
-    """After a commit: store it in the file, if one is named. A reader finds this commit or the one before."""
+    """Called after a commit: store it in the file, if configured. A reader finds this commit or the previous one."""
     content = state.kept()
     path = _path()
     if path is None or content is None or rank() != 0:
@@ -32,15 +32,15 @@ def keep(state: State) -> None:
 
 
 def resume(state: State) -> None:
-    """Collective, before a sync: rank 0's state from the file, if there is one.
+    """Collective, called before a sync: load rank 0's state from the file, if there is one.
 
-    Nothing after rank 0's first sync: what is in the file then are this job's own commits.
+    Does nothing after rank 0's first sync: from then on the file has this job's own commits.
 
-    If another number of ranks has written it, all ranks call the reset callbacks, as after a loss.
+    If the file was written by another number of ranks, all ranks call the reset callbacks, as after a loss.
 
     Raises:
-        ValueError: the file does not fit the state. PermissionError: others may have written it; see open_private.
-            Otherwise what `state.read` raises.
+        ValueError: the file does not match the state. PermissionError: other users may have written it; see
+            open_private. Any error that `state.read` raises.
     """
     path = _path()
     ranks: int | None = None
@@ -56,7 +56,7 @@ def resume(state: State) -> None:
 
 
 def begin() -> None:
-    """After a sync: this rank has what there was in the file."""
+    """Called after a sync: this rank has loaded the file's content."""
     global _begun
     _begun = True
 

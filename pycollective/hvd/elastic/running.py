@@ -1,4 +1,4 @@
-"""The loop around a training function: after a loss it goes back to the last commit, and on with who is left."""
+"""The loop around a training function: after a loss it returns to the last commit and continues without lost ranks."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from pycollective.hvd.exceptions import HorovodInternalError, HostsUpdatedInterr
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator of a training function whose first argument is a State (a TorchState).
 
-    Where PYCOLLECTIVE_ELASTIC_FILE names a file with the commits of a job before this one, the state is taken from it.
-    Then the state is made equal on all ranks by `state.sync()`, then the function runs. Where it raises
+    If PYCOLLECTIVE_ELASTIC_FILE names a file with the commits of an earlier job, the state is loaded from it. Then
+    `state.sync()` makes the state equal on all ranks, and the function runs. If it raises
 
-    * HorovodInternalError (a rank is gone), the state goes back to the last `state.commit()`;
-    * HostsUpdatedInterrupt, it stays as it is;
+    * HorovodInternalError (a rank was lost), the state is restored to the last `state.commit()`;
+    * HostsUpdatedInterrupt, the state is kept;
 
-    then the ranks that still live start anew among themselves (their ranks and size() may differ from before), the
-    state's reset callbacks are called, and the function runs again. Other exceptions pass through. All that ranks do
-    together belongs into the function or after it; before it, a rank's `init()` alone.
+    then the surviving ranks start again among themselves (their ranks and size() may change), the state's reset
+    callbacks are called, and the function runs again. Other exceptions propagate. All collective operations belong in
+    the function or after it; only `init()` may be called before it.
 
     Raises:
-        RuntimeError: the ranks that are left do not find each other within HOROVOD_ELASTIC_TIMEOUT, or, on several
-            hosts, MPI does not go on after a loss.
+        RuntimeError: the remaining ranks do not connect within HOROVOD_ELASTIC_TIMEOUT, or, on several hosts, MPI does
+            not continue after a loss.
     """
     return run_fn(func, reset)
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
-    """As `run`, with another way of starting anew."""
+    """Like `run`, with another reset function."""
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,26 +61,26 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
 
 def reset() -> None:
-    """Collective over the ranks that still live: shutdown(), then init() among them, in their old order.
+    """Collective over the surviving ranks: shutdown(), then init() among them, in their old order.
 
-    Process sets are gone after it, except the global one.
+    Afterwards only the global process set exists.
 
     Raises:
-        ValueError: HOROVOD_ELASTIC_TIMEOUT is no positive number. RuntimeError: see `run`.
+        ValueError: HOROVOD_ELASTIC_TIMEOUT is not a positive number. RuntimeError: see `run`.
     """
     if not basics.is_initialized():
         basics.init()
         return
     seconds = timeout()
     old = basics.world()
-    handles.shutdown()  # a rank that still waits for this one hears of it, and comes here too
+    handles.shutdown()  # a rank that is waiting for this one fails, and gets here too
     comm = old.comm
     while not basics.is_initialized():
         try:
             comm = comm.shrink(seconds)
         except Error as error:
-            raise RuntimeError(f"elastic.run cannot go on with the ranks that are left: {error}") from error
-        with contextlib.suppress(PeerLostError):  # another one is lost meanwhile
+            raise RuntimeError(f"elastic.run cannot continue with the remaining ranks: {error}") from error
+        with contextlib.suppress(PeerLostError):  # another rank was lost meanwhile
             basics.init(comm, "dynamic" if old.dynamic else None)
     basics.remember(comm)
 
@@ -91,4 +91,4 @@ def timeout() -> float:
     Raises:
         ValueError: it is not a positive number.
     """
-    return min(float(settings.read("HOROVOD_ELASTIC_TIMEOUT")), 1e6)  # what clocks take
+    return min(float(settings.read("HOROVOD_ELASTIC_TIMEOUT")), 1e6)  # the limit of clocks

@@ -1,4 +1,4 @@
-"""What training consists of: values that are committed, restored and made equal, whatever the framework."""
+"""The state of a training: values that are committed, restored and synchronized, for all frameworks."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ from pycollective.hvd.operations import reduction
 from pycollective.hvd.process_sets import global_process_set
 
 REMOVED, ADDED = 1, 2
-"""What happened to hosts; bits."""
+"""Changes of the set of hosts; bits."""
 
 
 class State:
-    """What `elastic.run` keeps equal on all ranks. Subclasses say how: save, restore, sync and perhaps reset."""
+    """A state that `elastic.run` keeps equal on all ranks. Subclasses implement save, restore, sync and maybe reset."""
 
     def __init__(self, bcast_object: Callable[..., Any] = broadcast_object, get_rank: Callable[[], int] = rank) -> None:
-        """Args: bcast_object: gives the object of rank 0 to all; get_rank: this rank."""
+        """Args: bcast_object: broadcasts the object of rank 0; get_rank: returns this rank."""
         self._bcast_object, self._rank = bcast_object, get_rank
         self._reset_callbacks: list[Callable[[], Any]] = []
-        self._told: list[tuple[float, int]] = []
+        self._updates: list[tuple[float, int]] = []
         self._newest = 0.0
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Functions to call whenever the ranks have changed, before the state is synchronised: to scale the step size
-        with size(), say."""
+        """Register functions to call whenever the ranks have changed, before the state is synchronized, e.g. to scale
+        the step size with size()."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Called by `elastic.run` when the ranks have started anew."""
-        self._told.clear()
+        """Called by `elastic.run` after the ranks have been reset."""
+        self._updates.clear()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell this rank that hosts were removed (1) or added (2), or both (3), at a time in seconds.
+        """Notify this rank that hosts were removed (1) or added (2), or both (3), at a time in seconds.
 
         At their next commit all ranks raise HostsUpdatedInterrupt. May be called from any thread.
         """
-        self._told.append((float(timestamp), int(update_res)))
+        self._updates.append((float(timestamp), int(update_res)))
 
     def commit(self) -> None:
-        """Collective: what the state is now is what a restore goes back to; then check_host_updates().
+        """Collective: save the current state as the one that a restore returns to; then check_host_updates().
 
-        Where PYCOLLECTIVE_ELASTIC_FILE names a file, rank 0 leaves it there, too, for a job that is started anew.
+        If PYCOLLECTIVE_ELASTIC_FILE names a file, rank 0 also writes it there, for a job that is restarted.
         """
         self.save()
         commit_file.keep(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Collective: raises HostsUpdatedInterrupt on all ranks if one was told since the last check."""
-        told, self._told = self._told, []
-        news = [(when, what) for when, what in told if when > self._newest]
+        """Collective: raise HostsUpdatedInterrupt on all ranks if any rank was notified since the last check."""
+        updates, self._updates = self._updates, []
+        news = [(when, what) for when, what in updates if when > self._newest]
         happened = [max([when for when, _ in news], default=0.0)]
         happened += [float(any(what & bit for _, what in news)) for bit in (REMOVED, ADDED)]
         found = np.array(happened)
@@ -75,38 +75,38 @@ class State:
             raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the copy. Not collective."""
+        """Restore the saved copy. Not collective."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Collective: everything as on rank 0; this is also what a restore goes back to."""
+        """Collective: load rank 0's state everywhere, and save it."""
         raise NotImplementedError
 
     def reset(self) -> None:
         """Called when the ranks have changed, before the reset callbacks."""
 
     def kept(self) -> Any:
-        """The copy, as something that `write` takes; None: it cannot be kept in a file."""
+        """The saved copy, in a form that `write` takes; None: it cannot be stored in a file."""
 
     def take_kept(self, content: Any) -> None:
-        """Make what `kept` gave the copy, and go back to it."""
+        """Replace the saved copy by a result of `kept`, and restore it."""
         raise NotImplementedError
 
     def write(self, content: Any, file: BinaryIO) -> None:
-        """Store what `kept` gave, or a dictionary with it, in a file."""
+        """Write the result of `kept`, or a dictionary containing it, to a file."""
         pickle.dump(content, file)
 
     def read(self, file: BinaryIO) -> Any:
-        """What `write` stored. Executes what a pickle asks for: only for files that nobody else may write."""
+        """Read what `write` stored. Unpickling can execute code: only for files that no other user may write."""
         return pickle.load(file)
 
 
 class ObjectState(State):
-    """A state of plain values, each an attribute. They are copied deeply, and sent by way of pickle."""
+    """A state of plain values, each an attribute. They are deep-copied, and sent through pickle."""
 
     def __init__(
         self, bcast_object: Callable[..., Any] = broadcast_object, get_rank: Callable[[], int] = rank, **kwargs: Any
@@ -142,7 +142,7 @@ class ObjectState(State):
 def require_names(what: str, mine: dict[str, Any], content: dict[str, Any]) -> None:
     """
     Raises:
-        ValueError: what a commit's file has under a heading are other names than the state's.
+        ValueError: the names under a heading of a commit's file differ from the state's.
     """
     if set(mine) != set(content.get(what, {})):
         raise ValueError(f"the file has {what} {sorted(content.get(what, {}))}, the state {sorted(mine)}")

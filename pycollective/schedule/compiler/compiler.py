@@ -1,8 +1,8 @@
-"""The compiler: a topology's program becomes a schedule.
+"""The compiler: translates a topology's program to a schedule.
 
     program -> values -> steps in memory -> order -> waits
 
-Each pass is a file of its own; this one puts them in line and remembers the results.
+Each pass is a separate file; this one runs them in order and caches the results.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def compile(
         topology: a name, "wheel(hub=3)", a class or an instance.
         collective: the name of the collective, such as "allreduce".
         size: the number of ranks, from 1.
-        root: the root where the collective has one (default 0); ignored elsewhere.
+        root: the root if the collective has one (default 0); otherwise ignored.
         placement: which buffers peers can address.
         small: use the `<collective>_small` variant if the topology has one.
 
     Raises:
-        TopologyError: no such topology, it lacks the collective or does not support so many ranks, or the root is out
-            of range.
+        TopologyError: no such topology, it lacks the collective or does not support this number of ranks, or the root
+            is out of range.
         ProgramError: no such collective, or the topology's program breaks a rule of the language.
-        TypeError, ValueError: another argument is not what it must be.
+        TypeError, ValueError: another argument is invalid.
     """
     instance = registry.get(topology)
     root = (0 if root is None else root) if collective_named(collective).rooted else None
@@ -75,7 +75,7 @@ def trace(
         topology: a name, "wheel(hub=3)", a class or an instance.
         collective: its name.
         size: the number of ranks.
-        root: where the collective has one; default 0.
+        root: if the collective has one; default 0.
         small: whether to run the variant for small messages.
         program: an empty program to write to; default a new one.
 
@@ -83,7 +83,7 @@ def trace(
         the program.
 
     Raises:
-        Exception: as `compile`.
+        Exception: see `compile`.
     """
     instance = registry.get(topology)
     row = registry.info(instance)
@@ -110,10 +110,10 @@ def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, i
     """The number of ranks and the root of a topology's program.
 
     Raises:
-        TypeError: no integers.
+        TypeError: not integers.
         ValueError: more than MOST_RANKS.
-        TopologyError: no rank, a number of
-            ranks that the topology does not support, or the root is none of them.
+        TopologyError: not a positive number, a number of ranks that the topology does not support, or the root is not
+            one of them.
     """
     name = registry.info(topology).name
     size = checks.integer(size, "size", most=MOST_RANKS)
@@ -129,7 +129,7 @@ def checked_ranks(topology: object, size: int, root: int | None) -> tuple[int, i
 def compile_program(
     program: Program, placement: Placement = Placement.STAGED, *, topology: str = "", small: bool = False
 ) -> Schedule:
-    """Compile a program that was written without a topology.
+    """Compile a program that does not belong to a topology.
 
     Args:
         program: all its statements.
@@ -140,7 +140,7 @@ def compile_program(
         the schedule of all ranks.
 
     Raises:
-        ProgramError: a statement reads what nothing has been written to.
+        ProgramError: a statement reads a place that has not been written.
     """
     checks.instance(program, "program", Program, "a Program")
     checks.instance(placement, "placement", Placement, "a Placement")

@@ -1,7 +1,7 @@
-"""Second pass of the compiler: where each value lives, and the steps that bring it there.
+"""Second pass of the compiler: the location of each value, and the steps that bring it there.
 
-What decides is the placement. Where peers can write a rank's output, values go where the program says. Where they
-cannot, a value lives with the rank that produces it: in its own output if it is that rank's result, in a cell of
+It depends on the placement. If peers can write a rank's output, values are stored where the program specifies. If they
+cannot, a value is stored by the rank that produces it: in its own output if it is that rank's result, in a cell of
 its scratch if others need it, both written by one step; every other rank whose result it is copies it from there.
 So a push becomes a pull, and a value with many destinations is stored once. A raw contribution that peers need
 is first copied from a private input into a cell.
@@ -25,11 +25,11 @@ class LoweredStep:
     """A step before it has a position in its rank's list.
 
     Attributes:
-        depends: steps that must be done before.
+        depends: steps that must complete before.
         entered: peers that must have entered the call before.
         depth: the longest chain of dependencies up to here.
         position: index in the rank's list, set by the pass that orders the steps.
-        line: "file:line" of the statement; empty for what is only brought in.
+        line: "file:line" of the statement; empty for steps that only make inputs available.
     """
 
     __slots__ = ("chunk", "complete", "depends", "depth", "entered", "line", "position", "rank", "sources", "targets")
@@ -64,7 +64,7 @@ def lower(program: Program, graph: ValueGraph, placement: Placement) -> list[Low
 
 
 class _Lowering:
-    """The state of the pass: the steps emitted so far, and who touched each location last."""
+    """The state of the pass: the steps emitted so far, and the last accesses to each location."""
 
     def __init__(self, program: Program, placement: Placement) -> None:
         self.steps: list[LoweredStep] = []
@@ -75,18 +75,18 @@ class _Lowering:
         self._reduces = self._collective.reduces
         self._cells = [0] * program.size  # cells in use, by rank
         self._cell_of: dict[Value, int] = {}
-        self._output_at: dict[Value, list[int]] = {}  # the ranks in whose output a value lies
+        self._output_at: dict[Value, list[int]] = {}  # the ranks whose output contains a value
         self._written: dict[Location, LoweredStep] = {}
         self._read: dict[Location, list[LoweredStep]] = {}
 
-    # Where a value lives
+    # Locations of values
 
     def bring_in(self, value: Value) -> None:
-        """Make what is there at the start available to those who need it."""
+        """Make an initial value available to the ranks that need it."""
         rank, here = value.rank, self._placement
         has_output = self._has_output(rank, value.chunk)
         is_result = bool(value.finals)
-        if here.inplace and has_output:  # input and output are one: it lies there already
+        if here.inplace and has_output:  # input and output are one: it is there already
             self._output_at[value] = [rank]
             if is_result and self._reduces and value.full:  # a single rank: keep the step that scales
                 self._emit(rank, value.chunk, [Source(rank, OUT, True)], [Target(rank, OUT)], True)
@@ -102,7 +102,7 @@ class _Lowering:
             self._emit(rank, value.chunk, [source], targets, self._reduces and value.full)
 
     def _locate(self, value: Value, name: int, reader: int) -> Source:
-        """Where `reader` finds a value that the program reads as p[name, chunk]."""
+        """The location where `reader` finds a value that the program reads as p[name, chunk]."""
         initial = self._reduces and value.raw
         outputs = self._output_at.get(value, ())
         if self._out_shared:
@@ -115,7 +115,7 @@ class _Lowering:
         return Source(value.rank, self._cell_of[value], initial)
 
     def _targets(self, value: Value) -> list[Target]:
-        """Where the execution of a value writes it."""
+        """The locations that the execution of a value writes."""
         if self._out_shared:
             return self._targets_as_written(value)
         rank = value.rank
@@ -130,7 +130,7 @@ class _Lowering:
         return targets
 
     def _targets_as_written(self, value: Value) -> list[Target]:
-        """Shared outputs: as the program says; a cell stands in where a rank has no output of this chunk."""
+        """Shared outputs: as in the program; a cell is used instead if a rank has no output for this chunk."""
         outputs = self._live_outputs(value)
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
@@ -140,13 +140,13 @@ class _Lowering:
         return targets
 
     def _live_outputs(self, value: Value) -> list[int]:
-        """The ranks whose output the program writes with a value that is read there later or is a result."""
+        """The ranks whose output the program writes with a value that is later read there or is a result."""
         live = set(value.finals)
         live.update(name for _, name in value.reads)
         return [rank for rank in value.destinations if rank in live and self._has_output(rank, value.chunk)]
 
     def _is_passing_through(self, value: Value) -> bool:
-        """Private outputs: an intermediate value that only its own rank reads, in a place it overwrites later."""
+        """Private outputs: an intermediate value that only its own rank reads, in a place that it later overwrites."""
         return (
             value.destinations == (value.rank,)
             and not value.finals
@@ -166,7 +166,7 @@ class _Lowering:
     # Steps
 
     def execute(self, value: Value) -> None:
-        """One execution: the step itself, and the copies to private outputs elsewhere."""
+        """One execution: the step itself, and the copies to other ranks' private outputs."""
         sources = self._sources(value)
         self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line)
         self._copy_to_results(value)
@@ -182,8 +182,8 @@ class _Lowering:
     def execute_together(self, group: list[Value]) -> None:
         """The executions of one statement: each before those that overwrite what it reads.
 
-        Where they wait for each other in a circle (everybody overwrites what everybody reads), each computes into a
-        cell of its own first, and copies after all have read.
+        If they wait for each other in a cycle (every rank overwrites what every rank reads), each first computes into a
+        cell of its own rank, and copies after all have read.
         """
         if not self._out_shared:  # peers read cells, which are written once
             for value in group:
@@ -207,7 +207,7 @@ class _Lowering:
             pending = [value for value in pending if value not in free]
 
     def _may_write(self, value: Value, readers: dict[int, set[Value]]) -> bool:
-        """Nobody else has yet to read what the execution overwrites."""
+        """Whether no other execution has yet to read the locations that this one overwrites."""
         return all(readers.get(rank, set()) <= {value} for rank in self._live_outputs(value))
 
     def _execute_in_two_steps(self, group: list[Value]) -> None:
@@ -253,7 +253,7 @@ class _Lowering:
         self.steps.append(step)
 
     def _location(self, rank: int, place: int, chunk: int) -> Location:
-        """Where a place is in memory. Staged calls may pass one private array as input and output."""
+        """The memory location of a place. Staged calls may pass one private array as input and output."""
         if place == IN and self._placement is Placement.STAGED:
             place = OUT
         return rank, place, chunk

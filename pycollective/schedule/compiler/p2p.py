@@ -13,15 +13,15 @@ def compile_send(eager: bool) -> Schedule:
     """Compile a send.
 
     Args:
-        eager: the sender may leave when its message is in scratch, before the receiver has come. Right for messages
-            of one tile only; the slot rule keeps the scratch until it has been read.
+        eager: the sender may return once its message is in scratch, before the receiver has called. Correct for
+            messages of one tile only; the slot rule keeps the scratch until it has been read.
     """
     program = Program("broadcast", 2, 0)
     for c in program.chunks(1):
         program[1, c] = program[0, c]
     schedule = compile_program(program)
     sender, receiver = schedule.ranks
-    # A broadcast's root has a result of its own; a sender has none.
+    # The root of a broadcast has a result; a sender has none.
     steps = tuple(
         dataclasses.replace(step, targets=tuple(target for target in step.targets if target.place >= 0))
         for step in sender.steps

@@ -1,4 +1,4 @@
-"""The compiled form of a collective: for each rank a flat list of steps, as plain immutable data."""
+"""The compiled form of a collective: a flat list of steps for each rank, as immutable data."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that a step reads: this step's chunk in `place` of `rank`.
+    """An operand of a step: the step's chunk in `place` of `rank`.
 
-    `initial` marks a raw contribution of a reducing collective, to which prescale has not been applied yet.
+    `initial` marks a raw contribution of a reducing collective, to which prescale has not yet been applied.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that a step writes: this step's chunk in `place` of `rank`."""
+    """A destination of a step: the step's chunk in `place` of `rank`."""
 
     rank: int
     place: int
@@ -60,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until `peer` has done `count` steps of the same tile; 0 means that it has entered the call."""
+    """Wait until `peer` has completed `count` steps of the same tile; 0: until it has entered the call."""
 
     peer: int
     count: int
@@ -68,14 +68,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Do the waits, combine the sources in their order, write the result to all targets, publish progress.
+    """Wait, combine the sources in order, write the result to all targets, publish progress.
 
-    A target may be the very memory of one of the sources (any of them).
+    A target may be the memory of any one of the sources.
 
     Attributes:
-        chunk: the chunk that is worked on, the same for all sources and targets.
-        complete: the result holds all contributions and no source did: postscale belongs here.
-        consumed: somebody waits for exactly this step, so progress must be published after it.
+        chunk: the chunk of all sources and targets.
+        complete: the result holds all contributions and no source did: postscale is applied here.
+        consumed: a rank waits for exactly this step, so progress must be published after it.
         line: "file:line" of the statement that it executes; empty for copies that the compiler adds.
     """
 
@@ -90,12 +90,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RankSchedule:
-    """What one rank does for every tile, and what it waits for besides.
+    """What one rank executes for every tile, and its other waits.
 
     Attributes:
         steps: in the order of execution.
         exit_waits: before the call returns, counted in the last tile.
-        readers: the last step of each peer that reads this rank's scratch; awaited before a slot is used again.
+        readers: the last step of each peer that reads this rank's scratch; awaited before a slot is reused.
     """
 
     steps: tuple[Step, ...]
@@ -108,12 +108,12 @@ class Schedule:
     """A compiled collective for all ranks.
 
     Attributes:
-        topology: the topology's name, with its parameters where they are not the default.
-        collective, size, root, placement, small: what it was compiled for; root is None where there is none.
-        chunks: the number of chunks that the buffer is cut into.
-        stride: how far a rank's progress counter moves in a tile: the most steps of any rank, at least 1.
-        cells: scratch cells (of one tile each) that a rank needs in a slot, the most of any rank.
-        ranks: one entry a rank.
+        topology: the topology's name, with its non-default parameters.
+        collective, size, root, placement, small: what it was compiled for; root is None if there is none.
+        chunks: the number of chunks in the buffer.
+        stride: increment of a rank's progress counter per tile: the maximum number of steps of any rank, at least 1.
+        cells: scratch cells (of one tile each) that a rank needs in a slot, the maximum over all ranks.
+        ranks: one entry per rank.
     """
 
     topology: str
@@ -129,7 +129,7 @@ class Schedule:
 
     @property
     def title(self) -> str:
-        """What this is, in words: "ring allreduce, 4 ranks, STAGED"."""
+        """A description: "ring allreduce, 4 ranks, STAGED"."""
         name = f"{self.topology or 'program'} {self.collective}{' (small)' if self.small else ''}"
         ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
         root = "" if self.root is None else f", root {self.root}"
@@ -145,17 +145,17 @@ class Schedule:
         """The statement that a step executes.
 
         Args:
-            rank: whose step.
-            index: of the step among the rank's.
+            rank: the rank of the step.
+            index: of the step in the rank's list.
 
         Returns:
-            "FILE:LINE"; empty where the compiler made the step by itself.
+            "FILE:LINE"; empty if the compiler added the step.
         """
         return self.ranks[rank].steps[index].line
 
     @functools.cached_property
     def _rereads_outputs(self) -> bool:
-        """Whether some chunk of an output is both written and read: then it had better stay in the caches."""
+        """Whether any chunk of an output is both written and read, and so should stay in the caches."""
         written: set[tuple[int, int]] = set()
         read: set[tuple[int, int]] = set()
         for rank in self.ranks:
@@ -166,7 +166,7 @@ class Schedule:
 
     @functools.cached_property
     def _consumers(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Who waits for exactly the n-th step of a rank: (rank, n) -> ranks, ascending."""
+        """The ranks that wait for exactly the n-th step of a rank: (rank, n) -> ranks, ascending."""
         found: dict[tuple[int, int], set[int]] = {}
         for reader, rank in enumerate(self.ranks):
             waits = itertools.chain(rank.exit_waits, rank.readers, *(step.waits for step in rank.steps))
@@ -176,7 +176,7 @@ class Schedule:
         return {key: tuple(sorted(readers)) for key, readers in found.items()}
 
     def table(self, rank: int) -> array[int]:
-        """The schedule of one rank as flat int32, the form that the executor reads.
+        """The schedule of one rank as flat int32, the executor's format.
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
         in the call after it was written); then the exit waits and the readers as (peer, count); then for each step
@@ -206,14 +206,14 @@ class Schedule:
 
 
 def place_name(rank: int, place: int) -> str:
-    """A place in words, as in error messages and drawings: `in[2]`, `out[0]`, `scratch[1] cell 3`."""
+    """A place as in error messages and drawings: `in[2]`, `out[0]`, `scratch[1] cell 3`."""
     if place == IN:
         return f"in[{rank}]"
     return f"out[{rank}]" if place == OUT else f"scratch[{rank}] cell {place}"
 
 
 def describe_step(step: Step) -> str:
-    """One step in words: `chunk 2: out[1] = in[1] + scratch[0] cell 3`."""
+    """One step as text: `chunk 2: out[1] = in[1] + scratch[0] cell 3`."""
     targets = ", ".join(place_name(target.rank, target.place) for target in step.targets)
     sources = " + ".join(place_name(source.rank, source.place) for source in step.sources)
     return f"chunk {step.chunk}: {targets} = {sources}"

@@ -1,7 +1,7 @@
 """First pass of the compiler: from statements to values.
 
-A value is what one execution of a statement produces (or what a rank holds at the start). From here on nothing has
-a name that changes its meaning: an execution reads values, and a value knows who reads it and where it must end.
+A value is produced by one execution of a statement (or held by a rank at the start). From here on no name changes its
+meaning: an execution reads values, and a value knows its readers and its final places.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ class Value:
     """The content of a chunk, produced by `rank` at one point of the program.
 
     Attributes:
-        rank: who executes it, or holds it at the start.
-        chunk: of which chunk it is the content.
-        sources: the (value, name) pairs that are combined; name is the rank under which the program reads it.
-            Empty for what is there at the start.
+        rank: the rank that executes it, or holds it at the start.
+        chunk: the chunk whose content it is.
+        sources: the (value, name) pairs that are combined; name is the rank under which the program reads it. Empty for
+            initial values.
         destinations: the ranks that the program writes it to.
-        origin: the value that this is a copy of, through any number of copies; itself where it is none.
-        raw: one rank's contribution as it came, or a copy of it.
+        origin: the value that this is a copy of, through any number of copies; otherwise itself.
+        raw: one rank's unchanged contribution, or a copy of it.
         full: it holds every rank's contribution.
-        complete: what it produces is a result, and nothing else: factors on results belong here. Of a reducing
-            collective whose results hold all contributions: it is full, and no source was.
+        complete: its execution produces a result and nothing else: factors on results are applied here. In a reducing
+            collective whose results hold all contributions: it is full, and no source is.
         reads: the (reader, name) pairs of the executions that are needed.
         finals: the ranks whose result it is.
-        line: "file:line" of the statement that produces it; empty for what is there at the start.
+        line: "file:line" of the statement that produces it; empty for initial values.
     """
 
     __slots__ = (
@@ -70,17 +70,17 @@ class Value:
 
     @property
     def needed(self) -> bool:
-        """Somebody reads it, or it is a result."""
+        """Whether an execution reads it, or it is a result."""
         return bool(self.reads or self.finals)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueGraph:
-    """A program as values.
+    """A program in terms of values.
 
     Attributes:
-        initial: what ranks hold at the start, by (rank, chunk).
-        groups: for each statement, in program order, its executions that somebody needs. Those of one group are
+        initial: initial values, by (rank, chunk).
+        groups: for each statement, in program order, its executions that are needed. Those of one group are
             simultaneous: all read before any writes.
     """
 
@@ -89,19 +89,19 @@ class ValueGraph:
 
 
 def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
-    """Run the program over values and keep what is needed for the results.
+    """Run the program over values and keep those needed for the results.
 
     Args:
         program: a traced program.
-        pull_copies: outputs are private, so that nobody can push: a copy that the program has pushed by `at` is made
-            by each destination straight from where the source lies, instead of being stored again on the way.
+        pull_copies: outputs are private, so pushes are impossible: a copy that the program pushes with `at` is made by
+            each destination directly from the source's location, instead of being stored again on the way.
 
     Raises:
         ProgramError: a statement reads a place that holds nothing.
     """
     collective = COLLECTIVES[program.collective]
     size, root = program.size, program.root or 0
-    masks = [0] * program.chunk_count  # of each chunk, the ranks that contribute to it
+    masks = [0] * program.chunk_count  # for each chunk, the ranks that contribute to it
     initial: dict[tuple[int, int], Value] = {}
     for chunk in range(program.chunk_count):
         holders = [rank for rank in range(size) if collective.starts(rank, chunk, size, root)]
@@ -110,7 +110,7 @@ def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
             initial[rank, chunk] = Value(rank, chunk, (), (rank,), len(holders) == 1, False)
 
     current = dict(initial)
-    holds = {value: 1 << value.rank for value in initial.values()}  # whose contributions are in a value
+    holds = {value: 1 << value.rank for value in initial.values()}  # the contributions in each value
     groups: list[list[Value]] = []
     by_fullness = collective.reduces and collective.prefix == "none"
     for statement in program.statements:
@@ -131,13 +131,13 @@ def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
 
 
 def _complete(values: list[Value]) -> list[list[Value]]:
-    """Mark what becomes a result where ranks end with different contributions.
+    """Mark the results, if ranks end with different contributions.
 
-    One rank's result may be another one's operand, to which factors on results must not be applied: then a copy of it
-    becomes the result, last of all.
+    One rank's result may be another one's operand, to which factors on results must not be applied: then a copy of it,
+    made at the end, becomes the result.
 
     Returns:
-        the copies, each simultaneous with nothing.
+        the copies, each in a group of its own.
     """
     groups = []
     for value in values:
@@ -164,9 +164,9 @@ def _execute(
     by_fullness: bool,
     pull_copies: bool,
 ) -> list[Value]:
-    """The executions of one statement: one for each destination, or one altogether where it says `at`.
+    """The executions of one statement: one for each destination, or a single one if it has `at`.
 
-    `by_fullness`: those that bring all contributions together complete a result.
+    `by_fullness`: those that combine all contributions complete a result.
     """
     chunk = statement.chunk
     try:
@@ -198,12 +198,12 @@ def _execute(
 
 
 def _holds_copy(here: Value | None, sources: tuple[tuple[Value, int], ...]) -> bool:
-    """A place has the very content already that would be copied there."""
+    """Whether a place already has the content that would be copied there."""
     return here is not None and here.origin is sources[0][0].origin
 
 
 def _drop_unneeded(groups: list[list[Value]]) -> list[list[Value]]:
-    """Note who reads what, last statement first, so that executions nobody needs are left out."""
+    """Record the readers of each value, from the last statement on, and drop executions that are not needed."""
     kept: list[list[Value]] = []
     for group in reversed(groups):
         needed = [value for value in group if value.needed]

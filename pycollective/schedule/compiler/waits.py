@@ -1,8 +1,8 @@
-"""Last pass of the compiler: put each rank's steps in order, and turn dependencies into the fewest waits.
+"""Last pass of the compiler: order each rank's steps, and turn dependencies into the minimum of waits.
 
-A rank publishes one counter: the number of steps it has done. A vector clock for each rank says what it knows of
-everybody's counter; waiting for a step brings all that was known when that step was published. A wait for something
-that is known already is dropped.
+A rank publishes one counter: the number of its completed steps. A vector clock for each rank holds what it knows of
+every counter; waiting for a step adds all that was known when that step was published. Waits for what is already known
+are dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pycollective.schedule.compiler.schedule import RankSchedule, Step, Wait
 UNKNOWN = -1
 
 Clock = list[int]
-"""For each rank, the number of steps it is known to have done; 0 is entered, UNKNOWN not even that."""
+"""For each rank, the number of steps known to be completed; 0: it has entered the call, UNKNOWN: not even that."""
 
 
 @dataclass(slots=True)
 class _Done:
-    """A step in its place, with the clock that a peer gets by waiting for it."""
+    """A step in its position, with the clock that a peer gets by waiting for it."""
 
     lowered: LoweredStep
     waits: tuple[Wait, ...]
@@ -29,10 +29,10 @@ class _Done:
 
 
 def order_steps(steps: list[LoweredStep], size: int) -> list[list[LoweredStep]]:
-    """The list of each rank: by depth, so that what can start early does.
+    """The list of each rank: by depth, so that steps start as early as possible.
 
-    Within a depth nothing depends on anything. There, copies from peers come last, the nearest following rank's
-    first, so that the ranks do not all read from the same peer at once.
+    Within a depth there are no dependencies. There, copies from peers come last, the nearest following rank's first, so
+    that the ranks do not all read from the same peer at once.
     """
     lists: list[list[LoweredStep]] = [[] for _ in range(size)]
     for step in steps:
@@ -49,11 +49,11 @@ def _distance(step: LoweredStep, size: int) -> int:
 
 
 def synchronize(lists: list[list[LoweredStep]]) -> tuple[RankSchedule, ...]:
-    """Each rank's steps with the waits they need, and the waits at the ends of call and slot."""
+    """Each rank's steps with their waits, and the waits at the ends of call and slot."""
     size = len(lists)
     clocks: list[Clock] = [[UNKNOWN] * size for _ in range(size)]
     done: list[list[_Done]] = [[] for _ in range(size)]
-    # A step depends on smaller depths only, so this order has everything that is waited for before its waiter.
+    # A step depends only on steps of smaller depth, so in this order it follows those it waits for.
     for step in sorted((step for mine in lists for step in mine), key=lambda step: (step.depth, step.position)):
         rank = step.rank
         wanted = [(before.rank, before.position + 1) for before in step.depends if before.rank != rank]
@@ -72,9 +72,9 @@ def synchronize(lists: list[list[LoweredStep]]) -> tuple[RankSchedule, ...]:
 
 
 def _fewest(wanted: Iterable[tuple[int, int]], clock: Clock, done: list[list[_Done]]) -> tuple[tuple[Wait, ...], Clock]:
-    """Of the wanted (peer, count), those that neither the clock nor the others imply; and the clock after them.
+    """Of the wanted (peer, count), those implied neither by the clock nor by others; and the clock after them.
 
-    Of two steps where one implies the other, the one that implies lies deeper: so the deepest are taken first.
+    If one of two steps implies the other, it is deeper: so the deepest are taken first.
     """
     open_waits = [(peer, count) for peer, count in set(wanted) if clock[peer] < count]
     if not open_waits:
@@ -95,7 +95,7 @@ def _fewest(wanted: Iterable[tuple[int, int]], clock: Clock, done: list[list[_Do
 
 
 def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
-    """For each rank, the count of each peer's last step that touches its buffers, and that reads its scratch."""
+    """For each rank, the count of each peer's last step that accesses its buffers, and that reads its scratch."""
     buffers: list[dict[int, int]] = [{} for _ in lists]
     scratch: list[dict[int, int]] = [{} for _ in lists]
     for rank, mine in enumerate(lists):
@@ -112,7 +112,7 @@ def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]],
 def _finish(
     done: list[list[_Done]], exits: list[tuple[Wait, ...]], readers: list[tuple[Wait, ...]]
 ) -> tuple[RankSchedule, ...]:
-    """Freeze everything, marking the steps that somebody waits for."""
+    """Freeze everything, marking the steps that a rank waits for."""
     waits = [wait for mine in done for step in mine for wait in step.waits]
     for more in exits + readers:
         waits.extend(more)

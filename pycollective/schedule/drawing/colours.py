@@ -1,4 +1,4 @@
-"""Colours for the chunks of a drawing: distinct for any number of them."""
+"""Colours for the chunks of a drawing: distinct for any number of chunks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import functools
 import math
 
 PALETTE = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#db2777")
-"""Chosen by eye, for as many chunks as it has."""
+"""Chosen by eye; used for up to this many chunks."""
 _LIGHTNESS = (0.45, 0.72, 0.58)
-"""Of the colours beyond, in OKLab: neighbouring hues differ in it too."""
+"""For further colours, in OKLab: neighbouring hues also differ in lightness and chroma."""
 
 
 def chunk_colour(chunk: int, chunks: int) -> str:
-    """The colour of one of `chunks` chunks, as "#rrggbb"; no two are the same."""
+    """The colour of one of `chunks` chunks, as "#rrggbb"; all are distinct."""
     return PALETTE[chunk] if chunks <= len(PALETTE) else colours(chunks)[chunk]
 
 
 @functools.lru_cache(maxsize=16)
 def colours(count: int) -> tuple[str, ...]:
-    """`count` colours whose hues go once round, with the lightness of neighbours as different as it can be."""
+    """`count` colours with hues all around the circle, and lightness as different as possible between neighbours."""
     found: dict[str, None] = {}
     for number in range(count):
         hue, lightness, chroma = math.tau * number / count, _LIGHTNESS[number % len(_LIGHTNESS)], 0.17
-        while (colour := _hex(lightness, chroma, hue)) in found:  # where 8 bits do not tell them apart
+        while (colour := _hex(lightness, chroma, hue)) in found:  # identical when rounded to 8 bits
             chroma -= 0.004
             if chroma < 0.02:
                 lightness, chroma = lightness + 0.002, 0.17
@@ -31,7 +31,7 @@ def colours(count: int) -> tuple[str, ...]:
 
 
 def _hex(lightness: float, chroma: float, hue: float) -> str:
-    """A colour of OKLab (Ottosson 2020) in sRGB, of less chroma where sRGB does not have it."""
+    """A colour of OKLab (Ottosson 2020) in sRGB, with less chroma if it is outside sRGB."""
     while True:
         rgb = _linear_rgb(lightness, chroma * math.cos(hue), chroma * math.sin(hue))
         if all(-0.0005 <= value <= 1.0005 for value in rgb):

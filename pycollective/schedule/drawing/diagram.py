@@ -1,8 +1,8 @@
 """A compiled schedule as a space-time diagram: how a topology moves data.
 
-One lane a rank, time from left to right; every step takes one unit and starts as soon as its waits allow. An arrow
-leads from where a piece of data was made (or has lain for a while) to the step that reads it, or from the step that
-writes it to the rank that gets it. The colour is the chunk.
+One lane per rank, time from left to right; every step takes one unit and starts as soon as its waits allow. An arrow
+leads from where data was produced (or last stayed) to the step that reads it, or from the step that writes it to the
+rank that receives it. The colour denotes the chunk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["draw", "figure"]
 
 _INK, _LANE, _PAPER = "#1f2937", "#e5e7eb", "white"
 _LISTED = 24
-"""Chunks that the legend lists; more have a bar of colours."""
-_START = -0.9  # when the initial contributions are there
-_RESTED = 0.6  # how long before its reader an arrow begins if the data has lain there for longer
-_LANDING = 0.55  # how long after its step a push is drawn to arrive
+"""Maximum number of chunks listed in the legend; more are shown as a colour bar."""
+_START = -0.9  # time of the initial contributions
+_RESTED = 0.6  # start of an arrow before its reader, at most
+_LANDING = 0.55  # arrival of a push after its step, as drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Data on its way: from (time, rank) to (time, rank), of one chunk; `push` where the writer moves it."""
+    """A movement of data: from (time, rank) to (time, rank), of one chunk; `push` if the writer moves it."""
 
     begin: tuple[float, int]
     end: tuple[float, int]
@@ -39,8 +39,8 @@ def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
     """Write the diagram to a file. Made for 2 to 16 ranks.
 
     Args:
-        schedule: what is drawn.
-        path: the file, whose suffix (.png, .svg, .pdf) tells the format.
+        schedule: the schedule to draw.
+        path: the file, whose suffix (.png, .svg, .pdf) determines the format.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -54,7 +54,7 @@ def figure(schedule: Schedule) -> Any:
     """The diagram as a matplotlib Figure.
 
     Args:
-        schedule: what is drawn.
+        schedule: the schedule to draw.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -81,10 +81,10 @@ def figure(schedule: Schedule) -> Any:
 
 
 def step_times(schedule: Schedule) -> list[list[int]]:
-    """When each step of each rank runs if every step takes one unit and waits only for what it must."""
+    """The time of each step of each rank if every step takes one unit and only its waits delay it."""
     times: list[list[int]] = [[] for _ in schedule.ranks]
     moved = True
-    while moved:  # ends with all steps done, as compiled schedules do not deadlock
+    while moved:  # terminates, as compiled schedules do not deadlock
         moved = False
         for rank, mine in enumerate(schedule.ranks):
             for step in mine.steps[len(times[rank]) :]:
@@ -97,8 +97,8 @@ def step_times(schedule: Schedule) -> list[list[int]]:
 
 
 def arrows(schedule: Schedule, times: list[list[int]]) -> list[Arrow]:
-    """Every movement of data between ranks, in the order of time."""
-    made: dict[tuple[int, int, int], float] = {}  # when the content of (rank, place, chunk) got there
+    """Every movement of data between ranks, in chronological order."""
+    made: dict[tuple[int, int, int], float] = {}  # when the content of (rank, place, chunk) arrived
     moving: list[Arrow] = []
     steps = [
         (time, rank, step)
@@ -152,7 +152,7 @@ def _draw_arrow(axes: Any, arrow: Arrow, chunks: int, crowded: bool) -> None:
 
 
 def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None:
-    """Filled where something is combined, open where it is copied, with a halo where the result is complete."""
+    """Filled if something is combined, open if it is copied, with a halo if the result is complete."""
     colour = chunk_colour(step.chunk, chunks)
     if step.complete:
         axes.plot(time, rank, "o", markersize=13, color=colour, alpha=0.25, markeredgewidth=0, zorder=1)
@@ -162,7 +162,7 @@ def _draw_step(axes: Any, time: int, rank: int, step: Step, chunks: int) -> None
 
 
 def _draw_chunk_bar(picture: Any, axes: Any, chunks: int) -> None:
-    """The legend of more chunks than can be listed: a bar of their colours."""
+    """The legend for more chunks than can be listed: a bar of their colours."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 

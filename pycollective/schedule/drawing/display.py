@@ -1,4 +1,4 @@
-"""Topologies, programs, schedules and simulations as notebooks show them."""
+"""Notebook display of topologies, programs, schedules and simulations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pycollective.schedule.language.program import Program
 from pycollective.schedule.simulator.simulator import Simulation
 
 RANKS = 8
-"""Of the picture of a topology."""
+"""Ranks in the picture of a topology."""
 MOST_RANKS, MOST_STEPS = 16, 600
-"""Of a schedule that is drawn: with more nobody sees anything, and drawing takes seconds."""
+"""Limit for drawing a schedule: larger pictures are unreadable and take seconds."""
 MOST_ROWS = 100
-"""Of a table."""
+"""Maximum number of table rows."""
 
 
 def can_draw(schedule: Schedule) -> bool:
@@ -27,13 +27,13 @@ def can_draw(schedule: Schedule) -> bool:
 
 @notebook.picture.register
 def schedule_picture(schedule: Schedule) -> str | None:
-    """The diagram as SVG; None where it cannot be drawn."""
+    """The diagram as SVG; None if it cannot be drawn."""
     return notebook.svg(diagram.figure(schedule)) if can_draw(schedule) else None
 
 
 @notebook.html.register
 def schedule_table(schedule: Schedule) -> str | None:
-    """All steps, rank by rank, with what each waits for. None where there is a picture: notebooks prefer HTML to it."""
+    """All steps, rank by rank, with their waits. None if there is a picture: notebooks prefer HTML to it."""
     if can_draw(schedule):
         return None
     rows: list[tuple[object, ...]] = [
@@ -46,7 +46,7 @@ def schedule_table(schedule: Schedule) -> str | None:
 
 @notebook.html.register
 def program_table(program: Program) -> str:
-    """All statements, with who executes each, and where it is written."""
+    """All statements, with their executing ranks and source lines."""
     rows: list[tuple[object, ...]] = []
     for number, one in enumerate(program.statements, 1):
         sources = " + ".join(f"p[{rank}, {one.chunk}]" for rank in one.sources)
@@ -60,7 +60,7 @@ def program_table(program: Program) -> str:
 
 @notebook.html.register
 def topology_view(shown: registry.Shown) -> str:
-    """What is known of a topology, and the picture of its first collective that can be drawn."""
+    """The properties of a topology, and the picture of its first collective that can be drawn."""
     topology = shown.topology
     row = registry.info(topology)
     name = row.name if isinstance(topology, str) else registry.label(topology)
@@ -71,7 +71,7 @@ def topology_view(shown: registry.Shown) -> str:
     for collective in row.collectives:
         try:
             picture = schedule_picture(compile(topology, collective, RANKS, placement=Placement.WINDOW))
-        except Error:  # it is being written, or does not work for so many ranks
+        except Error:  # it is unfinished, or does not support this many ranks
             continue
         return text + (picture or "")
     return text

@@ -1,4 +1,4 @@
-"""Who talks to whom in a compiled schedule: ranks on a circle, and the data that goes from one to another in a call."""
+"""The communication graph of a compiled schedule: ranks on a circle, and the data moved between them in a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
 
 
 def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
-    """Write the picture to a file; the suffix (.png, .svg, .pdf) gives its kind.
+    """Write the picture to a file; the suffix (.png, .svg, .pdf) determines the format.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -25,7 +25,7 @@ def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
 
 
 def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """(from, to) -> the chunks that move between two ranks: read by the one, or written by the other."""
+    """(from, to) -> the number of chunks moved between two ranks: read by the one, or written by the other."""
     moved: dict[tuple[int, int], int] = {}
     for rank, mine in enumerate(schedule.ranks):
         for step in mine.steps:
@@ -38,7 +38,7 @@ def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
 
 
 def figure(schedule: Schedule) -> Any:
-    """The picture as a matplotlib Figure: an arrow is as wide as what it carries."""
+    """The picture as a matplotlib Figure: the width of an arrow shows the amount of data."""
     checks.instance(schedule, "schedule", Schedule, "a compiled Schedule")
     from matplotlib.figure import Figure
 
@@ -69,7 +69,7 @@ def figure(schedule: Schedule) -> Any:
 
 
 def _place(rank: int, size: int) -> tuple[float, float]:
-    """Clockwise from the top."""
+    """The position, clockwise from the top."""
     angle = math.tau * rank / size
     return math.sin(angle), math.cos(angle)
 
@@ -82,7 +82,7 @@ def _draw_arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float],
         zorder=1,
         arrowprops={
             "arrowstyle": "-|>,head_length=0.4,head_width=0.2",
-            "connectionstyle": "arc3,rad=0.09",  # so that there and back are two lines
+            "connectionstyle": "arc3,rad=0.09",  # so that the two directions are separate lines
             "color": _EDGE,
             "linewidth": width,
             "alpha": 0.5 if crowded else 0.85,
@@ -93,7 +93,7 @@ def _draw_arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float],
 
 
 def _draw_legend(picture: Any, moved: dict[tuple[int, int], int], chunks: int, width: Callable[[int], float]) -> None:
-    """What the widths mean, in shares of the buffer."""
+    """The legend of the widths, as fractions of the buffer."""
     from matplotlib.lines import Line2D
 
     entries = []

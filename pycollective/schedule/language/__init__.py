@@ -1,1 +1,1 @@
-"""The language that topologies are written in, and the topologies by name."""
+"""The topology language, and the registry of topologies."""

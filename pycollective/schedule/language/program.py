@@ -1,6 +1,6 @@
-"""The language that topologies are written in: sequential statements over all ranks' chunks.
+"""The topology language: sequential statements over all ranks' chunks.
 
-`p[r, c]` names chunk c of rank r; ranks are taken modulo `p.size`.
+`p[r, c]` denotes chunk c of rank r; ranks are taken modulo `p.size`.
 
     p[r, c] = p[q, c]                              copy
     p[r, c] += p[q, c]                             the old p[r, c], then p[q, c]
@@ -27,9 +27,9 @@ from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import collective_named
 
 MOST_RANKS = 1 << 16
-"""Of a program: where it is certain that nobody can wait for it to be compiled or simulated."""
+"""Ranks of a program: beyond this, compiling or simulating would certainly take too long."""
 MOST_PLACES = 1 << 22
-"""That a program may read and write altogether: more is refused before memory runs out."""
+"""Places that a program may read and write in total: larger ones are rejected before memory runs out."""
 
 Ranks = SupportsIndex | Iterable[SupportsIndex]
 
@@ -37,9 +37,10 @@ _Rank = TypeVar("_Rank")
 
 
 class Expression:
-    """The right side of a statement: ranks whose `chunk` is combined, left to right, and who executes it.
+    """The right side of a statement: ranks whose `chunk` is combined, left to right, and the executing rank.
 
-    `p[r, c]` alone is an expression of one rank. It is a name: the statement reads what the place holds then.
+    `p[r, c]` by itself is an expression of one rank. It is a name: the statement reads the place's content at that
+    point.
     """
 
     __slots__ = ("at", "chunk", "sources")
@@ -57,7 +58,7 @@ class Expression:
     def __add__(self, other: Expression) -> Expression:
         raise ProgramError(f"{_caller()}: {self!r} + {other!r}: write p.sum((p[r, c], p[q, c])), or p[r, c] += p[q, c]")
 
-    def __radd__(self, other: object) -> NoReturn:  # as Python's own sum() begins
+    def __radd__(self, other: object) -> NoReturn:  # called first by Python's sum()
         raise ProgramError(f"{_caller()}: {other!r} + {self!r}: write p.sum(p[q, c] for q in ...)")
 
     def __repr__(self) -> str:
@@ -68,7 +69,7 @@ class Expression:
 class Statement:
     """One statement: the `destinations` (ranks) get the combined `sources` (ranks) of `chunk`.
 
-    `at` is the rank that executes it, or None where each destination does. `line` is "file:line" of the user's code.
+    `at` is the rank that executes it, or None if each destination does. `line` is "file:line" of the user's code.
     """
 
     chunk: int
@@ -79,21 +80,21 @@ class Statement:
 
 
 class Program:
-    """The statements of one collective on `size` ranks, recorded as a topology's method runs.
+    """The statements of one collective on `size` ranks, recorded while a topology's method runs.
 
     Attributes:
         collective: the collective's name.
         size: the number of ranks.
         ranks: range(size).
-        root: the root, or None where the collective has none.
-        pipeline: into how many chunks a program that pipelines should cut the buffer; 1, as the executor's tiles
-            pipeline whatever moves in one direction.
-        statements: what has been recorded.
+        root: the root, or None if the collective has none.
+        pipeline: the number of chunks into which a pipelining program should divide the buffer; 1, as the executor's
+            tiles pipeline any data that moves in one direction.
+        statements: the recorded statements.
 
     Raises:
-        ProgramError: on a rule broken, with the file and line of the statement; or where more than MOST_PLACES places
-            are read and written.
-        TypeError, ValueError: size is no integer up to MOST_RANKS, or root is no rank.
+        ProgramError: a statement breaks a rule; the message has its file and line. Or more than MOST_PLACES places are
+            read and written.
+        TypeError, ValueError: size is not an integer up to MOST_RANKS, or root is not a rank.
     """
 
     def __init__(self, collective: str, size: int, root: int | None = None) -> None:
@@ -113,11 +114,11 @@ class Program:
 
     @property
     def chunk_count(self) -> int:
-        """The number of chunks declared; a program without any statement need not declare it."""
+        """The declared number of chunks; a program without statements need not declare it."""
         return self._chunks or self._required or 1
 
     def chunks(self, count: SupportsIndex) -> range:
-        """Cut the buffer in `count` chunks and iterate over them; the same count in every call."""
+        """Divide the buffer into `count` chunks and iterate over them; the same count in every call."""
         try:
             count = index(count)
         except TypeError:
@@ -140,7 +141,7 @@ class Program:
             raise ProgramError(f"{_caller()}: p.block({sender!r}, {receiver!r}): ranks are integers") from None
 
     def sum(self, places: Iterable[Expression], *, at: SupportsIndex | None = None) -> Expression:
-        """The places combined by the call's operator, left to right; executed by rank `at`, where given."""
+        """The places combined by the call's operator, left to right; executed by rank `at`, if given."""
         if isinstance(places, Expression):
             raise ProgramError(f"{_caller()}: p.sum({places!r}): write p.sum(p[q, c] for q in ...)")
         try:
@@ -151,16 +152,16 @@ class Program:
             raise ProgramError(f"{_caller()}: p.sum() of nothing")
         for place in operands:
             if not isinstance(place, Expression):
-                raise ProgramError(f"{_caller()}: p.sum: {place!r} is no place p[r, c]")
+                raise ProgramError(f"{_caller()}: p.sum: {place!r} is not a place p[r, c]")
             if place.chunk != operands[0].chunk or len(place.sources) != 1:
-                raise ProgramError(f"{_caller()}: p.sum: {place!r} beside {operands[0]!r}: places of one chunk only")
+                raise ProgramError(f"{_caller()}: p.sum: {place!r} and {operands[0]!r}: places of one chunk only")
         sources = tuple(place.sources[0] for place in operands)
         return Expression(operands[0].chunk, sources, self._executor(at, sys._getframe(1)))
 
     def copy(self, place: Expression, *, at: SupportsIndex | None = None) -> Expression:
-        """The place as it is; executed by rank `at`, where given."""
+        """The content of the place; executed by rank `at`, if given."""
         if not isinstance(place, Expression):
-            raise ProgramError(f"{_caller()}: p.copy: {place!r} is no place p[r, c]")
+            raise ProgramError(f"{_caller()}: p.copy: {place!r} is not a place p[r, c]")
         return Expression(place.chunk, place.sources, self._executor(at, sys._getframe(1)))
 
     def __getitem__(self, key: tuple[SupportsIndex, SupportsIndex]) -> Expression:
@@ -182,11 +183,11 @@ class Program:
             destinations = self._destinations(ranks)
         except TypeError as error:
             raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}]: ranks are integers: {error}") from error
-        if destinations:  # none as below a leaf of a tree
+        if destinations:  # none, e.g. below a leaf of a tree
             self.record(Statement(chunk, destinations, value.sources, value.at, _line(frame)))
 
     def record(self, statement: Statement) -> None:
-        """Append a statement; a reader that need not keep them all overrides it."""
+        """Append a statement; a reader that need not keep all of them overrides it."""
         self._written += len(statement.sources) + len(statement.destinations)
         if self._written > MOST_PLACES:
             raise ProgramError(
@@ -196,7 +197,7 @@ class Program:
         self.statements.append(statement)
 
     def _place(self, key: tuple[_Rank, SupportsIndex], frame: FrameType) -> tuple[_Rank, int]:
-        """What stands between the brackets of p[rank or ranks, chunk], with a chunk that there is."""
+        """The values between the brackets of p[rank or ranks, chunk], with the chunk checked."""
         try:
             ranks, number = key
             chunk = index(number)
@@ -204,7 +205,7 @@ class Program:
             inside = ", ".join(map(checks.brief, key)) if isinstance(key, tuple) else checks.brief(key)
             raise ProgramError(f"{_line(frame)}: p[{inside}]: a place is p[rank, chunk], both integers") from None
         if self._chunks is None:
-            raise ProgramError(f"{_line(frame)}: chunk {chunk} before p.chunks(k) has said how many there are")
+            raise ProgramError(f"{_line(frame)}: chunk {chunk} is used before p.chunks(k) has declared their number")
         if not 0 <= chunk < self._chunks:
             raise ProgramError(f"{_line(frame)}: chunk {chunk} of {self._chunks}")
         return ranks, chunk
@@ -227,5 +228,5 @@ def _line(frame: FrameType) -> str:
 
 
 def _caller() -> str:
-    """The line that called the function that asks."""
+    """The line that called the calling function."""
     return _line(sys._getframe(2))

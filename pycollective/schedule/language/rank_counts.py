@@ -11,14 +11,14 @@ from pycollective import checks
 from pycollective.errors import TopologyError
 
 _SEARCH = 4096
-"""How far from an unsupported count the nearest supported ones are looked for."""
+"""Search range for the nearest supported counts."""
 
 
 class RankCounts(Protocol):
     """A rule for the number of ranks; `topology` is an instance, whose parameters may matter."""
 
     def takes(self, topology: Any, size: int) -> bool:
-        """Whether the topology supports so many ranks."""
+        """Whether the topology supports this number of ranks."""
 
     def words(self, topology: Any) -> str:
         """The rule, to follow "takes": "a multiple of 4 ranks"."""
@@ -26,7 +26,7 @@ class RankCounts(Protocol):
 
 @dataclass(frozen=True)
 class Multiple:
-    """Multiples of a number, or of the parameter of that name."""
+    """Multiples of a number, or of the topology's parameter of that name."""
 
     of: int | str
 
@@ -45,7 +45,7 @@ class Multiple:
 
 @dataclass(frozen=True)
 class _Listed:
-    """Certain numbers."""
+    """Listed numbers."""
 
     counts: tuple[int, ...]
 
@@ -59,7 +59,7 @@ class _Listed:
 
 @dataclass(frozen=True)
 class _Function:
-    """Whatever a user's function accepts."""
+    """Numbers accepted by a user's function."""
 
     function: Callable[..., object]
     with_topology: bool
@@ -79,14 +79,14 @@ def multiple_of(number: int | str) -> Multiple:
     """For `ranks=`: multiples of a number, or of the topology's parameter of that name.
 
     Raises:
-        TypeError: neither an integer nor a text.
+        TypeError: neither an integer nor a string.
         ValueError: a number below 1.
     """
     return Multiple(number if isinstance(number, str) else checks.integer(number, "multiple_of", 1))
 
 
 def declared(ranks: object) -> RankCounts | None:
-    """What `ranks=` of a topology means; None: any number.
+    """The rule for `ranks=` of a topology; None: any number.
 
     Raises:
         TypeError, ValueError: neither a number, numbers, `multiple_of(...)` nor a function of one or two arguments.

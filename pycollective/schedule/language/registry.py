@@ -1,4 +1,4 @@
-"""The topologies by name: registration, lookup, parameters, and loading from a user's file."""
+"""The registry of topologies: registration, lookup, parameters, and loading from user files."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TopologyInfo:
-    """What is known of a topology without running it: its row in the tables.
+    """What is known about a topology without running it: its row in the tables.
 
     Attributes:
-        name: the name that it is asked for by.
+        name: its registered name.
         cls: the class.
         small: messages of at most this many bytes use the `<collective>_small` variants.
         order: "rank" (every element is reduced in rank order, left to right), "fixed" (one order for all elements)
             or "chunk" (the order depends on the chunk). The verifier proves it.
-        collectives: the collectives that it has.
+        collectives: the collectives that it implements.
         doc: the first line of its documentation.
         ranks: the rule for the number of ranks; None: any.
     """
@@ -58,10 +58,10 @@ class TopologyInfo:
         return _shown_in_notebooks(self.cls)
 
 
-_NAME = re.compile(r"[\w+-]+")  # so that name(parameter=value) and FILE.py:name can be read
+_NAME = re.compile(r"[\w+-]+")  # unambiguous in name(parameter=value) and FILE.py:name
 _registered: dict[str, TopologyInfo] = {}
 _homes: dict[str, str] = {}  # by name: FILE:CLASS
-_former: weakref.WeakSet[type] = weakref.WeakSet()  # classes that others have replaced
+_former: weakref.WeakSet[type] = weakref.WeakSet()  # replaced classes
 _loaded = False
 _OWN = "pycollective.topologies"
 
@@ -71,25 +71,26 @@ def topology(
 ) -> Callable[[type[_T]], type[_T]]:
     """Register a class as the topology `name`.
 
-    Its methods are named as collectives and take a `Program`, and `root` where the collective has one. The class
-    becomes a frozen dataclass, if it is none: the field `hub: int = 0` makes `Wheel(hub=3)` and "wheel(hub=3)". (Write
+    Its methods are named after collectives and take a `Program`, and `root` if the collective has one. The class
+    becomes
+    a frozen dataclass if it is not one: the field `hub: int = 0` allows `Wheel(hub=3)` and "wheel(hub=3)". (Write
     `@dataclass(frozen=True)` yourself for type checkers to know these arguments.)
 
     Args:
-        name: how the topology is asked for.
-        small: up to how many bytes the `<collective>_small` variants are used.
-        order: the claim about the order of reduction, see `TopologyInfo`; proved by the verifier.
-        ranks: the numbers of ranks that it supports: a number, several, `multiple_of(4)`, `multiple_of("parameter")`,
-            or a function of the number (or of the topology and the number) whose docstring names the rule; None: any.
-        replace: take the place of the topology that has the name, if there is one.
+        name: the name of the topology.
+        small: size in bytes up to which the `<collective>_small` variants are used.
+        order: the declared order of reduction, see `TopologyInfo`; proved by the verifier.
+        ranks: the supported numbers of ranks: a number, several, `multiple_of(4)`, `multiple_of("parameter")`, or a
+            function of the number (or of the topology and the number) whose docstring describes the rule; None: any.
+        replace: replace the topology registered under the name, if any.
 
     Returns:
-        the decorator of a class.
+        a class decorator.
 
     Raises:
         TypeError, ValueError: `ranks` is none of these.
-        TopologyError: the name is taken or has odd characters, the order is unknown, the class has no collective, or
-            takes parameters by an __init__ of its own.
+        TopologyError: the name is taken or has invalid characters, the order is unknown, the class has no collective,
+            or has its own __init__ with parameters.
     """
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise TopologyError(f"topology {checks.shown(name)}: a name is made of letters, digits, _, + and -")
@@ -109,7 +110,7 @@ def topology(
         if not hasattr(made, "_repr_html_"):
             made._repr_html_ = _shown_in_notebooks  # type: ignore[attr-defined]
         if not cls.__module__.startswith(_OWN):
-            _load_own()  # or a name of the package's own would be free until one of them is asked for
+            _load_own()  # otherwise the package's own names would be free until first use
         if name in _registered:
             if not replace:
                 hint = "choose another name, or register with replace=True"
@@ -124,10 +125,10 @@ def topology(
 
 
 def _as_dataclass(cls: type[_T]) -> type[_T]:
-    """Parameters compare and hash, since schedules are remembered by them."""
+    """Parameters compare and hash, since schedules are cached by them."""
     parameters = cls.__dict__.get("__dataclass_params__")
     if parameters is None:
-        if "__init__" in cls.__dict__:  # what it set would be frozen, and not compared
+        if "__init__" in cls.__dict__:  # its attributes would be frozen, and not compared
             raise TopologyError(f"{cls.__qualname__}: parameters are annotated fields (hub: int = 0), no __init__")
         return dataclasses.dataclass(frozen=True)(cls)
     if not parameters.frozen:
@@ -147,7 +148,7 @@ def _shown_in_notebooks(topology: object) -> str | None:
 
 
 def _home(cls: type) -> str:
-    """Where a class was written, as FILE:CLASS."""
+    """Where a class is defined, as FILE:CLASS."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return f"{file or cls.__module__}:{cls.__qualname__}"
 
@@ -159,7 +160,7 @@ def info(topology: object) -> TopologyInfo:
         topology: a name, "name(parameter=value)", a class or an instance.
 
     Raises:
-        TopologyError: no such topology; the nearest names are given.
+        TopologyError: no such topology; the message suggests the nearest names.
     """
     if isinstance(topology, str):
         return _find(topology.partition("(")[0].strip())
@@ -168,8 +169,8 @@ def info(topology: object) -> TopologyInfo:
         if row.cls is cls:
             return row
     if cls in _former:
-        raise TopologyError(f"{cls.__qualname__} has been defined anew since this one was made: make it again")
-    raise TopologyError(f"{cls.__qualname__} is no topology: decorate it with @topology(name)")
+        raise TopologyError(f"{cls.__qualname__} has been redefined since this instance was created: create it again")
+    raise TopologyError(f"{cls.__qualname__} is not a topology: decorate it with @topology(name)")
 
 
 def get(topology: object) -> Any:
@@ -182,8 +183,8 @@ def get(topology: object) -> Any:
         an instance of the topology's class.
 
     Raises:
-        TopologyError: no such topology (the nearest names are given), or parameters that it does not take or that
-            cannot be hashed.
+        TopologyError: no such topology (the message suggests the nearest names), or parameters that it does not have or
+            that are not hashable.
     """
     row = info(topology)
     instance = topology
@@ -199,13 +200,13 @@ def get(topology: object) -> Any:
             raise TopologyError(f"{topology!r}: {error}; {row.name} has the parameters: {known}") from None
     try:
         hash(instance)
-    except TypeError as error:  # schedules are remembered by their topology
+    except TypeError as error:  # schedules are cached by topology
         raise TopologyError(f"{topology!r}: {error}; parameters are numbers, strings or tuples of such") from None
     return instance
 
 
 def check_ranks(topology: object, size: int) -> None:
-    """TopologyError where a topology does not support so many ranks; it names the nearest numbers that it does."""
+    """Raise TopologyError if a topology does not support this number of ranks, with the nearest supported numbers."""
     rule = info(topology).ranks
     instance = get(topology)
     if rule is not None and not rule.takes(instance, size):
@@ -213,24 +214,24 @@ def check_ranks(topology: object, size: int) -> None:
 
 
 def supports(topology: object, size: int) -> bool:
-    """Whether a topology supports so many ranks."""
+    """Whether a topology supports this number of ranks."""
     rule = info(topology).ranks
     return rule is None or rule.takes(get(topology), size)
 
 
 def takes_small(topology: object, collective: str, nbytes: int) -> bool:
-    """Whether a message of so many bytes uses the variant for small ones."""
+    """Whether a message of this many bytes uses the variant for small ones."""
     return nbytes <= info(topology).small and hasattr(topology, f"{collective}_small")
 
 
 def label(topology: object) -> str:
-    """The name of a topology with the parameters that are not the default: "wheel(hub=3)".
+    """The name of a topology with its non-default parameters: "wheel(hub=3)".
 
     Args:
         topology: as for `get`.
 
     Raises:
-        TopologyError: as `get`.
+        TopologyError: see `get`.
     """
     topology = get(topology)
     given = [
@@ -254,14 +255,14 @@ def describe() -> list[TopologyInfo]:
 
 
 def find(where: str) -> Any:
-    """The topology that a text names: a name, "wheel(hub=3)" or "FILE.py:NAME". Raises as `get` and `load`."""
+    """The topology that a text denotes: a name, "wheel(hub=3)" or "FILE.py:NAME". Raises like `get` and `load`."""
     return load(where) if ".py" in checks.text(where, "where") else get(where)
 
 
 def load(where: str) -> Any:
     """The topology `NAME` of a user's file, from "FILE.py:NAME"; NAME is the registered name or the class.
 
-    The file may import its siblings. It is run once, and anew when it or one of these has been edited.
+    The file may import its siblings. It is run once, and again when it or one of these has been edited.
 
     Args:
         where: "FILE.py:NAME". Parameters may follow: "FILE.py:wheel2(hub=1)". Without ":NAME" the file must define
@@ -271,7 +272,7 @@ def load(where: str) -> Any:
         an instance of the topology's class.
 
     Raises:
-        TopologyError: no such file, no such topology in it.
+        TopologyError: no such file, or no such topology in it.
     """
     checks.text(where, "where")
     path, _, name = where.rpartition(":") if ".py:" in where else (where, "", "")
@@ -298,9 +299,9 @@ def defined_in(file: Path) -> list[TopologyInfo]:
 
 
 def _execute(file: Path) -> None:
-    """Run a user's file, once until it is edited: then its topologies take the place of those of before."""
+    """Run a user's file, once until it is edited: then its topologies replace the earlier ones."""
     edited = user_files.changed(file)
-    if not edited:  # to define its classes anew would make strangers of their instances
+    if not edited:  # redefining its classes would invalidate their instances
         return
     before = [row for path in edited for row in defined_in(path)]
     for row in before:
@@ -325,7 +326,7 @@ def _find(name: str) -> TopologyInfo:
 
 
 def _load_own() -> None:
-    """Import every file of pycollective/topologies: adding a file there is all that a new topology takes."""
+    """Import every file of pycollective/topologies: a new topology only needs a file there."""
     global _loaded
     if _loaded:
         return
@@ -336,7 +337,7 @@ def _load_own() -> None:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    """The keywords in "wheel(hub=3)"; literals only, nothing is evaluated."""
+    """The keywords in "wheel(hub=3)"; literals only, no evaluation."""
     if "(" not in text:
         return {}
     try:
@@ -349,5 +350,5 @@ def _parameters(text: str) -> dict[str, Any]:
         ValueError,
         RecursionError,
         MemoryError,
-    ):  # the last two of a parser that gets deeply nested text
+    ):  # the last two: raised by the parser for deeply nested text
         raise TopologyError(f"{text!r:.80}: write name(parameter=value, ...)") from None

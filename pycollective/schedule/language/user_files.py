@@ -1,4 +1,4 @@
-"""Running users' files, which may import their siblings, as modules that hide no others."""
+"""Running user files, which may import their siblings, as modules that hide no others."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 from types import ModuleType
 from zlib import crc32
 
-_sources: dict[Path, bytes] = {}  # of each file that has been executed, as it was read
+_sources: dict[Path, bytes] = {}  # of each file that has been executed, its content
 _parts: dict[Path, set[Path]] = {}  # of each file, the siblings that it imported
 _siblings: dict[Path, dict[str, ModuleType]] = {}  # by folder and name
 
 
 def near_files(missing: Path) -> str:
-    """ "; did you mean FILE?" for a file that does not exist and one beside it with nearly that name, else empty."""
+    """ "; did you mean FILE?" for a missing file and one in its folder with a similar name, else empty."""
     try:
-        beside = [path.name for path in missing.absolute().parent.iterdir() if path.suffix == missing.suffix]
+        siblings = [path.name for path in missing.absolute().parent.iterdir() if path.suffix == missing.suffix]
     except OSError:
         return ""
-    near = difflib.get_close_matches(missing.name, beside, n=1)
+    near = difflib.get_close_matches(missing.name, siblings, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def changed(file: Path) -> list[Path]:
-    """What must be executed, perhaps anew, for a file: itself and the siblings that were edited; empty if nothing.
+    """The files to execute (again) for a file: itself and its siblings that were edited; empty if up to date.
 
-    A file that an import statement has loaded, or that is the program itself, counts as executed.
+    A file loaded by an import statement, or that is the program itself, counts as executed.
     """
     if file not in _sources and any(_file_of(module) == file for module in list(sys.modules.values())):
         _sources[file] = file.read_bytes()
@@ -40,10 +40,10 @@ def changed(file: Path) -> list[Path]:
 
 
 def execute(file: Path, edited: list[Path]) -> None:
-    """Run a file, and anew the siblings in `edited` when it imports them.
+    """Run a file, and run the siblings in `edited` again when it imports them.
 
-    Compiled from its text: cached bytecode misses edits made within a second. Its module has a name of its own, so that
-    it cannot hide another of the same name; the siblings have the names by which they are imported.
+    Compiled from source: cached bytecode misses edits made within a second. Its module has a unique name, so that it
+    cannot hide another of the same name; the siblings have the names by which they are imported.
     """
     source = file.read_bytes()
     module = ModuleType(f"pycollective_user_{file.stem}_{crc32(bytes(file)):08x}")
@@ -63,7 +63,7 @@ def execute(file: Path, edited: list[Path]) -> None:
 
 @contextlib.contextmanager
 def _importable(file: Path) -> Iterator[None]:
-    """Siblings of a file can be imported, those of other folders with the same names are out of the way."""
+    """Make siblings of a file importable, and hide those of other folders with the same names."""
     folder = file.parent
     for other, modules in _siblings.items():
         for name in modules if other != folder else ():
@@ -102,5 +102,5 @@ def _file_of(module: ModuleType) -> Path | None:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # deleted since
+    except OSError:  # deleted in the meantime
         return b""

@@ -1,1 +1,1 @@
-"""What a program costs on a network."""
+"""Simulation of a program's cost on a network."""

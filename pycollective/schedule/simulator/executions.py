@@ -1,7 +1,7 @@
-"""A program as executions and what each must wait for, in flat arrays: what the simulator runs.
+"""A program as executions and their dependencies, in flat arrays: the simulator's input.
 
-values.py and lowering.py do this for the compiler with several objects a statement. Here all is numbers in arrays, so
-that programs of millions of statements fit. Memory is that of the program: one place for each (rank, chunk).
+For the compiler, values.py and lowering.py do the same with several objects per statement. Here everything is numbers
+in arrays, so that programs of millions of statements fit. Memory: one place for each (rank, chunk).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pycollective.schedule.language.program import Program, Statement
 
 
 class Executions(Program):
-    """A program that keeps the executions of its statements in place of the statements.
+    """A program that stores the executions of its statements instead of the statements.
 
-    Execution e is done by ranks[e] on chunks[e], reads the ranks in `sources` from source_at[e] to source_at[e + 1],
-    and writes those in `targets` from target_at[e] to target_at[e + 1]. What nobody needs is dropped by `finish`.
+    Execution e is performed by ranks[e] on chunks[e], reads the ranks in `sources` from source_at[e] to
+    source_at[e + 1], and writes those in `targets` from target_at[e] to target_at[e + 1]. `finish` drops unneeded ones.
 
     Attributes:
         group: the number of the statement; executions of one are simultaneous, all read before any writes.
         depth: of each execution, the longest chain of dependencies up to it, from 1.
         height: the longest chain of those that depend on it, from 0.
-        before, before_at: the executions that must be done before each, as for `sources`.
+        before, before_at: the executions that must complete before each, stored like `sources`.
 
     Raises:
-        ProgramError: as for a program, and where more than `limit` places are read and written.
+        ProgramError: as for a program, or more than `limit` places are read and written.
     """
 
     def __init__(self, collective: str, size: int, root: int | None, limit: int) -> None:
@@ -40,15 +40,15 @@ class Executions(Program):
         self.before, self.before_at = array("i"), array("q", [0])
         self._table = COLLECTIVES[collective]
         self._statements = 0
-        self._holds: dict[int, int] = {}  # what lies in chunk * size + rank: an index of targets, or ~place initially
-        self._writer = array("i")  # of each source, the index of the target that wrote it; below 0: nobody
-        self._origin = array("q")  # of each target, the first that got its value
+        self._holds: dict[int, int] = {}  # content of chunk * size + rank: an index of targets, or ~place initially
+        self._writer = array("i")  # for each source, the index of the target that wrote it; below 0: none
+        self._origin = array("q")  # for each target, the first target that got its value
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def record(self, statement: Statement) -> None:
-        """Append the executions of a statement: one for each destination, or one altogether where it says `at`."""
+        """Append the executions of a statement: one for each destination, or a single one if it has `at`."""
         chunk, sources = statement.chunk, statement.sources
         read = [self._content(rank, chunk, statement) for rank in sources]
         origin, targets = None, statement.destinations
@@ -109,7 +109,7 @@ class Executions(Program):
         return content if content < 0 else self._origin[content]
 
     def _copied_to(self, rank: int, chunk: int) -> int | None:
-        """The origin of what a place holds, for copies of it need not be made; None where it holds nothing."""
+        """The origin of a place's content, of which no copies need to be made; None if it is empty."""
         place = chunk * self.size + rank
         content = self._holds.get(place)
         if content is None:
@@ -117,7 +117,7 @@ class Executions(Program):
         return self._origin_of(content)
 
     def finish(self) -> None:
-        """Drop what nobody needs, and find out what must be done before what."""
+        """Drop what is not needed, and determine the dependencies."""
         needed = self._needed()
         if not all(needed):
             self._keep(needed)
@@ -145,7 +145,7 @@ class Executions(Program):
         return needed
 
     def _keep(self, needed: bytearray) -> None:
-        """Append the needed executions anew, with the targets that are needed."""
+        """Rebuild the arrays with the needed executions and targets."""
         old = (
             self.rank,
             self.chunk,

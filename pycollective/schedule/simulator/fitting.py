@@ -15,12 +15,12 @@ from pycollective.schedule.simulator.simulator import simulate
 _ROUNDS = 30
 _STEP = 1e-4
 _START = (1e-6, 1e-10, 1e-11)
-"""alpha in seconds, beta and gamma in seconds a byte: what a host's shared memory is about."""
+"""alpha in seconds, beta and gamma in seconds per byte: typical values for a host's shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A measured call: `seconds` for `nbytes` (of the larger buffer) on so many ranks; root None: without one."""
+    """A measured call: `seconds` for `nbytes` (of the larger buffer) on this many ranks; root None: none."""
 
     topology: str
     collective: str
@@ -35,8 +35,8 @@ class Fit:
     """A network, and how well it explains the measurements.
 
     Attributes:
-        network: latency is alpha, bandwidth 1/beta and reduction 1/gamma; math.inf where these are 0.
-        measurements: what was fitted.
+        network: latency is alpha, bandwidth 1/beta and reduction 1/gamma; math.inf if these are 0.
+        measurements: the measurements.
         predicted: the simulated seconds of each.
     """
 
@@ -46,13 +46,13 @@ class Fit:
 
     @property
     def errors(self) -> list[float]:
-        """Of each measurement, (predicted - measured) / measured."""
+        """For each measurement, (predicted - measured) / measured."""
         pairs = zip(self.predicted, self.measurements, strict=True)
         return [predicted / one.seconds - 1 for predicted, one in pairs]
 
     @property
     def rms_error(self) -> float:
-        """Root of the mean square of the relative errors: what was minimised."""
+        """Root mean square of the relative errors, which was minimized."""
         return math.sqrt(sum(error**2 for error in self.errors) / len(self.errors))
 
     @property
@@ -67,24 +67,24 @@ class Fit:
 
 
 def fit(measurements: Sequence[Measurement], tile: int | None = None) -> Fit:
-    """The network on which the simulator comes nearest to the measurements, in relative terms.
+    """The network that minimizes the relative error between simulation and measurements.
 
-    A simulated time is the cost of its critical path, linear in alpha, beta and gamma as long as the path stays the
-    same: so a linear problem is solved again and again, each time with the paths of the last solution.
+    A simulated time is the cost of its critical path, linear in alpha, beta and gamma while the path stays the same:
+    so a linear problem is solved iteratively, each time with the paths of the last solution.
 
     Args:
-        measurements: at least three, of topologies that are registered.
+        measurements: at least three, of registered topologies.
         tile: as for `simulate`.
 
     Raises:
         ValueError: fewer than three measurements, or a time that is not above 0.
-        TopologyError, ProgramError: as `simulate`.
+        TopologyError, ProgramError: see `simulate`.
     """
     if len(measurements) < 3:
         raise ValueError(f"{len(measurements)} measurements: three unknowns need at least as many")
     if not all(one.seconds > 0 for one in measurements):
         raise ValueError("a measured time is not above 0")
-    # one after the other those of the same program, which the simulator remembers
+    # grouped by program, which the simulator caches
     rows = sorted(measurements, key=lambda one: (one.topology, one.collective, one.ranks, one.root or 0, one.nbytes))
     solution: tuple[float, ...] = _START
     best: Fit | None = None
@@ -110,7 +110,7 @@ def _seconds(one: Measurement, solution: tuple[float, ...], tile: int | None) ->
 
 
 def _shares(one: Measurement, solution: tuple[float, ...], now: float, tile: int | None) -> list[float]:
-    """By how much a unit of alpha, beta and gamma raises the time, in measured times."""
+    """The change of the time per unit of alpha, beta and gamma, in measured times."""
     shares = []
     for number, value in enumerate(solution):
         step = _STEP * (value or _START[number])
@@ -120,7 +120,7 @@ def _shares(one: Measurement, solution: tuple[float, ...], now: float, tile: int
 
 
 def _solve(shares: list[list[float]]) -> tuple[float, ...]:
-    """The least squares of shares @ x = 1 with no x below 0: the best of all choices of which are 0."""
+    """The least squares solution of shares @ x = 1 with no x below 0: the best of all choices of zeros."""
     import numpy as np
 
     matrix: Any = np.asarray(shares)

@@ -1,7 +1,7 @@
-"""The messages of a program's executions, in the one order in which the simulator lets ports serve them.
+"""The messages of a program's executions, in the order in which the simulator's ports serve them.
 
-The order is the program's and does not depend on what anything costs: so time is a longest path, grows with every cost,
-and is the same whatever the order of independent statements in the text.
+The order depends on the program only, not on costs: so time is a longest path, increases with every cost, and does not
+depend on the order of independent statements in the text.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FIRST, COMBINE, LAST, CONTINUES, BETWEEN = 1, 2, 4, 8, 16
-"""Bits of a message's kind: the first and last of its execution; the last of what it reads, after which it combines;
-its chunk continues a message; it goes to another node."""
+"""Bits of a message's kind: first and last of its execution; last of the operands, after which it combines; its chunk
+continues a message; it goes to another node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
     """Message i belongs to execution[i] and goes from source[i] to target[i], all int32 arrays.
 
-    An execution that reads nothing from other ranks has one message from its rank to itself, which costs nothing.
+    An execution that reads nothing from other ranks has one message from its rank to itself, at no cost.
     """
 
     execution: Array
@@ -37,9 +37,9 @@ class Messages:
 def messages_of(executions: Executions) -> Messages:
     """All messages, in the order in which ports serve them.
 
-    A rank executes round after round; within a round sums first, then copies, the nearest following rank's first, as
-    the compiler orders them. An execution reads all sources, then writes all targets, in each case the nearest
-    following rank first. Of ranks at the same point of this, that goes first on which the longest chain depends.
+    A rank executes round after round; within a round sums first, then copies, the nearest following rank's first, like
+    the compiler. An execution reads all sources, then writes all targets, in each case the nearest following rank
+    first. Of ranks at the same point, the one on which the longest chain depends comes first.
     """
     import numpy as np
 
@@ -55,18 +55,18 @@ def messages_of(executions: Executions) -> Messages:
     last_read = ~writes & (last | np.append(writes[1:], False))
     index = index[execution]
     kind = FIRST * first + COMBINE * last_read + LAST * last + CONTINUES * (index > 0)
-    alone = first & last  # a message of several chunks goes in one piece; of sums of many, one chunk after the other
+    alone = first & last  # several chunks are one message; of sums of many, each chunk is a message
     turn = (_count_from(first), np.where(alone, 0, index), position[execution], level[execution])
     order = np.lexsort((index, rank[execution], distance, -height[execution], *turn))
     return Messages(*(a[order].astype(np.int32) for a in (execution, source, target, kind)))
 
 
 def rounds(executions: Executions) -> tuple[Array, Array]:
-    """The number of the bundle that each execution is in, and the round that this is in.
+    """The number of the bundle of each execution, and the round of the bundle.
 
-    Executions of one rank with the same sources and targets are one bundle: their chunks travel together. Rounds are
-    the levels of the dependencies between bundles. Where these go in a circle, as round a ring, a bundle has only
-    executions of the same depth, and that is its round: the compiler's order.
+    Executions of one rank with the same sources and targets are one bundle: their chunks are sent together. Rounds are
+    the levels of the dependencies between bundles. If these form a cycle, as in a ring, a bundle has only executions of
+    the same depth, and that is its round: the compiler's order.
     """
     import numpy as np
 
@@ -94,7 +94,7 @@ def _bundle_keys(executions: Executions) -> Any:
 
 
 def _levels(earlier: Array, later: Array, count: int) -> Array | None:
-    """The longest path to each of `count` nodes over edges sorted by `earlier`; None where they go in a circle."""
+    """The longest path to each of `count` nodes over edges sorted by `earlier`; None if there is a cycle."""
     import numpy as np
 
     levels = np.zeros(count, np.int64)
@@ -113,8 +113,8 @@ def _levels(earlier: Array, later: Array, count: int) -> Array | None:
 
 
 def _positions(executions: Executions, bundle: Array, level: Array) -> Array:
-    """Of each execution the place of its bundle among those of its rank and round, its index in the bundle, and the
-    longest chain that depends on one of the bundle."""
+    """For each execution, the position of its bundle among those of its rank and round, its index in the bundle, and
+    the longest chain that depends on any of the bundle."""
     import numpy as np
 
     columns = (executions.rank, executions.chunk, executions.depth, executions.height)
@@ -137,7 +137,7 @@ def _positions(executions: Executions, bundle: Array, level: Array) -> Array:
 
 
 def _count_from(begins: Array) -> Array:
-    """0, 1, 2, ... from each beginning on; the first is one."""
+    """0, 1, 2, ... from each beginning; the first element is one."""
     import numpy as np
 
     count: Array = np.arange(len(begins)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]

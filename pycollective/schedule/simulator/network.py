@@ -1,4 +1,4 @@
-"""The cost model of the simulator: what a message and a reduction cost on a network."""
+"""The simulator's cost model: the cost of a message and of a reduction on a network."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _MOST = (1 << 31) - 1  # ranks are numbered in 32 bits
 class Network:
     """Ranks, each with one full-duplex port: it sends one message and receives one at a time.
 
-    A message of m bytes takes latency + m / bandwidth, and has the sender's and the receiver's port for that long:
+    A message of m bytes takes latency + m / bandwidth, and occupies the sender's and the receiver's port for that long:
     α + mβ in the model of Hockney, "The communication challenge for MPP" (Parallel Computing 1994), as used by Thakur,
-    Rabenseifner and Gropp (IJHPCA 2005). To combine k operands of m bytes takes (k-1) m / reduction: their γ.
+    Rabenseifner and Gropp (IJHPCA 2005). Combining k operands of m bytes takes (k-1) m / reduction: their γ.
 
     Not modelled: caches, the memory bandwidth that ranks of a node share, staging, links and switches between the ports
     and their contention, and messages that interrupt computation.
 
     Attributes:
-        latency: seconds a message (α).
-        bandwidth: bytes a second of a port (1/β).
-        reduction: bytes a second that a rank reduces (1/γ); math.inf: for nothing.
+        latency: seconds per message (α).
+        bandwidth: bytes per second of a port (1/β).
+        reduction: bytes per second that a rank reduces (1/γ); math.inf: at no cost.
         ranks_per_node: consecutive ranks that share a node. `latency` and `bandwidth` are those between nodes.
         node_latency, node_bandwidth: the same within a node; None: as between nodes.
-        shared_port: the ranks of a node share one port, each way, for what goes to other nodes.
+        shared_port: the ranks of a node share one port in each direction for messages to other nodes.
 
     Raises:
-        TypeError: no numbers.
-        ValueError: a bandwidth that is not above 0, a latency below 0 or not finite, less than one rank a node.
+        TypeError: not numbers.
+        ValueError: a bandwidth not above 0, a latency below 0 or not finite, or less than one rank per node.
     """
 
     latency: float = 5e-6
@@ -56,11 +56,11 @@ class Network:
 
     @property
     def between_nodes(self) -> tuple[float, float]:
-        """α and β of a message that leaves its node."""
+        """α and β of a message between nodes."""
         return self.latency, 1 / self.bandwidth
 
     @property
     def within_node(self) -> tuple[float, float]:
-        """α and β of a message that does not."""
+        """α and β of a message within a node."""
         latency = self.latency if self.node_latency is None else self.node_latency
         return latency, 1 / (self.bandwidth if self.node_bandwidth is None else self.node_bandwidth)

@@ -1,8 +1,8 @@
-"""The simulator: what a collective of a topology costs on a network, from its program.
+"""The simulator: the cost of a topology's collective on a network, from its program.
 
-Each rank executes its steps one after the other, in the compiler's order. A step begins when its operands are ready and
-what it overwrites has been read; it receives what it reads, combines, and sends what it writes, one message after the
-other. A message also waits for the port at its other end. See `Network` for what each costs.
+Each rank executes its steps in order, as compiled. A step begins when its operands are ready and the data that it
+overwrites has been read; it receives its operands, combines, and sends its results, one message after the other. A
+message also waits for the port at its other end. See `Network` for the costs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pycollective.schedule.simulator.network import Network
 from pycollective.schedule.simulator.timing import Clocks, TimedStep
 
 LIMIT = 1 << 23
-"""Places that a program may read and write altogether: about a gigabyte of memory and a minute."""
+"""Places that a program may read and write in total: about a gigabyte of memory and a minute."""
 ALIGNMENT = 64
-"""Bytes: where the chunks of an equal split begin, as in the executor."""
+"""Alignment in bytes of the chunks of an equal split, as in the executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Simulation:
     """One collective on a network.
 
     Attributes:
-        topology: its name, with the parameters that are not the default.
-        collective, ranks, root: what was simulated; root is None where there is none.
+        topology: its name, with the non-default parameters.
+        collective, ranks, root: what was simulated; root is None if there is none.
         nbytes: bytes of the larger of a rank's two buffers.
         small: whether the variant for small messages was used.
-        seconds: until the last rank is done.
-        messages: number of messages between ranks; chunks that travel together are one.
+        seconds: until the last rank has finished.
+        messages: number of messages between ranks; chunks that are sent together are one.
         bytes_sent: bytes of all messages.
-        bytes_most: bytes sent by the rank that sends most.
-        bytes_between_nodes: bytes of the messages that leave their node.
-        finish: when each rank is done, in seconds: with its own steps, and with what others write to it.
-        critical_path: steps in the order of time, each of which waited for the one before it, up to the last.
-        steps: all steps, where they were asked for.
+        bytes_most: maximum number of bytes sent by a rank.
+        bytes_between_nodes: bytes of messages between nodes.
+        finish: when each rank has finished its own steps and received the others' writes, in seconds.
+        critical_path: steps in chronological order, each of which waited for the one before it, up to the last.
+        steps: all steps, if requested.
     """
 
     topology: str
@@ -62,7 +62,7 @@ class Simulation:
 
     @property
     def algbw(self) -> float:
-        """Size over time, in GB/s (1e9 bytes), as nccl-tests has it."""
+        """Size over time, in GB/s (1e9 bytes), as in nccl-tests."""
         return self.nbytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     @property
@@ -87,26 +87,26 @@ def simulate(
     steps: bool = False,
     limit: int = LIMIT,
 ) -> Simulation:
-    """Simulate one collective of a topology. The last two programs are remembered, so that more sizes cost less.
+    """Simulate one collective of a topology. The last two programs are cached, so that further sizes cost less.
 
     Args:
         topology: a name, "wheel(hub=3)", a class or an instance.
         collective: its name, such as "allreduce".
         size: the number of ranks, from 1.
         nbytes: bytes of the larger of a rank's two buffers, at least 1.
-        network: what messages and reductions cost.
-        root: the root where the collective has one (default 0); ignored elsewhere.
+        network: the costs of messages and reductions.
+        root: the root if the collective has one (default 0); otherwise ignored.
         small: use the variant for small messages, if there is one; None: as the library would for `nbytes`.
-        tile: bytes into which each chunk is cut, as the executor does: ranks run the program for one tile after the
-            other, which pipelines what moves in one direction. None: chunks go in one piece.
+        tile: size in bytes of the tiles of each chunk, as in the executor: ranks run the program for one tile after the
+            other, which pipelines data that moves in one direction. None: chunks are not divided.
         steps: keep all steps, with their times.
-        limit: places that the program may read and write altogether.
+        limit: places that the program may read and write in total.
 
     Raises:
         TopologyError: no such topology, it lacks the collective, or the root is out of range.
         ProgramError: its program breaks a rule of the language, or is larger than `limit`.
-        ValueError: nbytes or tile below 1, more messages by tiles than `limit`, or more bytes than 64 bits count.
-        TypeError: another argument is not what it must be.
+        ValueError: nbytes or tile below 1, more messages by tiles than `limit`, or more bytes than 64 bits can count.
+        TypeError: another argument is invalid.
     """
     nbytes, limit = checks.integer(nbytes, "nbytes", 1), checks.integer(limit, "limit", 1)
     tile = None if tile is None else checks.integer(tile, "tile", 1)
@@ -180,7 +180,7 @@ def _traffic(
 
 
 def chunk_sizes(collective: str, size: int, chunks: int, nbytes: int) -> list[int]:
-    """Bytes of each chunk, as the executor cuts a buffer; where a chunk is a rank's share, as equal as can be."""
+    """Bytes of each chunk, divided as in the executor; if a chunk is a rank's share, as equal as possible."""
     if COLLECTIVES[collective].split == "free":
         piece = -(-nbytes // chunks)
         piece = -(-piece // ALIGNMENT) * ALIGNMENT

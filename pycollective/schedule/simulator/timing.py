@@ -23,13 +23,13 @@ class TimedStep:
 
 
 class Clocks:
-    """Times in seconds. Executions are steps; steps and messages are numbered on from tile to tile.
+    """Times in seconds. Executions are steps; steps and messages are numbered continuously over tiles.
 
     Attributes:
-        free: of each rank, when it is done with its steps so far.
-        sending, receiving: until when each rank's port is; behind the ranks' come those that nodes share.
+        free: for each rank, when it has finished its steps so far.
+        sending, receiving: when each rank's port becomes free; ports shared by nodes follow those of ranks.
         begin, end: of each step.
-        cause: of each message, the one that it waited for last; -1: none.
+        cause: for each message, the last one that it waited for; -1: none.
     """
 
     def __init__(self, executions: Executions, messages: Messages, network: Network) -> None:
@@ -38,12 +38,12 @@ class Clocks:
         self._node = [size + rank // each for rank in range(size)] if network.shared_port else []
         self._kind: Any = messages.kind + BETWEEN * (messages.source // each != messages.target // each)
         ports = size + -(-size // each)
-        self.free, self._latest = [0.0] * size, [-1] * size  # _latest, ...: the message that it was
+        self.free, self._latest = [0.0] * size, [-1] * size  # _latest, ...: the message that determined it
         self.sending, self._sent = [0.0] * ports, [-1] * ports
         self.receiving, self._received = [0.0] * ports, [-1] * ports
         self.begin, self.end, self._ending = array("d"), array("d"), array("q")
         self.cause = array("q")
-        self._ready = [0.0] * size  # of the step that a rank is at: when what its next message carries was ready
+        self._ready = [0.0] * size  # for the current step of a rank: when its next message's data was ready
 
     def run(self, lengths: Sequence[int]) -> None:
         """Run all messages once, with chunks of these lengths in bytes."""
@@ -54,7 +54,7 @@ class Clocks:
         for times in (self.begin, self.end, self._ending):
             times.frombytes(bytes(8 * len(ranks)))
         columns: Any = (self.messages.execution, self.messages.source, self.messages.target, self._kind)
-        messages = [memoryview(column) for column in columns]  # which gives plain integers
+        messages = [memoryview(column) for column in columns]  # whose elements are plain integers
         for execution, source, target, kind in zip(*messages, strict=True):
             rank, length = ranks[execution], lengths[chunks[execution]]
             self.cause.append(latest[rank])
@@ -78,7 +78,7 @@ class Clocks:
             number += 1
 
     def _start(self, execution: int, rank: int, first: int) -> None:
-        """The rank goes on to a step as soon as it and all that the step depends on are done."""
+        """Start a rank's step as soon as the rank and all dependencies of the step have finished."""
         executions, end = self.executions, self.end
         ready, cause = 0.0, -1
         for earlier in executions.before[executions.before_at[execution] : executions.before_at[execution + 1]]:
@@ -90,7 +90,7 @@ class Clocks:
         self.begin[first + execution] = self.free[rank]
 
     def _port_free(self, source: int, target: int, kind: int, now: float) -> float:
-        """When the ports that a message passes are all free, from now on."""
+        """The earliest time from now on at which all ports of a message are free."""
         if self.sending[source] > now:
             now, self.cause[-1] = self.sending[source], self._sent[source]
         if self.receiving[target] > now:
@@ -112,7 +112,7 @@ class Clocks:
         return TimedStep(rank, chunk, self.begin[number], self.end[number])
 
     def critical_path(self) -> list[int]:
-        """The steps that led to the last, in the order of time."""
+        """The steps that led to the last, in chronological order."""
         if not self.end:
             return []
         count = len(self.messages.kind)

@@ -1,7 +1,7 @@
 """Proof that a schedule computes its collective: an execution over contributions instead of numbers.
 
-What a place holds is abstracted to: which ranks' contributions are in it, which more than once, in what order they
-were combined, whether it is still raw, and whether the step that completes it has been applied.
+The abstract content of a place: which ranks' contributions it has, which more than once, in what order they were
+combined, whether it is still raw, and whether the step that completes it has been applied.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a place holds.
+    """The content of a place.
 
     Attributes:
-        once: the ranks whose contribution is in it, as bits.
-        more: those whose contribution is in it more than once, as bits.
-        order: number of the expression that made it, with the order of operands.
-        tree: number of the same expression where a + b and b + a are one: equal trees give equal bits
-            (but for the sign of a zero of min and max, and the bits of a NaN).
-        raw: one contribution, not reduced or scaled yet.
+        once: the ranks whose contribution it has, as bits.
+        more: those whose contribution it has more than once, as bits.
+        order: number of the expression that produced it, with the order of operands.
+        tree: number of the same expression with a + b and b + a identified: equal trees give equal bits (except for the
+            sign of a zero of min and max, and the bits of a NaN).
+        raw: one contribution, not yet reduced or scaled.
         complete: how often a step marked `complete` has been applied.
         step: the (rank, index) of the step that wrote it last; None at the start.
-        doubled: the step that first combined something with itself.
+        doubled: the step that first combined a contribution with itself.
     """
 
     once: int
@@ -44,7 +44,7 @@ class Content:
 
 
 class _Expressions:
-    """Numbers for expressions, equal where the expressions are; those of single contributions come first."""
+    """Numbers for expressions, equal for equal expressions; those of single contributions come first."""
 
     def __init__(self, size: int) -> None:
         self._next = size
@@ -59,16 +59,16 @@ class _Expressions:
 
 
 def check_contributions(schedule: Schedule, order: list[tuple[int, int]]) -> ProvenOrder:
-    """Execute the steps in the given order (any that respects the waits) and check what every rank ends with.
+    """Execute the steps in the given order (any that respects the waits) and check the results of every rank.
 
     Returns:
-        The strongest statement that holds about the order of reduction, as in `TopologyInfo`; "none" where two ranks
-        reduce the same chunk in different orders. "rank" for collectives that do not reduce.
+        The strongest property of the order of reduction, as in `TopologyInfo`; "none" if two ranks reduce the same
+        chunk in different orders. "rank" for collectives that do not reduce.
 
     Raises:
         VerificationError: a wrong result, or wrong marks for scaling, naming rank, chunk and steps.
     """
-    # A staged call may have got one array as input and output, or two.
+    # A staged call may have one array as input and output, or two.
     both = {Placement.STAGED: (True, False), Placement.INPLACE: (True,)}
     for aliased in both.get(schedule.placement, (False,)):
         execution = _Execution(schedule, aliased)
@@ -88,7 +88,7 @@ class _Execution:
         self.trees = _Expressions(schedule.size)
         self.holds: dict[tuple[int, int, int], Content] = {}
         self.rank_orders: dict[int, int] = {}
-        self.expected = [0] * schedule.chunks  # of each chunk, the contributions of which results are made
+        self.expected = [0] * schedule.chunks  # for each chunk, the contributions in its results
         for rank in range(schedule.size):
             for chunk in range(schedule.chunks):
                 if self.collective.starts(rank, chunk, schedule.size, self.root):
@@ -97,7 +97,7 @@ class _Execution:
                     self.expected[chunk] |= 1 << rank
 
     def place(self, rank: int, place: int, chunk: int) -> tuple[int, int, int]:
-        """A place as memory."""
+        """The memory of a place."""
         if place >= 0:
             return rank, place, -1
         return rank, OUT if self.aliased else place, chunk
@@ -153,7 +153,7 @@ class _Execution:
         return "chunk" if len(by_chunk) == len({(chunk, which) for chunk, which, _ in by_chunk}) else "none"
 
     def in_rank_order(self, contributors: int) -> int:
-        """The number of the expression that combines the ranks in these bits in their order."""
+        """The number of the expression that combines the ranks in these bits in rank order."""
         number = self.rank_orders.get(contributors)
         if number is None:
             ranks = [rank for rank in range(contributors.bit_length()) if contributors >> rank & 1]

@@ -1,14 +1,14 @@
-"""Proof that a schedule is free of races and deadlocks, whatever the speed of the ranks.
+"""Proof that a schedule is free of races and deadlocks, at any speed of the ranks.
 
-The emitted waits order the steps of different ranks; nothing else does. All ranks run two calls back to back, several
-tiles each, with a vector clock each: waiting for a step brings what its rank knew when it published that step, no more.
-Two accesses to the same memory, one of them a write, must be ordered by the clocks. Since a wait is met by one
-particular publication and never by luck, one run speaks for all interleavings.
+Steps of different ranks are ordered by the emitted waits only. All ranks run two calls back to back, several tiles
+each, with vector clocks: waiting for a step adds what its rank knew when it published that step, no more. Two accesses
+to the same memory, one of them a write, must be ordered by the clocks. Since a wait is satisfied by one particular
+publication and never by chance, one run covers all interleavings.
 
-Checked besides the steps themselves:
+Other checks:
   - before a rank enters and after it leaves, the caller may do anything with its input and output;
-  - a slot of scratch is used again only after what its owner waits for by `readers` and what it knew at the end of the
-    tile that used it last, not by luck of the tiles in between (they may belong to another collective).
+  - a slot of scratch is reused only after its owner's `readers` waits and what it knew at the end of the tile that used
+    it last, not thanks to the tiles in between (they may belong to another collective).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TILES = 3
 SLOTS = 2
 
 Clock = list[int]
-"""For each rank, the value that its progress counter is known to have reached; never changed in place."""
+"""For each rank, the value that its progress counter is known to have reached; immutable."""
 
 Memory = tuple[int, int, int, int]
 """(rank, place, chunk, tile) for buffers, (rank, cell, -1, slot) for scratch."""
@@ -32,14 +32,14 @@ Memory = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class _Accesses:
-    """Who touched one piece of memory: the last write, and the reads since; as (rank, counter)."""
+    """Accesses to one piece of memory: the last write, and the reads since; as (rank, counter)."""
 
     write: tuple[int, int] = (-1, -1)
     reads: dict[int, int] = field(default_factory=dict)
 
 
 def check_interleavings(schedule: Schedule) -> list[tuple[int, int]]:
-    """Prove that no interleaving races or gets stuck.
+    """Prove that no interleaving races or deadlocks.
 
     Returns:
         The steps of one tile as (rank, index), in an order that respects all waits.
@@ -54,7 +54,7 @@ class _Run:
     def __init__(self, schedule: Schedule) -> None:
         size = schedule.size
         self.schedule = schedule
-        self.call_span = TILES * schedule.stride + 1  # how far the counters move in a call, entering included
+        self.call_span = TILES * schedule.stride + 1  # counter increment per call, including entry
         self.clocks: list[Clock] = [[-1] * size for _ in range(size)]
         self.published: list[dict[int, Clock]] = [{} for _ in range(size)]
         self.left = [-1] * size  # the last call that a rank has left
@@ -66,7 +66,7 @@ class _Run:
         self.moved = False
 
     def run(self) -> list[tuple[int, int]]:
-        """Let every rank go as far as it can, until all are done or none can move."""
+        """Let every rank advance as far as possible, until all have finished or none can advance."""
         ranks = {rank: self.play(rank) for rank in range(self.schedule.size)}
         blocked: dict[int, tuple[int | None, Wait]] = {}
         while ranks:
@@ -86,7 +86,7 @@ class _Run:
         return self.order
 
     def play(self, rank: int) -> Iterator[tuple[int | None, Wait]]:
-        """What one rank does in all calls. Yields when it cannot go on: (the step or None, what it waits for)."""
+        """The actions of one rank in all calls. Yields when it is blocked: (the step or None, what it waits for)."""
         mine = self.schedule.ranks[rank]
         for call in range(CALLS):
             base = call * self.call_span
@@ -113,7 +113,7 @@ class _Run:
         self.moved = True
 
     def learn(self, rank: int, wait: Wait, base: int, tile_base: int) -> bool:
-        """If the peer has published what is waited for, know what it knew; what was known already brings no more."""
+        """If the peer has published the awaited step, add what it knew then; nothing if that is known already."""
         counter = tile_base + wait.count if wait.count else base
         if self.clocks[rank][wait.peer] < counter:
             theirs = self.published[wait.peer].get(counter)
@@ -123,7 +123,7 @@ class _Run:
         return True
 
     def reuse_slot(self, rank: int, slot: int) -> Iterator[tuple[int | None, Wait]]:
-        """Wait for the readers of the slot's last use, and check that this covers everybody who read it."""
+        """Wait for the readers of the slot's last use, and check that this covers every rank that read it."""
         last_use = self.slot_ends.get((rank, slot))
         if last_use is None:
             return
@@ -157,7 +157,7 @@ class _Run:
             accesses.reads.clear()
 
     def access(self, rank: int, owner: int, place: int, chunk: int, call: int, tile: int, counter: int) -> _Accesses:
-        """The record of a piece of memory; the owner must be in the call if it is its buffer."""
+        """The record of a piece of memory; the owner of a buffer must be in the call."""
         if place >= 0:
             if owner != rank:
                 self.slot_reads.setdefault((owner, tile % SLOTS), {})[rank] = counter
@@ -194,7 +194,7 @@ class _Run:
         )
 
     def leave(self, rank: int, call: int) -> None:
-        """The caller gets its buffers back: every access by a peer must be known to be over."""
+        """Return the buffers to the caller: every access by a peer must be known to have completed."""
         self.left[rank] = call
         for peer, counter in self.buffer_touches[rank].items():
             if self.clocks[rank][peer] < counter:
@@ -206,7 +206,7 @@ class _Run:
         self.buffer_touches[rank].clear()
 
     def index(self, counter: int) -> int:
-        """The index of the step that a counter value stands for."""
+        """The index of the step for a counter value."""
         return (counter % self.call_span - 1) % self.schedule.stride
 
     def name(self, rank: int, counter: int) -> str:
@@ -225,7 +225,7 @@ class _Run:
 
 
 def _join(one: Clock, other: Clock, peer: int, counter: int) -> Clock:
-    """What `one` knows after it has learned that `peer`, which knew `other`, has reached `counter`."""
+    """The clock of `one` after it has learned that `peer`, whose clock was `other`, has reached `counter`."""
     joined = list(map(max, one, other))
     joined[peer] = counter
     return joined

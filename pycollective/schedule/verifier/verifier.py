@@ -1,6 +1,6 @@
-"""The verifier: proves that a compiled schedule does what its collective promises, or says where it does not.
+"""The verifier: proves that a compiled schedule implements its collective, or reports where it does not.
 
-It looks at the compiled steps alone, as the executor will run them: neither the program nor the compiler is trusted.
+It examines only the compiled steps, as the executor will run them: neither the program nor the compiler is trusted.
 Steps are numbered from 0 in the order in which their rank executes them.
 """
 
@@ -29,12 +29,12 @@ class Report:
     """What was proved about one schedule, and its size.
 
     Attributes:
-        title: topology, collective, ranks, root and placement in words.
-        order: the strongest order of reduction that holds, see `TopologyInfo`; "none" where ranks differ.
-        steps: steps of all ranks in a tile.
-        waits: waits of all ranks in a tile.
-        longest: steps of the rank that has most.
-        cells: scratch cells of the rank that has most.
+        title: topology, collective, ranks, root and placement.
+        order: the strongest order of reduction that holds, see `TopologyInfo`; "none" if ranks differ.
+        steps: steps of all ranks per tile.
+        waits: waits of all ranks per tile.
+        longest: maximum number of steps of a rank.
+        cells: maximum number of scratch cells of a rank.
     """
 
     title: str
@@ -46,11 +46,11 @@ class Report:
 
 
 def verify(schedule: Schedule, order: Order | None = None) -> Report:
-    """Prove that a schedule gives the right results, without races or deadlocks, in the order it claims.
+    """Prove that a schedule produces correct results, without races or deadlocks, in the declared order.
 
     Args:
         schedule: a compiled schedule.
-        order: the claim about the order of reduction; by default that of the topology registered under the
+        order: the declared order of reduction; by default that of the topology registered under the
             schedule's name, and none for a schedule without a topology.
 
     Raises:
@@ -63,8 +63,8 @@ def verify(schedule: Schedule, order: Order | None = None) -> Report:
     proven = check_contributions(schedule, check_interleavings(schedule))
     claim = order or _claim(schedule)
     if claim is not None and _STRENGTH[proven] < _STRENGTH[claim]:
-        told = {"none": "ranks reduce the same chunk in different orders"}.get(proven, f"it is {proven!r} at most")
-        raise VerificationError(f"{schedule.title}: claims order {claim!r}, but {told}")
+        found = {"none": "ranks reduce the same chunk in different orders"}.get(proven, f"it is {proven!r} at most")
+        raise VerificationError(f"{schedule.title}: claims order {claim!r}, but {found}")
     steps = [step for rank in schedule.ranks for step in rank.steps]
     return Report(
         title=schedule.title,
@@ -83,22 +83,22 @@ def verify_topology(
     collectives: Iterable[str] | None = None,
     roots: Iterable[int] | None = None,
 ) -> Iterator[Report]:
-    """Verify all that a topology can do: each collective, with its small variant, size, placement and root.
+    """Verify everything a topology implements: each collective, with its small variant, size, placement and root.
 
     Args:
         topology: a name, "wheel(hub=3)", a class or an instance.
-        sizes: numbers of ranks; default those from 1 to 17 that the topology supports, or the least that it does.
+        sizes: numbers of ranks; default those from 1 to 17 that the topology supports, or the smallest that it does.
         placements: placements to compile for.
-        collectives: only these; default all that the topology has.
-        roots: only these; default the first, the last and one between.
+        collectives: only these; default all that the topology implements.
+        roots: only these; default the first, the last and one in between.
 
     Returns:
         a report for each schedule, as soon as it is proved.
 
     Raises:
-        VerificationError: the first schedule that is wrong.
-        ProgramError, TopologyError: as `compile`.
-        TypeError, ValueError: an argument is not what it must be, at once.
+        VerificationError: the first incorrect schedule.
+        ProgramError, TopologyError: see `compile`.
+        TypeError, ValueError: an argument is invalid; raised immediately.
     """
     instance = registry.get(topology)
     row = registry.info(instance)
@@ -113,10 +113,10 @@ def verify_topology(
 
 
 def supported_sizes(topology: object) -> list[int]:
-    """The numbers of ranks from 1 to 17 that a topology supports, or the least above where it supports none of them.
+    """The numbers of ranks from 1 to 17 that a topology supports, or if there are none, the smallest above.
 
     Raises:
-        TopologyError: as `registry.get`; or it supports none up to MOST_RANKS.
+        TopologyError: see `registry.get`; or it supports none up to MOST_RANKS.
     """
     found = [size for size in range(1, 18) if registry.supports(topology, size)]
     found = found or [size for size in range(18, MOST_RANKS + 1) if registry.supports(topology, size)][:1]
@@ -146,10 +146,10 @@ def _claim(schedule: Schedule) -> Order | None:
 
 
 def check_structure(schedule: Schedule) -> None:
-    """Everything that a step names exists, may be touched by its rank, and is published where waited for.
+    """Check that everything a step refers to exists, is accessible to its rank, and is published if waited for.
 
     Raises:
-        VerificationError: names rank, step and what is wrong with it.
+        VerificationError: names rank, step and the error.
     """
     for rank, mine in enumerate(schedule.ranks):
         where = f"{schedule.title}: rank {rank}"

@@ -1,7 +1,6 @@
 """A torch.distributed backend: `import pycollective.torch`, then `init_process_group("pycollective")`.
 
-Importing this package makes the backend known to torch. Tensors are in CPU memory or on
-CUDA devices.
+Importing this package registers the backend with torch. Tensors are in CPU memory or on CUDA devices.
 """
 
 from __future__ import annotations

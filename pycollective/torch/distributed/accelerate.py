@@ -1,7 +1,7 @@
-"""accelerate takes the backend by name for CPU tensors: `InitProcessGroupKwargs(backend="pycollective")`.
+"""Lets accelerate use the backend by name for CPU tensors: `InitProcessGroupKwargs(backend="pycollective")`.
 
-By itself it does so for GPUs alone. For CPUs it knows "gloo" and "mpi", and replaces or refuses every other name; where
-it was not told that the tensors are on the CPU, it makes the process group, but lets each rank train for itself.
+By itself it does so for GPUs only. For CPUs it knows "gloo" and "mpi", and replaces or rejects every other name; unless
+configured for CPU tensors, it creates the process group but lets each rank train alone.
 https://github.com/huggingface/accelerate/blob/main/src/accelerate/state.py, PartialState._prepare_backend
 """
 
@@ -21,7 +21,7 @@ _MODULE = "accelerate.state"
 
 
 def adapt() -> None:
-    """Once accelerate is imported, or now if it was already."""
+    """Adapt accelerate once it is imported, or now if it already is."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         _adapt(module)
@@ -51,7 +51,7 @@ class _WhenImported:
 
 
 def _adapt(module: Any) -> None:
-    """Does nothing where accelerate has changed: it then says itself which backends it takes."""
+    """Does nothing if accelerate has changed: it then decides itself which backends it supports."""
     state: Any = getattr(module, "PartialState", None)
     kinds: Any = getattr(module, "DistributedType", None)
     prepare = getattr(state, "_prepare_backend", None)

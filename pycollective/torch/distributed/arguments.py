@@ -1,4 +1,4 @@
-"""What torch passes to a process group's methods, in the forms that its overloads allow."""
+"""The arguments of a process group's methods, in the forms that torch's overloads allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 @dataclass(slots=True)
 class Together:
-    """The options of each of several calls that were asked for as one."""
+    """The options of each of several calls that are made as one."""
 
     reduceOp: Any
     timeout: timedelta
@@ -21,9 +21,9 @@ class Together:
 
 
 def options(kind: type, given: Any, *more: Any) -> Any:
-    """The options object: as given, or made from what torch's shorter forms pass instead.
+    """The options object: as passed, or made from the arguments of torch's shorter forms.
 
-    Those are (tensor, root), (tensor, root, op), (tensor, op), each with a timedelta behind it.
+    Those are (tensor, root), (tensor, root, op) and (tensor, op), each optionally followed by a timedelta.
     """
     if given is not None and not isinstance(given, (int, dist.ReduceOp, dist.ReduceOp.RedOpType, timedelta)):
         return given
@@ -39,20 +39,20 @@ def options(kind: type, given: Any, *more: Any) -> Any:
 
 
 def one(given: Any, what: str) -> Any:
-    """The tensor (or list of tensors) of a call that torch passes in a list of one.
+    """The tensor (or list of tensors) of a call, which torch passes in a list of one.
 
     Raises:
-        ValueError: several: they were for several GPUs of one process.
+        ValueError: several tensors, which were for several GPUs of one process.
     """
     if isinstance(given, torch.Tensor):
         return given
     if len(given) != 1:
-        raise ValueError(f"{what} takes one tensor a call, not {len(given)}")
+        raise ValueError(f"{what} takes one tensor per call, not {len(given)}")
     return given[0]
 
 
 def many(given: Any, size: int, what: str) -> Sequence[Any]:
-    """A list of one tensor for each rank; torch passes it alone or in a list of one."""
+    """A list of one tensor for each rank; torch passes it directly or in a list of one."""
     if len(given) == 1 and not isinstance(given[0], torch.Tensor):
         given = given[0]
     if len(given) != size:
@@ -61,6 +61,6 @@ def many(given: Any, size: int, what: str) -> Sequence[Any]:
 
 
 def same_size(x: Any, out: Any, what: str) -> None:
-    """Refuse an output that does not take what comes."""
+    """Raise ValueError if an output has another number of elements than the input."""
     if x.numel() != out.numel():
         raise ValueError(f"{what}: {x.numel()} elements for an output of {out.numel()}")

@@ -29,15 +29,15 @@ _live: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
 def register() -> None:
-    """Make the backend known to torch; may be called twice.
+    """Register the backend with torch; may be called twice.
 
-    pycollective.autoload may have named it before, with a creator that imports this module.
+    pycollective.autoload may have registered the name before, with a creator that imports this module.
     """
     global _registered
     if _registered:
         return
     _registered = True
-    rendezvous.TORCH_RENDEZVOUS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # if autoload was there
+    rendezvous.TORCH_RENDEZVOUS._rendezvous_handlers.pop(rendezvous.SCHEME, None)  # registered by autoload
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
     rendezvous.register()
     kept_works.register()
@@ -47,18 +47,18 @@ def register() -> None:
 
 
 def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
-    """Collective among a process group's ranks: what torch calls for init_process_group and new_group.
+    """Collective among a process group's ranks: called by torch for init_process_group and new_group.
 
     Args:
         made_by_torch: store, group_rank, group_size, timeout, group_id and global_ranks_in_group.
         options: the `pg_options` of the call.
 
     Raises:
-        BootstrapError: ranks that do not come in time, named. CommunicatorError: no memory can be shared.
+        BootstrapError: ranks have not joined in time; names them. CommunicatorError: no memory can be shared.
         TypeError: options of another backend.
     """
     if options is not None and not isinstance(options, Options):
-        raise TypeError(f"pg_options of this backend are its Options, not {type(options).__name__}")
+        raise TypeError(f"pg_options must be this backend's Options, not {type(options).__name__}")
     store, rank = made_by_torch.store, made_by_torch.group_rank
     timeout = made_by_torch.timeout.total_seconds()
     ranks: Sequence[int] = made_by_torch.global_ranks_in_group or range(made_by_torch.group_size)
@@ -67,7 +67,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     def mailbox(exchange: Exchange) -> Mailbox:
         return Mailbox(exchange, rank, len(ranks))
 
-    def beside() -> Any:
+    def connect_jobs() -> Any:
         return meet(store, rank, ranks, f"process group {name}/jobs", timeout, "jobs")[0]
 
     comm, box = meet(store, rank, ranks, f"process group {name}", timeout, "group", mailbox)
@@ -79,22 +79,22 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     else:
         assert box is not None
         messages = Messages(comm, box, timeout)
-    jobs = JobQueue(beside, f"pycollective-{name}", Health(comm))
+    jobs = JobQueue(connect_jobs, f"pycollective-{name}", Health(comm))
     group = ProcessGroup(comm, jobs, messages, options or Options(), timeout, name, store)
     _live.add(group)
     return group
 
 
 def _leave() -> None:
-    """At exit, for scripts that do not destroy their process groups."""
+    """At exit: shut down process groups that the script has not destroyed."""
     for group in list(_live):
         if group.comm.backend.team is None:
-            continue  # between hosts freeing is collective, and the others may be gone
+            continue  # between hosts freeing is collective, and the others may have exited
         with contextlib.suppress(RuntimeError):
             group.shutdown()
 
 
 def _forget() -> None:
-    """In a forked child: the groups are the parent's."""
+    """In a forked child: the groups belong to the parent."""
     _live.clear()
     forget_all()

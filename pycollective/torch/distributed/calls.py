@@ -1,4 +1,4 @@
-"""What all calls of a process group rest on: what torch asks about a group, and how a call is carried out."""
+"""The base of all calls of a process group: torch's queries about a group, and how a call is executed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from pycollective.torch.distributed.work import CompletedWork, Work
 class Calls(dist.ProcessGroup):
     """Args:
     comm: of the group's ranks.
-    jobs: for calls of several steps and for futures' callbacks.
+    jobs: for calls of several steps and for the callbacks of futures.
     messages: for send and recv.
     options: see Options.
     timeout: seconds that a call waits for the others.
-    name: by which torch knows the group.
+    name: torch's name of the group.
     store: of the group.
     """
 
@@ -52,7 +52,7 @@ class Calls(dist.ProcessGroup):
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
         self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
 
-    # -- what torch asks about a group -----------------------------------------------------------------------------
+    # -- torch's queries about a group -----------------------------------------------------------------------------
 
     def getBackendName(self) -> str:
         """pycollective."""
@@ -65,7 +65,7 @@ class Calls(dist.ProcessGroup):
         return int(self.comm.rank)
 
     def getSize(self) -> int:
-        """How many ranks the group has."""
+        """The number of ranks in the group."""
         return int(self.comm.size)
 
     rank, size = getRank, getSize
@@ -75,14 +75,14 @@ class Calls(dist.ProcessGroup):
         return self._name
 
     def setGroupName(self, name: str) -> None:
-        """torch's, once it has chosen one."""
+        """Called by torch once it has chosen a name."""
         self._name = name
 
     _set_group_name = setGroupName
     group_name = property(getGroupName)
 
     def getGroupDesc(self) -> str:
-        """What the group is for, in its maker's words."""
+        """The group's description, given by its creator."""
         return self._desc
 
     def setGroupDesc(self, description: str) -> None:
@@ -97,10 +97,10 @@ class Calls(dist.ProcessGroup):
         return [torch.device("cpu"), torch.device("cuda")] if cuda().usable() else [torch.device("cpu")]
 
     def _get_backend(self, device: Any) -> Any:
-        return self  # for every device: it says itself which tensors it takes
+        return self  # for every device: each call checks its tensors
 
     def get_group_store(self) -> Any:
-        """The store through which the ranks met."""
+        """The store through which the ranks found each other."""
         return self._store
 
     def _set_sequence_number_for_group(self) -> None:
@@ -110,12 +110,12 @@ class Calls(dist.ProcessGroup):
         return self._calls
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long calls from now on wait for the other ranks."""
+        """Set the timeout of calls from now on."""
         self._timeout = self._messages.timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
-    # -- how a call is carried out -----------------------------------------------------------------------------------
+    # -- how a call is executed --------------------------------------------------------------------------------------
 
     def _seconds(self, opts: Any) -> float:
         given = opts.timeout.total_seconds()  # negative: not set
@@ -131,7 +131,7 @@ class Calls(dist.ProcessGroup):
             self._drawn = False
 
     def _settle(self, kind: str, touched: Sequence[Any], copies: bool = False) -> None:
-        """Before a call, and before it copies anything; see Order."""
+        """Called before a call, and before it copies anything; see Order."""
         if self._order.pending and not self._jobs.inside():
             on_device = touched and cuda().device(touched[0]) >= 0
             self._order.settle(touched, STREAM if on_device else ENGINE if self._fuses(kind) else DIRECT, copies)
@@ -153,7 +153,7 @@ class Calls(dist.ProcessGroup):
         counts: tuple[int, ...] | None = None,
         scale: tuple[float, float] | None = None,
     ) -> Any:
-        """A collective of one step, of tensors as `numbers` and `moved` make them; returns a Work."""
+        """A collective of one step, on tensors as `numbers` and `moved` return them; returns a Work."""
         if profiling.enabled() and not self._drawn:
             with self._draw(kind):
                 return self._call(kind, data, into, opts, outputs, finish, op=op, root=root, counts=counts, scale=scale)
@@ -198,7 +198,7 @@ class Calls(dist.ProcessGroup):
         counts: tuple[int, ...] | None,
         scale: tuple[float, float] | None,
     ) -> StreamWork:
-        """The same of tensors on a device: in the current stream, or beside it if the call is asynchronous."""
+        """The same for tensors on a device: in the current stream, or in another if the call is asynchronous."""
         within = self._jobs.inside()
         comm = self._jobs.comm if within else self.comm
         stream = self._streams.enter(device, within, getattr(opts, "asyncOp", True))
@@ -241,10 +241,10 @@ class Calls(dist.ProcessGroup):
     def _steps_in_stream(
         self, steps: Steps, touched: Sequence[Any], outputs: Sequence[Any], opts: Any, device: int
     ) -> StreamWork:
-        """The same of tensors on a device. Here the host waits until the ranks have agreed.
+        """The same for tensors on a device. Here the host waits until the ranks have agreed.
 
-        A kernel that waits for its peers keeps others from the GPU: kernels must be launched in the program's order,
-        and so neither by the job queue's thread nor by its communicator.
+        A kernel that waits for its peers blocks other kernels on the GPU: kernels must be launched in program order, so
+        neither from the job queue's thread nor on its communicator.
         """
         within = self._jobs.inside()
         if not within:
@@ -252,11 +252,11 @@ class Calls(dist.ProcessGroup):
         current = cuda().current(device)
 
         def agree(jobs: JobQueue) -> Any:
-            with cuda().using(current):  # it may be the job queue's thread
+            with cuda().using(current):  # this may be the job queue's thread
                 return steps.agree(jobs.comm)
 
         agreed = self._jobs.run(agree)
-        # Sparse tensors are many, which would have to be kept for another stream.
+        # A sparse tensor consists of several, which would all have to be kept for another stream.
         dense = touched[0].layout == torch.strided
         stream = self._streams.enter(device, within, dense and getattr(opts, "asyncOp", True))
         comm = self._jobs.comm if within else self.comm

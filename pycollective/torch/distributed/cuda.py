@@ -1,4 +1,4 @@
-"""All that this package asks torch about CUDA, in one place: tests without a GPU put another object there."""
+"""All of this package's uses of torch.cuda, in one place: tests without a GPU substitute another object."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 
 
 class Cuda:
-    """torch.cuda. Streams and events are torch's own."""
+    """Wraps torch.cuda. Streams and events are torch's own."""
 
     def usable(self) -> bool:
         """Whether there can be CUDA tensors in this process."""
         return bool(torch.cuda.is_available())
 
     def device(self, x: Any) -> int:
-        """The number of the device that holds a tensor; -1 for CPU memory."""
+        """The index of the device that holds a tensor; -1 for CPU memory."""
         return int(x.device.index) if x.is_cuda else -1
 
     def array(self, x: Any) -> Any:
-        """A tensor on a device, as a communicator takes it."""
+        """A tensor on a device, in the form that a communicator takes."""
         return x
 
     def empty(self, count: int, dtype: Any, device: int) -> Any:
-        """A one-dimensional tensor on a device, to be written first in its current stream."""
+        """An uninitialized one-dimensional tensor on a device, first written in the current stream."""
         return torch.empty(count, dtype=dtype, device=torch.device("cuda", device))
 
     def on_host(self, x: Any) -> Any:
-        """A copy in CPU memory of what the current stream will have made of a tensor; waits for it."""
+        """A copy of a tensor in CPU memory, made in the current stream; waits for it."""
         return x.cpu()
 
     def current(self, device: int) -> Any:
@@ -37,47 +37,47 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def stream(self, device: int) -> Any:
-        """A new stream, for collectives beside the computation."""
+        """A new stream, for collectives that overlap with computation."""
         return torch.cuda.Stream(device, priority=-1)
 
     def using(self, stream: Any) -> AbstractContextManager[Any]:
-        """Makes a stream, and its device, current."""
+        """Context manager that makes a stream and its device current."""
         context: AbstractContextManager[Any] = torch.cuda.stream(stream)
         return context
 
     def mark(self, stream: Any) -> Any:
-        """An event at the place to which a stream has been filled; it has query()."""
+        """An event recorded at the end of a stream; it has query()."""
         return stream.record_event()
 
     def hold_back(self, stream: Any, event: Any) -> None:
-        """What comes into a stream from now on waits for an event. The host does not."""
+        """Make all future work in a stream wait for an event. Does not block the host."""
         stream.wait_event(event)
 
     def synchronize(self, stream: Any) -> None:
-        """Block until a stream has finished with all that is in it."""
+        """Block until all work in a stream has completed."""
         stream.synchronize()
 
     def keep(self, x: Any, stream: Any) -> None:
-        """A tensor's memory is not handed out again before `stream` has finished with what it holds now."""
+        """Keep a tensor's memory from being reused before `stream` has completed its current work."""
         x.record_stream(stream)
 
     def promise(self, outputs: Sequence[Any], device: int, stream: Any) -> Any:
-        """A future of what a stream will have made of tensors; who waits for it, waits in the own current stream."""
+        """A future of tensors that a stream fills; waiting for it makes the caller's current stream wait."""
         future: Any = torch.futures.Future(devices=[torch.device("cuda", device)])
         with torch.cuda.stream(stream):
             future.set_result(list(outputs))
         return future
 
 
-_asked = Cuda()
+_cuda = Cuda()
 
 
 def cuda() -> Any:
-    """The object to ask."""
-    return _asked
+    """The object to use."""
+    return _cuda
 
 
 def replace(other: Any) -> None:
-    """For tests: ask `other` from now on."""
-    global _asked
-    _asked = other
+    """For tests: use `other` from now on."""
+    global _cuda
+    _cuda = other

@@ -13,10 +13,10 @@ from pycollective.torch.distributed.calls import Calls
 
 
 class Moving(Calls):
-    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call has completed."""
+    """See ProcessGroup. `opts` are torch's options objects; asyncOp: return before the call has completed."""
 
     def broadcast(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
-        """Every rank's tensor becomes the root's."""
+        """Overwrite every rank's tensor with the root's."""
         opts = options(c10d.BroadcastOptions, opts, *more)
         x = one(inputs, "broadcast")
         tensors.check([x], "broadcast")
@@ -30,7 +30,7 @@ class Moving(Calls):
         return self._call("broadcast", data, data, opts, [x], finish, root=root)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
-        """Every rank gets all ranks' tensors; they may differ in size where every rank's outputs say so."""
+        """Every rank gets all ranks' tensors; their sizes may differ if every rank's outputs have these sizes."""
         opts = options(c10d.AllgatherOptions, opts, *more)
         return self._allgather(many(outputs, self.comm.size, "allgather"), one(inputs, "allgather"), opts)
 
@@ -88,7 +88,7 @@ class Moving(Calls):
         return self._call(kind, data, into, opts, outputs, finish, root=root, counts=counts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
-        """Each rank gets its tensor of the root's list; they are of equal size."""
+        """Each rank gets its tensor of the root's list; all are of equal size."""
         opts = options(c10d.ScatterOptions, opts, *more)
         out, data = one(outputs, "scatter"), None
         tensors.check([out], "scatter")
@@ -108,7 +108,7 @@ class Moving(Calls):
     def all_to_all_single(
         self, output: Any, input: Any, output_splits: Any = None, input_splits: Any = None, opts: Any = None
     ) -> Any:
-        """Rank r gets the r-th part of every rank's tensor; the parts' rows are equally many, or as the splits say."""
+        """Rank r gets the r-th part of every rank's tensor; parts have equally many rows, or those of the splits."""
         opts = options(c10d.AllToAllOptions, opts)
         tensors.check([output, input], "alltoall")
         sending = multi_step.part_sizes(input, input_splits, self.comm.size, "input")

@@ -1,4 +1,4 @@
-"""A process group's engine, where calls go if its options say so."""
+"""A process group's engine, used if its options request it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pycollective.torch.distributed.work import PendingCalls, PendingOperation
 
 
 class Fusion:
-    """Args: comm: of the process group; the engine is made of it at its first use (collective, as all calls are)."""
+    """Args: comm: of the process group; the engine is created on first use (collective, like all calls)."""
 
     KINDS = frozenset(("allreduce", "broadcast", "barrier"))
 
@@ -24,7 +24,7 @@ class Fusion:
     ) -> PendingCalls:
         """Submit operations on tensors (input, output), which become ready together.
 
-        They are named by their number: torch's ranks make the same calls in the same order.
+        They are named by number: all ranks make the same calls in the same order.
         """
         from pycollective.engine import Engine, Item
 
@@ -39,7 +39,7 @@ class Fusion:
         return PendingCalls([PendingOperation(work) for work in self._engine.submit(items)])
 
     def close(self) -> None:
-        """Nothing more is submitted."""
+        """Accept no more operations."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None

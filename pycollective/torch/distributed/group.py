@@ -22,16 +22,16 @@ from pycollective.torch.distributed.work import CompletedWork, PendingCalls, Wor
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 PACKED = 1 << 20
-"""Bytes from which on a tensor of a coalesced allreduce is a call of its own: then copying costs more than it saves."""
+"""Size in bytes from which a tensor of a coalesced allreduce is sent separately: copying would cost more."""
 
 
 class ProcessGroup(Reductions, Moving):
-    """A process group of CPU and CUDA tensors, in memory that its ranks share.
+    """A process group for CPU and CUDA tensors, over memory that its ranks share.
 
     Made by init_process_group("pycollective") and new_group(backend="pycollective"). Every rank makes the same calls in
-    the same order, as torch asks for; whether they are asynchronous may differ between ranks. A call that does not
+    the same order, as torch requires; whether they are asynchronous may differ between ranks. A call that does not
     match raises pycollective.MismatchError on all ranks; a lost rank PeerLostError; a late one TimeoutError, which
-    names it. All are RuntimeErrors. Afterwards the group is of no use any more.
+    names it. All are RuntimeErrors. Afterwards the group is unusable.
     """
 
     # -- several tensors at once -----------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class ProcessGroup(Reductions, Moving):
         return self._together(self._allreduce, zip(packs.values()), opts)
 
     def _fused_together(self, inputs: Sequence[Any], opts: Any) -> Any:
-        """The same through the engine, which packs and unpacks for itself."""
+        """The same through the engine, which does the packing and unpacking."""
         for x in inputs:
             tensors.check([x], "allreduce")
         named = [operator(opts.reduceOp, x) for x in inputs]
@@ -90,10 +90,10 @@ class ProcessGroup(Reductions, Moving):
             return works[-1].together(outputs)
         return Work(PendingCalls(works), outputs, None, self._jobs) if later else CompletedWork(outputs, self._jobs)
 
-    # -- waiting for each other ----------------------------------------------------------------------------------------
+    # -- barriers ------------------------------------------------------------------------------------------------------
 
     def barrier(self, opts: Any = None, *more: Any) -> Any:
-        """CompletedWork once every rank has called, and for CUDA tensors: once all that came before has completed."""
+        """Completes once every rank has called; with CUDA tensors, also all previous work in the streams."""
         opts = options(c10d.BarrierOptions, opts, *more)
         self._streams.synchronize()
         return self._call("barrier", _NOTHING, _NOTHING, opts, [])
@@ -101,16 +101,16 @@ class ProcessGroup(Reductions, Moving):
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the missing ranks, always all of them.
 
-        dist.monitored_barrier turns away every backend but Gloo: call the group's method.
+        dist.monitored_barrier rejects every backend but Gloo: call the group's method.
 
         Args:
-            timeout: how long to wait, also in seconds; 0: not at all, for where all ranks must have arrived before;
+            timeout: how long to wait, also in seconds; 0: do not wait, if all ranks must have arrived before;
                 None: the group's timeout.
-            wait_all_ranks: without effect.
+            wait_all_ranks: has no effect.
 
         Raises:
-            pycollective.TimeoutError: ranks are missing after `timeout`; the group is of no use any more.
-            ValueError: `timeout` is no duration, negative, or 1e9 s or more.
+            pycollective.TimeoutError: ranks are missing after `timeout`; the group is unusable afterwards.
+            ValueError: `timeout` is not a duration, negative, or 1e9 s or more.
         """
         opts = c10d.BarrierOptions()
         if timeout is not None:
@@ -123,16 +123,16 @@ class ProcessGroup(Reductions, Moving):
         """Start sending a tensor to a rank, which must receive it with the same tag and size."""
         x = one(inputs, "send")
         tensors.check([x], "send")
-        if cuda().device(x) >= 0:  # messages go through CPU memory
+        if cuda().device(x) >= 0:  # messages are staged in CPU memory
             x = cuda().on_host(x.detach())
         return Work(self._messages.send(tensors.as_bytes(tensors.straight(x)), dest, tag), [x])
 
     def recv(self, outputs: Any, source: int, tag: int = 0) -> Any:
-        """Start receiving a tensor from a rank. Messages of one rank with the same tag come in order."""
+        """Start receiving a tensor from a rank. Messages of one rank with the same tag arrive in order."""
         return self._receive(one(outputs, "recv"), source, tag)
 
     def recv_anysource(self, outputs: Any, tag: int = 0) -> Any:
-        """Start receiving a tensor from whoever sends one first; the Work's source_rank() says who it was."""
+        """Start receiving a tensor from any rank; the Work's source_rank() returns the sender."""
         return self._receive(one(outputs, "recv"), None, tag)
 
     def _receive(self, out: Any, source: int | None, tag: int) -> Any:
@@ -147,22 +147,22 @@ class ProcessGroup(Reductions, Moving):
         return Received(message, [out], joined.finish)
 
     def _start_coalescing(self, device: Any) -> None:
-        pass  # calls are under way as soon as they are made
+        pass  # calls start as soon as they are made
 
     def _end_coalescing(self, device: Any) -> None:
         pass
 
-    # -- the end ------------------------------------------------------------
+    # -- shutdown -----------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Say goodbye to the other ranks; later calls raise. Called by destroy_process_group."""
+        """Leave the group; later calls raise. Called by destroy_process_group."""
         self._messages.close()
         self._jobs.close()
         self._fusion.close()
         self.comm.free()
 
     def abort(self) -> None:
-        """End the group now, also for ranks that are in a call: theirs raises."""
+        """End the group now, also for ranks that are in a call, which then raises."""
         text = f"rank {self.comm.rank} has aborted the process group"
         self.comm.backend.fail_all(CommunicatorError(text))
         self._jobs.abort(text)
@@ -170,10 +170,10 @@ class ProcessGroup(Reductions, Moving):
 
 
 class Received(Work):
-    """A message that is waited for."""
+    """A receive in progress."""
 
     def source_rank(self) -> int:
-        """The rank in the group that sent it, once it has completed."""
+        """The sender's rank in the group; waits for the message."""
         self.wait()
         call: Any = self.call
         return int(call.sender)
@@ -184,7 +184,7 @@ class Received(Work):
 def _duration(timeout: timedelta | float) -> timedelta:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e9:
-        raise ValueError(f"timeout is a timedelta or a number of seconds, not negative and below 1e9; not {timeout!r}")
+        raise ValueError(f"timeout must be a timedelta or a number of seconds from 0 to below 1e9, not {timeout!r}")
     return timedelta(seconds=seconds)
 
 

@@ -1,4 +1,4 @@
-"""Calls that touch the same memory are done in the order in which they were made, wherever they are done."""
+"""Calls that access the same memory are executed in the order in which they were made, wherever they are executed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import Work
 
 DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
-"""Where a call is carried out: by the communicator, one after the other; by the job queue, likewise; by the engine, in
-any order; in a stream, where waiting costs the host nothing."""
+"""Where a call is executed: by the communicator, in order; by the job queue, in order; by the engine, in any order; in
+a stream, where waiting does not block the host."""
 _IN_ORDER = frozenset((DIRECT, JOBS))
 AnyWork = Work | StreamWork
 
@@ -26,18 +26,18 @@ class _Pending:
 
 
 class Order:
-    """A process group's asynchronous calls that may not be through. For the thread that makes the calls."""
+    """A process group's asynchronous calls that may not have completed. For the thread that makes the calls."""
 
     def __init__(self) -> None:
         self.pending: list[_Pending] = []
 
     def settle(self, touched: Sequence[Any], place: str, copies: bool) -> None:
-        """Before a call on tensors `touched`: wait for those under way that it must not overtake.
+        """Before a call on tensors `touched`: wait for pending calls that it must not overtake.
 
         Args:
-            touched: what the call reads and writes.
-            place: where it is going to be done.
-            copies: whether it copies what it reads already now.
+            touched: the tensors that the call reads and writes.
+            place: where it will be executed.
+            copies: whether it copies its inputs immediately.
         """
         if not self.pending:
             return
@@ -46,10 +46,10 @@ class Order:
         for one in self.pending:
             in_turn = one.place == place and place in _IN_ORDER and not copies and not one.work.copies
             if not in_turn and overlap(one.memory, memory):
-                with contextlib.suppress(RuntimeError):  # what went wrong is for its own Work to tell
+                with contextlib.suppress(RuntimeError):  # the call's own Work reports its error
                     one.work.wait()
 
     def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
-        """A call that is under way from now on; returns its Work."""
+        """Record a call that has been started; returns its Work."""
         self.pending.append(_Pending(work, place, [span(x) for x in touched]))
         return work

@@ -1,10 +1,10 @@
-"""A second line of calls beside a process group's own: what takes several steps, and what futures' callbacks call.
+"""A second queue of calls next to a process group's own: calls of several steps, and calls from futures' callbacks.
 
-A process group's communicator runs calls in the order of the caller's program, the same on all ranks. Two kinds of
-calls would break that order if they were made there: those that need a second call when a first has completed (an
-alltoall of uneven parts asks for the parts' sizes first), and those that a future's callback makes whenever it is run.
-Both become jobs of this line, which has a thread and a communicator of its own and carries jobs out one by one, in
-the order of the program that submitted them. So a chain of callbacks (PowerSGD's) calls in the same order on all ranks.
+A process group's communicator executes calls in program order, the same on all ranks. Two kinds of calls would break
+that order if they were made there: those that make a second call when a first has completed (an alltoall of uneven
+parts first exchanges the parts' sizes), and those that a future's callback makes whenever it runs. Both become jobs of
+this queue, which has its own thread and communicator and executes jobs one by one, in the order in which the program
+submitted them. So a chain of callbacks (PowerSGD's) makes its calls in the same order on all ranks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pycollective.errors import CommunicatorError, Error, NestedCallError, Timeo
 from pycollective.torch.distributed.health import Health
 
 _LOOK = 0.05
-"""Seconds between two looks after the other ranks."""
+"""Seconds between two checks of the other ranks."""
 Job = Callable[["JobQueue"], Any]
-"""What a job queue carries out. It asks for `jobs.comm` only if all ranks' jobs do: making that is collective."""
+"""The function that a job queue executes. It uses `jobs.comm` only if all ranks' jobs do: creating it is collective."""
 
 
 class Ticket:
-    """A job under way; waits and tests as a communicator's handle does."""
+    """A pending job; waits and tests like a communicator's handle."""
 
     def __init__(self, job: Job, jobs: JobQueue) -> None:
         self._job, self._jobs = job, jobs
@@ -39,7 +39,7 @@ class Ticket:
             self.result = jobs.perform(self._job)
         except BaseException as error:
             self.error = error
-        self._job = _nothing  # lets go of its tensors
+        self._job = _nothing  # releases its tensors
         self._completed.set()
 
     def fail(self, error: BaseException) -> None:
@@ -54,7 +54,7 @@ class Ticket:
         """Block until the job has completed; raises what it raised, or TimeoutError after `timeout` seconds.
 
         Raises:
-            NestedCallError: this thread carries out a job before it, and would wait for itself.
+            NestedCallError: this thread is executing an earlier job, and would wait for itself.
         """
         if not self._completed.is_set():
             self._jobs.require_outside()
@@ -70,7 +70,7 @@ def _nothing(jobs: JobQueue) -> None:
 
 class JobQueue:
     """Args:
-    build: collective, makes the job queue's communicator; called when a job first asks for it.
+    build: collective, creates the job queue's communicator; called when a job first uses it.
     name: for messages.
     health: of the process group.
     """
@@ -84,11 +84,11 @@ class JobQueue:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._ident: int | None = None
-        self._runner: int | None = None  # the thread that carries out a job now
+        self._runner: int | None = None  # the thread that is executing a job
 
     @property
     def comm(self) -> Communicator:
-        """The job queue's communicator; only for the job that is being carried out. Raises what has ended the group."""
+        """The job queue's communicator; only for the job being executed. Raises the error that has ended the group."""
         self._health.require_sound()
         if self._comm is None:
             try:
@@ -99,7 +99,7 @@ class JobQueue:
         return self._comm
 
     def _built(self) -> Communicator:
-        """Ranks meet through torch's store, which does not tell who is gone: this thread looks after them meanwhile."""
+        """Connect through torch's store, which does not report lost ranks: this thread checks for them meanwhile."""
         self._health.check()
         building: Future[Communicator] = Future()
 
@@ -109,13 +109,13 @@ class JobQueue:
             except BaseException as error:
                 building.set_exception(error)
 
-        threading.Thread(target=build, name=f"{self._name} meets", daemon=True).start()
+        threading.Thread(target=build, name=f"{self._name} connects", daemon=True).start()
         while not wait([building], _LOOK).done:
             self._health.check()
         return building.result()
 
     def perform(self, job: Job) -> Any:
-        """What `job(self)` returns. If it raises what ends the job queue's communicator, that ends the group's, too."""
+        """Return `job(self)`. If it raises an error that ends the job queue's communicator, end the group's, too."""
         try:
             return job(self)
         except Error as error:
@@ -128,12 +128,12 @@ class JobQueue:
         return threading.get_ident() == self._ident
 
     def require_outside(self) -> None:
-        """Raise NestedCallError if the caller carries out a job of this queue: it cannot wait for a later one."""
+        """Raise NestedCallError if the caller is executing a job of this queue: it cannot wait for a later one."""
         if threading.get_ident() == self._runner:
             raise NestedCallError.on(self._name)
 
     def submit(self, job: Job) -> Ticket:
-        """Carry out `job(jobs)` on the job queue's thread, after all jobs before it."""
+        """Execute `job(jobs)` on the job queue's thread, after all jobs before it."""
         ticket = Ticket(job, self)
         with self._changed:
             if self._closed:
@@ -147,10 +147,10 @@ class JobQueue:
         return ticket
 
     def run(self, job: Job) -> Any:
-        """What `job(jobs)` returns, after all jobs before it: here, without a change of thread, if there is none.
+        """Return `job(jobs)`, executed after all jobs before it; if there are none, in the calling thread.
 
         Raises:
-            NestedCallError: called by a signal handler or a finalizer, while this thread carries out a job here.
+            NestedCallError: called by a signal handler or a finalizer while this thread is executing a job here.
         """
         if self.inside():
             return job(self)
@@ -169,12 +169,12 @@ class JobQueue:
             self._rest()
 
     def abort(self, text: str) -> None:
-        """End the job under way, here and on the other ranks."""
+        """End the job in progress, here and on the other ranks."""
         if self._comm is not None:
             self._comm.backend.fail(CommunicatorError(text))
 
     def close(self, patience: float = 10.0) -> None:
-        """No more jobs; those that were submitted have `patience` seconds to end."""
+        """Accept no more jobs; submitted jobs have `patience` seconds to complete."""
         with self._changed:
             self._changed.wait_for(lambda: self.inside() or not (self._busy or self._jobs), patience)
             self._closed = True

@@ -1,8 +1,8 @@
-"""Works that torch's C++ keeps longer than Python does.
+"""Work objects that torch's C++ keeps longer than Python does.
 
-Where C++ calls a process group it keeps the Python half of the Work that it gets. Where Python hands it one, it keeps
-the C++ half alone: once Python has let go, the Work has the methods of its base class, and `wait` never returns. There
-is one such place, DistributedDataParallel.join(divide_by_initial_world_size=False).
+When C++ calls a process group, it keeps the Python half of the returned Work. When Python passes one to C++, only the
+C++ half is kept: once Python has released the Work, it has the methods of its base class, and `wait` never returns.
+There is one such place, DistributedDataParallel.join(divide_by_initial_world_size=False).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def register() -> None:
-    """Let a reducer keep the whole Work that it waits for in backward, until it gets the next."""
+    """Make a reducer keep the complete Work that it waits for in backward, until it gets the next."""
     reducer: Any = dist.Reducer
     hand_over = reducer._set_forward_pass_work_handle
 

@@ -1,9 +1,9 @@
 """A small table in shared memory in which senders announce their messages to receivers.
 
-A channel between two ranks delivers messages in the order in which they were sent, to a receiver that knows their
-size. torch's messages have tags, may be received in another order, and from whoever sends first: so each is announced
-here before it is sent. An entry is two words, each of which carries the message's number beside its own share, so that
-a reader tells by the word itself whether it is new, whatever order the memory shows them in.
+A channel between two ranks delivers messages in send order, to a receiver that knows their size. torch's messages have
+tags, may be received in another order and from any sender, so each is announced here before it is sent. An entry is
+two words, each of which contains the message's number along with its data, so that a reader can see from each word
+whether it is new, whatever the order in which the words become visible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from pycollective.comm.host.segments import Exchange, share_segment
 
 SLOTS = 128
-"""Messages from one rank to another that can be announced and not yet taken."""
+"""Maximum number of announced messages from one rank to another that have not been taken."""
 _NUMBER_BITS, _SIZE_BITS = 16, 48
 _MASK = (1 << _NUMBER_BITS) - 1
 
@@ -21,7 +21,7 @@ _MASK = (1 << _NUMBER_BITS) - 1
 class Mailbox:
     """Args: exchange, rank, size: of the process group, whose ranks are all on this host.
 
-    Collective; raises CommunicatorError where memory cannot be shared.
+    Collective; raises CommunicatorError if memory cannot be shared.
     """
 
     def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
@@ -38,7 +38,7 @@ class Mailbox:
         return self._sent[dest] - int(self._outgoing[dest, -1]) < SLOTS
 
     def announce(self, dest: int, tag: int, nbytes: int) -> None:
-        """Tell `dest` of the next message on the channel to it; there must be room. Tags: 32 bits, signed."""
+        """Announce the next message on the channel to `dest`; there must be room. Tags: 32 bits, signed."""
         number = self._sent[dest]
         self._sent[dest] += 1
         slot = 2 * (number % SLOTS)
@@ -58,6 +58,6 @@ class Mailbox:
         return tag - (1 << 32) if tag >> 31 else tag, size & ((1 << _SIZE_BITS) - 1)
 
     def take(self, source: int) -> None:
-        """Go on to the message after `next`."""
+        """Advance to the message after `next`."""
         self._taken[source] += 1
         self._incoming[source, -1] = self._taken[source]

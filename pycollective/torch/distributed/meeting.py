@@ -1,9 +1,9 @@
-"""How the ranks of a process group find each other: torch's store tells them where, under every launcher.
+"""How the ranks of a process group find each other: through torch's store, under every launcher.
 
-Anybody who reaches a store of torch can write to it. So ranks take from it only what cannot hurt: who shares a host,
-random numbers that go into the name of a socket, and ranks in MPI. What they then hear comes over that socket, from
-processes of the same user, or over MPI. Where a stranger has changed something in the store, the ranks do not meet;
-they never meet others, since the name depends on what each of them knows by itself as well.
+Any process that can reach torch's store can write to it. So ranks take only harmless values from it: which ranks share
+a host, random numbers that become part of a socket name, and ranks in MPI. All further data is exchanged over that
+socket, with processes of the same user, or over MPI. If another process has changed a value in the store, the ranks
+fail to connect; they never connect to others, since the name also depends on what each of them knows by itself.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from pycollective.comm.host.segments import Exchange
 from pycollective.errors import BootstrapError
 
 T = TypeVar("T")
-_SAID = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
+_ENTRY = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
 """What a rank puts into the store: a digest of its host and a random number."""
 _MPI_RANK = re.compile(rb"[0-9]{1,9}|none")
 _JOB = ("PYCOLLECTIVE_RENDEZVOUS", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "SLURM_JOB_ID")
-"""Variables by which a launcher tells its jobs apart: the same on all ranks."""
+"""Variables by which a launcher distinguishes its jobs: the same on all ranks."""
 
 
 class StoreExchange:
-    """A collective allgather of short texts over a store; each `part` of a group has keys of its own.
+    """A collective allgather of short texts over a store; each `part` of a group has its own keys.
 
     Args:
-        store: of this process group alone (a PrefixStore).
+        store: of this process group only (a PrefixStore).
         rank, size: in the process group.
         part: what the exchange is for.
         name: of the group, for messages.
         timeout: seconds to wait for the others in each call.
 
     Attributes:
-        turn: how often this rank has met here; the same on all ranks.
+        turn: how often this rank has created such an exchange; the same on all ranks.
 
     Raises (the call):
-        BootstrapError: ranks that have not come in time, named; a store that is gone, or that holds something else than
-            the ranks put there.
+        BootstrapError: ranks have not joined in time, names them; the store cannot be reached, or its values are not
+            those that the ranks stored.
     """
 
     def __init__(self, store: Any, rank: int, size: int, part: str, name: str, timeout: float) -> None:
         self._store, self._rank, self._size, self._name, self._timeout = store, rank, size, name, timeout
-        # A store may outlive a group, and a group of the same name may come after it: torchrun's agent keeps one for
-        # the whole job. Every rank counts the times that it has met here, and they all count the same.
+        # A store may outlive a group, and be used by a later group of the same name: torchrun's agent keeps one for the
+        # whole job. Every rank counts its exchanges, and all counts are equal.
         self.turn = int(store.add(f"pycollective/{part}/{rank}", 1))
         self._prefix = f"pycollective/{part}/{self.turn}"
         self._calls = 0
 
     def __call__(self, text: bytes, form: re.Pattern[bytes]) -> list[bytes]:
-        """Every rank's `text`, which has the form `form`."""
+        """Every rank's `text`, each checked against the pattern `form`."""
         prefix = f"{self._prefix}/{self._calls}"
         self._calls += 1
         self._store.set(f"{prefix}/{self._rank}", text)
@@ -70,12 +70,12 @@ class StoreExchange:
             self._store.wait(keys, timedelta(seconds=self._timeout))
         except RuntimeError as error:
             raise BootstrapError(self._missing(keys, error)) from None
-        said = [bytes(self._store.get(key)) for key in keys]
-        wrong = [rank for rank, one in enumerate(said) if not form.fullmatch(one)]
-        if wrong or said[self._rank] != text:
+        texts = [bytes(self._store.get(key)) for key in keys]
+        wrong = [rank for rank, one in enumerate(texts) if not form.fullmatch(one)]
+        if wrong or texts[self._rank] != text:
             ranks = name_ranks(wrong or [self._rank])
-            raise BootstrapError(f"torch's store holds something else than {ranks} of {self._name} put there")
-        return said
+            raise BootstrapError(f"torch's store does not hold the values that {ranks} of {self._name} stored")
+        return texts
 
     def _missing(self, keys: Sequence[str], error: Exception) -> str:
         try:
@@ -97,34 +97,34 @@ def meet(
     part: str,
     also: Callable[[Exchange], T] | None = None,
 ) -> tuple[Communicator, T | None]:
-    """Collective: a communicator of a process group's ranks.
+    """Collective: connect a process group's ranks.
 
     Args:
-        store: of this process group alone (a PrefixStore).
+        store: of this process group only (a PrefixStore).
         rank: of this process in the group.
         world_ranks: the global ranks of the group, in its order.
         name: of the group, for messages.
         timeout: seconds to wait for the others.
         part: what the communicator is for; a group may have several.
-        also: called before the ranks part, with an exchange among them, if they are on one host.
+        also: called with an exchange among the ranks while they are connected, if they are on one host.
 
     Returns:
         the communicator, and what `also` returned.
 
     Raises:
-        BootstrapError: ranks that have not come in time, named; a store that is gone, or that holds something else than
-            the ranks have put there; ranks on several hosts that no mpirun started.
+        BootstrapError: ranks have not joined in time, names them; the store cannot be reached, or its values are not
+            those that the ranks stored; ranks on several hosts that were not started by mpirun.
         CommunicatorError: no memory can be shared.
     """
     exchange = StoreExchange(store, rank, len(world_ranks), part, name, timeout)
     host = hashlib.sha256(node_key()).hexdigest()[:32]
-    said = exchange(f"{host} {secrets.token_hex(16)}".encode(), _SAID)
-    key = _key(store, [name, part, str(exchange.turn), *map(str, world_ranks)], said)
-    nodes = place([text.split()[0] for text in said], rank)
+    texts = exchange(f"{host} {secrets.token_hex(16)}".encode(), _ENTRY)
+    key = _key(store, [name, part, str(exchange.turn), *map(str, world_ranks)], texts)
+    nodes = place([text.split()[0] for text in texts], rank)
     group = Group(nodes, tuple(world_ranks), name)
     if nodes.count > 1:
         return _across_hosts(exchange, key, group, timeout), None
-    hint = f"by torch's store all ranks of {name} have come"
+    hint = f"according to torch's store, all ranks of {name} have joined"
     meeting = SocketBootstrap(f"torch/{key}", rank, len(world_ranks), kind="torch", timeout=timeout, hint=hint)
     try:
         backend = one_host.connect(meeting.allgather, rank, range(group.size), group)
@@ -135,31 +135,31 @@ def meet(
     return Communicator(backend), made
 
 
-def _key(store: Any, known: Sequence[str], said: Sequence[bytes]) -> str:
-    """32 digits that only these ranks of this job come to: from what each knows by itself, and what the store says."""
+def _key(store: Any, known: Sequence[str], texts: Sequence[bytes]) -> str:
+    """32 digits that only these ranks of this job derive, from what each knows and from the values in the store."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     job = [str(os.geteuid()), str(getattr(store, "port", "")), *(os.environ.get(name, "") for name in _JOB)]
-    text = "\0".join([*job, *known]).encode() + b"\0" + b"\0".join(said)
+    text = "\0".join([*job, *known]).encode() + b"\0" + b"\0".join(texts)
     return hashlib.sha256(text).hexdigest()[:32]
 
 
 def _across_hosts(exchange: StoreExchange, key: str, group: Group, timeout: float) -> Communicator:
-    """The ranks in MPI come from the store: they are used once all ranks have confirmed them over MPI."""
+    """Connect over MPI. The store provides the ranks in MPI, which are used once all ranks have confirmed them."""
     from pycollective.comm.hosts.mpi_rail import MpiRail
     from pycollective.comm.hosts.team import HostsTeam
 
     name = group.name
     world = import_mpi().COMM_WORLD if launcher(os.environ) == "mpi" else None
-    said = exchange(b"none" if world is None else str(world.Get_rank()).encode(), _MPI_RANK)
-    if world is None or b"none" in said:
+    texts = exchange(b"none" if world is None else str(world.Get_rank()).encode(), _MPI_RANK)
+    if world is None or b"none" in texts:
         raise BootstrapError(f"the ranks of {name} are on {group.nodes.count} hosts: start them with mpirun")
-    numbers = [int(text) for text in said]
+    numbers = [int(text) for text in texts]
     if len(set(numbers)) < len(numbers) or max(numbers) >= world.Get_size():
         raise BootstrapError(f"torch's store has other ranks of {name} than MPI: {name_ranks(numbers)}")
     mine = f"{key} {numbers}".encode()
-    tag = 1 + int(key[:4], 16) % (1 << 14)  # of this meeting, as another thread may be at another one
+    tag = 1 + int(key[:4], 16) % (1 << 14)  # per group, as another thread may be connecting another one
     if set(gather_among(world, numbers, group.rank, mine, timeout, tag, f"joined {name}")) != {mine}:
-        raise BootstrapError(f"torch's store has told the ranks of {name} different things")
+        raise BootstrapError(f"torch's store has different values for the ranks of {name}")
     made = world.Create_group(world.Get_group().Incl(numbers), tag)
     return Communicator(HostsTeam(MpiRail(made), group))

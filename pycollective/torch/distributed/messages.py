@@ -1,4 +1,4 @@
-"""send and recv with tags, from one rank or from any: which message belongs to which receive."""
+"""send and recv with tags, from one rank or from any: matches messages with receives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
 
 _EAGER_LOOKS = 200
-"""How often a waiting receive looks for its message before it sleeps between two looks."""
+"""How often a waiting receive polls for its message before it sleeps between polls."""
 _NAP, _LONGEST_NAP = 20e-6, 1e-3
 
 
 @dataclass(eq=False, slots=True)
 class Send:
-    """A message under way; a PendingCall."""
+    """A send in progress; a PendingCall."""
 
     box: Messages
     dest: int
@@ -41,11 +41,11 @@ class Send:
 
 @dataclass(eq=False, slots=True)
 class Receive:
-    """A message that is waited for; a PendingCall. source None: any.
+    """A receive in progress; a PendingCall. source None: any.
 
     Attributes:
-        data: one-dimensional uint8 tensor that it goes to.
-        sender: whom it came from, once that is known.
+        data: one-dimensional uint8 tensor to receive into.
+        sender: the sending rank, once known.
     """
 
     box: Messages
@@ -76,7 +76,7 @@ class Receive:
 
 @dataclass(slots=True)
 class _Stray:
-    """A message that nobody had asked for when one behind it was wanted."""
+    """A message that had no matching receive when a later one was wanted."""
 
     source: int
     tag: int
@@ -86,12 +86,12 @@ class _Stray:
 
 @dataclass
 class Messages:
-    """The messages of one process group; all methods may be called by any thread.
+    """The messages of one process group; all methods are thread-safe.
 
     Args:
-        comm: carries them.
+        comm: transfers them.
         mailbox: announces them.
-        timeout: seconds that a message may take.
+        timeout: of a message, in seconds.
     """
 
     comm: Communicator
@@ -120,7 +120,7 @@ class Messages:
         return send
 
     def receive(self, data: Any, source: int | None, tag: int) -> Receive:
-        """Start receiving into a one-dimensional uint8 tensor, from `source` or (None) from whoever sends first."""
+        """Start receiving into a one-dimensional uint8 tensor, from `source`, or with None from any rank."""
         if source is not None:
             self._check_peer(source)
         receive = Receive(self, source, tag, data)
@@ -136,18 +136,18 @@ class Messages:
         return receive
 
     def started(self, one: Send | Receive) -> bool:
-        """Whether a message is on its way (or failed); looks once."""
+        """Whether the transfer of a message has started (or failed); polls once."""
         if one.handle is None and getattr(one, "error", None) is None:
             with self._turn:
                 self._advance()
         return one.handle is not None or getattr(one, "error", None) is not None
 
     def wait_for(self, one: Send | Receive, until: float) -> None:
-        """Block until a message is on its way.
+        """Block until the transfer of a message has started.
 
         Raises:
-            TimeoutError: it is not at `until`; it may still come. PeerLostError: it never will. CommunicatorError:
-            closed. Whatever else has ended the group.
+            TimeoutError: not started at `until`; it may still start. PeerLostError: it never will. CommunicatorError:
+            closed. Any error that has ended the group.
         """
         looks, nap = 0, _NAP
         while not self.started(one):
@@ -164,7 +164,7 @@ class Messages:
             nap = min(2 * nap, _LONGEST_NAP)
 
     def close(self) -> None:
-        """Nothing more is matched; whoever waits gets an error."""
+        """Match no more messages; pending waits raise."""
         self._closed = True
         with self._work:
             self._work.notify_all()
@@ -174,7 +174,7 @@ class Messages:
     # -- inside: under _turn -----------------------------------------------------------------------------------
 
     def _keep(self, data: Any, tag: int) -> None:
-        """A message to this rank itself, which nobody carries."""
+        """A message to this rank itself, which needs no transfer."""
         stray = _Stray(self.comm.rank, tag, data, _Nothing())
         receive = next((r for r in self._wanted if r.wants(stray.source, tag)), None)
         if receive is None:
@@ -184,7 +184,7 @@ class Messages:
             self._land(receive, stray.source, data.numel(), stray)
 
     def _advance(self) -> None:
-        full: set[int] = set()  # whose entries are all taken; what follows for them must not overtake
+        full: set[int] = set()  # destinations without free entries; later messages to them must not overtake
         for send in [*self._unsent]:
             if send.dest in full or not self.mailbox.room(send.dest):
                 full.add(send.dest)
@@ -197,7 +197,7 @@ class Messages:
                 self._drain(one)
 
     def _drain(self, source: int) -> None:
-        """Take what `source` has announced, as long as somebody may want something from it."""
+        """Take what `source` has announced while any receive may match it."""
         while any(r.source in (None, source) for r in self._wanted):
             announced = self.mailbox.next(source) if source != self.comm.rank else None
             if announced is None:
@@ -216,7 +216,7 @@ class Messages:
         receive.sender = source
         if nbytes != receive.data.numel():
             if stray is None:
-                self._irecv(torch.empty(nbytes, dtype=torch.uint8), source)  # it must leave the channel
+                self._irecv(torch.empty(nbytes, dtype=torch.uint8), source)  # to remove it from the channel
             wanted = receive.data.numel()
             receive.error = ValueError(f"a message of {nbytes} bytes from rank {source} for a tensor of {wanted}")
         elif stray is not None:
@@ -246,9 +246,9 @@ class Messages:
         peer = one.dest if isinstance(one, Send) else one.source
         peers = [peer] if peer is not None else [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         lost = peers and all(backend.is_gone(each) or backend.has_departed(each) for each in peers)
-        if lost and not self.started(one):  # its last words may have come before it went
+        if lost and not self.started(one):  # it may have announced messages before it exited
             error = PeerLostError(f"rank {peers[0]} is gone; {self._described(one)}", peers[0])
-            if not backend.has_departed(peers[0]):  # no group goes on after that
+            if not backend.has_departed(peers[0]):  # fatal for the group
                 Health(self.comm).give_up(error)
             raise error
 
@@ -259,7 +259,7 @@ class Messages:
         return f"{sender} has sent {'no' if one.source is not None else 'a'} message with tag {one.tag}"
 
     def _push_on(self, one: Send | Receive) -> None:
-        """See to it that a message goes on its way also while nobody waits for it."""
+        """Make sure that a message progresses even while no thread waits for it."""
         if one.handle is not None or getattr(one, "error", None) is not None:
             return
         with self._work:
@@ -279,7 +279,7 @@ class Messages:
 
 
 class _Nothing:
-    """The handle of a message without bytes: its announcement is all of it."""
+    """The handle of an empty message: its announcement is sufficient."""
 
     def test(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""send and recv between hosts: MPI's own messages have tags and senders already."""
+"""send and recv between hosts: MPI's own messages already have tags and senders."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class MpiMessages:
     """The messages of a process group that spans hosts; the interface of Messages.
 
     Args:
-        comm: an mpi4py communicator of the group's ranks, for messages alone; freed by `close`.
-        timeout: seconds that a message may take.
+        comm: an mpi4py communicator of the group's ranks, for messages only; freed by `close`.
+        timeout: of a message, in seconds.
     """
 
     def __init__(self, comm: Any, timeout: float) -> None:
@@ -36,7 +36,7 @@ class MpiMessages:
         return MpiMessage(self, self._comm.Isend([_bytes(data), self.mpi.BYTE], dest, tag), data)
 
     def receive(self, data: Any, source: int | None, tag: int) -> MpiMessage:
-        """Start receiving into a one-dimensional uint8 tensor, from `source` or (None) from whoever sends first."""
+        """Start receiving into a one-dimensional uint8 tensor, from `source`, or with None from any rank."""
         if source is not None:
             self._check(source, tag)
         peer = self.mpi.ANY_SOURCE if source is None else source
@@ -46,7 +46,7 @@ class MpiMessages:
         if not 0 <= peer < self._comm.Get_size():
             raise ValueError(f"{peer} is not a rank of this process group of {self._comm.Get_size()}")
         if not 0 <= tag <= self._most:
-            raise ValueError(f"between hosts a tag is 0 to {self._most}, as MPI has it, not {tag}")
+            raise ValueError(f"between hosts a tag must be 0 to {self._most} (a limit of MPI), not {tag}")
 
     def close(self) -> None:
         """Collective."""
@@ -56,15 +56,15 @@ class MpiMessages:
 
 
 class MpiMessage:
-    """A message under way; a PendingCall.
+    """A message in progress; a PendingCall.
 
     Attributes:
-        sender: whom it came from, once it has completed.
+        sender: the sending rank, once it has completed.
     """
 
     def __init__(self, box: MpiMessages, request: Any, data: Any, receives: bool = False) -> None:
         self._box, self._request, self._data, self._receives = box, request, data, receives
-        self._turn = threading.RLock()  # a signal handler may come while this thread holds it
+        self._turn = threading.RLock()  # a signal handler may run while this thread holds it
         self._done = False
         self._wrong = ""
         self.sender = -1
@@ -83,9 +83,9 @@ class MpiMessage:
         self._done = True
         if self._receives:
             self.sender = status.Get_source()
-            came, wanted = status.Get_count(mpi.BYTE), self._data.numel()
-            if came != wanted:
-                self._wrong = f"a message of {came} bytes from rank {self.sender} for a tensor of {wanted}"
+            received, expected = status.Get_count(mpi.BYTE), self._data.numel()
+            if received != expected:
+                self._wrong = f"a message of {received} bytes from rank {self.sender} for a tensor of {expected}"
 
     def wait(self, timeout: float | None = None) -> None:
         until = time.monotonic() + (self._box.timeout if timeout is None else timeout)
@@ -101,5 +101,5 @@ class MpiMessage:
 
 
 def _bytes(x: Any) -> Any:
-    """A tensor's memory as a NumPy array; not by x.numpy(), after which torch refuses to resize the storage."""
+    """A tensor's memory as a NumPy array; not through x.numpy(), after which torch refuses to resize the storage."""
     return _core.HostBuffer(x).array(np.dtype(np.uint8))

@@ -1,4 +1,4 @@
-"""Collectives of several steps: the ranks tell each other sizes, and then what has these sizes moves."""
+"""Collectives of several steps: the ranks first exchange sizes, then move data of these sizes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Steps:
 
     Attributes:
         kind: of collective.
-        agree: what the ranks tell each other first, through CPU memory.
-        move: the rest, given what `agree` returned. For tensors on a device: put into the current stream.
+        agree: exchanges sizes, through CPU memory.
+        move: the rest, given the result of `agree`. For tensors on a device: enqueued in the current stream.
     """
 
     kind: str
@@ -33,15 +33,15 @@ class Steps:
 
 
 def part_sizes(x: Any, splits: Sequence[int] | None, size: int, what: str) -> list[int]:
-    """Elements of each rank's part of a tensor that is cut along its first axis, evenly without `splits`.
+    """Number of elements of each rank's part of a tensor split along its first axis, evenly without `splits`.
 
     Raises:
-        ValueError: the axis cannot be cut so.
+        ValueError: the axis cannot be split this way.
     """
     rows = x.shape[0] if x.dim() else 1
     if not splits:
         if rows % size:
-            raise ValueError(f"alltoall: {rows} rows of the {what} are not {size} equal parts")
+            raise ValueError(f"alltoall: {rows} rows of the {what} cannot be divided into {size} equal parts")
         return [x.numel() // size] * size
     if len(splits) != size or sum(splits) != rows or min(splits) < 0:
         raise ValueError(f"alltoall: {what} splits {list(splits)} do not cut {rows} rows for {size} ranks")
@@ -54,8 +54,8 @@ def alltoall(
 ) -> Steps:
     """alltoall of parts of any size: `sending[r]` elements for rank r, `receiving[r]` expected from it.
 
-    Raises (when it is carried out):
-        MismatchError: on every rank, if somewhere another size is expected than is sent.
+    Raises (when executed):
+        MismatchError: on every rank, if any rank expects another size than is sent to it.
     """
 
     def agree(comm: Communicator) -> Any:
@@ -75,9 +75,9 @@ def alltoall(
 
 def _matrix(comm: Communicator, sending: Sequence[int], receiving: Sequence[int], timeout: float) -> Any:
     """[sender, receiver] -> elements."""
-    said = comm.allgather(np.array([*sending, *receiving], np.int64), timeout=timeout)
-    said = said.reshape(comm.size, 2, comm.size)
-    sent, expected = said[:, 0], said[:, 1].T
+    sizes = comm.allgather(np.array([*sending, *receiving], np.int64), timeout=timeout)
+    sizes = sizes.reshape(comm.size, 2, comm.size)
+    sent, expected = sizes[:, 0], sizes[:, 1].T
     wrong = np.argwhere(sent != expected)
     if len(wrong):
         sender, receiver = wrong[0]
@@ -95,7 +95,7 @@ def sparse_allreduce(x: Any, op: Any, timeout: float) -> Steps:
         TypeError: another operator.
     """
     if op != dist.ReduceOp.SUM and op != dist.ReduceOp.AVG:
-        raise TypeError(f"allreduce of sparse tensors takes SUM and AVG, not {op}")
+        raise TypeError(f"allreduce of sparse tensors supports SUM and AVG, not {op}")
 
     def agree(comm: Communicator) -> Any:
         mine = x.detach().coalesce()
@@ -104,13 +104,13 @@ def sparse_allreduce(x: Any, op: Any, timeout: float) -> Steps:
 
     def move(comm: Communicator, agreed: Any) -> None:
         mine, counts = agreed
-        # The entries' axis comes first, as communicators join arrays.
+        # The entries' axis comes first, as communicators concatenate along it.
         where = _gathered(comm, mine.indices().t().contiguous(), counts, timeout)
         values = _gathered(comm, mine.values().contiguous(), counts, timeout)
         if op == dist.ReduceOp.AVG:
             values /= comm.size
         total = torch.sparse_coo_tensor(where.t(), values, x.shape, check_invariants=False).coalesce()
-        with torch.no_grad():  # x itself: what detach() makes of a sparse tensor has indices of its own
+        with torch.no_grad():  # x itself: detach() of a sparse tensor has its own indices
             x.copy_(total)
 
     return Steps("allreduce", agree, move)
@@ -126,7 +126,7 @@ def _gathered(comm: Communicator, x: Any, counts: Sequence[int], timeout: float)
 
 
 def _move(comm: Communicator, kind: str, data: Any, into: Any, counts: tuple[int, ...], timeout: float) -> None:
-    """A collective: through when it returns, or on a device in the current stream."""
+    """A collective: completed when it returns, or on a device enqueued in the current stream."""
     device = cuda().device(into)
     if device < 0:
         x, out = tensors.buffers(data, into)

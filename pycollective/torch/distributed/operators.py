@@ -1,4 +1,4 @@
-"""torch's reduction operators as the core's."""
+"""Maps torch's reduction operators to the core's."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ON_COMPLEX = frozenset((_RED.SUM, _RED.AVG, _RED.PREMUL_SUM))
 
 
 def operator(op: Any, x: Any) -> tuple[str, tuple[float, float] | None]:
-    """(the core's name, (factor before, factor after) or None) of a ReduceOp for tensors like x.
+    """(core's name, (factor before, factor after) or None) of a ReduceOp for tensors like x.
 
     Raises:
-        TypeError: an operator that complex numbers do not have.
+        TypeError: the operator is not defined for complex numbers.
     """
     kind = op.__getstate__()[0] if isinstance(op, dist.ReduceOp) else op
     if x.is_complex() and kind not in _ON_COMPLEX:

@@ -1,4 +1,4 @@
-"""What a process group can be told: `pg_options` of init_process_group and new_group."""
+"""Options of a process group: `pg_options` of init_process_group and new_group."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Options:
     """Settings of one process group, the same on all its ranks.
 
     Attributes:
-        topology: how data moves, for the collectives that this topology has ("ring", "tree", "wheel(hub=2)", a
-            class, an instance); the others, and None, take the default, `direct`.
-        engine: send every allreduce, broadcast and barrier through the engine, which fuses small ones that are under
-            way together, draws them in the timeline and watches for stalls. Without it calls go straight to the
+        topology: how data moves, for the collectives that this topology implements ("ring", "tree", "wheel(hub=2)", a
+            class, an instance); None and all other collectives use the default, `direct`.
+        engine: send every allreduce, broadcast and barrier through the engine, which fuses small operations in progress
+            at the same time, records them in the timeline and watches for stalls. Without it calls go directly to the
             communicator: a single one completes sooner.
 
     Raises:
@@ -33,5 +33,5 @@ class Options:
             object.__setattr__(self, "topology", registry.get(self.topology))
 
     def topology_for(self, collective: str) -> Any:
-        """The topology that a collective takes; None for the default."""
+        """The topology to use for a collective; None for the default."""
         return self.topology if collective in self._has else None  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Calls in the traces of torch.profiler, named as torch names those of its own backends: "pycollective:all_reduce".
+"""Calls in traces of torch.profiler, named like those of torch's backends: "pycollective:all_reduce".
 
-What is drawn is the time in the call; of an asynchronous one that is its start.
+The recorded time is that of the call; for an asynchronous one, of its start.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 _NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
 
 enabled = torch.autograd._profiler_enabled
-"""Whether a profiler is at work."""
+"""Whether a profiler is active."""
 
 
 def recorded(kind: str) -> AbstractContextManager[Any]:
-    """Draws what is done in it."""
+    """Context manager that records its body."""
     drawn: AbstractContextManager[Any] = torch.autograd.profiler.record_function(
         f"pycollective:{_NAMES.get(kind, kind)}"
     )

@@ -15,10 +15,10 @@ from pycollective.torch.distributed.operators import operator
 
 
 class Reductions(Calls):
-    """See ProcessGroup. `opts` are torch's options objects; their asyncOp: return before the call has completed."""
+    """See ProcessGroup. `opts` are torch's options objects; asyncOp: return before the call has completed."""
 
     def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
-        """Every rank's tensor becomes the reduction of all, in place. Sparse ones are summed or averaged."""
+        """Replace every rank's tensor by the reduction of all, in place. Sparse tensors are summed or averaged."""
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
@@ -35,7 +35,7 @@ class Reductions(Calls):
         return self._call("allreduce", data, data, opts, inputs, joined.finish, op=op, scale=scale)
 
     def reduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
-        """The root's tensor becomes the reduction of all; the others' stay as they are."""
+        """Replace the root's tensor by the reduction of all; the other tensors are unchanged."""
         opts = options(c10d.ReduceOptions, opts, *more)
         x = one(inputs, "reduce")
         tensors.check([x], "reduce")
@@ -49,14 +49,14 @@ class Reductions(Calls):
         return self._call("reduce", data, out, opts, [x], finish, op=op, root=root, scale=scale)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
-        """The reduction of all ranks' lists of tensors; rank r gets that of their r-th ones."""
+        """Reduce all ranks' lists of tensors elementwise; rank r gets the r-th result."""
         opts = options(c10d.ReduceScatterOptions, opts, *more)
         out, parts = one(outputs, "reduce_scatter"), many(inputs, self.comm.size, "reduce_scatter")
         same_size(parts[self.comm.rank], out, "reduce_scatter")
         return self._reduce_scatter(out, parts, [part.numel() for part in parts], opts)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """The same with the parts of one tensor, of equal size."""
+        """The same for equal parts of one tensor."""
         opts = options(c10d.ReduceScatterOptions, opts)
         if input.numel() != output.numel() * self.comm.size:
             raise ValueError(f"reduce_scatter: {self.comm.size} parts of {output.numel()} elements in {input.numel()}")

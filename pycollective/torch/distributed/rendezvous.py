@@ -1,7 +1,7 @@
-"""How torch finds rank, size and store under launchers that it does not know: mpirun, `pycollective run`.
+"""Provides torch with rank, size and store under launchers that it does not support: mpirun, `pycollective run`.
 
-torch's store takes values from anybody who reaches its port. So the store that is made here listens on one address
-alone, the loopback where the job is on one host; and nothing that matters is taken from any store (see meeting.py).
+torch's store accepts values from any process that reaches its port. So the store created here listens on one address
+only, the loopback if the job is on one host, and nothing critical is taken from any store (see meeting.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Answer = Iterator[tuple[Any, int, int]]
 
 
 def register() -> None:
-    """Make torch know `init_method="pycollective://"`, and let its default use that where torch has no answer.
+    """Register `init_method="pycollective://"`, and make torch's default use it if torch itself cannot rendezvous.
 
-    torch's default, "env://", wants RANK in the environment, which mpirun does not set. `pycollective run` does; its
-    ranks still meet at our store, which listens on the loopback only.
+    torch's default, "env://", needs RANK in the environment, which mpirun does not set. `pycollective run` does; its
+    ranks still use our store, which listens on the loopback only.
     """
     TORCH_RENDEZVOUS.register_rendezvous_handler(SCHEME, meet)
     from_environment = TORCH_RENDEZVOUS._rendezvous_handlers["env"]
@@ -49,7 +49,7 @@ _KINDS = ("mpi", "pycollective", "horovod", "slurm")
 
 
 def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer:
-    """Rank and size as `pycollective.init` finds them, and a store that rank 0 serves.
+    """Rank and size as determined by `pycollective.init`, and a store that rank 0 serves.
 
     Raises:
         BootstrapError: see pycollective.init.
@@ -57,42 +57,42 @@ def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer
     comm = world.init()
     seen = _as_others_see_rank_0(comm)
     store = _serve(seen, comm.size, timeout) if comm.rank == 0 else None
-    told = comm.backend.exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
+    address = comm.backend.exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
     if store is None:
-        host, port = told.decode().split()
+        host, port = address.decode().split()
         store = dist.TCPStore(host, int(port), comm.size, False, timeout)
     yield store, comm.rank, comm.size
-    raise RuntimeError(f"{SCHEME}:// cannot meet twice")
+    raise RuntimeError(f"{SCHEME}:// supports only one rendezvous")
 
 
 def _serve(addresses: list[str], size: int, timeout: timedelta) -> Any:
-    """A store that listens on the first of some addresses that is this host's."""
+    """A store that listens on the first of the given addresses that belongs to this host."""
     for address in addresses:
         listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.bind((address, 0))
             break
-        except OSError:  # other hosts reach this one through a router that translates addresses
+        except OSError:  # other hosts reach this one through NAT
             listener.close()
     else:
         raise BootstrapError(f"rank 0 cannot open a port on {', '.join(addresses)}")
     port = listener.getsockname()[1]
-    # Told to open a port, torch would listen on every interface.
+    # If torch opened the port itself, it would listen on every interface.
     return dist.TCPStore(address, port, size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _as_others_see_rank_0(comm: Communicator) -> list[str]:
-    """Collective: addresses of rank 0's host, as other hosts resolve its name; on one host the loopback alone."""
+    """Collective: addresses of rank 0's host, as other hosts resolve its name; on one host only the loopback."""
     if comm.local_size == comm.size:
         return ["127.0.0.1"]
     name = comm.backend.exchange(socket.gethostname().encode())[0].decode()
     elsewhere = comm.backend.group.nodes.node != comm.backend.group.nodes.of[0] and comm.local_rank == 0
-    said = comm.backend.exchange((_resolve(name) if elsewhere else "").encode())
-    return [*dict.fromkeys(text.decode() for text in said if text), _default_address()]
+    resolved = comm.backend.exchange((_resolve(name) if elsewhere else "").encode())
+    return [*dict.fromkeys(text.decode() for text in resolved if text), _default_address()]
 
 
 def _resolve(name: str) -> str:
-    """The address of a host, IPv4 if it has one; empty if the name is not known."""
+    """The address of a host, preferably IPv4; empty if the name cannot be resolved."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -101,10 +101,10 @@ def _resolve(name: str) -> str:
 
 
 def _default_address() -> str:
-    """The address from which this host speaks to others; the loopback if it does not."""
+    """The local address of outgoing connections; the loopback if there is no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of no host (RFC 5737), and nothing is sent
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation (RFC 5737); nothing is sent
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""Collectives on CUDA tensors: put into a stream, where they wait for what they need; the host goes on."""
+"""Collectives on CUDA tensors: enqueued in a stream, where they wait for their inputs; the host does not block."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NAP, _LONGEST_NAP = 1e-5, 1e-3
 
 
 class Streams:
-    """The streams of a process group, beside the computation's, so that one may overlap the other."""
+    """A process group's own streams, so that communication and computation can overlap."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[int, bool], Any] = {}
         self._used: set[int] = set()
 
     def enter(self, device: int, jobs: bool, later: bool) -> Any:
-        """The stream for a call; what the current one holds by now comes first.
+        """The stream for a call, which waits for the current work of the current stream.
 
         Args:
-            jobs: the call is one of the job queue's, which has a communicator and a stream of its own.
-            later: the call is asynchronous; the others go into the current stream.
+            jobs: the call is one of the job queue's, which has its own communicator and stream.
+            later: the call is asynchronous; synchronous calls use the current stream.
         """
         current = cuda().current(device)
         self._used.add(device)
@@ -44,7 +44,7 @@ class Streams:
         return stream
 
     def synchronize(self) -> None:
-        """Block until the current streams of the devices that were used, and these, have completed."""
+        """Block until the current streams of the devices in use, and these, have completed."""
         for device in self._used:
             cuda().synchronize(cuda().current(device))
         for stream in self._own.values():
@@ -65,7 +65,7 @@ def launch(
     counts: tuple[int, ...] | None = None,
     scale: tuple[float, float] | None = None,
 ) -> None:
-    """Put a collective into a stream. `data` and `into`: tensors on one device, or None where a rank has none."""
+    """Enqueue a collective in a stream. `data` and `into`: tensors on one device, or None if a rank has none."""
     options: Options = {"topology": topology, "timeout": timeout, "stream": stream}
     if CALLS[kind].reduces:
         options["op"] = op
@@ -77,11 +77,11 @@ def launch(
 
 
 class StreamWork(dist.Work):
-    """A call in a stream. Its methods mean what they mean for torch's own CUDA backend.
+    """A call in a stream. Its methods have the semantics of torch's own CUDA backend.
 
     Args:
-        comm: whose call it is.
-        device, stream: where it is.
+        comm: the communicator of the call.
+        device, stream: where it is enqueued.
         outputs: the tensors that it fills.
     """
 
@@ -93,10 +93,10 @@ class StreamWork(dist.Work):
         self._completed = cuda().mark(stream)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let the current stream wait for the call. The host waits only with a timeout, then until it has completed.
+        """Let the current stream wait for the call. With a timeout, the host waits, too, until the call completes.
 
         Raises:
-            pycollective.TimeoutError: not completed in time. What has gone wrong on the communicator's device by now.
+            pycollective.TimeoutError: not completed in time. Any error on the communicator's device so far.
         """
         if isinstance(timeout, timedelta) and timeout:
             self._block(timeout.total_seconds())
@@ -123,17 +123,17 @@ class StreamWork(dist.Work):
     block_current_stream = synchronize
 
     def is_completed(self) -> bool:
-        """Whether the stream has come past the call. Does not block."""
+        """Whether the stream has completed the call. Does not block."""
         return bool(self._completed.query())
 
     test = is_completed
 
     def is_success(self) -> bool:
-        """Whether the stream has come past the call and nothing went wrong."""
+        """Whether the stream has completed the call without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What has gone wrong on the communicator's device, if the stream has come past the call."""
+        """The error on the communicator's device, if any, once the stream has completed the call."""
         if self.is_completed():
             try:
                 self._check()
@@ -147,7 +147,7 @@ class StreamWork(dist.Work):
         return self.outputs
 
     def get_future(self) -> Any:
-        """A torch.futures.Future of the tensors. It is done at once: its callbacks run in a stream that waits."""
+        """A torch.futures.Future of the tensors. It completes immediately: its callbacks run in a stream that waits."""
         return cuda().promise(self.outputs, self._device, self._stream)
 
     def together(self, outputs: Sequence[Any]) -> StreamWork:
@@ -156,7 +156,7 @@ class StreamWork(dist.Work):
 
 
 def finish_in(stream: Any, finish: Callable[[], None], outputs: Sequence[Any]) -> None:
-    """What is left to do behind a call (copying to tensors that are not contiguous), in its stream."""
+    """Run the rest of a call (copies to tensors that are not contiguous) in its stream."""
     with cuda().using(stream):
         finish()
     for x in outputs:
@@ -164,7 +164,7 @@ def finish_in(stream: Any, finish: Callable[[], None], outputs: Sequence[Any]) -
 
 
 def put_on_device(copy: Any, out: Any, device: int) -> None:
-    """Copy a message that has come into CPU memory to its tensor; returns when it is there."""
+    """Copy a message from CPU memory to its tensor; returns once it is there."""
     current = cuda().current(device)
     with cuda().using(current):
         out.detach().copy_(copy)

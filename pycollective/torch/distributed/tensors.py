@@ -1,4 +1,4 @@
-"""torch tensors as the core takes them, and back."""
+"""Conversion between torch tensors and the core's arrays."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _TAKEN = frozenset(
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
     + ("bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 )
-"""Element types that the core takes."""
+"""Element types that the core supports."""
 
 
 def plain(x: Any) -> bool:
-    """Whether a tensor's memory holds its elements in order: contiguous, nothing still to be negated or conjugated."""
+    """Whether a tensor's memory holds its elements in order: contiguous, with no pending negation or conjugation."""
     return bool(x.is_contiguous()) and not x.is_neg() and not x.is_conj()
 
 
 def straight(x: Any) -> Any:
-    """x, or a contiguous copy of it where it is not `plain`; without gradient."""
+    """x, or a contiguous copy if it is not `plain`; without gradient."""
     x = x.detach()
     return x if plain(x) else room(x.numel(), x).view(x.shape).copy_(x)
 
 
 def room(count: int, like: Any) -> Any:
-    """One-dimensional memory for `count` elements of a tensor's type, on its device; not filled."""
+    """Uninitialized one-dimensional memory for `count` elements of a tensor's type, on its device."""
     device = cuda().device(like)
     return torch.empty(count, dtype=like.dtype) if device < 0 else cuda().empty(count, like.dtype, device)
 
 
 def numbers(x: Any) -> Any:
-    """What the core reduces: a tensor over x's own memory (x must be `plain`), of real elements.
+    """The tensor that the core reduces: over x's memory (x must be `plain`), of real elements.
 
     Raises:
         TypeError: an element type that cannot be reduced.
@@ -51,13 +51,13 @@ def numbers(x: Any) -> Any:
 
 
 def moved(x: Any) -> Any:
-    """What the core moves: a tensor over x's own memory (x must be `plain`), as bytes where the core lacks the type."""
+    """The tensor that the core moves: over x's memory (x must be `plain`), as bytes if the core lacks the type."""
     return x.detach() if x.dtype in _TAKEN else as_bytes(x)
 
 
 def buffers(data: Any, into: Any) -> tuple[Any, Any]:
-    """Input and output of a call, tensors or None, as the core takes them."""
-    # CompletedWork DLPack, not numpy(): that would forbid torch to resize the storage ever after, which FSDP does.
+    """Input and output of a call, tensors or None, in the form that the core takes."""
+    # Through DLPack, not numpy(): after that torch could never resize the storage, which FSDP does.
     first = None if data is None else _core.HostBuffer(data)
     if into is data:
         return first, first
@@ -65,18 +65,18 @@ def buffers(data: Any, into: Any) -> tuple[Any, Any]:
 
 
 def as_bytes(x: Any) -> Any:
-    """x's own memory (x must be `plain`) as a one-dimensional tensor of uint8."""
+    """x's memory (x must be `plain`) as a one-dimensional tensor of uint8."""
     return x.detach().as_strided((x.numel(),), (1,)).view(torch.uint8)  # strides of length 1 or 0 may be any
 
 
 class JoinedOutputs:
-    """Memory for the parts of a result, one after the other: the outputs' own memory where it is so arranged.
+    """Memory for the parts of a result, one after the other: that of the outputs if they are adjacent.
 
     Args:
         outputs: tensors of one type, in the order of their parts.
 
     Attributes:
-        finish: copies the parts to the outputs; None where that is not needed.
+        finish: copies the parts to the outputs; None if not needed.
     """
 
     __slots__ = ("_outputs", "_whole", "finish")
@@ -88,7 +88,7 @@ class JoinedOutputs:
 
     @property
     def whole(self) -> Any:
-        """One-dimensional tensor over all parts; made by the first who asks, and not filled, if not the outputs' own.
+        """One-dimensional tensor over all parts; if not the outputs' memory, allocated on first use, uninitialized.
 
         On a device it belongs to the stream that is current then.
         """
@@ -97,7 +97,7 @@ class JoinedOutputs:
         return self._whole
 
     def fill(self) -> JoinedOutputs:
-        """Itself, holding the outputs' elements already: for calls in place."""
+        """Itself, with the outputs' elements already stored: for in-place calls."""
         if self.finish is not None:
             _put_together(self._outputs, self.whole)
         return self
@@ -109,7 +109,7 @@ class JoinedOutputs:
 
 
 def adjacent(tensors: Sequence[Any]) -> Any:
-    """One flat tensor over the memory of all, if they are plain and follow each other in one storage; else None."""
+    """One flat tensor over the memory of all, if they are plain and adjacent in one storage; else None."""
     first = tensors[0]
     if len(tensors) == 1:
         return first.view(-1) if plain(first) else None
@@ -125,7 +125,7 @@ def adjacent(tensors: Sequence[Any]) -> Any:
 
 
 def joined(tensors: Sequence[Any]) -> Any:
-    """One flat tensor with the elements of all, without a copy where they lie so already."""
+    """One flat tensor with the elements of all; no copy if they are already adjacent."""
     tensors = [x.detach() for x in tensors]
     whole = adjacent(tensors)
     if whole is None:
@@ -139,17 +139,17 @@ def _put_together(tensors: Sequence[Any], whole: Any) -> None:
 
 
 def check(tensors: Sequence[Any], what: str) -> None:
-    """Refuse what no collective of this backend takes.
+    """Reject tensors that no collective of this backend takes.
 
     Raises:
-        TypeError: not tensors, or neither in CPU memory nor on a CUDA device. ValueError: none at all, or types or
-            devices that differ.
+        TypeError: not tensors, or neither in CPU memory nor on a CUDA device. ValueError: no tensors, or types or
+            devices differ.
     """
     if not tensors:
         raise ValueError(f"{what}: no tensors")
     for x in tensors:
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{what} takes tensors, not {type(x).__name__}")
+            raise TypeError(f"{what} expects tensors, not {type(x).__name__}")
         if not (x.is_cpu or x.is_cuda):
             raise TypeError(f"{what}: a tensor on {x.device}; this process group moves CPU and CUDA tensors")
         if x.layout != torch.strided:
@@ -162,16 +162,16 @@ def check(tensors: Sequence[Any], what: str) -> None:
 
 
 def width(x: Any) -> int:
-    """Elements of the array that `moved` makes, for one element of x."""
+    """Elements of the array that `moved` returns, per element of x."""
     return 1 if x.dtype in _TAKEN else int(x.element_size())
 
 
 Span = tuple[int, int]
-"""Addresses of memory: of its first byte, and past its last."""
+"""Addresses of the first byte of memory and of the byte after its last."""
 
 
 def span(x: Any) -> Span:
-    """The memory that holds a tensor; for one with gaps the whole storage."""
+    """The memory of a tensor; the whole storage if it has gaps."""
     if x is None or x.layout != torch.strided or not x.numel():
         return 0, 0
     if x.is_contiguous():
@@ -181,5 +181,5 @@ def span(x: Any) -> Span:
 
 
 def overlap(some: Iterable[Span], others: Sequence[Span]) -> bool:
-    """Whether memory of the one is memory of the other."""
+    """Whether any memory is in both."""
     return any(start < last and first < end for start, end in some for first, last in others)

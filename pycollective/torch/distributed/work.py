@@ -1,4 +1,4 @@
-"""What an asynchronous call returns: torch's Work, and its Future."""
+"""The results of asynchronous calls: torch's Work, and its Future."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pycollective.torch.distributed.job_queue import JobQueue
 
 
 class PendingCall(Protocol):
-    """A call under way: a communicator's handle, a job queue's ticket, a message."""
+    """A call in progress: a communicator's handle, a job queue's ticket, a message."""
 
     def wait(self, timeout: float | None = None, /) -> Any: ...
 
@@ -24,7 +24,7 @@ class PendingCall(Protocol):
 
 
 class PendingCalls:
-    """Several as one."""
+    """Several calls as one."""
 
     def __init__(self, calls: Sequence[PendingCall]) -> None:
         self.calls = calls
@@ -38,7 +38,7 @@ class PendingCalls:
 
 
 class PendingOperation:
-    """An operation of the engine, whose Work says `done` for `test`."""
+    """An operation of the engine, whose Work has `done` instead of `test`."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
@@ -51,10 +51,10 @@ class PendingOperation:
 
 
 class Future(torch.futures.Future):
-    """A future whose callbacks run on the process group's job queue, in the order of the program.
+    """A future whose callbacks run on the process group's job queue, in program order.
 
-    torch runs a callback at once where the future is complete already, else on the thread that completes it: which
-    one it is differs from rank to rank, and with it the order of what the callbacks call.
+    torch runs a callback immediately if the future is already complete, else on the thread that completes it: which of
+    the two differs between ranks, and with it the order of the callbacks' calls.
     """
 
     def __init__(self, jobs: JobQueue) -> None:
@@ -67,7 +67,7 @@ class Future(torch.futures.Future):
 
         def job(_: object = None) -> None:
             if not self.done():
-                with contextlib.suppress(Exception):  # a failed future is for the callback to look at
+                with contextlib.suppress(Exception):  # the callback handles a failed future
                     self.wait()
             try:
                 following.set_result(callback(self))
@@ -82,13 +82,13 @@ class Future(torch.futures.Future):
 
 
 class Work(dist.Work):
-    """A call under way.
+    """A call in progress.
 
     Args:
         call: the call itself.
         outputs: the tensors that it fills.
-        finish: what is left to do when it has completed (copying to tensors that are not contiguous).
-        jobs: of the process group; None for messages, which may come in any order.
+        finish: what is left to do once it has completed (copying to tensors that are not contiguous).
+        jobs: of the process group; None for messages, which may complete in any order.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Work(dist.Work):
         self.call = call
         self.outputs, self._finish, self._jobs = list(outputs), finish, jobs
         self.copies = finish is not None
-        self._turn = threading.RLock()  # a signal handler may come while this thread holds it
+        self._turn = threading.RLock()  # a signal handler may run while this thread holds it
         self._completed = False
         self._future: Any = None
         self._error: BaseException | None = None
@@ -111,10 +111,10 @@ class Work(dist.Work):
         """Block until the call has completed and its tensors are filled.
 
         Args:
-            timeout: how long at most; None or zero waits for the call's own deadline.
+            timeout: the longest time to wait; None or zero: until the call's own deadline.
 
         Raises:
-            pycollective.TimeoutError: not completed in time. Whatever the call raised.
+            pycollective.TimeoutError: not completed in time. Any error that the call raised.
         """
         self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
         if self._error is not None:
@@ -134,11 +134,11 @@ class Work(dist.Work):
     test = is_completed
 
     def is_success(self) -> bool:
-        """Whether the call has completed and nothing went wrong."""
+        """Whether the call has completed without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What the call raised, if it has completed and did."""
+        """The error that the call raised, if it has completed and failed."""
         return self._error if self.is_completed() else None
 
     def result(self) -> list[Any]:
@@ -174,7 +174,7 @@ class Work(dist.Work):
             future.set_result(self.outputs)
 
     def _settle(self, timeout: float | None) -> None:
-        """Wait for the call and finish, once; who comes meanwhile waits for that."""
+        """Wait for the call and finish it once; concurrent callers wait for that."""
         if self._completed:
             return
         error: BaseException | None = None

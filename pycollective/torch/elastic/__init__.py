@@ -1,4 +1,4 @@
-"""Training that survives lost ranks, as `horovod.torch.elastic`: state that is committed and restored, and `run`."""
+"""Training that survives lost ranks, like `horovod.torch.elastic`: state that is committed and restored, and `run`."""
 
 from __future__ import annotations
 

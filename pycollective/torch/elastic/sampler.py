@@ -1,4 +1,4 @@
-"""A sampler that shares out what is left of an epoch among the ranks that are left."""
+"""A sampler that distributes the rest of an epoch among the remaining ranks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pycollective.hvd.basics import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler):
-    """Indices of a dataset for this rank, as torch's DistributedSampler gives them, without those already processed.
+    """Indices of a dataset for this rank, like torch's DistributedSampler, without those already processed.
 
-    Keep it in a TorchState: after a loss the indices that nobody has processed are shared out anew. Call `record_batch`
-    after each batch, and `set_epoch` at the end of an epoch. All ranks get equally many indices; where these do not
-    suffice some are given out twice.
+    Keep it in a TorchState: after a rank is lost, the unprocessed indices are redistributed. Call `record_batch` after
+    each batch, and `set_epoch` at the end of an epoch. All ranks get the same number of indices; some indices are
+    repeated if there are too few.
 
     Attributes:
-        epoch: seeds the order together with `seed`.
-        processed_num: how many indices all ranks together have processed in this epoch.
+        epoch: with `seed`, seeds the order.
+        processed_num: number of indices that all ranks together have processed in this epoch.
         num_replicas, rank: size() and rank() at the last reset.
-        remaining_indices: of all ranks, in the order of the epoch.
-        num_samples, total_size: indices for each rank, and for all.
+        remaining_indices: those of all ranks, in the order of the epoch.
+        num_samples, total_size: number of indices per rank, and in total.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        """Args: dataset: of constant length; shuffle: in random order, a new one for each epoch; seed: of that order.
+        """Args: dataset: of constant length; shuffle: use a new random order for each epoch; seed: seeds that order.
 
         Raises:
             ValueError: init() was not called.
@@ -38,25 +38,25 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, with nothing processed. At the end of the one before, so that a restore finds it begun."""
+        """Begin an epoch, with nothing processed. Call it at the end of the previous one, so that a restore sees it."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that every rank has processed a batch of so many indices."""
+        """Note that every rank has processed a batch of this many indices."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: epoch and processed_num."""
+        """The argument of `load_state_dict`: epoch and processed_num."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to a point in an epoch, and share out the rest of it among the present ranks."""
+        """Set the position in an epoch, and distribute the rest among the current ranks."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Share out what is left of the epoch among the present ranks."""
+        """Distribute the rest of the epoch among the current ranks."""
         self.num_replicas, self.rank = size(), rank()
         indices = list(range(len(self.dataset)))
         if self.shuffle:
@@ -66,7 +66,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.total_size = self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices: every num_replicas-th; where they do not suffice, the first ones again."""
+        """This rank's indices: every num_replicas-th, starting over if there are too few."""
         again = itertools.cycle(self.remaining_indices)
         return itertools.islice(again, self.rank, self.total_size, self.num_replicas)
 

@@ -1,4 +1,4 @@
-"""What training in torch consists of: models, optimizers, samplers and plain values."""
+"""The state of a training in torch: models, optimizers, samplers and plain values."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from pycollective.torch.hvd.gradient_reducer import Reducing
 
 
 class StateHandler:
-    """How one object of a TorchState is saved, restored and made equal: by its state_dict."""
+    """How one object of a TorchState is saved, restored and synchronized: through its state_dict."""
 
     def __init__(self, value: Any) -> None:
         self.set_value(value)
 
     def set_value(self, value: Any) -> None:
-        """Another object in the place of the present one."""
+        """Replace the object."""
         self.value = value
         self.save()
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy."""
         self.saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        """Go back to the copy."""
-        self.value.load_state_dict(copy.deepcopy(self.saved))  # an optimizer goes on to change what it was given
+        """Restore the saved copy."""
+        self.value.load_state_dict(copy.deepcopy(self.saved))  # optimizers keep and modify what they load
 
     def sync(self) -> None:
-        """Collective: as on rank 0."""
+        """Collective: load rank 0's state."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
     def reset(self) -> None:
-        """The ranks have changed."""
+        """Called when the set of ranks has changed."""
 
 
 class ModelStateHandler(StateHandler):
@@ -58,11 +58,11 @@ class OptimizerStateHandler(StateHandler):
 
     def reset(self) -> None:
         if isinstance(self.value, Reducing):
-            self.value.reset_reduction()  # what was being reduced never will be
+            self.value.reset_reduction()  # pending reductions will never complete
 
 
 class SamplerStateHandler(StateHandler):
-    """Where an ElasticSampler is in its epoch."""
+    """The position of an ElasticSampler in its epoch."""
 
     def reset(self) -> None:
         self.value.reset()
@@ -77,12 +77,12 @@ _handlers: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Types and their handlers; the first that fits is taken."""
+    """Types and their handlers; the first match is used."""
     return _handlers
 
 
 def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
-    """Other handlers for TorchStates to come."""
+    """Set the handlers of TorchStates created from now on."""
     global _handlers
     _handlers = registry
 
@@ -90,14 +90,14 @@ def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> Non
 class TorchState(ObjectState):
     """The state of a training in torch, each part an attribute.
 
-    Models, optimizers, learning rate schedulers and ElasticSamplers are handled by their state_dict: they stay the
-    same objects. Everything else is a plain value, see ObjectState.
+    Models, optimizers, learning rate schedulers and ElasticSamplers are handled through their state_dict: the objects
+    stay the same. Everything else is a plain value, see ObjectState.
     """
 
     _handlers: dict[str, StateHandler]
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
-        """Args: model, optimizer: as `kwargs` of these names; kwargs: the parts."""
+        """Args: model, optimizer: like `kwargs` of these names; kwargs: the parts."""
         self.__dict__["_handlers"] = {}
         plain = {}
         for name, value in {**kwargs, "model": model, "optimizer": optimizer}.items():

@@ -1,1 +1,1 @@
-"""What the Horovod interface for torch is made of; its public modules are those of pycollective.torch."""
+"""Implementation of the Horovod interface for torch; its public modules are those of pycollective.torch."""

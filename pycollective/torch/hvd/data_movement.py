@@ -23,7 +23,7 @@ from pycollective.torch.hvd.tensors import Tensors, changeable, sendable, severa
 
 
 def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet, complete: bool = True) -> list[Item]:
-    """`complete`: fail where a rank has joined."""
+    """`complete`: fail if a rank has joined."""
     base = handles.named("allgather", name, process_set)
     items = []
     for number, tensor in enumerate(tensors):
@@ -34,7 +34,7 @@ def _allgathers(tensors: Tensors, name: str | None, process_set: ProcessSet, com
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Start to join all ranks' tensors along the first axis; ranks may differ in that extent.
+    """Start to concatenate all ranks' tensors along the first axis, whose extent may differ between ranks.
 
     Raises (synchronize):
         HorovodInternalError: a rank has called hvd.join().
@@ -66,7 +66,7 @@ class Allgather(torch.autograd.Function):
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """All ranks' tensors joined along the first axis, in rank order. Its gradient is averaged over the ranks."""
+    """All ranks' tensors concatenated along the first axis, in rank order. Its gradient is averaged over the ranks."""
     (joined,) = Allgather.apply(name, process_set, tensor)
     result: torch.Tensor = joined
     return result
@@ -75,7 +75,7 @@ def allgather(
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """allgather_async of several tensors; gives a list."""
+    """allgather_async of several tensors; the result is a list."""
     return handles.start(_allgathers(several(tensors), name, process_set), process_set, list)
 
 
@@ -89,7 +89,7 @@ def grouped_allgather(
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Start a reduction (Sum or Average) of a sparse COO tensor; calling what is returned gives the result.
+    """Start a reduction (Sum or Average) of a sparse COO tensor; call the returned function for the result.
 
     Raises:
         ValueError: another op.
@@ -121,7 +121,7 @@ def sparse_allreduce_async(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start to send the root's tensor to all ranks; gives a new tensor."""
+    """Start to broadcast the root's tensor to all ranks; the result is a new tensor."""
     item = operations.broadcast(sendable(tensor), empty_like(tensor), root_rank, name, process_set)
     return handles.start([item], process_set)
 
@@ -129,7 +129,7 @@ def broadcast_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Start to overwrite all ranks' tensors by the root's."""
+    """Start to overwrite all ranks' tensors with the root's."""
     x = changeable(tensor)
     return handles.start([operations.broadcast(x, x, root_rank, name, process_set)], process_set, lambda _: tensor)
 
@@ -152,7 +152,7 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """A new tensor: the root's. Differentiable with respect to the root's."""
+    """A new tensor with the root's values. Differentiable with respect to the root's tensor."""
     result: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
     return result
 
@@ -160,7 +160,7 @@ def broadcast(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Overwrite all ranks' tensors by the root's; returns it."""
+    """Overwrite all ranks' tensors with the root's; returns the tensor."""
     x = changeable(tensor)
     handles.run([operations.broadcast(x, x, root_rank, name, process_set)], process_set)
     return tensor
@@ -178,7 +178,7 @@ def _alltoall(tensor: torch.Tensor, splits: Any, name: str | None, process_set: 
 
 
 def _counts(rows: Any, splits: Any) -> torch.Tensor:
-    """Rows received from each rank, in the type of the splits."""
+    """Rows received from each rank, in the dtype of the splits."""
     return torch.tensor(rows, dtype=splits.dtype if isinstance(splits, torch.Tensor) else torch.int32)
 
 
@@ -188,10 +188,10 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start to send rows to every rank; `synchronize` gives (tensor, rows received from each rank).
+    """Start to send rows to every rank; `synchronize` returns (tensor, rows received from each rank).
 
     Args:
-        splits: rows for each rank, a sequence or an integer tensor; None: equally many.
+        splits: rows for each rank, a sequence or an integer tensor; None: the same number for all.
     """
 
     def finish(results: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The gradients of a distributed optimizer: reduced over all ranks while backward is still going on."""
+"""The gradients of a distributed optimizer, reduced over all ranks during the backward pass."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, 
 
 _numbers: dict[int | None, Iterator[int]] = defaultdict(itertools.count)
 _owners: weakref.WeakValueDictionary[int, Reducing] = weakref.WeakValueDictionary()
-"""id of a parameter -> the optimizer that reduces its gradients, and keeps it alive."""
+"""id of a parameter -> the optimizer that reduces its gradients; that optimizer keeps the parameter alive."""
 
 
 class _Gradient:
     """The state of one parameter's gradient in a step.
 
     Attributes:
-        passes: backward passes to come before it is reduced.
-        finish: waits for the reduction and puts the result into p.grad; None: not started.
-        spoilt: changed while it was being reduced, which an error has told.
+        passes: remaining backward passes before it is reduced.
+        finish: waits for the reduction and stores the result in p.grad; None: not started.
+        spoilt: changed while it was being reduced; an error has been raised for it.
     """
 
     def __init__(self, name: str, priority: int, passes: int) -> None:
@@ -42,7 +42,7 @@ class _Gradient:
 
 
 class Reducing:
-    """What a distributed optimizer knows of its parameters' gradients, and does with them; see stepping.py."""
+    """The gradient reduction of a distributed optimizer; see optimizer_methods.py."""
 
     param_groups: list[dict[str, Any]]
 
@@ -58,18 +58,18 @@ class Reducing:
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
-        """`optimizer`: which this one was made of. `groups`: parameter -> all that are reduced with it."""
+        """`optimizer`: the one that this one was made from. `groups`: parameter -> all that are reduced with it."""
         self._compression, self._op, self._factor = compression, op, gradient_predivide_factor
         self._sparse_as_dense, self._group_of = sparse_as_dense, groups
         self.process_set = process_set
         self.backward_passes_per_step = backward_passes_per_step
         self._synchronized, self._should_synchronize, self._replaced = False, True, False
-        self._scaling = False  # synchronized for a GradScaler, which is about to call step()
+        self._scaling = False  # synchronized for a GradScaler that is about to call step()
         ranks, included = size(), process_set.included()
         if included is None:
             raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
         self._communicates = included and ranks > 1
-        # Two optimizers may have parameters of the same names; of each set all ranks make the same optimizers.
+        # Optimizers may have parameters of the same names; all ranks of a process set create the same optimizers.
         self._prefix = f"gradient.{next(_numbers[process_set.process_set_id])}"
         self._gradients: dict[torch.Tensor, _Gradient] = {}
         self._hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle] = {}
@@ -79,17 +79,17 @@ class Reducing:
         if isinstance(optimizer, Reducing):
             self.made_of += optimizer.made_of
         for name, p in named:
-            self._know(name, p)
+            self._register(name, p)
         self._watch()
         weakref.finalize(self, _unhook, self._hooks).atexit = False
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        """Parameter -> its name; scripts read this of Horovod's optimizers."""
+        """Parameter -> name; scripts read this attribute of Horovod's optimizers."""
         start = len(self._prefix) + 1
         return {p: gradient.name[start:] for p, gradient in self._gradients.items()}
 
-    def _know(self, name: str, p: torch.Tensor) -> None:
+    def _register(self, name: str, p: torch.Tensor) -> None:
         number = len(self._gradients)
         self._gradients[p] = _Gradient(f"{self._prefix}.{name}", number, self.backward_passes_per_step)
         self._agreement = None
@@ -101,7 +101,7 @@ class Reducing:
     def _replace(self) -> None:
         """Another optimizer reduces these gradients from now on."""
         for p, gradient in self._gradients.items():
-            if gradient.finish is not None:  # of a step that was broken off; what is under way may still change it
+            if gradient.finish is not None:  # of an aborted step; a reduction in progress may still change it
                 p.grad = None
         self.reset_reduction()
         _unhook(self._hooks)
@@ -109,15 +109,15 @@ class Reducing:
 
     def _refuse_if_replaced(self) -> None:
         if self._replaced:
-            raise RuntimeError("another DistributedOptimizer was made of these parameters since: use that one")
+            raise RuntimeError("another DistributedOptimizer was created from these parameters since: use that one")
 
     def _watch(self) -> None:
-        """Hook the parameters, also those that were added or unfrozen since the last time."""
+        """Hook the parameters, including those added or unfrozen since the last call."""
         if not self._communicates:
             return
         for p in self._own():
             if p not in self._gradients:
-                self._know(f"added.{len(self._gradients)}", p)
+                self._register(f"added.{len(self._gradients)}", p)
             if p.requires_grad and p not in self._hooks:
                 self._hooks[p] = p.register_post_accumulate_grad_hook(_hook(weakref.ref(self)))
 
@@ -127,7 +127,7 @@ class Reducing:
     # -- reducing --------------------------------------------------------------------------------------------------
 
     def note_accumulated(self, p: torch.Tensor) -> None:
-        """A backward pass has added to a gradient."""
+        """Called after a backward pass has accumulated into a gradient."""
         gradient = self._gradients[p]
         if gradient.passes <= 0 or gradient.finish is not None:
             gradient.spoilt = True
@@ -172,15 +172,14 @@ class Reducing:
         self._gradients[p].finish = take
 
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced: p.grad then holds the result on every rank.
+        """Wait until all gradients are reduced: p.grad then has the result on every rank.
 
-        A parameter that got no gradient here, but did on another rank, takes part with zeros; one that got none
-        anywhere keeps none. Called by `step`; call it yourself to change gradients before the step, and the step under
+        A parameter that has a gradient only on other ranks takes part with zeros; one that has none on any rank keeps
+        none. Called by `step`; call it yourself to change gradients before the step, then call `step` under
         `skip_synchronize`.
-
         Raises:
-            HorovodInternalError: a rank is gone.
-            RuntimeError: the ranks' parameters differ, another optimizer was made of this one's parameters, or a
+            HorovodInternalError: a rank has been lost.
+            RuntimeError: the ranks' parameters differ, another optimizer was made from this one's parameters, or a
                 gradient was changed between backward and this call.
         """
         self._refuse_if_replaced()
@@ -201,7 +200,7 @@ class Reducing:
         return self._agreement
 
     def _reduce_rest(self) -> None:
-        """Start what backward has not: gradients short of passes, of incomplete groups, of other ranks only."""
+        """Start what backward has not: gradients with passes left, of incomplete groups, or of other ranks only."""
         for p, gradient in self._gradients.items():
             if gradient.finish is None and p.grad is not None and p not in self._group_of:
                 self._reduce((p,))
@@ -221,8 +220,8 @@ class Reducing:
     def _refuse_both(self, mixed: list[torch.Tensor]) -> None:
         """Raise if gradients are dense on some ranks and sparse on others.
 
-        What is under way is completed, so that nobody waits for it for ever: each rank takes part in the other kind,
-        too, with nothing.
+        Operations in progress are completed so that no rank waits for them indefinitely: each rank also takes part in
+        the other kind, with an empty gradient.
         """
         if not mixed:
             return
@@ -237,12 +236,12 @@ class Reducing:
             assert gradient.finish is not None
             rest.append(gradient.finish)
             p.grad, gradient.finish = mine, started
-        with contextlib.suppress(MismatchError):  # in a group that is another one on other ranks
+        with contextlib.suppress(MismatchError):  # in a group that differs on other ranks
             self._finish(rest)
         raise problem
 
     def _finish(self, others: Sequence[Callable[[], None]] = ()) -> None:
-        """Wait for all, also if some fail: nothing is under way afterwards. `others`: waits beside the gradients'."""
+        """Wait for all, even if some fail: no reduction is in progress afterwards. `others`: further waits."""
         failed: Exception | None = None
         started = [gradient.finish for gradient in self._gradients.values() if gradient.finish is not None]
         for finish in (*started, *others):
@@ -253,7 +252,7 @@ class Reducing:
         if failed is not None:
             raise failed
 
-    def _under_way(self) -> bool:
+    def _in_progress(self) -> bool:
         return any(gradient.finish is not None for gradient in self._gradients.values())
 
     def reset_reduction(self) -> None:
@@ -287,7 +286,7 @@ def _finisher(work: Work, take: Callable[[], None]) -> Callable[[], None]:
 
 
 def _unchanged(p: torch.Tensor, gradient: _Gradient, take: Callable[[], None]) -> Callable[[], None]:
-    """`take`, but an error where torch has changed p.grad in place since this call: it is being reduced."""
+    """`take`, with an error if torch has changed p.grad in place since this call, i.e. during the reduction."""
     started = p.grad
     assert started is not None
     before = changes(started)
@@ -296,7 +295,7 @@ def _unchanged(p: torch.Tensor, gradient: _Gradient, take: Callable[[], None]) -
         if p.grad is started and changes(started) != before and not gradient.spoilt:
             raise RuntimeError(
                 f"{gradient.name} was changed while it was being reduced: call synchronize() before you change "
-                "gradients (torch.nn.utils.clip_grad_norm_, say), and step() under skip_synchronize()"
+                "gradients (with torch.nn.utils.clip_grad_norm_, e.g.), and step() under skip_synchronize()"
             )
         take()
 

@@ -1,4 +1,4 @@
-"""Where gradients lie: in windows, for reductions that copy nothing; and as what they are sent."""
+"""Storage of gradients in windows, for reductions without copies, and their form for communication."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 Kind = tuple[torch.dtype, int | None]
-"""Element type, and the number of the GPU in whose memory it is; None: CPU memory."""
+"""Element type, and the index of the GPU in whose memory it is; None: CPU memory."""
 
 
 def _order(p: torch.Tensor) -> tuple[int, ...] | None:
-    """Of a parameter in channels-last order, the axes as they lie in memory; else None.
+    """The axes in memory order of a parameter in channels-last order; else None.
 
-    Gradients are sent in the parameter's order, whatever their own is: that may differ between ranks.
+    Gradients are sent in the parameter's order, as their own may differ between ranks.
     """
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if p.is_contiguous() or p.dim() not in formats or not p.is_contiguous(memory_format=formats[p.dim()]):
@@ -36,12 +36,12 @@ def _order(p: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _unordered(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose axes are in the order of _order, as it is seen by all others."""
+    """A tensor whose axes are in the order of _order, with the axes in their usual order again."""
     return tensor.permute(0, tensor.dim() - 1, *range(1, tensor.dim() - 1))
 
 
 def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[], None]]:
-    """What is sent of a parameter's gradient and reduced in place, and what then puts the result into p.grad."""
+    """What is sent for a parameter's gradient and reduced in place, and a function that stores the result in p.grad."""
     gradient = p.grad
     assert gradient is not None
     dense = gradient.to_dense() if gradient.is_sparse else gradient
@@ -64,12 +64,12 @@ def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[
 
 
 def changes(x: torch.Tensor) -> int | None:
-    """How often torch has changed a tensor; None for views, which share their count, and where it does not count."""
+    """How often torch has changed a tensor; None for views, which share a counter, and where there is no counter."""
     return None if x._is_view() or x.is_inference() else x._version
 
 
 def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
-    """The gradient of a parameter that this rank did not use, sparse as an embedding's is."""
+    """A zero gradient for a parameter that this rank did not use; an empty one if sparse."""
     if not sparse:
         return torch.zeros_like(p, requires_grad=False)
     nowhere = torch.zeros((1, 0), dtype=torch.int64, device=p.device)
@@ -78,16 +78,16 @@ def nothing(p: torch.Tensor, sparse: bool) -> torch.Tensor:
 
 
 class GradientWindows:
-    """Room for the gradients of a model in windows that all ranks share, one for each element type and memory.
+    """Storage for a model's gradients in windows that all ranks share, one for each element type and memory.
 
-    Backward adds into a gradient that exists; where gradients are kept from step to step (zeroed, not forgotten) they
-    can lie there. The windows are made by the engine, behind the caller's back, once all ranks have asked for them.
+    Backward accumulates into an existing gradient; gradients that are kept from step to step (zeroed, not set to None)
+    can be stored in windows. The engine creates the windows in the background, once all ranks have requested them.
     """
 
     def __init__(self, name: str, parameters: Sequence[torch.Tensor], process_set: ProcessSet) -> None:
-        """`parameters`: that have dense gradients, in the order of the forward pass, the same on all ranks.
+        """`parameters`: those with dense gradients, in the order of the forward pass, the same on all ranks.
 
-        Neighbours in time become neighbours in memory.
+        Gradients that are adjacent in time are adjacent in memory.
         """
         self._name, self._process_set = name, process_set
         self._parameters = list(reversed(parameters))
@@ -98,12 +98,12 @@ class GradientWindows:
         self._views: dict[torch.Tensor, torch.Tensor] = {}
 
     def zero(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Make the gradients of `parameters` zeros, in windows; False where that cannot be done (yet).
+        """Zero the gradients of `parameters`, in windows; False if that is not possible (yet).
 
-        Parameters without a gradient stay without.
+        Parameters without a gradient keep none.
         """
         engine = engine_of(self._process_set)
-        if engine is not self._engine:  # the first one, or one after a shutdown
+        if engine is not self._engine:  # the first engine, or a new one after a shutdown
             self._engine, self._work, self._failed, self._flat, self._views = engine, None, False, [], {}
         if not self._views and not self._make(engine):
             return False
@@ -120,7 +120,7 @@ class GradientWindows:
         return True
 
     def _make(self, engine: Engine) -> bool:
-        kinds = list(dict.fromkeys(map(_kind, self._parameters)))  # no set: its order may differ between ranks
+        kinds = list(dict.fromkeys(map(_kind, self._parameters)))  # not a set: its order may differ between ranks
         if self._failed or not kinds:
             return False
         if self._work is None:
@@ -136,7 +136,7 @@ class GradientWindows:
             return False
         try:
             windows = self._work.wait()
-        except Exception as error:  # no room (/dev/shm is small in many containers), or a rank has joined
+        except Exception as error:  # no memory (/dev/shm is small in many containers), or a rank has joined
             _logger.warning("gradients are packed to be reduced: no windows for them (%s)", error)
             self._failed = True
             return False
@@ -150,7 +150,7 @@ class GradientWindows:
         members = [p for p in self._parameters if _kind(p) == kind]
         ends = itertools.accumulate(p.numel() for p in members)
         for p, end in zip(members, ends, strict=True):
-            self._views[p] = _like(p, flat[end - p.numel() : end]).data  # with a count of changes of its own
+            self._views[p] = _like(p, flat[end - p.numel() : end]).data  # .data: with its own version counter
 
 
 def _kind(p: torch.Tensor) -> Kind:
@@ -158,6 +158,6 @@ def _kind(p: torch.Tensor) -> Kind:
 
 
 def _like(p: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """A view of a flat tensor in a parameter's shape and order of elements."""
+    """A view of a flat tensor in a parameter's shape and memory order."""
     order = _order(p)
     return flat.view(p.shape) if order is None else _unordered(flat.view([p.shape[axis] for axis in order]))

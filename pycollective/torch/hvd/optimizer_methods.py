@@ -1,4 +1,4 @@
-"""What a distributed optimizer has beside what it is: an optimizer's methods, on gradients or steps of all ranks."""
+"""The optimizer methods of a distributed optimizer, on gradients or steps of all ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pycollective.torch.hvd.gradient_reducer import Reducing
 
 
 class Stepping(Reducing):
-    """Mixed into an optimizer's own class, `wrapped_class`: its methods on the gradients of all ranks."""
+    """Mixed into an optimizer's class, `wrapped_class`: its methods on the gradients of all ranks."""
 
     state: dict[Any, Any]
     wrapped_class: Any
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it `step` does not synchronize: for use after a call of `synchronize`."""
+        """Within this context `step` does not synchronize: for use after `synchronize`."""
         self._should_synchronize = False
         try:
             yield
@@ -35,22 +35,22 @@ class Stepping(Reducing):
         """Reduce the gradients, then step.
 
         Args:
-            closure: computes the loss and its gradients; these are reduced after every call of it, and so is the loss:
-                optimizers decide by it how to go on, and all ranks must decide alike.
+            closure: computes the loss and its gradients; after every call the gradients and the loss are reduced, as
+                optimizers base decisions on the loss, which must be the same on all ranks.
 
         Returns:
-            the loss, of all ranks.
+            the loss, reduced over all ranks.
 
         Raises:
-            AssertionError: under skip_synchronize, without a call of synchronize before.
-            Otherwise as synchronize.
+            AssertionError: under skip_synchronize without a preceding call of synchronize.
+            Otherwise the same as synchronize.
         """
         self._refuse_if_replaced()
-        if not self._should_synchronize and self._under_way():
+        if not self._should_synchronize and self._in_progress():
             raise AssertionError("step() under skip_synchronize() needs a call of synchronize() before")
-        if self._should_synchronize and not self._scaling and (closure is None or self._under_way()):
+        if self._should_synchronize and not self._scaling and (closure is None or self._in_progress()):
             if self._synchronized:
-                # Begins as Horovod's warning does, which scripts filter by its text.
+                # Begins like Horovod's warning, which scripts filter by its text.
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() after synchronize(): "
                     "the gradients are reduced once more",
@@ -59,7 +59,7 @@ class Stepping(Reducing):
             self.synchronize()
         self._synchronized = self._scaling = False
         for optimizer in self.made_of:
-            optimizer._opt_called = True  # asked for by their learning rate schedulers
+            optimizer._opt_called = True  # their learning rate schedulers check it
         if closure is None:
             return self.wrapped_class.step(self)
         return self.wrapped_class.step(self, self._reducing(closure))
@@ -68,10 +68,10 @@ class Stepping(Reducing):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What a torch.amp.GradScaler asks an optimizer before it looks for infinities.
+        """Queried by torch.amp.GradScaler before it looks for infinities.
 
-        It has to find them in the gradients of all ranks: else it would change gradients that are being reduced, and
-        some ranks would step where others do not.
+        It has to find them in the reduced gradients: otherwise it would change gradients that are being reduced, and
+        only some of the ranks would step.
         """
         if self._should_synchronize and not self._synchronized and not self._scaling:
             self.synchronize()
@@ -99,14 +99,14 @@ class Stepping(Reducing):
         return x if isinstance(loss, torch.Tensor) else x.item()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or with set_to_none=False fill them with zeros.
+        """Set the gradients to None, or with set_to_none=False fill them with zeros.
 
-        Gradients that are kept move into windows, where they are reduced without being packed.
+        Gradients that are kept are moved to windows, where they are reduced without packing.
 
         Raises:
-            AssertionError: reductions are under way: call step() or synchronize() first.
+            AssertionError: reductions are in progress: call step() or synchronize() first.
         """
-        if self._under_way():
+        if self._in_progress():
             raise AssertionError(
                 "zero_grad() between backward() and step(): gradients are being reduced; call synchronize() before it"
             )
@@ -118,26 +118,26 @@ class Stepping(Reducing):
             self.wrapped_class.zero_grad(self, set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accumulate over so many backward passes from the next step on."""
+        """Set the number of backward passes to accumulate, from the next step on."""
         self.backward_passes_per_step = passes
         for gradient in self._gradients.values():
             gradient.passes = passes
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As of the optimizer itself; reductions that are under way are forgotten."""
+        """As in the base class; reductions in progress are discarded."""
         self.reset_reduction()
         self._synchronized, self._should_synchronize = False, True
         self.wrapped_class.load_state_dict(self, *args, **kwargs)
-        for optimizer in self.made_of:  # a learning rate scheduler may have been made of them
+        for optimizer in self.made_of:  # a learning rate scheduler may refer to them
             optimizer.state, optimizer.param_groups = self.state, self.param_groups
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled and copied as an optimizer of the base class."""
+        """Pickle and copy as an optimizer of the base class."""
         return _bare, (self.wrapped_class,), self.wrapped_class.__getstate__(self)
 
 
 class SteppingTogether(Stepping):
-    """With op=Adasum not gradients are reduced but what the optimizer makes of them: the steps of the ranks."""
+    """With op=Adasum, the optimizer's steps are reduced instead of the gradients."""
 
     def _watch(self) -> None:
         """Nothing is reduced before step()."""
@@ -145,7 +145,7 @@ class SteppingTogether(Stepping):
     _step_supports_amp_scaling = False  # a GradScaler scales each rank's own gradients, as step() takes them
 
     def synchronize(self) -> None:
-        """There is nothing to wait for before the step."""
+        """Does nothing: no reduction starts before the step."""
 
     def skip_synchronize(self) -> Any:
         """Unavailable with op=Adasum.
@@ -156,7 +156,7 @@ class SteppingTogether(Stepping):
         raise AssertionError("with op=Adasum steps are reduced, not gradients: skip_synchronize() has no meaning")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step on this rank's gradients, then go by the adaptive sum of all ranks' steps.
+        """Step on this rank's gradients, then apply the adaptive sum of all ranks' steps instead.
 
         Returns:
             this rank's loss.

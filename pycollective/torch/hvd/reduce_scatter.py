@@ -44,7 +44,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start a reduction of which each rank gets its rows: one more for the first ranks where they do not divide."""
+    """Start a reduction of which each rank gets its rows; the first ranks get one more if they do not divide evenly."""
     items = _reducescatters([tensor], name, op, prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set)
 
@@ -57,7 +57,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """reducescatter_async of several tensors; gives a list."""
+    """reducescatter_async of several tensors; the result is a list."""
     items = _reducescatters(several(tensors), name, op, prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, list)
 
@@ -74,7 +74,7 @@ class _Reducescatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """All ranks' gradients joined, times the number of ranks for Sum, as Horovod defines it."""
+        """All ranks' gradients concatenated, times the number of ranks for Sum, as Horovod defines it."""
         scaled = [gradient * ctx.factor for gradient in gradients]
         joined = Allgather.apply(None, ctx.process_set, *scaled)
         return (None, None, None, None, None, *joined)

@@ -1,4 +1,4 @@
-"""allreduce in all its forms: single and grouped, in place and not. See mpi_ops for the arguments."""
+"""allreduce in all its forms: single and grouped, in place and out of place. See mpi_ops for the arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _allreduces(
     process_set: ProcessSet,
     priorities: Sequence[int] | None = None,
 ) -> list[Item]:
-    """Items of a group; of a single one the name is not numbered. `outputs` None: in place."""
+    """Items of a group; the name of a single one is not numbered. `outputs` None: in place."""
     base = handles.named("allreduce", name, process_set)
     items = []
     for number, tensor in enumerate(tensors):
@@ -53,7 +53,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start a reduction over all ranks; `synchronize` of the handle gives a new tensor."""
+    """Start a reduction over all ranks; `synchronize` of the handle returns a new tensor."""
     out = empty_like(tensor)
     items = _allreduces([tensor], [out], name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set)
@@ -68,7 +68,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start a reduction over all ranks into the tensor itself."""
+    """Start an in-place reduction over all ranks."""
     items = _allreduces([tensor], None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, lambda _: tensor)
 
@@ -128,7 +128,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """allreduce_async of several tensors, which are reduced together; gives a list."""
+    """allreduce_async of several tensors, which are reduced together; the result is a list."""
     tensors = several(tensors)
     outputs = [empty_like(tensor) for tensor in tensors]
     items = _allreduces(tensors, outputs, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
@@ -177,7 +177,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """New tensors: the reductions over all ranks. Differentiable, as allreduce is."""
+    """New tensors: the reductions over all ranks. Differentiable, like allreduce."""
     tensors = several(tensors)
     small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True) if tensors else ((), ())
     reduced = GroupedAllreduce.apply(

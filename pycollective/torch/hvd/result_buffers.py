@@ -1,6 +1,6 @@
-"""Memory for results, used again once the tensors in it are gone.
+"""Memory for results, reused once the tensors in it have been freed.
 
-A large tensor that is made anew in every step costs more in page faults than the allreduce that fills it.
+Allocating a large tensor in every step costs more in page faults than the allreduce that fills it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST_BYTES = 64 << 10
-"""From here on malloc asks the kernel for pages."""
+"""From this size on malloc requests pages from the kernel."""
 MOST_KEPT = 512 << 20
-"""Bytes that are kept for later at most."""
+"""Upper limit of the bytes kept for reuse."""
 _ALIGNMENT = 64
 _kept: dict[int, list[NDArray[Any]]] = {}
 _bytes_kept = 0
-_lock = threading.RLock()  # a tensor may end while this thread holds it
+_lock = threading.RLock()  # a tensor may be freed while this thread holds it
 
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    """An uninitialised contiguous tensor of the same shape, type and device; each has a storage of its own."""
+    """An uninitialized contiguous tensor of the same shape, type and device, with its own storage."""
     try:
         nbytes = tensor.numel() * tensor.element_size()
     except Exception:

@@ -1,4 +1,4 @@
-"""Tensors as operations take them, and what is sent of them."""
+"""Checks of the tensors that operations take, and their form for communication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """What can be sent of a tensor that is only read: itself, or a contiguous copy, negated if that is still to do."""
+    """The form in which a read-only tensor is sent: itself, or a contiguous copy with a pending negation applied."""
     try:
         if tensor.is_meta:
             require_dense(tensor)
@@ -24,11 +24,11 @@ def sendable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def changeable(tensor: torch.Tensor) -> torch.Tensor:
-    """What can be written of a tensor that is changed in place.
+    """The form in which a tensor is changed in place.
 
     Raises:
-        ValueError: it is not contiguous, or a view of the negative of what is stored in memory.
-        TypeError: no dense tensor.
+        ValueError: it is not contiguous, or is a negated view of what is stored in memory.
+        TypeError: not a dense tensor.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_meta:
         require_dense(tensor)
@@ -40,7 +40,7 @@ def changeable(tensor: torch.Tensor) -> torch.Tensor:
 def require_dense(tensor: Any) -> None:
     """
     Raises:
-        TypeError: no tensor, or one whose elements are not all in memory.
+        TypeError: not a tensor, or one whose elements are not all in memory.
     """
     if not isinstance(tensor, torch.Tensor):
         checks.refuse_type("tensor", "a torch.Tensor", tensor)
@@ -52,7 +52,7 @@ def several(tensors: Any) -> Tensors:
     """The tensors of a grouped operation.
 
     Raises:
-        TypeError: no sequence of tensors.
+        TypeError: not a sequence of tensors.
     """
     if isinstance(tensors, (list, tuple)):
         return tensors

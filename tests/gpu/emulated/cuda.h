@@ -1,4 +1,4 @@
-// The driver API's types for virtual memory management, as far as they are used; see cuda_runtime.h.
+// The driver API's types for virtual memory management, as far as used; see cuda_runtime.h.
 #pragma once
 
 #include <cstddef>

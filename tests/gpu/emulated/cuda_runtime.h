@@ -1,15 +1,17 @@
-// CUDA's runtime API on CPU threads, as far as pycollective uses it: names, types and meaning are NVIDIA's, the
-// implementation (machine.h, and the sources beside it) is ours.  Device memory is shared memory, a stream is a thread
-// that works off a queue, a kernel's threads are threads.  For tests on machines without a GPU; never installed.
+// CUDA's runtime API on CPU threads, as far as pycollective uses it: names, types and semantics are NVIDIA's, the
+// implementation (machine.h and the adjacent sources) is ours.  Device memory is shared memory, a stream is a thread
+// that processes a queue, a kernel's threads are threads.  For tests on machines without a GPU; never installed.
 //
-// A kernel is loaded by its first launch or by a question about it; that fails while another kernel runs, where a GPU
-// may wait for ever.
+// A kernel is loaded by its first launch or by a query about it; this fails while another kernel runs, where a GPU may
+// wait forever.
 //
-// Calls that CUDA forbids while a stream is captured fail as there, by the mode of the capture and of the calling thread.
+// Calls that CUDA forbids during a stream capture fail in the same way, by the mode of the capture and of the calling
+// thread.
 //
-// Knobs (environment): PC_EMULATED_GLOBAL_CAPTURE (captures forbid such calls to all threads, as torch's do),
-// PC_EMULATED_STRICT_ALLOCATION (none while a kernel runs, where a GPU may wait for it), PC_EMULATED_DEVICES (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_COOPERATIVE, PC_EMULATED_NO_IPC,
-// PC_EMULATED_NO_VMM, PC_EMULATED_BROKEN_PEER (a mapped allocation is other memory than the peer's).
+// Environment variables: PC_EMULATED_GLOBAL_CAPTURE (captures forbid such calls to all threads, as torch's do),
+// PC_EMULATED_STRICT_ALLOCATION (no allocation while a kernel runs, where a GPU may wait for it), PC_EMULATED_DEVICES
+// (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_COOPERATIVE, PC_EMULATED_NO_IPC, PC_EMULATED_NO_VMM, PC_EMULATED_BROKEN_PEER
+// (a mapped allocation is not the peer's memory).
 #pragma once
 
 #include <cstddef>
@@ -171,7 +173,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads, size_t shared);
 
-// All our kernels take one struct by value.
+// All of our kernels take one struct by value.
 template <class P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
   if (!pc_emulated::load(reinterpret_cast<const void*>(kernel))) return cudaErrorInvalidDeviceFunction;

@@ -1,4 +1,5 @@
-// A user's operator on CPU threads: there is nothing to link, kernels call the C function that numba made for the CPU.
+// A user-defined operator on CPU threads: nothing is linked, kernels call the C function that numba compiled for the
+// CPU.
 #include "executor/cuda/custom.h"
 
 #include <cstring>

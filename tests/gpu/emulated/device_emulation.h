@@ -1,5 +1,5 @@
-// What device code asks of the hardware, on CPU threads: the threads of a block are threads of the process, flags are
-// atomics.  The thread sanitizer understands all of it.  Included by device.h alone.
+// The hardware features that device code uses, on CPU threads: the threads of a block are threads of the process, flags
+// are atomics.  The thread sanitizer understands all of it.  Included only by device.h.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,14 @@
 
 namespace pc_emulated {
 
-// The threads of one block meet here, and keep here what they share.
+// The threads of one block: their barrier and their shared memory.
 class Block {
  public:
   explicit Block(unsigned threads) : barrier_(static_cast<std::ptrdiff_t>(threads)) {}
 
   void meet() { barrier_.arrive_and_wait(); }
 
-  // Three flags in turn: who is late with reading one cannot meet who clears it.
+  // Three flags used in turn: a thread that reads one late cannot race with the one that clears it.
   bool all(bool ok, unsigned& turn) {
     std::atomic<bool>& now = failed_[turn % 3];
     failed_[(turn + 1) % 3].store(false, std::memory_order_relaxed);
@@ -53,7 +53,7 @@ class Block {
   std::unordered_map<std::type_index, std::shared_ptr<void>> storage_;
 };
 
-// Set by whoever starts the threads.
+// Set by the code that starts the threads.
 inline thread_local unsigned thread_index, block_index, block_dim, grid_dim;
 inline thread_local unsigned turn;
 inline thread_local Block* block;
@@ -94,7 +94,7 @@ inline bool claim(uint32_t* at) {
   return std::atomic_ref<uint32_t>(*at).compare_exchange_strong(untouched, 1u);
 }
 
-// The two halves of a packet are stored apart and in either order, as a GPU may do, now and then with a pause between.
+// The halves of a packet are stored separately and in either order, as on a GPU, sometimes with a pause in between.
 inline void store_packet(void* at, Vector v) {
   thread_local unsigned count = 0;
   auto* words = static_cast<uint64_t*>(at);

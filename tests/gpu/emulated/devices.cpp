@@ -1,4 +1,4 @@
-// Devices, errors, and how a kernel runs.
+// Devices, errors, and the execution of kernels.
 #include <set>
 
 #include "machine.h"
@@ -108,7 +108,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
-// As other code of this thread does whose call fails and that does not look.
+// Simulates other code of this thread that ignores a failed call.
 extern "C" __attribute__((visibility("default"))) void pc_emulated_leave_error() {
   last_error = cudaErrorInvalidDevice;
 }

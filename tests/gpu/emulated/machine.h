@@ -1,4 +1,4 @@
-// What the emulated runtime works on: streams, events, graphs, allocations.
+// The state of the emulated runtime: streams, events, graphs, allocations.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 namespace pc_emulated {
 
-// A thread that does one thing after the other; while it is captured, things go into a graph instead.
+// A thread that executes work in order; while it is captured, work is added to a graph instead.
 struct Stream {
   Stream() : worker([this] { work(); }) {}
   ~Stream() {
@@ -71,10 +71,10 @@ struct Stream {
   Graph* capture = nullptr;
   const unsigned long long id = ++ids;
   static inline std::atomic<unsigned long long> ids{0};
-  std::thread worker;  // last: it uses all of the above
+  std::thread worker;  // last: uses all of the above
 };
 
-// A node makes its work when the graph is launched: an external event is then recorded, or waited for as it then is.
+// A node creates its work when the graph is launched: an external event is recorded, or waited for, at that time.
 struct Graph {
   std::vector<std::function<std::function<void()>()>> nodes;
   const unsigned long long id = ++ids;  // of the capture
@@ -82,7 +82,7 @@ struct Graph {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
 };
 
-// Work in streams shares it with the handle: an event may be destroyed before who waits for it has come so far.
+// Shared by work in streams and the handle: an event may be destroyed while work that waits for it is queued.
 struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -142,7 +142,7 @@ inline int make_shared(size_t bytes) {
   return fd;
 }
 
-// The allocation that holds an address.
+// The allocation that contains an address.
 inline std::map<char*, Allocation>::iterator find(const void* pointer) {
   auto& all = state().allocations;
   auto next = all.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
@@ -151,7 +151,7 @@ inline std::map<char*, Allocation>::iterator find(const void* pointer) {
   return static_cast<const char*>(pointer) < next->first + next->second.bytes ? next : all.end();
 }
 
-// Memory is not taken away from under work in flight: cudaFree waits; other threads may use streams meanwhile.
+// Memory is not freed under work in flight: cudaFree waits; other threads may use streams meanwhile.
 inline void drain_all() {
   std::vector<std::shared_ptr<Stream>> streams;
   {

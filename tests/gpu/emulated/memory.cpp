@@ -1,4 +1,4 @@
-// Memory of devices and of the host, copies, and CUDA IPC.
+// Device and host memory, copies, and CUDA IPC.
 #include "machine.h"
 
 using namespace pc_emulated;
@@ -93,7 +93,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   IpcHandle given{};
   std::memcpy(&given, handle.reserved, sizeof given);
-  if (given.pid == getpid()) return cudaErrorInvalidValue;  // as CUDA has it
+  if (given.pid == getpid()) return cudaErrorInvalidValue;  // as in CUDA
   const std::string path = "/proc/" + std::to_string(given.pid) + "/fd/" + std::to_string(given.fd);
   const int fd = flag("PC_EMULATED_BROKEN_PEER") ? make_shared(given.bytes) : open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return cudaErrorMapBufferObjectFailed;

@@ -1,8 +1,8 @@
-// A libnccl.so.2 for tests without GPUs: NCCL's names and rules, our implementation.  Its collectives really happen,
+// A libnccl.so.2 for tests without GPUs: NCCL's names and rules, our implementation.  Its collectives are executed
 // between processes, in the emulated streams (streams.cpp): every message goes through a mailbox in shared memory.
 // Always "non-blocking", and strict about it: a call before the last one has settled is an error.
 //
-// Knobs (environment): PC_EMULATED_NCCL_VERSION (22304), PC_EMULATED_NCCL_DEAF: it does not notice when a peer dies.
+// Environment variables: PC_EMULATED_NCCL_VERSION (22304), PC_EMULATED_NCCL_DEAF: it does not notice when a peer dies.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -65,7 +65,7 @@ struct Transfer {
   int peer;
   bool sends;
   size_t done = 0;
-  bool begun = false;  // a message of no bytes is one too
+  bool begun = false;  // an empty message counts as well
 };
 
 struct Own {
@@ -125,7 +125,7 @@ bool step(State& state, Transfer& t) {
     std::memcpy(box.data, t.at + t.done, now);
     box.bytes = static_cast<uint32_t>(now);
   } else {
-    if (t.done + now > t.bytes) std::abort();  // counts that do not match: NCCL leaves open what happens
+    if (t.done + now > t.bytes) std::abort();  // counts that do not match: undefined in NCCL
     std::memcpy(t.at + t.done, box.data, now);
   }
   box.full.store(t.sends ? 1 : 0, std::memory_order_release);
@@ -134,7 +134,7 @@ bool step(State& state, Transfer& t) {
   return true;
 }
 
-// Messages between two ranks in one direction keep their order.
+// Messages between two ranks in one direction stay in order.
 bool carry_out(State& state, std::vector<Transfer> transfers) {
   for (int idle = 0;;) {
     bool progress = false, left = false, blocked[2][kMostRanks] = {};
@@ -218,7 +218,7 @@ void reduce_blocks(const State& state, const Call& c, const std::vector<std::vec
   }
 }
 
-// -- collectives: all of them made of messages -------------------------------------------------------------------------
+// -- collectives: all of them made of messages ------------------------------------------------------------------------
 
 bool collective(State& state, const Call& c) {
   const size_t bytes = c.count * kSizes[c.type];
@@ -227,7 +227,7 @@ bool collective(State& state, const Call& c) {
   const bool reduces = c.kind == kAllreduce || c.kind == kReduce || c.kind == kReduceScatter;
   const bool receives = c.root < 0 || (c.kind == kBroadcast || c.root == state.rank);
   if (reduces && receives) blocks.assign(state.size, std::vector<char>(bytes));
-  std::vector<char> mine;  // in place: what is sent must not be overwritten by what comes
+  std::vector<char> mine;  // in place: sent data must not be overwritten by received data
   if (c.kind == kAllgather || (c.kind == kBroadcast && c.root == state.rank)) mine.assign(c.x, c.x + bytes);
   for (int r = 0; r < state.size; ++r) {
     char* x = const_cast<char*>(c.x);
@@ -259,7 +259,7 @@ void perform(State& state, const std::vector<Call>& calls) {
 
 using HostFunction = int (*)(void*, void (*)(void*), void*);
 
-// The emulated runtime lives in the extension module, which is in this process already.
+// The emulated runtime is in the extension module, which this process has already loaded.
 HostFunction host_function() {
   static const HostFunction found = [] {
     std::ifstream maps("/proc/self/maps");
@@ -289,11 +289,11 @@ int submit(Comm* comm, void* stream, std::vector<Call> calls) {
   auto* work = new std::function<void()>([state = comm->state, calls = std::move(calls)] {
     perform(*state, calls);
     if (state->queued > 0) --state->queued;  // a captured call is queued once, and runs more than once
-  });  // lives on for that
+  });  // outlives the communicator for that
   comm->state->busy = 2;
   ++comm->state->queued;
   const int result = host_function()(stream, [](void* data) { (*static_cast<std::function<void()>*>(data))(); }, work);
-  return result == 0 ? kInProgress : fail(1, "the stream takes no work");
+  return result == 0 ? kInProgress : fail(1, "the stream accepts no work");
 }
 
 int add(Comm* comm, void* stream, Call call) {
@@ -310,7 +310,7 @@ int add(Comm* comm, void* stream, Call call) {
   }
   if (group.depth == 0) return submit(comm, stream, {call});
   if (group.comm != nullptr && (group.comm != comm || group.stream != stream))
-    return group.result = fail(kInvalidUsage, "one communicator and stream a group");
+    return group.result = fail(kInvalidUsage, "one communicator and stream per group");
   group.comm = comm;
   group.stream = stream;
   group.calls.push_back(call);
@@ -380,7 +380,7 @@ EXPORT int ncclCommGetAsyncError(Comm* comm, int* found) {
     *found = kInProgress;
   } else {
     *found = kSuccess;
-    if (state.leaves) state.shared->pid[state.rank] = 0;  // peers that still read from mailboxes lose nothing
+    if (state.leaves) state.shared->pid[state.rank] = 0;  // peers may still read from the mailboxes
   }
   return kSuccess;
 }

@@ -5,7 +5,7 @@ using namespace pc_emulated;
 
 namespace {
 std::atomic<int> global_captures{0};
-thread_local int own_captures = 0;  // that are not relaxed
+thread_local int own_captures = 0;  // captures that are not relaxed
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 }  // namespace
 
@@ -22,7 +22,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  std::shared_ptr<Stream> last;  // ends its thread outside the lock
+  std::shared_ptr<Stream> last;  // its thread is ended outside the lock
   const std::lock_guard lock(state().streams_mutex);
   auto& all = state().streams;
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == stream; });
@@ -37,7 +37,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   real(stream)->drain();
   return cudaSuccess;
 }
-// Also for the emulated NCCL, which is another library: found by its name.
+// Exported for the emulated NCCL, a separate library that looks it up by name.
 extern "C" __attribute__((visibility("default"))) cudaError_t cudaLaunchHostFunc(cudaStream_t stream,
                                                                                  void (*work)(void*), void* data) {
   enqueue(stream, [=] { work(data); });
@@ -79,7 +79,7 @@ std::function<void()> waiting(const std::shared_ptr<EventState>& state) {
   return [state, until = state->recorded] { state->wait(until); };
 }
 
-// Now, or at each launch of the graph that is being captured.
+// Submits work now, or at each launch of the graph that is being captured.
 template <class Make>
 cudaError_t put(cudaStream_t stream, bool external, Make make) {
   Graph* graph = real(stream)->capture;

@@ -1,4 +1,4 @@
-// Virtual memory management, as the driver has it, and how the runtime finds it.
+// The driver's virtual memory management, and its lookup through the runtime.
 #include "machine.h"
 
 using namespace pc_emulated;

@@ -1,4 +1,4 @@
-"""What Python finds by sys.path as `horovod`, in processes where nobody has called install() yet."""
+"""Found as `horovod` on sys.path, in processes in which install() has not been called yet."""
 
 import sys
 
