@@ -55,7 +55,7 @@ print("right")
 
 
 class Missing(Exception):
-    """A requirement is unavailable here; the text names it."""
+    """A requirement is missing; the text names it."""
 
 
 def download(folder: Path, configuration: Path | None, *packages: str) -> list[Path]:
@@ -165,7 +165,7 @@ def cross(pythons: Mapping[Minor, Path], source: Path, out: Path, work: Path) ->
     try:
         minor, root, qemu = fetch(pythons, work)
     except (Missing, OSError, subprocess.SubprocessError) as error:
-        return report(f"no wheel for aarch64: {error} unavailable here")
+        return report(f"no wheel for aarch64: {error} is missing")
     wheel = build(minor, pythons[minor], root, source, out, work)
     size = wheel.stat().st_size
     if size > MOST_BYTES["cpu"]:

@@ -9,7 +9,6 @@ commit is not restarted. In all of its processes `import horovod` resolves to py
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -22,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from pycollective import horovod
+from pycollective import horovod, settings
 from pycollective.cli.commands import Command, complain
 from pycollective.hvd.elastic.commit_file import VARIABLE
 from pycollective.hvd.elastic.running import timeout
@@ -160,7 +159,7 @@ def elastic(
         complain(f"--min-np {least}, -np {first}, --max-np {most}: each must be at most the next")
         raise typer.Exit(2)
     with tempfile.TemporaryDirectory(prefix="pycollective-") as folder:
-        file = Path(os.environ.get(VARIABLE) or Path(folder, "commits")).absolute()
+        file = Path(settings.read(VARIABLE) or Path(folder, "commits")).absolute()
         driver = Driver(command, script, default, least, most, file)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not without the job
         try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pycollective import checks
+from pycollective import checks, settings
 from pycollective.comm.bootstrap.mpi import MpiBootstrap
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.world import connect
@@ -100,7 +99,7 @@ def _checked(process_sets: Sequence[ProcessSet] | str | None) -> tuple[list[Proc
 def _begin(comm: Any) -> None:
     global _world
     here = World(_communicator(comm), mpi_comm=comm if hasattr(comm, "Get_rank") else None)
-    here.dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "0") not in ("", "0")
+    here.dynamic = settings.read("HOROVOD_DYNAMIC_PROCESS_SETS")
     here.engines[0] = Engine(here.comm)
     here.sets[0] = [global_process_set]
     global_process_set.attach(0, range(here.comm.size), here.comm.rank)

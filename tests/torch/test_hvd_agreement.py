@@ -137,8 +137,9 @@ def _process_sets(hvd: Any) -> None:
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 4
 
 
-def test_fixed_process_sets() -> None:
-    run(2, _fixed_process_sets)
+@pytest.mark.parametrize("env", [{}, {"HOROVOD_DYNAMIC_PROCESS_SETS": "false"}], ids=["unset", "false"])
+def test_fixed_process_sets(env: dict[str, str]) -> None:
+    run(2, _fixed_process_sets, env=env)
 
 
 def _fixed_process_sets(hvd: Any) -> None:

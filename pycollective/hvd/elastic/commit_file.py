@@ -7,10 +7,10 @@ of this user to which no other user may write, and it is written with mode 0600.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pycollective import settings
 from pycollective.comm.private_file import open_private, write_private
 from pycollective.hvd.basics import rank, size
 from pycollective.hvd.objects import broadcast_object
@@ -62,5 +62,5 @@ def begin() -> None:
 
 
 def _path() -> Path | None:
-    name = os.environ.get(VARIABLE, "")
+    name = settings.read(VARIABLE)
     return Path(name) if name else None
