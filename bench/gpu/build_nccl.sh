@@ -24,7 +24,8 @@ if ((major < 2 || (major == 2 && minor < 30))); then
   exit 1
 fi
 number=${ARCHITECTURE:-90}
-cuda=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+# As nvcc reports it: the one on the PATH may be a script that calls another.
+cuda=$(realpath "$(nvcc --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')")
 nice -n 19 make -C "$folder" -j"${JOBS:-2}" src.build CUDA_HOME="$cuda" \
   NVCC_GENCODE="-gencode=arch=compute_$number,code=sm_$number" \
   ONLY_FUNCS="AllReduce Sum (f32|bf16) * *|Broadcast * *|SendRecv"

@@ -20,10 +20,11 @@ rm -f "$carry"/wheels/pycollective-*.whl
 
 PC_CUDA=ON PC_CUDA_ARCHITECTURES=${ARCHITECTURES:-90-real} "$python" -m pip wheel --disable-pip-version-check --quiet \
   --no-deps --wheel-dir "$carry/wheels" .
-"$python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: --dest "$carry/wheels" \
-  msgspec scikit-build-core 'pybind11>=3.1,<3.2' pytest pytest-timeout pytest-xdist execnet pytest-benchmark \
-  hypothesis sortedcontainers iniconfig pluggy packaging pathspec py-cpuinfo cloudpickle array-api-strict jsonschema \
-  referencing rpds-py jsonschema-specifications attrs
+# With all that these need in turn, but for NumPy, of which the machine has its own.
+"$python" -m pip download --disable-pip-version-check --quiet --only-binary=:all: --dest "$carry/wheels" \
+  "$carry"/wheels/pycollective-*.whl scikit-build-core 'pybind11>=3.1,<3.2' setuptools-scm pytest pytest-timeout \
+  pytest-xdist pytest-benchmark hypothesis cloudpickle array-api-strict jsonschema
+rm -f "$carry"/wheels/numpy-*.whl
 { git rev-parse HEAD; git status --porcelain -uno | sed 's/^/changed: /'; } >"$carry/commit"
 library=build/nccl/build/lib/libnccl.so.2
 if [[ -e $library ]]; then
