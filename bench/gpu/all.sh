@@ -110,12 +110,13 @@ if [[ ! -e $site/pycollective ]]; then
 fi
 # Most likely failures on a device come first.
 riskiest=(waiting_peers virtual calls failures windows operators device torch_cuda c10d hvd engine fusion)
+riskiest=("${riskiest[@]/#/tests/gpu/test_}")
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
 step measure 440 "${bench[@]}" --part small --part copies --part torch --part sweep \
   --seconds $((LIMIT - SECONDS - 10)) --output "$out/numbers.json"
 step sass 20 "$python" tools/sass.py "$site"/pycollective/_cuda*.so
 # shellcheck disable=SC2086  # TESTS are words
-step tests 200 bash -c 'tests "$@"' - "$python" -P -m pytest "${riskiest[@]/#/tests/gpu/test_}" -m gpu -v \
+step tests 200 bash -c 'tests "$@"' - "$python" -P -m pytest "${riskiest[@]/%/.py}" -m gpu -v \
   --durations=15 -p no:cacheprovider "${shared[@]}" ${TESTS:-}
 step bits 40 "${bench[@]}" --part bits --ranks 8 --seconds 35 --output "$out/bits.json"
 step processes 50 bash -c 'away "$@"' - -m pycollective run -n 8 "$python" -P -m pycollective.bench.gpu.processes
