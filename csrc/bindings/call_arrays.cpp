@@ -48,6 +48,8 @@ CallArrays read(const py::object& x, const py::object& out) {
 void check(const std::string& collective, int32_t rank, int32_t size, int32_t root,
            const std::optional<std::vector<int64_t>>& counts, const py::object& x, const py::object& out) {
   const std::vector<int64_t> blocks = counts.value_or(std::vector<int64_t>{});
+  if (rank < 0 || rank >= size)
+    throw InvalidArgument("rank " + std::to_string(rank) + " is not one of " + std::to_string(size) + " ranks");
   const CallShape call{collective_of(collective), rank, size, root, blocks};
   check_counts(call);
   CallArrays a = read(x, out);

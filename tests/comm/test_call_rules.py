@@ -84,6 +84,9 @@ def test_errors_name_the_wrong_argument() -> None:
     ):
         with pytest.raises(error, match=words):
             _core.check_call("reduce", 0, 2, *given)
+    for rank in (-1, 2):
+        with pytest.raises(ValueError, match=f"rank {rank} is not one of 2 ranks"):
+            _core.check_call("allgather", rank, 2, -1, [4, 4], x, described(8192, 8))
     with pytest.raises(ValueError, match="counts: one for each of 2 ranks"):
         _core.check_call("allgather", 0, 2, -1, [4, -1], x, described(8192, 8))
     with pytest.raises(ValueError, match="overflows 64 bits"):
