@@ -63,6 +63,9 @@ class Collective:
     received_as: str = ""
 
     def __post_init__(self) -> None:
+        for field in ("name", "program", "received_as"):
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"{field} must be a string, not {type(getattr(self, field)).__name__}")
         object.__setattr__(self, "program", self.program or self.name)
         object.__setattr__(self, "received_as", self.received_as or self.name)
 

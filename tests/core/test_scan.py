@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pycollective as pc
 from core.calls import PLACES, has, on_ranks, place
 from core.reference import (
     DTYPES,
@@ -194,3 +195,9 @@ def test_torch_tensors_and_own_operators() -> None:
             assert got.tolist() == [max(0.0, comm.rank - (collective == "exscan"))] * 3
 
     local_world(4).run(body)
+
+
+def test_an_exclusive_scan_of_objects_is_refused() -> None:
+    """Rank 0's result is filled with zeros before the core sees the array."""
+    with pytest.raises(TypeError, match="elements of object; collectives take numbers"):
+        pc.local_world(1).run(lambda comm: comm.exscan(np.zeros(3, object)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,3 +109,10 @@ def test_a_results_contributors_are_those_that_contribute(row: Collective) -> No
 def test_every_collective_of_topologies_runs_its_own_programs() -> None:
     assert all(row.program in COLLECTIVES for row in CALLS.values())
     assert all(row.program == name for name, row in COLLECTIVES.items())
+
+
+@pytest.mark.parametrize("field", ["name", "program", "received_as"])
+def test_a_row_with_names_that_are_no_strings_is_refused(field: str) -> None:
+    wrong: dict[str, Any] = {"name": "a", field: [1, 2]}
+    with pytest.raises(TypeError, match=f"{field} must be a string"):
+        Collective(**wrong)

@@ -203,8 +203,14 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def clear(x: Any) -> None:
-    """Fill an array from `new_like` with zeros: zero bytes if the type has no zero."""
+    """Fill an array from `new_like` with zeros: zero bytes if the type has no zero.
+
+    Raises:
+        TypeError: an array of Python objects, which no collective takes.
+    """
     if isinstance(x, np.ndarray):
+        if x.dtype.hasobject:
+            raise TypeError(f"x has elements of {x.dtype}; collectives take numbers")
         x.reshape(-1).view(np.uint8)[:] = 0
     else:
         x[...] = 0
