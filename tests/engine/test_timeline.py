@@ -30,7 +30,7 @@ TENSORS = {"grad.weight": 50_000, "grad.bias": 10, "größe": 1000}
 
 def steps(engine: Engine, count: int) -> None:
     for _ in range(count):
-        works = [engine.submit([Item("allreduce", name, np.ones(n))])[0] for name, n in TENSORS.items()]
+        works = engine.submit([Item("allreduce", name, np.ones(n)) for name, n in TENSORS.items()])  # a group: fused
         works += engine.submit([Item("broadcast", "weights", np.ones(10), root=engine.size - 1)])
         for work in works:
             work.wait(20)
