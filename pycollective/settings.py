@@ -104,6 +104,8 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("PYCOLLECTIVE_SPIN_US", "microseconds", 2.0, "how long a wait spins before it yields", _CALLS, "spin_us"),
     Setting("PYCOLLECTIVE_YIELD_US", "microseconds", 50.0,
             "how long a wait yields before it sleeps", _CALLS, "yield_us"),
+    Setting("PYCOLLECTIVE_AWAKE_US", "microseconds", 5000.0,
+            "how long a blocking call waits before it sleeps, if every rank has a core", _CALLS, "awake_us"),
     Setting("PYCOLLECTIVE_SCRATCH", "bytes", 4 << 20, "shared scratch of each rank", _CALLS, "scratch_bytes"),
     Setting("PYCOLLECTIVE_TILE", "bytes", 128 << 10, "tile on window arrays", _CALLS, "tile_bytes"),
     Setting("PYCOLLECTIVE_STAGED_TILE", "bytes", 128 << 10, "tile on staged arrays", _CALLS, "staged_tile_bytes"),

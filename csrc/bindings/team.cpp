@@ -66,12 +66,12 @@ const RankBlock& block_of(const TeamCall& call, int32_t rank) {
   return call.team()->control().blocks[rank_in(call, rank)];
 }
 
-void set_patience(const TeamCall& self, double spin_us, double yield_us) {
+void set_patience(const TeamCall& self, double spin_us, double yield_us, double awake_us) {
   const auto to = [](double us) {
     if (!(us >= 0)) throw InvalidArgument("a time of " + std::to_string(us) + " microseconds");
     return std::chrono::nanoseconds(static_cast<int64_t>(std::min(us, 1e15) * 1e3));
   };
-  self.team()->patience = {to(spin_us), to(yield_us)};
+  self.team()->patience = {to(spin_us), to(yield_us), to(awake_us)};
 }
 
 void set_tile_bytes(const TeamCall& self, std::pair<double, double> bytes) {
@@ -129,7 +129,7 @@ void bind_team(py::module_& m) {
           },
           py::arg("x"))
       .def("watch_peers", [](const TeamCall& self) { self.team()->watch_peers(); })
-      .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"))
+      .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"), py::arg("awake_us") = 0.0)
       .def(
           "require_sound", [](const TeamCall& self) { self.team()->require_sound(); },
           "Raise the fault that poisoned the communicator, if any.")

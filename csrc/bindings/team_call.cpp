@@ -290,6 +290,7 @@ void TeamCall::require_open() const {
 void TeamCall::run(Operation& operation, const py::object& x, const py::object& out) {
   if (team_->queued.load(std::memory_order_acquire) > 0) return run_queued(std::move(operation), x, out);
   if (Progress::releasing.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
+  operation.caller_waits = true;
   // A small call often completes in less time than releasing the GIL takes.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;

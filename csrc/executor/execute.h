@@ -7,6 +7,7 @@
 //   enter(base, publish)              announce the call; and, if `publish`, publish that the rank has entered it
 //   await(peer, target)               poller only: has the peer's counter reached the target?
 //   publish(value, step)              everything written before the barrier is visible to readers of value
+//   slot(span, tile)                  which part of scratch the tile uses; the same on all ranks
 //   guard(slot)                       wait for the readers of a scratch slot; ok as for all()
 //   hold(slot, peer, target)          poller only: record a reader of a scratch slot
 //   combine(step, tile, slot)         reduce the step's sources into its targets
@@ -31,7 +32,7 @@ struct Cursor {
 struct Span {
   uint64_t base;     // the counter value for "entered"; equal on all ranks
   int64_t tiles;     // at least 1, equal on all ranks
-  uint32_t slot;     // slot of the first tile
+  uint32_t slot;     // of the first tile
 };
 
 // This lane's share of some waits.  Count 0 means "has entered the call", whatever the tile: a step that no rank waits
@@ -57,7 +58,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
   }
   for (; at.tile < span.tiles; ++at.tile, at.position = -1) {
     const uint64_t base = span.base + static_cast<uint64_t>(at.tile) * s.stride();
-    const uint32_t slot = (span.slot + static_cast<uint32_t>(at.tile)) & 1u;
+    const uint32_t slot = g.slot(span, at.tile);
     if (at.position < 0) {
       if (s.cells() > 0 && !g.all(g.guard(slot))) return g.failure();
       at.position = 0;

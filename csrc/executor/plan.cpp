@@ -31,13 +31,17 @@ int64_t shared_cache_bytes() {
 void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const ScheduleView s = schedule->view();
   const auto bytes = static_cast<int64_t>(element);
-  const int64_t cells = 2 * int64_t{s.cells()};  // of both slots
+  const int64_t cells = s.cells();
+  const ScratchRing ring(capacity);
   double tile = cells == 0 ? tile_bytes.windows : tile_bytes.staged;
-  if (cells > 0) tile = std::min(tile, static_cast<double>(capacity / cells));
+  if (cells > 0) tile = std::min(tile, static_cast<double>(ring.largest_slot() / cells));
   // A multiple of 64 bytes, so that no two ranks write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);
-  if (cells > 0 && tile_elements * bytes > capacity / cells)
+  if (cells > 0 && tile_elements * bytes > ring.largest_slot() / cells)
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");
+  const int64_t slot = cells * std::min(tile_elements, layout.longest) * bytes;
+  slot_segments = ring.segments_for(slot);
+  slot_turn = ring.turn_for(slot);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
   checked_mul<int64_t>(tiles, s.stride(), "steps of a call");
   const double touched = 2.0 * static_cast<double>(fingerprint.count) * static_cast<double>(bytes) * s.size();

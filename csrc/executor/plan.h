@@ -6,6 +6,7 @@
 #include "base/environment.h"
 #include "dtype/kernels.h"
 #include "executor/control.h"
+#include "executor/scratch_ring.h"
 #include "schedule/schedule.h"
 
 namespace pc {
@@ -27,6 +28,8 @@ struct Plan {
   size_t element = 1;         // bytes
   int64_t tile_elements = 1;
   int64_t tiles = 1;
+  uint32_t slot_segments = 1;  // of the scratch ring, for a tile's cells
+  uint32_t slot_turn = 1;      // segments in which such slots take turns
   bool streams = false;       // the output is larger than the caches and not read again within the call
 
   bool windows() const { return fingerprint.placement != 0; }

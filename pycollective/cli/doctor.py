@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
+from pycollective.comm.host.cores import cpu_quota
 
 ENOUGH_SHM = 1 << 30
 """Bytes of /dev/shm below which the doctor warns: containers often have only 64 MiB."""
@@ -92,7 +93,7 @@ def _machine() -> Iterator[Finding]:
     total = os.cpu_count() or len(usable)
     yield Finding("machine", "system", f"{platform.system()} {platform.release()} {platform.machine()}")
     yield Finding("machine", "cores", f"{len(usable)} usable of {total}", why=f"affinity {_ranges(usable)}")
-    quota = _quota()
+    quota = cpu_quota()
     if quota is not None:
         why = "a container's limit: ranks beyond it are throttled" if quota < len(usable) else ""
         yield Finding("machine", "CPU quota", f"{quota:g} cores", None if why else True, why)
@@ -110,12 +111,6 @@ def _ranges(numbers: list[int]) -> str:
         else:
             runs.append([number])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _quota() -> float | None:
-    """The CPU limit of the control group, in cores; None if unlimited."""
-    words = _read("/sys/fs/cgroup/cpu.max").split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
 
 def _cpu_vectors() -> str:

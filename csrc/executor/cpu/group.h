@@ -66,18 +66,27 @@ class CpuGroup {
     return reached(peer, target) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
   }
 
+  uint32_t slot(const Span& span, int64_t tile) const {
+    return (span.slot + static_cast<uint32_t>(tile) * plan_.slot_segments) & (plan_.slot_turn - 1);
+  }
+
   bool guard(uint32_t slot) {
     if (lane() != 0) return true;
-    std::vector<uint64_t>& targets = team_.guard_[slot];
-    for (int32_t peer = 0; peer < team_.size_; ++peer) {
-      if (targets[peer] == 0) continue;
-      if (!reached(peer, targets[peer])) return false;
-      targets[peer] = 0;
+    for (uint32_t segment = slot; segment < slot + plan_.slot_segments; ++segment) {
+      uint64_t* const targets = team_.readers_of(segment);
+      for (int32_t peer = 0; peer < team_.size_; ++peer) {
+        if (targets[peer] == 0) continue;
+        if (!reached(peer, targets[peer])) return false;
+        targets[peer] = 0;
+      }
     }
     return true;
   }
 
-  void hold(uint32_t slot, int32_t peer, uint64_t target) { team_.guard_[slot][peer] = target; }
+  void hold(uint32_t slot, int32_t peer, uint64_t target) {
+    for (uint32_t segment = slot; segment < slot + plan_.slot_segments; ++segment)
+      team_.readers_of(segment)[peer] = target;
+  }
 
   void combine(const Step& step, int64_t tile, uint32_t slot) {
     const int32_t chunk = step.chunk();

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,17 +13,26 @@ namespace pc {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int64_t kPairCell = 32768;  // bytes of a tile of send/recv
+constexpr int64_t kLeastPairScratch = 64 << 10;  // bytes: two tiles of an eager message
+constexpr int64_t kMostPairScratch = 1 << 20;
+constexpr int64_t kPairsScratch = 16 << 20;      // of all pairs, while each has at least the least
 constexpr int32_t kMostRanks = 1 << 14;  // of one host; the map below fits 64 bits
 
 constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+constexpr size_t kPairBlocks = round_up(2 * sizeof(RankBlock), 64);
+
+// Bytes of scratch of one rank's messages to another.
+constexpr int64_t pair_scratch(int32_t size) {
+  return std::clamp(kPairsScratch / size / size / 64 * 64, kLeastPairScratch, kMostPairScratch);
+}
 
 // Offsets in a communicator's segment.
 struct Map {
   explicit Map(int32_t size)
       : blocks(round_up(sizeof(ControlHeader), kPage)),
         pairs(round_up(blocks + size * sizeof(RankBlock), kPage)),
-        pair_bytes(round_up(2 * sizeof(RankBlock), 64) + 2 * kPairCell),
+        pair_bytes(kPairBlocks + pair_scratch(size)),
         scratch(round_up(pairs + pair_bytes * size * size, kPage)) {}
   size_t blocks, pairs, pair_bytes, scratch;
 };
@@ -63,7 +73,8 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
       scratch_stride_(scratch_bytes),
       world_ranks_(std::move(world_ranks)),
       name_(std::move(name)),
-      threads_(threads) {
+      threads_(threads),
+      ring_(scratch_bytes) {
   require(segment_ != nullptr && segment_->bytes() >= segment_bytes(size, scratch_bytes),
           "the segment is smaller than a communicator of " + std::to_string(size) + " ranks with " +
               std::to_string(scratch_bytes) + " bytes of scratch each needs");
@@ -74,7 +85,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   char* base = segment_->data();
   control_ = {reinterpret_cast<ControlHeader*>(base), reinterpret_cast<RankBlock*>(base + map.blocks)};
   scratch_ = base + map.scratch;
-  for (auto& guard : guard_) guard.assign(size, 0);
+  readers_.assign(size_t{ring_.segments()} * static_cast<size_t>(size), 0);
   met_.assign(size, 0);
   peer_input_.assign(size, nullptr);
   peer_output_.assign(size, nullptr);
@@ -92,13 +103,14 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       segment_(parent.segment_),
       rank_(parent.rank_ == from ? 0 : 1),
       size_(2),
-      scratch_stride_(2 * kPairCell),
+      scratch_stride_(pair_scratch(parent.size_)),
       world_ranks_{parent.world_ranks_[checked_rank(from, parent.size_)],
                    parent.world_ranks_[checked_rank(to, parent.size_)]},
       name_(parent.name_),
       threads_(parent.threads_),
       liveness_(parent.liveness_),
-      members_{from, to} {
+      members_{from, to},
+      ring_(scratch_stride_) {
   require(parent.parent_blocks_ == nullptr, "a channel between two ranks cannot have channels");
   require(from != to && (parent.rank_ == from || parent.rank_ == to),
           "rank " + std::to_string(parent.rank_) + " has no channel from rank " + std::to_string(from) + " to rank " +
@@ -106,8 +118,8 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
   const Map map(parent.size_);
   char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(from) * parent.size_ + to);
   control_ = {parent.control_.header, reinterpret_cast<RankBlock*>(base)};
-  scratch_ = base + round_up(2 * sizeof(RankBlock), 64);
-  for (auto& guard : guard_) guard.assign(2, 0);
+  scratch_ = base + kPairBlocks;
+  readers_.assign(size_t{ring_.segments()} * 2, 0);
   met_.assign(2, 0);
   peer_input_.assign(2, nullptr);
   peer_output_.assign(2, nullptr);
@@ -194,10 +206,10 @@ bool Team::begin(Operation& op) {
   if (!op.agreed) {
     if ((op.negotiates || op.plan->windows()) && !greet(op)) return false;
     op.span.tiles = op.plan->tiles;
-    op.span.slot = slot_ & 1u;
     const ScheduleView s = op.plan->schedule->view();
+    op.span.slot = ScratchRing::align(position_, op.plan->slot_segments);
     base_ += static_cast<uint64_t>(op.plan->tiles) * static_cast<uint64_t>(s.stride()) + 1;
-    if (s.cells() > 0) slot_ += static_cast<uint32_t>(op.plan->tiles);
+    if (s.cells() > 0) position_ = op.span.slot + static_cast<uint32_t>(op.plan->tiles) * op.plan->slot_segments;
     op.agreed = true;
   }
   return true;

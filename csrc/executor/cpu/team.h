@@ -24,10 +24,11 @@ namespace pc {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a wait spins, then yields, before it sleeps on a futex.
+// How long a wait spins, then yields, before it sleeps on a futex.  Zero spinning: ranks share cores.
 struct Patience {
   std::chrono::nanoseconds spin{0};
   std::chrono::nanoseconds yield{0};
+  std::chrono::nanoseconds awake{0};  // before a blocking call sleeps, if longer
 };
 
 // A window that this rank has mapped: each rank's part is `stride` bytes after the previous one.
@@ -60,6 +61,7 @@ struct Operation {
   std::chrono::duration<double> timeout{};
   bool begun = false;
   bool agreed = false;
+  bool caller_waits = false;  // in a blocking call: nothing else in this thread needs its core
   Waiting waiting = Waiting::blocks;
   Clock::time_point waiting_since{};  // of the wait in progress
   Clock::time_point checked{};        // when the peers were last checked
@@ -142,6 +144,7 @@ class Team {
   bool read_locations(const Operation& op, int32_t peer);
   void publish(uint64_t value);
   bool await_slow(Operation& op, int32_t peer, uint64_t target);
+  Clock::time_point make_way(Clock::time_point start, Clock::time_point now) const;
   bool healthy(Operation& op, int32_t peer, uint64_t target);
   bool check_peers(const Operation& op, int32_t peer, uint64_t target);
   void report_timeout(const Operation& op, int32_t peer);
@@ -154,10 +157,11 @@ class Team {
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  // The slots are fixed halves: a peer may still read one while a call with other tiles writes the other.
-  char* scratch(int32_t rank, uint32_t slot) const {
-    return scratch_ + rank * scratch_stride_ + slot * (scratch_stride_ / 2);
+  char* scratch(int32_t rank, uint32_t segment) const {
+    return scratch_ + rank * scratch_stride_ + ring_.offset(segment);
   }
+  // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.
+  uint64_t* readers_of(uint32_t segment) { return &readers_[size_t{segment} * static_cast<size_t>(size_)]; }
 
   std::shared_ptr<Segment> segment_;
   int32_t rank_, size_;
@@ -175,8 +179,9 @@ class Team {
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
   uint64_t sequence_ = 1;  // of the next call; 0 is the initial value of memory
   uint64_t base_ = 1;
-  uint32_t slot_ = 0;
-  std::vector<uint64_t> guard_[2];         // counters to be reached before a slot is written again
+  ScratchRing ring_;
+  uint32_t position_ = 0;                  // in the ring, of the next tile
+  std::vector<uint64_t> readers_;          // see readers_of()
   std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was checked
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;

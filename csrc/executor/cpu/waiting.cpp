@@ -22,6 +22,9 @@ constexpr auto kCheckEvery = milliseconds(5);     // how often a waiting rank ch
 constexpr int kTightSpins = 64;                      // detects a peer that is just arriving slightly sooner
 constexpr int kHopefulSpins = 128;                    // about a microsecond
 constexpr int kHopefulYields = 8;                    // about one turn of all ranks, if they share cores
+constexpr auto kLongYield = std::chrono::microseconds(500);  // the core was taken by a process that keeps it
+constexpr auto kWary = milliseconds(100);             // how long waits then spin longer before they yield
+constexpr auto kWarySpin = std::chrono::microseconds(60);    // less than a long yield: two wary jobs calm down
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is not lost
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
@@ -34,7 +37,24 @@ void futex_wait(RankBlock& block, uint64_t seen, milliseconds limit) {
 
 void futex_wake(RankBlock& block) { syscall(SYS_futex, futex_word(block), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
+std::atomic<Clock::rep> wary_until{0};  // on the steady clock; of all waits of this process
+
 }  // namespace
+
+// Yields, so that a rank or another job that waits for this core gets it: they give it back soon.  A busy process keeps
+// it for a time slice, milliseconds: after that has happened, ranks that have a core each first spin.
+Clock::time_point Team::make_way(Clock::time_point start, Clock::time_point now) const {
+  const bool wary = now.time_since_epoch().count() < wary_until.load(std::memory_order_relaxed);
+  if (wary && patience.spin.count() > 0 && now - start < kWarySpin) {
+    for (int i = 0; i < 32; ++i) pause();
+    return Clock::now();
+  }
+  sched_yield();
+  const auto after = Clock::now();
+  if (after - now > kLongYield)
+    wary_until.store((after + kWary).time_since_epoch().count(), std::memory_order_relaxed);
+  return after;
+}
 
 void Team::publish(uint64_t value) {
   RankBlock& mine = control_.blocks[rank_];
@@ -78,13 +98,13 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     }
     if (!keeps_waiting(now)) return false;
   }
+  const auto awake = op.caller_waits ? std::max(patience.yield, patience.awake) : patience.yield;
   auto now = start;
   do {
-    sched_yield();
+    now = make_way(start, now);
     if (reached()) return true;
-    now = Clock::now();
     if (!keeps_waiting(now)) return false;
-  } while (now - start < patience.yield);
+  } while (now - start < awake);
 
   milliseconds nap(1);
   for (;; nap = std::min(2 * nap, kCheckEvery)) {

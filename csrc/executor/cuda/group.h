@@ -89,6 +89,8 @@ class CudaGroup {
     for (int32_t i = lane(); i < step.consumers(); i += width()) store_flag(counter(step.consumer(i), rank_), value);
   }
 
+  PC_FN static uint32_t slot(const Span& span, int64_t tile) { return (span.slot + static_cast<uint32_t>(tile)) & 1u; }
+
   PC_FN bool guard(uint32_t slot) {
     for (int32_t peer = lane(); peer < a_.size; peer += width()) {
       const uint64_t target = state_->guard[slot][peer];

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from pycollective import _core
 from pycollective.comm.group import Group
 from pycollective.comm.host.segments import setting
@@ -17,7 +15,12 @@ def make_team(segment: _core.Segment, group: Group, scratch: int) -> _core.Team:
     return _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
 
 
-def set_patience(team: _core.Team, ranks_here: int) -> None:
-    """How long waits spin before they yield and sleep; a rank that shares its core must not spin."""
-    spin = setting("PYCOLLECTIVE_SPIN_US") if ranks_here <= (os.cpu_count() or 1) else 0.0
-    team.set_patience(spin, setting("PYCOLLECTIVE_YIELD_US"))
+def set_patience(team: _core.Team, own_cores: bool) -> None:
+    """How long waits spin before they yield and sleep.
+
+    Args:
+        team: this rank's part of a communicator.
+        own_cores: whether every rank has a core; a rank that shares its core must not spin.
+    """
+    spin, awake = (setting("PYCOLLECTIVE_SPIN_US"), setting("PYCOLLECTIVE_AWAKE_US")) if own_cores else (0.0, 0.0)
+    team.set_patience(spin, setting("PYCOLLECTIVE_YIELD_US"), awake)

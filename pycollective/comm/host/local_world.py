@@ -15,6 +15,7 @@ from pycollective.comm.bootstrap.nodes import Nodes
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import scratch_bytes
 from pycollective.comm.host.team import HostTeam
 from pycollective.errors import PeerLostError
@@ -87,10 +88,11 @@ class _World(Generic[_Result]):
         segment = _core.Segment.create("local", _core.Team.segment_bytes(size, scratch))
         self.groups = [Group(Nodes(rank, (0,) * size), tuple(ranks), "local", threads=True) for rank in ranks]
         self.comms = []
+        own_cores = are_enough(size, [usable_cores()], cpu_quota())
         for group in self.groups:
             team = make_team(segment, group, scratch)
-            set_patience(team, size)
-            self.comms.append(Communicator(HostTeam(team, group)))
+            set_patience(team, own_cores)
+            self.comms.append(Communicator(HostTeam(team, group, own_cores)))
         self.results: dict[int, _Result] = {}
         self.failures: list[BaseException] = []
         self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # ranks, as they end

@@ -11,7 +11,7 @@ import time
 
 from pycollective import _core
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.core_team import make_team
 from pycollective.comm.host.segments import kinds
 from pycollective.errors import CommunicatorError
 
@@ -92,7 +92,6 @@ def _meet(
         return None
     team = make_team(segment, group.part(members, f"{group.name}/shrunk"), old.scratch_bytes)
     team.tile_bytes = old.tile_bytes
-    set_patience(team, len(members))
     old.set_survivor(ROUND * number + THERE)
     if not _all_reach(old, members, number, THERE, end):
         return None

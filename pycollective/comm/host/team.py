@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from pycollective import _core, settings
 from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.host.shrink import shrink
 from pycollective.comm.planner import Planner
@@ -32,10 +34,11 @@ class HostTeam:
     Args:
         team: the core's part.
         group: the ranks.
+        own_cores: whether every rank of the host has a core.
     """
 
-    def __init__(self, team: _core.Team, group: Group) -> None:
-        self.team, self.group = team, group
+    def __init__(self, team: _core.Team, group: Group, own_cores: bool = True) -> None:
+        self.team, self.group, self.own_cores = team, group, own_cores
         self.outgoing: dict[int, _core.Team] = {}
         self.incoming: dict[int, _core.Team] = {}
         self._windows = itertools.count()
@@ -110,11 +113,12 @@ class HostTeam:
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
-        return connect(self.exchange, self.group.rank, members, part, self.group.threads)
+        return connect(self.exchange, self.group.rank, members, part, self.group.threads, self.own_cores)
 
     def shrink(self, timeout: float) -> HostTeam:
         team, members = shrink(self.team, self.group, timeout)
-        return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"))
+        set_patience(team, self.own_cores)
+        return HostTeam(team, self.group.part(members, f"{self.group.name}/shrunk"), self.own_cores)
 
     # -- errors and shutdown -------------------------------------------------------------------------------------------
 
@@ -180,7 +184,12 @@ class HostTeam:
 
 
 def connect(
-    exchange: Exchange, position: int, members: Sequence[int], group: Group | None, threads: bool = False
+    exchange: Exchange,
+    position: int,
+    members: Sequence[int],
+    group: Group | None,
+    threads: bool = False,
+    own_cores: bool = True,
 ) -> HostTeam | None:
     """Collective: this rank's part of a new communicator of the ranks at `members`; None for a non-member.
 
@@ -188,11 +197,13 @@ def connect(
         exchange, position, members: as for share_segment.
         group: of the members; None for a non-member.
         threads: whether the ranks are threads of this process.
+        own_cores: False: the ranks are some of more ranks than there are cores.
     """
     # The first member's settings apply: ranks with different tiles would execute different steps.
-    mine = f"{scratch_bytes()} {setting('PYCOLLECTIVE_TILE')} {setting('PYCOLLECTIVE_STAGED_TILE')}"
-    received = exchange(mine.encode())
-    scratch, tile, staged_tile = (float(text) for text in received[members[0] if members else position].split())
+    mine = (scratch_bytes(), setting("PYCOLLECTIVE_TILE"), setting("PYCOLLECTIVE_STAGED_TILE"), sorted(usable_cores()))
+    received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
+    scratch, tile, staged_tile, _ = received[members[0] if members else position]
+    own_cores = own_cores and are_enough(len(members), (frozenset(received[m][3]) for m in members), cpu_quota())
     nbytes = _core.Team.segment_bytes(len(members), int(scratch)) if members else 0
     segment = share_segment(exchange, position, members, nbytes, threads)
     team = None
@@ -206,8 +217,8 @@ def connect(
     if team is None or group is None:
         return None
     team.watch_peers()
-    set_patience(team, group.size)
-    return HostTeam(team, group)
+    set_patience(team, own_cores)
+    return HostTeam(team, group, own_cores)
 
 
 def part_bytes(shape: tuple[int, ...], itemsize: int, size: int) -> int:

@@ -1,0 +1,42 @@
+// A rank's shared scratch as a ring of segments.  A tile's cells occupy as many adjacent segments as they need (its
+// slot), the next tile's the segments after them.  The whole ring is used in turn although two slots would suffice:
+// writing a line that is still in the cache of the peer that has read it takes four times as long as writing one that
+// has been evicted from there (measured on Zen 4: 1 MiB in 119 us through 256 KiB of scratch, in 34 us through 1 MiB).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace pc {
+
+class ScratchRing {
+ public:
+  // `capacity`: bytes of one rank's scratch, the same on all ranks.
+  explicit ScratchRing(int64_t capacity) {
+    while (segments_ > 2 && capacity / segments_ < kLine) segments_ /= 2;
+    bytes_ = capacity / segments_ / kLine * kLine;
+    // Segments an odd number of lines apart start in different sets of a cache.
+    if (bytes_ >= kPage && bytes_ / kLine % 2 == 0) bytes_ -= kLine;
+  }
+
+  uint32_t segments() const { return segments_; }
+  // Bytes of the largest slot: half the ring, so that a tile is written while the previous one is read.
+  int64_t largest_slot() const { return bytes_ * (segments_ / 2); }
+  // Segments of a slot of so many bytes, at most largest_slot(): a power of two, so that slots of a size fill the ring.
+  uint32_t segments_for(int64_t bytes) const {
+    return std::bit_ceil(static_cast<uint32_t>(std::max<int64_t>(1, (bytes + bytes_ - 1) / bytes_)));
+  }
+  int64_t offset(uint32_t segment) const { return segment * bytes_; }
+  // In how many segments, a power of two, slots of so many bytes take turns: small ones stay in the L1 cache.
+  uint32_t turn_for(int64_t bytes) const { return bytes > kPage ? segments_ : 2; }
+  // The first slot of `width` segments at or after a position; positions grow forever.
+  static uint32_t align(uint32_t position, uint32_t width) { return (position + width - 1) & ~(width - 1); }
+
+ private:
+  static constexpr int64_t kLine = 64, kPage = 4096;
+  uint32_t segments_ = 64;  // a power of two
+  int64_t bytes_ = 0;
+};
+
+}  // namespace pc
