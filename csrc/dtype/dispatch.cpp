@@ -1,8 +1,6 @@
 // Choosing a kernel at run time, and the two kernels without arithmetic.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <memory>
 
 #include "base/environment.h"
 #include "dtype/kernels.h"
@@ -39,45 +37,14 @@ int level() {
   return value;
 }
 
-constexpr size_t kOwnCopy = 2048;  // bytes; below, memcpy is as fast and needs no call through a pointer
+constexpr size_t kOwnCopy = 2048;  // bytes; below, memcpy is as fast
 
-using CopyFunction = void (*)(void*, const void*, size_t);
-
-CopyFunction own_copy() {
+void copy_vectors(void* to, const void* from, size_t bytes) {
 #if defined(PC_X86_KERNELS)
-  if (level() == 3) return avx512::copy;
-  if (level() == 2) return avx2::copy;
+  if (level() == 3) return avx512::copy(to, from, bytes);
+  if (level() == 2) return avx2::copy(to, from, bytes);
 #endif
-  return baseline::copy;
-}
-
-void library_copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-
-// The slowest copy, in seconds, over several address pairs that are close to each other modulo a page.
-double worst_seconds(CopyFunction copy) {
-  using Clock = std::chrono::steady_clock;
-  constexpr size_t page = 4096, bytes = 2 * page;
-  const auto memory = std::make_unique<char[]>(8 * page);
-  char* const from = memory.get() + (page - reinterpret_cast<uintptr_t>(memory.get()) % page);
-  double worst = 0;
-  for (const size_t distance : {0, 1, 15, 31, 48, 63, 4033, 4095}) {
-    double best = 1;
-    for (int i = 0; i < 5; ++i) {
-      const auto start = Clock::now();
-      copy(from + 3 * page + distance, from, bytes);
-      best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-    }
-    worst = std::max(worst, best);
-  }
-  return worst;
-}
-
-// memcpy writes lines that a peer has read faster than any loop of loads and stores (64 KiB: 2.9 us, not 4.3), but is
-// ruled out if the processor has the problem described in kernels.h.  Takes tens of microseconds, once per process.
-CopyFunction choose_copy() {
-  constexpr double trap = 3;  // the ratio is 5 to 10 with the problem, at most 2 without
-  const CopyFunction own = own_copy();
-  return worst_seconds(library_copy) > trap * worst_seconds(own) ? own : library_copy;
+  baseline::copy(to, from, bytes);
 }
 
 }  // namespace
@@ -100,19 +67,18 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
     if (bytes != 0) std::memcpy(to, from, bytes);  // the addresses may be null if empty
     return;
   }
-  static const CopyFunction copy = choose_copy();
-  copy(to, from, bytes);
+  copy_vectors(to, from, bytes);
 }
 
 void copy_block(const Block& b, size_t element_size) {
-  if (b.streamed != nullptr && b.m == 1 && b.streamed[0] && b.targets[0] != b.sources[0]) {
-    static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // with one source: a copy
-    Block bytes = b;
-    bytes.count = b.count * element_size;
-    return bytewise(bytes);
+  static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // with one source: a copy
+  const size_t bytes = b.count * element_size;
+  for (int d = 0; d < b.m; ++d) {
+    if (b.targets[d] == b.sources[0]) continue;
+    const bool streamed = b.streamed != nullptr && b.streamed[d];
+    if (!streamed) copy_bytes(b.targets[d], b.sources[0], bytes);
+    else bytewise({b.sources, b.initial, &b.targets[d], 1, 1, bytes, b.complete, b.scaling, nullptr, &streamed});
   }
-  for (int d = 0; d < b.m; ++d)
-    if (b.targets[d] != b.sources[0]) copy_bytes(b.targets[d], b.sources[0], b.count * element_size);
 }
 
 void combine_custom(const Block& b, size_t element_size) {

@@ -11,6 +11,8 @@
 namespace pc {
 namespace {
 
+constexpr double kLeastStagedTile = 16 << 10;  // bytes
+
 // Bytes of L3 cache that this core can reach.  The kernel's value takes precedence: on AMD processors the C library
 // adds up the caches of the whole socket.
 int64_t read_cache_bytes() {
@@ -28,18 +30,27 @@ int64_t shared_cache_bytes() {
 
 }  // namespace
 
+// Bytes of a staged tile: of a call that would be one tile, peers read one half while the other is written.
+double Plan::staged_tile(double most) const {
+  const double half = static_cast<double>(layout.longest) * static_cast<double>(element) / 2;
+  return std::min(most, std::max(half, kLeastStagedTile));
+}
+
 void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const ScheduleView s = schedule->view();
   const auto bytes = static_cast<int64_t>(element);
   const int64_t cells = s.cells();
   const ScratchRing ring(capacity);
   double tile = cells == 0 ? tile_bytes.windows : tile_bytes.staged;
-  if (cells > 0) tile = std::min(tile, static_cast<double>(ring.largest_slot() / cells));
+  if (cells > 0) tile = std::min(staged_tile(tile), static_cast<double>(ring.largest_slot() / cells));
   // A multiple of 64 bytes, so that no two ranks write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);
+  const int64_t line = std::max<int64_t>(1, 64 / bytes);
+  if (layout.longest < tile_elements)  // cells are a tile apart
+    tile_elements = std::min(tile_elements, std::max(line, (layout.longest + line - 1) / line * line));
   if (cells > 0 && tile_elements * bytes > ring.largest_slot() / cells)
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");
-  const int64_t slot = cells * std::min(tile_elements, layout.longest) * bytes;
+  const int64_t slot = cells * tile_elements * bytes;
   slot_segments = ring.segments_for(slot);
   slot_turn = ring.turn_for(slot);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);

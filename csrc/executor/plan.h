@@ -40,6 +40,9 @@ struct Plan {
   // only the call's own memory.  `reduces`: the collective has an operator.
   void check(bool reduces) const;
   void combine(const Block& block) const;
+
+ private:
+  double staged_tile(double most) const;
 };
 
 }  // namespace pc

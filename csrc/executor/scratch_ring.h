@@ -29,7 +29,7 @@ class ScratchRing {
   }
   int64_t offset(uint32_t segment) const { return segment * bytes_; }
   // In how many segments, a power of two, slots of so many bytes take turns: small ones stay in the L1 cache.
-  uint32_t turn_for(int64_t bytes) const { return bytes > kPage ? segments_ : 2; }
+  uint32_t turn_for(int64_t bytes) const { return bytes > std::min(kPage, bytes_) ? segments_ : 2; }
   // The first slot of `width` segments at or after a position; positions grow forever.
   static uint32_t align(uint32_t position, uint32_t width) { return (position + width - 1) & ~(width - 1); }
 

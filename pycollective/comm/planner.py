@@ -154,7 +154,7 @@ class Planner:
     """Plans a call signature when a team first encounters it.
 
     A message from one rank to another is a collective of the two, "send", in which the sender is rank 0. One of at
-    most EAGER_BYTES is one tile, which does not wait for the receiver.
+    most EAGER_BYTES fits half of their scratch, and does not wait for the receiver.
     """
 
     EAGER_BYTES = 32768

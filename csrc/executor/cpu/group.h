@@ -147,6 +147,9 @@ class CpuGroup {
     void* targets[kMostOperands];
     bool streamed[kMostOperands];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
+    const int64_t bytes = mine * static_cast<int64_t>(plan_.element);
+    const bool stream_cells = bytes >= CellWrites::kLeast && team_.cell_writes_.stream();
+    bool streams = false, cells = false;
     for (int32_t i = 0; i < k; ++i) {
       const Source s = step.source(i);
       sources[i] = place(s.rank, s.place, chunk, begin, skip, slot);
@@ -155,10 +158,25 @@ class CpuGroup {
     for (int32_t i = 0; i < m; ++i) {
       const Target t = step.target(i);
       targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
-      streamed[i] = t.place == kPlaceOutput;
+      cells = cells || t.place >= 0;
+      streamed[i] = t.place >= 0 ? stream_cells : plan_.streams && t.place == kPlaceOutput;
+      streams = streams || streamed[i];
     }
-    plan_.combine({sources, initial, targets, k, m, static_cast<size_t>(mine), step.complete(), &plan_.scaling,
-                   plan_.custom, plan_.streams ? streamed : nullptr});
+    const Block block{sources,
+                      initial,
+                      targets,
+                      k,
+                      m,
+                      static_cast<size_t>(mine),
+                      step.complete(),
+                      &plan_.scaling,
+                      plan_.custom,
+                      streams ? streamed : nullptr};
+    const bool own = k == 1 && cells && step.source(0).rank == team_.rank_ && lane() == 0;
+    if (!own || bytes < CellWrites::kLeast || stream_cells) return plan_.combine(block);
+    const auto since = Clock::now();
+    plan_.combine(block);
+    team_.cell_writes_.record(bytes, Clock::now() - since);
   }
 
   Team& team_;

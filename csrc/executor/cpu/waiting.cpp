@@ -51,8 +51,7 @@ Clock::time_point Team::make_way(Clock::time_point start, Clock::time_point now)
   }
   sched_yield();
   const auto after = Clock::now();
-  if (after - now > kLongYield)
-    wary_until.store((after + kWary).time_since_epoch().count(), std::memory_order_relaxed);
+  if (after - now > kLongYield) wary_until.store((after + kWary).time_since_epoch().count(), std::memory_order_relaxed);
   return after;
 }
 
