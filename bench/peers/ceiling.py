@@ -47,4 +47,5 @@ class CeilingPeer:
     def _none(self, *_: object) -> Call:
         raise NotImplementedError("the ceiling supports allreduce only")
 
-    scan = exscan = broadcast = reduce = reduce_scatter = allgather = gather = scatter = alltoall = _none
+    scan = exscan = broadcast = reduce = reduce_scatter = _none
+    allgather = gather = scatter = alltoall = sendrecv = barrier = _none
