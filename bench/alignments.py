@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from time import perf_counter, perf_counter_ns
 from typing import Annotated, Any
 
@@ -174,25 +175,25 @@ def main(
         operations = ["copy", *(f"sum {word}" for word in words)]
         wanted = parse_sizes(sizes)
         outputs.check(None, json)
-    package: Any = importlib.import_module("pycollective")
-    comm, found = package.init(), []
-    for operation in operations:
-        for nbytes in wanted:
+    found: list[Cost] = []
+
+    def measure(comm: Any) -> None:
+        for operation, nbytes in product(operations, wanted):
             found.append(costs(operation, nbytes, seconds, comm))
             if json != outputs.STDOUT:
                 typer.echo(_line(found[-1], limit))
-    comm.free()
+
+    importlib.import_module("pycollective").local_world(1).run(measure)
     outputs.write_json(json, SCHEMA, {"limit": limit, "rows": [{**asdict(one), "ratio": one.ratio} for one in found]})
     raise typer.Exit(any(one.ratio > limit for one in found))
 
 
 def _line(cost: Cost, limit: float) -> str:
-    best, worst = (
-        f"{format_time(time)} at {at}" for time, at in ((cost.best, cost.best_at), (cost.worst, cost.worst_at))
-    )
+    best = f"{format_time(cost.best)} at {cost.best_at}"
+    worst = f"{format_time(cost.worst)} at {cost.worst_at}"
     verdict = "  SLOW" if cost.ratio > limit else ""
     name = f"{cost.operation}, {format_size(cost.bytes)}"
-    return f"{name:<22} {cost.ratio:.2f}x  {best}; {worst}; {cost.pairs} pairs{verdict}"
+    return f"{name:<22} {cost.ratio:.2f}x  best {best}, worst {worst}, of {cost.pairs} pairs{verdict}"
 
 
 if __name__ == "__main__":

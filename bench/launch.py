@@ -131,23 +131,26 @@ def _library_of(program: str) -> str:
 
 
 _NEIGHBOUR = """
-import os
+import os, sys
 os.nice(19)
-parent = os.getppid()
-while os.getppid() == parent:
+while os.getppid() == int(sys.argv[1]):
     for _ in range(1_000_000):
         pass
 """
 
 
 @contextlib.contextmanager
-def busy_neighbours(count: int) -> Iterator[None]:
-    """Processes of the lowest priority (nice 19) that only compute, during the block; they end with this process."""
+def busy_neighbours(count: int) -> Iterator[list[int]]:
+    """Processes of the lowest priority (nice 19) that only compute, during the block; they end with this process.
+
+    Yields their process numbers.
+    """
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
-            processes.append(subprocess.Popen([sys.executable, "-c", _NEIGHBOUR], stdin=subprocess.DEVNULL))
-        yield
+            command = [sys.executable, "-c", _NEIGHBOUR, str(os.getpid())]
+            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+        yield [process.pid for process in processes]
     finally:
         for process in processes:
             process.kill()
