@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from pycollective.bench import measure
 from pycollective.bench.cases import MEASURED, Case, element_size
+from pycollective.bench.data import numpy_dtype
+from pycollective.bench.peers.tensors import as_tensor
 from pycollective.bench.plan import PAGE, Budget, Candidate, Conditions
 
 
@@ -142,3 +144,36 @@ def test_arrays_begin_where_the_conditions_say(case: Case, align: str, in_place:
 def test_random_alignments_differ_between_cases() -> None:
     cases = [Case("allreduce", "float32", "sum", count, 2) for count in range(1, 200)]
     assert len({Conditions().offsets(case) for case in cases}) > 190
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_library_can_be_given_tensors(monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
+    torch = pytest.importorskip("torch")
+    given: list[tuple[Any, Any]] = []
+
+    class OnTensors(Peer):
+        def allreduce(self, send: Any, recv: Any, op: str) -> Any:
+            given.append((send, recv))
+            return super().allreduce(send, recv, op)
+
+    world, conditions = World(), Conditions()
+    buffers = measure.Buffers(world, {"plain": lambda nbytes: np.empty(nbytes, np.uint8)}, conditions)
+    candidate = Candidate(Case("allreduce", "float32", "sum", 16, 1), "peer", in_place=in_place, arrays="torch")
+    peers: Any = {("peer", ""): OnTensors(Clock(monkeypatch), [1])}
+    [outcome] = measure.measure(world, [candidate], peers, buffers, Budget(calls=1), conditions)
+    assert isinstance(outcome, measure.Measured) and outcome.wrong == 0
+    [(send, recv)] = given
+    assert isinstance(recv, torch.Tensor) and isinstance(send, torch.Tensor) and (send is recv) == in_place
+    assert (send.data_ptr() % PAGE, recv.data_ptr() % PAGE) == outcome.offsets
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float32", "bool", "int8", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_a_tensor_is_the_array_s_memory(dtype: str) -> None:
+    pytest.importorskip("torch")
+    array = np.zeros(4, numpy_dtype(dtype))
+    tensor = as_tensor(array)
+    array[1] = 1
+    assert str(tensor.dtype) == f"torch.{dtype}"
+    assert [float(value) for value in tensor.float()] == [0, 1, 0, 0]
