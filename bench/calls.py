@@ -165,6 +165,7 @@ def main(
     if not console.is_terminal:
         console.width = 160
     budget = Budget.quick() if quick else Budget(block_s=0.01, rounds=41, least_rounds=7, group_s=1.0)
+    budget = budget.beside(neighbours)
     plans = [
         (count, Plan(tuple(groups_for(calls, wanted, count, others, kinds)), peers=others, budget=budget,
                      conditions=Conditions(neighbours=neighbours)))

@@ -103,7 +103,7 @@ def bench(
             in_place=in_place,
             arrays=_list(arrays),
             conditions=Conditions(fresh, align, neighbours),
-            budget=_budget(quick, iterations, warmup, check),
+            budget=_budget(quick, iterations, warmup, check).beside(neighbours),
         )
         options.check()
         _check_names(options)

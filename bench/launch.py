@@ -73,12 +73,12 @@ class Launcher:
         if self.library:
             environment[_LIBRARY_VARIABLE] = self.library
         if self.kind == "impi":
-            environment["I_MPI_PIN"] = "off"  # no binding, as for the others
+            environment.setdefault("I_MPI_PIN", "off")  # no binding, as for the others
             environment["PATH"] = os.pathsep.join(  # its mpirun needs its other programs
                 [str(Path(self.program).parent), environment.get("PATH", os.defpath)]
             )
             if ranks > available_cores():
-                environment["I_MPI_THREAD_YIELD"] = "2"  # sched_yield
+                environment.setdefault("I_MPI_THREAD_YIELD", "2")  # sched_yield
         if self.kind == "openmpi" and ranks > available_cores():
             environment[YIELD_VARIABLE] = "1"
         environment.setdefault("OMP_NUM_THREADS", "1")  # like torchrun

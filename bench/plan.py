@@ -120,6 +120,10 @@ class Budget:
         """Enough to see that everything works, with rough figures."""
         return Budget(block_s=0.003, rounds=7, least_rounds=3, group_s=0.4)
 
+    def beside(self, neighbours: int) -> Budget:
+        """The same, but with turns so long that the scheduler gives busy neighbours a share of each."""
+        return replace(self, block_s=max(0.1, self.block_s), group_s=3 * self.group_s) if neighbours else self
+
 
 @dataclass(frozen=True)
 class Options:

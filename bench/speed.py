@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from .goals import GOALS, LIMITS, Comparison, groups_for, outcome_of
-from .plan import Budget, Plan
+from .plan import Budget, Conditions, Plan
 from .result import Provenance, Result, Row, to_json
 from .table import format_time
 
@@ -59,6 +59,9 @@ def speed(
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
     ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4,8",
     overheads: Annotated[bool, typer.Option(help="also compile, call, import and init times")] = True,
+    fresh: Annotated[
+        bool, typer.Option(help="write inputs before every call; otherwise leave them, and begin arrays at a page")
+    ] = True,
 ) -> None:
     """Measure the rows of the speed table against Open MPI and Gloo; write JSON and a Markdown fragment."""
     from rich.console import Console
@@ -72,14 +75,15 @@ def speed(
     lines: list[Line] = _overheads(console) if overheads else []
     session = Session(lambda event: show(event, console))
     budget = Budget.quick() if quick else Budget(block_s=0.02, rounds=41, least_rounds=9, group_s=6.0)
+    conditions = Conditions(fresh, "random" if fresh else "page")
     for count in (int(word) for word in ranks.split(",")):
-        plan = Plan(tuple(groups_for(count)), peers=("mpi", "gloo"), budget=budget)
+        plan = Plan(tuple(groups_for(count)), peers=("mpi", "gloo"), budget=budget, conditions=conditions)
         try:
             session.run(plan, count)
         except LaunchError as error:
             console.print(str(error), style="red", markup=False, highlight=False)
     lines = [line for goal in GOALS for one in goal.comparisons if (line := _line(one, session.rows))] + lines
-    result = session.result({"quick": quick, "ranks": ranks})
+    result = session.result({"quick": quick, "ranks": ranks, "fresh": fresh})
     console.print(table_of(lines))
     out.mkdir(parents=True, exist_ok=True)
     (out / "cpu-speed.json").write_text(_json(lines, result))
