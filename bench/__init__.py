@@ -18,7 +18,8 @@ launch.py       the mpirun of an MPI, and its environment; busy neighbours
 session.py      worlds one after another, collected into one result
 table.py        the tables;  live.py the growing one;  plot.py the plots;  cli.py the command
 goals.py        the rows of the speed table;  overheads.py times without a peer;  speed.py measures both
-calls.py        every call against every MPI;  alignments.py copies and sums at every alignment
+calls.py        every call against every MPI;  alignments.py copies and sums at every alignment;
+                jobs.py two jobs on the same cores
 demo.py         ``pycollective demo``
 test_*.py       pytest-benchmark cases for the compiler, the verifier and the overhead of a call
 ==============  ================================================================================
