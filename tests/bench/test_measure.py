@@ -33,7 +33,7 @@ class World:
 
 
 class Clock:
-    """The time as seen by `measure`: it advances only when something says so."""
+    """The time as seen by `measure`: it advances only when a test sets it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
