@@ -3,7 +3,7 @@
 Caches compare the low bits of addresses, so that some pairs of alignments can be much slower than others; measurements
 on arrays at one alignment miss that.  The tool measures input and output at every multiple of 64 bytes within a page,
 and at random other places, on one core.  A copy is a broadcast on a communicator of one rank; a reduction is the
-executor's own vector code on two inputs, the second at a random place.
+executor's own vector code on two inputs, the second at another place, with the stores of an allreduce on two ranks.
 
 A pair's cost is the shortest of its calls: all are measured in turn several times, in random order, the worst and the
 best more often.  The exit code is 1 if the worst exceeds the best by more than ``LIMIT``.
@@ -31,6 +31,7 @@ from pycollective.dtypes import DTYPES
 from .cases import element_size
 from .data import numpy_dtype
 from .measure import clock_cost
+from .peers.ceiling import streams
 from .plan import PAGE
 
 __all__ = ["LIMIT", "Cost", "costs", "offset_pairs"]
@@ -108,7 +109,8 @@ def _sum(arrays: Arrays, place: Place) -> Call:
     combine: Any = importlib.import_module("pycollective._core").combine
     second = (sum(place) * 7919) % PAGE // 64 * 64 + place[0] % 64  # another line
     sources, targets = [arrays.at(0, place[0]), arrays.at(1, second)], [arrays.at(2, place[1])]
-    return lambda: combine("sum", sources, targets)
+    streamed = streams(targets[0].nbytes, len(sources))
+    return lambda: combine("sum", sources, targets, streamed)
 
 
 def costs(operation: str, nbytes: int, seconds: float, comm: Any) -> Cost:
