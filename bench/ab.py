@@ -27,14 +27,14 @@ from pycollective.cli import outputs
 from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
 
-from .cases import COLLECTIVES as TABLE
+from .cases import BARRIER, MEASURED
 from .stats import Ratio, paired_ratio
 
 __all__ = ["Case", "Row", "compare", "rows_of"]
 
 SCHEMA = "pycollective-ab/1"
 WORKER = Path(__file__).with_name("ab_worker.py")
-COLLECTIVES = (*TABLE, "send_recv", "barrier")
+COLLECTIVES = tuple(MEASURED)
 LIMIT = 1.03
 """A slowdown up to this counts as none."""
 _SMALL, _SMALL_BLOCK = 16384, 100
@@ -122,8 +122,8 @@ class Job:
 
 def _counts(case: Case, ranks: int) -> tuple[int, int]:
     """Elements (float32) of the input and of the output."""
-    row, whole = TABLE.get(case.collective), case.bytes // 4
-    if row is None or not row.in_blocks:
+    row, whole = MEASURED[case.collective], case.bytes // 4
+    if not row.in_blocks:
         return whole, whole
     each = max(1, whole // ranks)
     return each if row.packed_input else each * ranks, each if row.packed_output else each * ranks
@@ -197,7 +197,7 @@ def _cases(collectives: str, kinds: str, sizes: str) -> list[Case]:
         raise ValueError(f"{', '.join(unknown)}: there are {', '.join(COLLECTIVES)}")
     first = (kinds.split(",")[0], numbers[0])
     cases = [Case(collective, kind, nbytes) for collective in named for kind in kinds.split(",") for nbytes in numbers]
-    return [case for case in cases if case.collective != "barrier" or (case.kind, case.bytes) == first]
+    return [case for case in cases if case.collective != BARRIER or (case.kind, case.bytes) == first]
 
 
 @app.command(cls=Command)

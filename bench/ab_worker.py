@@ -48,7 +48,7 @@ def make_call(
     if collective == "barrier":
         return comm.barrier, None
     x, out = arrays.pair(counts, seed)
-    if collective == "send_recv":  # round trip between ranks 0 and 1
+    if collective == "sendrecv":  # round trip between ranks 0 and 1
         if rank > 1:
             return (lambda: None), x
 

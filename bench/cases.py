@@ -1,4 +1,4 @@
-"""What is measured: a collective on a type and a count, and what its time is worth as bandwidth."""
+"""What is measured: a call on a type and a count, and what its time is worth as bandwidth."""
 
 from __future__ import annotations
 
@@ -8,18 +8,35 @@ from dataclasses import dataclass
 from pycollective.cli.commands import choose
 from pycollective.cli.units import KIB, format_size, parse_size, parse_sizes
 from pycollective.dtypes import DTYPES
-from pycollective.schedule.collectives import COLLECTIVES, Collective
+from pycollective.schedule.collectives import CALLS, COLLECTIVES, Collective
 
 __all__ = [
-    "COLLECTIVES",
+    "BARRIER",
     "KIB",
+    "MEASURED",
+    "SENDRECV",
     "Case",
     "element_size",
     "format_size",
+    "pair_partner",
     "parse_size",
     "parse_sizes",
     "sweep_cases",
 ]
+
+SENDRECV, BARRIER = "sendrecv", "barrier"
+MEASURED: dict[str, Collective] = {
+    **COLLECTIVES,
+    SENDRECV: Collective(SENDRECV),  # a message there and one back, between the ranks 0 and 1, 2 and 3, ...
+    BARRIER: CALLS[BARRIER],
+}
+"""The calls that can be measured, by name: every collective, messages, and the barrier."""
+
+
+def pair_partner(rank: int, ranks: int) -> int | None:
+    """The rank with which a rank exchanges messages in ``sendrecv``; None for the last of an odd number."""
+    partner = rank ^ 1
+    return partner if partner < ranks else None
 
 
 def element_size(dtype: str) -> int:
@@ -29,11 +46,11 @@ def element_size(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Case:
-    """One collective on ``ranks`` ranks.
+    """One call on ``ranks`` ranks.
 
     ``count`` is in elements and, as in nccl-tests, the smaller of the two buffers: what each rank
-    contributes to an allgather or receives from a reduce_scatter.  ``root`` is -1 where the collective has
-    none.
+    contributes to an allgather or receives from a reduce_scatter; 0 for a barrier.  ``root`` is -1 where the
+    collective has none.
     """
 
     collective: str
@@ -44,13 +61,13 @@ class Case:
     root: int = -1
 
     def __post_init__(self) -> None:
-        if self.collective not in COLLECTIVES:
-            raise ValueError(f"unknown collective {self.collective!r}; there are {', '.join(COLLECTIVES)}")
+        if self.collective not in MEASURED:
+            raise ValueError(f"unknown collective {self.collective!r}; there are {', '.join(MEASURED)}")
         element_size(self.dtype)
 
     @property
     def kind(self) -> Collective:
-        return COLLECTIVES[self.collective]
+        return MEASURED[self.collective]
 
     @property
     def send_count(self) -> int:
@@ -78,14 +95,20 @@ class Case:
 
     def busbw(self, seconds: float) -> float:
         """algbw times the factor of the collective, in GB/s: comparable between rank counts."""
-        return self.algbw(seconds) * self.kind.busbw_factor(self.ranks)
+        factor = 2.0 if self.collective == SENDRECV else self.kind.busbw_factor(self.ranks)  # there and back
+        return self.algbw(seconds) * factor
 
 
 def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], ranks: int, root: int = 0) -> list[Case]:
-    """The cases nearest to the sizes: at least one element a rank, equal ones once, sizes ascending."""
-    kind = COLLECTIVES.get(collective)
+    """The cases nearest to the sizes: at least one element a rank, equal ones once, sizes ascending.
+
+    The barrier has one case, without a size.
+    """
+    kind = MEASURED.get(collective)
     if kind is None:
-        raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
+        raise ValueError(f"unknown collective {collective!r}; there are {', '.join(MEASURED)}")
+    if collective == BARRIER:
+        return [Case(collective, dtype, "none", 0, ranks)]
     shares = ranks if kind.in_blocks else 1
     width = element_size(dtype)
     counts = sorted({max(1, size // width // shares) for size in sizes})

@@ -60,9 +60,15 @@ def bench(
     dtype: Annotated[str, typer.Option(help="element types, separated by commas")] = "float32",
     op: Annotated[str, typer.Option(help="operators, separated by commas")] = "sum",
     root: Root = 0,
-    peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, gloo; 'none'")] = "mpi,gloo",
+    peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, impi (Intel MPI), gloo; 'none'")] = "mpi,gloo",
     paths: Annotated[str, typer.Option(help="memory of our arrays: windows, plain")] = "windows,plain",
+    arrays: Annotated[str, typer.Option(help="our arrays: numpy, torch (CPU tensors)")] = "numpy",
     in_place: Annotated[bool, typer.Option("--in-place", help="one array as input and output")] = False,
+    align: Annotated[
+        str, typer.Option(metavar="random|page|N", help="where arrays begin in a page: N bytes after its begin")
+    ] = "random",
+    fresh: Annotated[bool, typer.Option(help="write the input before every timed call")] = True,
+    neighbours: Annotated[int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) beside it")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds")] = False,
     json: Json = None,
     csv: Csv = None,
@@ -71,14 +77,15 @@ def bench(
         typer.Option(metavar="FILE", help="a .png, .svg or .pdf for each collective, or a folder for them"),
     ] = None,
 ) -> None:
-    """Measure collectives x topologies x sizes x ranks x types, interleaved with Open MPI or MPICH and Gloo.
+    """Measure collectives x topologies x sizes x ranks x types, interleaved with Open MPI, MPICH, Intel MPI and Gloo.
 
-    Without a topology: all that implement the collective; 'none': only the peers. Started alone it starts the ranks,
-    one world for each rank count; started by mpirun, `pycollective run` or torchrun it uses the existing ranks.
+    `--collective` also takes sendrecv (a message there and one back) and barrier. Without a topology: all that
+    implement the collective; 'none': only the peers. Started alone it starts the ranks, one world for each rank count
+    and MPI; started by mpirun, `pycollective run` or torchrun it uses the existing ranks.
     """
     from pycollective.cli import selection
 
-    from .plan import Options
+    from .plan import Conditions, Options
     from .world import first_rank
 
     outputs = _Outputs(json, csv, plot)
@@ -94,7 +101,9 @@ def bench(
             paths=_list(paths),
             root=root,
             in_place=in_place,
-            budget=_budget(quick, iterations, warmup, check),
+            arrays=_list(arrays),
+            conditions=Conditions(fresh, align, neighbours),
+            budget=_budget(quick, iterations, warmup, check).beside(neighbours),
         )
         options.check()
         _check_names(options)
@@ -214,7 +223,7 @@ def _run(options: Options, outputs: _Outputs) -> None:
     from .launch import LaunchError
     from .live import LiveTable
     from .plan import Plan, short_options
-    from .session import Session, run_plans
+    from .session import Session, run_plans, worlds
     from .table import row_table
     from .world import first_rank, ranks_started
 
@@ -222,10 +231,10 @@ def _run(options: Options, outputs: _Outputs) -> None:
     if started:
         options = replace(options, ranks=(started,))
     console = Console(stderr=outputs.for_machines, quiet=bool(started) and not first_rank())
-    with LiveTable(console, len(options.ranks)) as live:
+    plan = Plan(sweep=options, budget=options.budget, conditions=options.conditions)
+    with LiveTable(console, len(options.ranks) * (1 if started else len(worlds(plan)))) as live:
         session = Session(live)
         try:
-            plan = Plan(sweep=options, budget=options.budget)
             shown = run_plans([(count, plan) for count in options.ranks], session)
         except LaunchError as error:
             console.print(str(error), style="red", markup=False, highlight=False)

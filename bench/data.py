@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .cases import Case
+from .cases import BARRIER, SENDRECV, Case, pair_partner
 
 __all__ = ["PERIOD", "count_wrong", "fill_input", "numpy_dtype", "poison"]
 
@@ -117,7 +117,12 @@ def _reduce_exactly(blocks: list[Array], op: str, kind: np.dtype[Any]) -> Array:
 def _expected(case: Case, rank: int) -> Iterator[_Segment]:
     """From the table of the collectives: which rank's input each part of the output has, or a reduction of which."""
     row, count = case.kind, case.count
-    if not (row.has_output(rank, case.root) and row.has_result(rank)):
+    if case.collective == SENDRECV:
+        partner = pair_partner(rank, case.ranks)
+        if partner is not None:
+            yield _Segment(0, count, 0, _block(partner, case.dtype), None)
+        return
+    if case.collective == BARRIER or not (row.has_output(rank, case.root) and row.has_result(rank)):
         return
     if row.reduces:
         sources = tuple(source for source in range(case.ranks) if row.contributes(source, rank))

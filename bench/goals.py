@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cases import COLLECTIVES, KIB, Case, format_size
+from .cases import KIB, MEASURED, Case, format_size
 from .peers.ceiling import CEILING
 from .plan import OURS, Candidate
 from .result import Row
@@ -94,7 +94,7 @@ def groups_for(ranks: int) -> list[tuple[Candidate, ...]]:
 
 def _case(collective: str, dtype: str, ranks: int, size: int) -> Case:
     width = 2 if dtype == "bfloat16" else 4
-    row = COLLECTIVES[collective]
+    row = MEASURED[collective]
     return Case(collective, dtype, "sum" if row.reduces else "none", size // width, ranks, 0 if row.rooted else -1)
 
 

@@ -1,29 +1,36 @@
 """Interleaved measurement: rounds in which every candidate runs once, in rotated order, in the same processes.
 
-
-A candidate's turn is a block of repetitions, long enough for the timer, that begins after a barrier.
-Candidates share their buffers, so all use the same memory.  Disturbances of a round (another process, a slower
-clock) affect all candidates of that round, which is why comparisons pair the times of a round.
+A candidate's turn is a block of calls that begins after a barrier.  Every rank writes its input before each call, which
+is timed by itself (less the cost of reading the clock), so writing is not timed; without fresh inputs the block is
+timed as a whole.  Candidates share their buffers, so all use the same memory.  Disturbances of a round (another
+process, a slower clock) affect all candidates of that round, which is why comparisons pair the times of a round.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .data import count_wrong, fill_input, numpy_dtype, poison
 from .peers import Array, Call, Peer, prepare
-from .plan import Budget, Candidate
+from .peers.tensors import as_tensor
+from .plan import PAGE, Budget, Candidate, Conditions
 from .stats import rotation, slowest
 from .world import World
 
-__all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "Timed", "measure", "take_rounds"]
+__all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "Timed", "clock_cost", "measure", "take_rounds"]
 
 _MOST_REPETITIONS = 1_000_000
+_MOST_TIMED = 200_000
+"""Calls of a turn that are timed one by one."""
+_SYNCHRONISED = 16 << 10
+"""Bytes of input from which ranks that have written it wait for each other, as writing takes them unequally long."""
 
 Allocate = Callable[[int], Array]
 """Bytes -> a flat uint8 array; collective."""
@@ -35,12 +42,18 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds per call in each round (the slowest rank's), and the wrong elements on all ranks (None: not checked)."""
+    """Seconds per call in each round (the slowest rank's), and the wrong elements on all ranks (None: not checked).
+
+    ``p99``: seconds that 99 % of the calls did not exceed, of the slowest rank; None if calls were not timed singly.
+    ``offsets``: bytes after a page boundary at which input and output began.
+    """
 
     candidate: Candidate
     seconds: list[float]
     repetitions: int
     wrong: int | None
+    p99: float | None = None
+    offsets: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -55,20 +68,23 @@ class NotMeasured:
 class Buffers:
     """A send and a receive buffer for each path, grown on demand and shared by all candidates."""
 
-    def __init__(self, world: World, allocate: dict[str, Allocate]) -> None:
-        self._world, self._allocate = world, allocate
+    def __init__(self, world: World, allocate: dict[str, Allocate], conditions: Conditions) -> None:
+        self._world, self._allocate, self._conditions = world, allocate, conditions
         self._held: dict[tuple[str, str], Array] = {}
 
     def pair(self, candidate: Candidate, in_place: bool) -> tuple[Array, Array]:
         """Flat (send, recv) arrays of the case; the same array twice if the candidate works in place."""
         case = candidate.case
         kind = numpy_dtype(case.dtype)
-        recv = self._get(candidate.path, "recv", case.recv_count * kind.itemsize).view(kind)
+        first, second = self._conditions.offsets(case)
+        recv = self._get(candidate.path, "recv", case.recv_count * kind.itemsize, second).view(kind)
         if in_place:
             return recv, recv
-        return self._get(candidate.path, "send", case.send_count * kind.itemsize).view(kind), recv
+        return self._get(candidate.path, "send", case.send_count * kind.itemsize, first).view(kind), recv
 
-    def _get(self, path: str, role: str, nbytes: int) -> Array:
+    def _get(self, path: str, role: str, wanted: int, offset: int) -> Array:
+        """`wanted` bytes that begin `offset` bytes after a page boundary."""
+        nbytes = wanted + offset + PAGE
         held = self._held.get((path, role))
         if held is None or held.nbytes < nbytes:
             self._held.pop((path, role), None)
@@ -78,7 +94,8 @@ class Buffers:
             held = self._allocate[path](nbytes)
             held[:] = 0  # touch every page before timing
             self._held[path, role] = held
-        return held[:nbytes]
+        begin = -held.ctypes.data % PAGE + offset
+        return held[begin : begin + wanted]
 
 
 def _free_memory() -> float:
@@ -96,25 +113,28 @@ def measure(
     peers: dict[tuple[str, str], Peer],
     buffers: Buffers,
     budget: Budget,
+    conditions: Conditions,
 ) -> list[Measured | NotMeasured]:
     """Measure a group of candidates against each other; collective, the same list on every rank.
 
     ``peers[library, topology]`` are the available libraries.
     """
-    runs = [_ready(world, candidate, peers, buffers) for candidate in group]
+    runs = [_ready(world, candidate, peers, buffers, conditions) for candidate in group]
     ready = [run for run in runs if isinstance(run, _Run)]
     before, after = (1, 1) if budget.checks is None else (budget.checks, 0)
     for run in ready:
         run.check(world, before)
     times = take_rounds(world, ready, budget)
     for run, seconds in zip(ready, times, strict=True):
-        run.seconds = seconds
+        run.finish(world, seconds)
         run.check(world, after)
     return [run if isinstance(run, NotMeasured) else run.measured() for run in runs]
 
 
 class Timed:
     """A contender that takes turns with others: a call without arguments, collective."""
+
+    most_repetitions = _MOST_REPETITIONS
 
     def __init__(self, call: Call) -> None:
         self.call, self.repetitions = call, 1
@@ -129,13 +149,50 @@ class Timed:
 
 
 class _Run(Timed):
-    """A candidate that is ready to be called."""
+    """A candidate that is ready to be called.
 
-    def __init__(self, candidate: Candidate, call: Call, send: Array, recv: Array, checked: bool) -> None:
+    ``write(number)`` writes the input of a call; None for a candidate that is timed as a block.
+    """
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        call: Call,
+        send: Array,
+        recv: Array,
+        checked: bool,
+        write: Callable[[int], object] | None,
+    ) -> None:
         super().__init__(call)
-        self.candidate, self.send, self.recv, self.checked = candidate, send, recv, checked
+        self.candidate, self.send, self.recv, self.checked, self.write = candidate, send, recv, checked, write
         self.wrong: int | None = None
+        self.p99: float | None = None
         self.seconds: list[float] = []
+        self._turns: list[NDArray[np.int64]] = []
+        if write is not None:
+            self.most_repetitions = _MOST_TIMED
+
+    def block(self) -> int:
+        if self.write is None:
+            return super().block()
+        write, call, clock, taken = self.write, self.call, perf_counter_ns, list[int]()
+        note = taken.append
+        for number in range(self.repetitions):
+            write(number)
+            start = clock()
+            call()
+            note(clock() - start)
+        turn = np.maximum(np.array(taken, np.int64) - clock_cost(), 1)
+        self._turns.append(turn)
+        return int(turn.sum())
+
+    def finish(self, world: World, seconds: list[float]) -> None:
+        """Take over the seconds per call of each round.  Collective."""
+        self.seconds = seconds
+        if self.write is not None:
+            calls = np.concatenate(self._turns[-len(seconds) :])  # the turns before served the calibration
+            self.p99 = max(world.share(float(np.percentile(calls, 99, method="inverted_cdf")))) / 1e9
+            self._turns.clear()
 
     def check(self, world: World, calls: int) -> None:
         """Count the wrong elements of this many calls, each on fresh inputs and a poisoned output."""
@@ -157,11 +214,23 @@ class _Run(Timed):
         return sum(world.share(wrong))
 
     def measured(self) -> Measured:
-        return Measured(self.candidate, self.seconds, self.repetitions, self.wrong)
+        offsets = self.send.ctypes.data % PAGE, self.recv.ctypes.data % PAGE
+        return Measured(self.candidate, self.seconds, self.repetitions, self.wrong, self.p99, offsets)
+
+
+@functools.cache
+def clock_cost() -> int:
+    """Nanoseconds between two readings of the clock with nothing in between: the median of many."""
+    pairs = [(perf_counter_ns(), perf_counter_ns()) for _ in range(10_000)]
+    return int(np.median([after - before for before, after in pairs]))
 
 
 def _ready(
-    world: World, candidate: Candidate, peers: dict[tuple[str, str], Peer], buffers: Buffers
+    world: World,
+    candidate: Candidate,
+    peers: dict[tuple[str, str], Peer],
+    buffers: Buffers,
+    conditions: Conditions,
 ) -> _Run | NotMeasured:
     """The candidate ready to run or, if that failed on any rank, the same :class:`NotMeasured` on all."""
     run: _Run | None = None
@@ -170,7 +239,7 @@ def _ready(
     if not peer.supports(candidate.case):
         return NotMeasured(candidate, f"{peer.name} does not have it", supported=False)
     try:
-        run = _prepare(candidate, peer, buffers)
+        run = _prepare(world, candidate, peer, buffers, conditions)
     except Exception as error:  # any error: the other candidates continue
         problem = str(error) or type(error).__name__
     problems: list[str] = [text for text in world.share(problem) if text]
@@ -179,13 +248,33 @@ def _ready(
     return run
 
 
-def _prepare(candidate: Candidate, peer: Peer, buffers: Buffers) -> _Run:
+def _prepare(world: World, candidate: Candidate, peer: Peer, buffers: Buffers, conditions: Conditions) -> _Run:
     case = candidate.case
     in_place = candidate.in_place or case.kind.single_buffer or case.collective in peer.always_in_place
     send, recv = buffers.pair(candidate, in_place)
-    run = _Run(candidate, prepare(peer, case, send, recv), send, recv, peer.checked)
+    given, taken = send, recv
+    if candidate.arrays == "torch":
+        taken = as_tensor(recv)
+        given = taken if in_place else as_tensor(send)
+    write = _writer(world, send) if conditions.fresh else None
+    run = _Run(candidate, prepare(peer, case, given, taken), send, recv, peer.checked, write)
     run.call()  # the first call may compile, connect or refuse
     return run
+
+
+def _writer(world: World, array: Array) -> Callable[[int], object]:
+    """A function that overwrites an input with harmless values, which differ from call to call."""
+    fill = array.view(np.uint8).fill
+    values = (0x3E, 0x3F) if array.dtype.kind not in "biu" else (0, 1)  # floats of all types: between 0 and 2
+
+    def write(number: int) -> None:
+        fill(values[number & 1])
+
+    def write_together(number: int) -> None:
+        fill(values[number & 1])
+        world.barrier()
+
+    return write if array.nbytes < _SYNCHRONISED else write_together
 
 
 def take_rounds(world: World, runs: Sequence[Timed], budget: Budget) -> list[list[float]]:
@@ -226,12 +315,13 @@ def _calibrate(world: World, run: Timed, block_s: float) -> float:
             seconds = min(seconds, _block_everywhere(world, run), _block_everywhere(world, run))
         if seconds >= block_s / 2 and not _stalled(world, run, seconds, block_s):
             break
-        if run.repetitions > _MOST_REPETITIONS:
+        if run.repetitions >= run.most_repetitions:
             break
-        run.repetitions = int(run.repetitions * min(10.0, max(2.0, block_s / max(seconds, 1e-7))))
+        more = int(run.repetitions * min(10.0, max(2.0, block_s / max(seconds, 1e-7))))
+        run.repetitions = min(more, run.most_repetitions)
     call_s = seconds / run.repetitions
     # three at least where that is not much more, so that skew after the barrier hardly matters
-    run.repetitions = max(round(block_s / call_s), 3 if call_s < block_s else 1)
+    run.repetitions = min(max(round(block_s / call_s), 3 if call_s < block_s else 1), run.most_repetitions)
     return call_s * run.repetitions
 
 

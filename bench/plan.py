@@ -7,29 +7,40 @@ list of candidates that are measured against each other, interleaved; a *plan* i
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+import numpy as np
 
 from pycollective.cli.commands import choose
 
-from .cases import COLLECTIVES, Case, parse_sizes, sweep_cases
+from .cases import BARRIER, MEASURED, SENDRECV, Case, element_size, parse_size, parse_sizes, sweep_cases
 
 __all__ = [
+    "ARRAYS",
     "OURS",
+    "PAGE",
     "PATHS",
     "Budget",
     "Candidate",
+    "Conditions",
     "Options",
     "Plan",
+    "has_topologies",
     "short_name",
     "short_options",
     "sweep_groups",
 ]
 
 OURS = "pycollective"
-NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}  # display names
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}  # display names
 PATHS = ("windows", "plain")
+ARRAYS = ("numpy", "torch")
+PAGE = 4096
+"""Bytes: what decides how addresses alias repeats at this distance."""
+_SEED = 20_240_517
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class Candidate:
 
     ``path`` is the memory of the arrays: "windows" (``comm.empty``) or "plain" (any NumPy array).
     ``in_place`` requests one array as input and output; libraries that support only that always get it.
+    ``arrays`` is for our library only: "numpy", or "torch" for CPU tensors in the same memory.
     """
 
     case: Case
@@ -45,6 +57,46 @@ class Candidate:
     topology: str = ""
     path: str = "plain"
     in_place: bool = False
+    arrays: str = "numpy"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions under which all candidates are measured, the same for all of a group.
+
+    ``fresh``: every rank writes its input before every timed call.  ``align``: where arrays begin within a page:
+    "random", "page" (at its begin), or a number of bytes.  ``neighbours``: busy processes beside the measurement.
+    """
+
+    fresh: bool = True
+    align: str = "random"
+    neighbours: int = 0
+
+    def check(self, dtypes: Sequence[str]) -> None:
+        """ValueError for conditions that are invalid for these element types."""
+        if self.neighbours < 0:
+            raise ValueError(f"{self.neighbours} neighbours: there cannot be fewer than none")
+        if self.align in ("random", "page"):
+            return
+        try:
+            begin = parse_size(self.align)
+        except ValueError:
+            raise ValueError(f"--align takes random, page or a number of bytes, not {self.align!r}") from None
+        for dtype in dtypes:
+            if begin % element_size(dtype):
+                raise ValueError(f"--align {begin} is not a multiple of the {element_size(dtype)} bytes of {dtype}")
+
+    def offsets(self, case: Case) -> tuple[int, int]:
+        """Where the case's input and output begin, in bytes after a page boundary: the same on all ranks and in all
+        runs, multiples of the element size.
+        """
+        if self.align != "random":
+            begin = 0 if self.align == "page" else parse_size(self.align)
+            return begin, begin
+        width = element_size(case.dtype)
+        generator = np.random.default_rng([_SEED, zlib.crc32(repr(case).encode())])
+        first, second = generator.integers(0, PAGE // width, 2) * width
+        return int(first), int(second)
 
 
 @dataclass(frozen=True)
@@ -68,6 +120,10 @@ class Budget:
         """Enough to see that everything works, with rough figures."""
         return Budget(block_s=0.003, rounds=7, least_rounds=3, group_s=0.4)
 
+    def beside(self, neighbours: int) -> Budget:
+        """The same, but with turns so long that the scheduler gives busy neighbours a share of each."""
+        return replace(self, block_s=max(0.1, self.block_s), group_s=3 * self.group_s) if neighbours else self
+
 
 @dataclass(frozen=True)
 class Options:
@@ -83,7 +139,9 @@ class Options:
     paths: tuple[str, ...] = PATHS
     root: int = 0
     in_place: bool = False
+    arrays: tuple[str, ...] = ("numpy",)
     budget: Budget = field(default_factory=Budget)
+    conditions: Conditions = field(default_factory=Conditions)
 
     def check(self) -> None:
         """ValueError for options that are invalid on all ranks."""
@@ -91,9 +149,11 @@ class Options:
             if not getattr(self, what):
                 raise ValueError(f"no {what} are given")
         for name in self.collectives:
-            choose(name, COLLECTIVES, "collective")
+            choose(name, MEASURED, "collective")
         for path in self.paths:
             choose(path, PATHS, "path")
+        for kind in self.arrays:
+            choose(kind, ARRAYS, "kind of array")
         if not self.ranks or min(self.ranks) < 1:
             raise ValueError("every rank count must be at least 1")
         if not 0 <= self.root < min(self.ranks):
@@ -101,6 +161,7 @@ class Options:
         sizes = parse_sizes(self.sizes)
         for dtype in self.dtypes:
             sweep_cases("allreduce", dtype, "sum", sizes, 1)
+        self.conditions.check(self.dtypes)
 
 
 @dataclass(frozen=True)
@@ -111,6 +172,16 @@ class Plan:
     sweep: Options | None = None
     peers: tuple[str, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    conditions: Conditions = field(default_factory=Conditions)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The other libraries, as requested."""
+        return self.sweep.peers if self.sweep else self.peers
+
+    def with_peers(self, peers: tuple[str, ...]) -> Plan:
+        """The same plan with other peers."""
+        return replace(self, sweep=replace(self.sweep, peers=peers)) if self.sweep else replace(self, peers=peers)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -122,13 +193,14 @@ class Plan:
             tuple(Candidate(**{**one, "case": Case(**one["case"])}) for one in group) for group in data["groups"]
         )
         sweep = None if data["sweep"] is None else _options(data["sweep"])
-        return Plan(groups, sweep, tuple(data["peers"]), Budget(**data["budget"]))
+        return Plan(groups, sweep, tuple(data["peers"]), Budget(**data["budget"]), Conditions(**data["conditions"]))
 
 
 def _options(data: dict[str, Any]) -> Options:
     values = {f.name: data[f.name] for f in fields(Options)}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return Options(**{**values, "budget": Budget(**data["budget"])})
+    parts = {"budget": Budget(**data["budget"]), "conditions": Conditions(**data["conditions"])}
+    return Options(**{**values, **parts})
 
 
 def sweep_groups(
@@ -141,19 +213,31 @@ def sweep_groups(
     sizes = parse_sizes(options.sizes)
     groups = []
     for collective in options.collectives:
-        row = COLLECTIVES[collective]
+        row = MEASURED[collective]
         in_place = options.in_place and row.reduces and not row.in_blocks
         ops = options.ops if row.reduces else options.ops[:1]
         for dtype, op in ((dtype, op) for dtype in options.dtypes for op in ops):
             for case in sweep_cases(collective, dtype, op, sizes, ranks, options.root):
                 theirs = [Candidate(case, peer, in_place=in_place) for peer in peers]
                 ours = [
-                    Candidate(case, OURS, topology, path, in_place)
-                    for path in options.paths
+                    Candidate(case, OURS, topology, path, in_place, arrays)
+                    for path, arrays in _memories(options, collective)
                     for topology in topologies[collective]
                 ]
                 groups.append((*theirs, *ours))
     return groups
+
+
+def _memories(options: Options, collective: str) -> list[tuple[str, str]]:
+    """(path, kind of array) of our candidates; a barrier has no arrays."""
+    if collective == BARRIER:
+        return [("plain", "numpy")] if options.paths else []
+    return [(path, arrays) for arrays in options.arrays for path in options.paths]
+
+
+def has_topologies(collective: str) -> bool:
+    """Whether topologies implement the call; messages and the barrier do not depend on them."""
+    return collective not in (SENDRECV, BARRIER)
 
 
 def short_name(topology: str) -> str:

@@ -22,6 +22,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _THEIRS = {
     "openmpi": ("#222222", "s"),
     "mpich": ("#222222", "s"),
+    "impi": ("#555555", "s"),
     "mpi": ("#222222", "s"),
     "gloo": ("#888888", "^"),
 }
@@ -47,6 +48,7 @@ def plot_rows(rows: Sequence[Row], where: Path, suffix: str = "svg") -> list[Pat
     import matplotlib
 
     matplotlib.use("Agg")
+    rows = [row for row in rows if row.size]  # a barrier has no size
     kinds = list(dict.fromkeys((row.collective, row.type, row.op) for row in rows))
     labels = [f"{collective}-{dtype}" + ("" if op in ("sum", "none") else f"-{op}") for collective, dtype, op in kinds]
     if where.is_dir() or not where.suffix:
@@ -101,7 +103,7 @@ def _figure(rows: Sequence[Row], title: str, path: Path) -> None:
 
 
 def _line(row: Row) -> Line:
-    return row.library, row.topology, row.path
+    return row.library, row.topology, row.path if row.arrays == "numpy" else f"{row.path}, {row.arrays}"
 
 
 def _styles(rows: Iterable[Row]) -> dict[Line, dict[str, Any]]:
@@ -122,8 +124,11 @@ def _styles(rows: Iterable[Row]) -> dict[Line, dict[str, Any]]:
             label = f"{topology or 'default'}, {path}" if several else topology or "default"
             colour = _COLOURS[topologies.index(topology) % len(_COLOURS)]
             style = {"color": colour, "linestyle": "-", "marker": "o", "markersize": 3, "linewidth": 1.6}
-            if several and path != "windows":
-                style |= {"linestyle": (0, (1.2, 1.2)), "marker": "", "alpha": 0.75}
+            if "torch" in path:
+                style |= {"marker": "x", "markersize": 5}
+            if several and not path.startswith("windows"):
+                style |= {"linestyle": (0, (1.2, 1.2)), "alpha": 0.75}
+                style |= {"marker": ""} if path == "plain" else {}
         else:
             label = NAMES.get(library, library)
             colour, marker = _THEIRS.get(library, ("#555555", "D"))

@@ -1,6 +1,5 @@
 """The result of a run: rows with the columns of nccl-tests, and their provenance.
 
-
 The structs below define the JSON: its writer, its reader, which rejects any deviation, and its published
 schema, docs/schemas/bench.json (see :func:`json_schema`).
 """
@@ -70,6 +69,13 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: Annotated[int, _about("rows of one group and rank count were measured interleaved")]
     repetitions: Annotated[int, _about("calls of one round")]
     rounds_us: Annotated[list[float], _about("an entry for each round: those of a group are pairs")]
+    arrays: Annotated[str, _about("numpy or torch: of our library; others get their own description of the memory")] = (
+        "numpy"
+    )
+    p99_us: Annotated[
+        float | None, _about("99 % of the calls took at most this long; null if calls were not timed one by one")
+    ] = None
+    offsets: Annotated[list[int], _about("bytes after a page boundary where input and output begin")] = []
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,6 +136,9 @@ def make_row(measured: Measured, group: int, names: Mapping[str, str]) -> Row:
         group=group,
         repetitions=measured.repetitions,
         rounds_us=[_digits(one * 1e6) for one in measured.seconds],
+        arrays=candidate.arrays,
+        p99_us=None if measured.p99 is None else _digits(measured.p99 * 1e6),
+        offsets=list(measured.offsets),
     )
 
 

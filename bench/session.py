@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .events import Emit
-from .launch import find_launcher, launch
+from .launch import Launcher, busy_neighbours, find_launcher, launch
+from .peers import MPIS
 from .plan import Plan
 from .result import Result, Row, available_cores, collect_provenance
 from .worker import work
-from .world import open_world, ranks_started
+from .world import first_rank, open_world, ranks_started
 
-__all__ = ["Session", "Watcher", "run_plans"]
+__all__ = ["Session", "Watcher", "run_plans", "worlds"]
 
 Watcher = Callable[[dict[str, Any]], None]
 
@@ -47,20 +48,22 @@ class Session:
                 self.notes.append(event["text"])
             case "begin":
                 self._libraries.update(event["libraries"])
-                self._yields[str(event["ranks"])] = event["yield"]
+                if event["yield"] != "-" or str(event["ranks"]) not in self._yields:
+                    self._yields[str(event["ranks"])] = event["yield"]
         self._watch(event)
 
     def run(self, plan: Plan, ranks: int) -> None:
         """Start a world on a plan and process its events.  Raises LaunchError."""
-        launcher = find_launcher()
+        launcher = _launcher_of(plan)
         if not self._launcher and self._load > available_cores() / 2:
             self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
         self._launcher = launcher.kind
         if launcher.note and launcher.note not in self.notes:
             self.take({"kind": "note", "text": launcher.note})
         first = 1 + max((row.group for row in self.rows), default=-1)
-        for event in launch(plan, ranks, first):
-            self.take(event)
+        with busy_neighbours(plan.conditions.neighbours):
+            for event in launch(plan, ranks, first, launcher=launcher):
+                self.take(event)
 
     def result(self, options: dict[str, Any]) -> Result:
         """The rows with their provenance."""
@@ -69,16 +72,42 @@ class Session:
 
 
 def run_plans(plans: Sequence[tuple[int, Plan]], session: Session) -> bool:
-    """Run (ranks, plan) pairs, each in its own world, or in this world if a launcher made one.
+    """Run (ranks, plan) pairs, each in worlds of its own, or in this world if a launcher made one.
 
     In the latter case the first plan runs whatever its rank count; the return value is False on every rank but 0,
     which have no results.
     """
     if not ranks_started():
         for ranks, plan in plans:
-            session.run(plan, ranks)
+            for one in worlds(plan, session):
+                session.run(one, ranks)
         return True
-    with open_world() as world:
+    neighbours = plans[0][1].conditions.neighbours if first_rank() else 0
+    with busy_neighbours(neighbours), open_world() as world:
         emit: Emit = session.take
         work(plans[0][1], world, emit)
         return world.rank == 0
+
+
+def worlds(plan: Plan, session: Session | None = None) -> list[Plan]:
+    """A plan for each MPI that it compares, since the ranks of a world can use only one.
+
+    The other peers are measured in the first.  An MPI that is not installed is left out, with a note.
+    """
+    asked = [name for name in plan.wanted if name in MPIS]
+    if len(asked) < 2:
+        return [plan]
+    others = tuple(name for name in plan.wanted if name not in MPIS)
+    plans: dict[str, Plan] = {}
+    for name in asked:
+        launcher = find_launcher(name)
+        if launcher.program:
+            plans.setdefault(launcher.kind, plan.with_peers((name, *(others if not plans else ()))))
+        elif session is not None:
+            session.take({"kind": "note", "text": f"without {name}: {launcher.note}"})
+    return list(plans.values()) or [plan.with_peers(others)]
+
+
+def _launcher_of(plan: Plan) -> Launcher:
+    """The launcher of the MPI that the plan compares, or the usual one."""
+    return find_launcher(next((name for name in plan.wanted if name in MPIS), "mpi"))

@@ -17,14 +17,14 @@ import msgspec
 import typer
 
 from .goals import GOALS, LIMITS, Comparison, groups_for, outcome_of
-from .plan import Budget, Plan
+from .plan import Budget, Conditions, Plan
 from .result import Provenance, Result, Row, to_json
 from .table import format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["SCHEMA", "Line", "markdown", "markdown_table", "ratio_text", "speed", "table_of"]
+__all__ = ["SCHEMA", "Line", "about", "markdown", "markdown_table", "ratio_text", "show", "speed", "table_of"]
 
 SCHEMA = "pycollective-speed/1"
 _RANKS = (2, 4, 8)
@@ -59,6 +59,9 @@ def speed(
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
     ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4,8",
     overheads: Annotated[bool, typer.Option(help="also compile, call, import and init times")] = True,
+    fresh: Annotated[
+        bool, typer.Option(help="write inputs before every call; otherwise leave them, and begin arrays at a page")
+    ] = True,
 ) -> None:
     """Measure the rows of the speed table against Open MPI and Gloo; write JSON and a Markdown fragment."""
     from rich.console import Console
@@ -70,16 +73,17 @@ def speed(
     if not console.is_terminal:
         console.width = 160
     lines: list[Line] = _overheads(console) if overheads else []
-    session = Session(lambda event: _show(event, console))
+    session = Session(lambda event: show(event, console))
     budget = Budget.quick() if quick else Budget(block_s=0.02, rounds=41, least_rounds=9, group_s=6.0)
+    conditions = Conditions(fresh, "random" if fresh else "page")
     for count in (int(word) for word in ranks.split(",")):
-        plan = Plan(tuple(groups_for(count)), peers=("mpi", "gloo"), budget=budget)
+        plan = Plan(tuple(groups_for(count)), peers=("mpi", "gloo"), budget=budget, conditions=conditions)
         try:
             session.run(plan, count)
         except LaunchError as error:
             console.print(str(error), style="red", markup=False, highlight=False)
     lines = [line for goal in GOALS for one in goal.comparisons if (line := _line(one, session.rows))] + lines
-    result = session.result({"quick": quick, "ranks": ranks})
+    result = session.result({"quick": quick, "ranks": ranks, "fresh": fresh})
     console.print(table_of(lines))
     out.mkdir(parents=True, exist_ok=True)
     (out / "cpu-speed.json").write_text(_json(lines, result))
@@ -87,7 +91,7 @@ def speed(
     console.print(f"written: {out / 'cpu-speed.json'}, {out / 'cpu-speed.md'}", highlight=False)
 
 
-def _show(event: dict[str, Any], console: Console) -> None:
+def show(event: dict[str, Any], console: Console) -> None:
     if event["kind"] == "begin":
         console.print(f"{event['ranks']} ranks, {event['groups']} groups", style="dim", highlight=False)
     elif event["kind"] == "note":
@@ -155,16 +159,23 @@ def _json(lines: Sequence[Line], result: Result) -> str:
 
 def markdown(lines: Sequence[Line], provenance: Provenance, command: str = "speed") -> str:
     """The table for docs/performance.md, with the command that produced it and the machine."""
+    return f"{markdown_table(lines)}\n{about(provenance, command)}\n"
+
+
+def about(provenance: Provenance, command: str) -> str:
+    """The command that produced a table, the machine, the libraries."""
     libraries = ", ".join(version for version in provenance.libraries.values() if version)
     yields = "; ".join(
-        f"{ranks} ranks: mpi_yield_when_idle={flag}" for ranks, flag in provenance.yield_when_idle.items()
+        f"{ranks} ranks: mpi_yield_when_idle={flag}"
+        for ranks, flag in provenance.yield_when_idle.items()
+        if flag != "-"
     )
-    about = (
+    mpi = f"Open MPI with {yields}. " if yields else ""
+    return (
         f"`python -I -m pycollective.bench.{command}` on {provenance.date[:10]}: {provenance.cpu}, "
         f"{provenance.cores} cores, Python {provenance.python}, NumPy {provenance.numpy}; {libraries}. "
-        f"Open MPI with {yields}. Ratios are medians over paired rounds."
+        f"{mpi}Ratios are medians over paired rounds."
     )
-    return f"{markdown_table(lines)}\n{about}\n"
 
 
 def markdown_table(lines: Sequence[Line]) -> str:

@@ -33,12 +33,12 @@ _COLUMNS: tuple[str, ...] = (
     "topology",
     "path",
 )
-_COLUMNS += ("time", "algbw", "busbw", "#wrong")
+_COLUMNS += ("time", "p99", "algbw", "busbw", "#wrong")
 _SAME = ("collective", "type", "op", "root", "ranks")
 _TITLES = {"collective": "{}", "type": "{}", "op": "{}", "root": "", "ranks": "{} ranks"}
-_RIGHT = {"ranks", "size", "count", "root", "time", "algbw", "busbw", "#wrong"}
+_RIGHT = {"ranks", "size", "count", "root", "time", "p99", "algbw", "busbw", "#wrong"}
 _HTML_WIDTH = 160
-_UNITS = {"size": "(B)", "count": "(elements)", "time": "(us)", "algbw": "(GB/s)", "busbw": "(GB/s)"}
+_UNITS = {"size": "(B)", "count": "(elements)", "time": "(us)", "p99": "(us)", "algbw": "(GB/s)", "busbw": "(GB/s)"}
 
 
 def format_number(value: float) -> str:
@@ -86,7 +86,7 @@ def row_html(rows: Iterable[Row]) -> str:
 def _fitting(cells: Sequence[dict[str, RenderableType]], same: Sequence[str], width: int) -> list[str]:
     """The columns that fit the width."""
     headings = [name for name in _COLUMNS if name != "collective" or name not in same]
-    for dropped in (*same, "count", "algbw", "path"):
+    for dropped in (*same, "count", "algbw", "p99", "path"):
         widths = (max(len(name), len(_UNITS.get(name, "")), *(len(str(c[name])) for c in cells)) for name in headings)
         if sum(widths) + 3 * len(headings) + 1 <= width:
             break
@@ -105,8 +105,9 @@ def _cells(row: Row) -> dict[str, RenderableType]:
         "ranks": str(row.ranks),
         "library": row.library,
         "topology": row.topology or "-",
-        "path": row.path + (" in place" if row.in_place else ""),
+        "path": row.path + (", torch" if row.arrays == "torch" else "") + (" in place" if row.in_place else ""),
         "time": format_number(row.time_us),
+        "p99": "-" if row.p99_us is None else format_number(row.p99_us),
         "algbw": format_number(row.algbw),
         "busbw": format_number(row.busbw),
         "#wrong": Text("N/A" if row.wrong is None else str(row.wrong), style="bold red" if row.wrong else ""),

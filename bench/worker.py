@@ -22,7 +22,8 @@ from .measure import Buffers, Measured, NotMeasured, measure
 from .peers import Array, Peer, PeerUnavailable, open_peer
 from .peers.ceiling import CEILING, CeilingPeer
 from .peers.pycollective import PycollectivePeer, find_topology, has, topologies_of, unsupported
-from .plan import OURS, Candidate, Options, Plan, short_name, sweep_groups
+from .peers.tensors import import_torch
+from .plan import OURS, Candidate, Options, Plan, has_topologies, short_name, sweep_groups
 from .result import make_row
 from .world import World, hosts_of, open_world
 
@@ -37,8 +38,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
     Groups are numbered from ``first_group``, so that several worlds can share a result.
     """
     emit = emit if world.rank == 0 else discard
-    wanted = plan.sweep.peers if plan.sweep else plan.peers
-    peers = _open_peers(wanted, world, emit)
+    peers = _open_peers(plan.wanted, world, emit)
     names = {asked: peer.name for (asked, _), peer in peers.items()}
     versions = {peer.name: peer.version for peer in peers.values()}
     ours = _Ours(plan)
@@ -48,14 +48,16 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
         groups += sweep_groups(sweep, world.size, list(names), ours.topologies(sweep, world.size, emit))
     present = {OURS, CEILING, *names}
     groups = [[one for one in group if one.library in present] for group in groups]
+    if any(one.arrays == "torch" for group in groups for one in group) and not _has_torch(world, emit):
+        groups = [[one for one in group if one.arrays != "torch"] for group in groups]
     if any(one.library in (OURS, CEILING) for group in groups for one in group):
         peers.update(ours.open(groups))
         versions[OURS] = ours.version
     begin = {"kind": "begin", "ranks": world.size, "groups": len(groups)}
     emit({**begin, "libraries": versions, "yield": _yield_flag()})
-    buffers = Buffers(world, {"plain": _plain, "windows": ours.window})
+    buffers = Buffers(world, {"plain": _plain, "windows": ours.window}, plan.conditions)
     for index, group in enumerate(groups):
-        for outcome in measure(world, group, peers, buffers, plan.budget):
+        for outcome in measure(world, group, peers, buffers, plan.budget, plan.conditions):
             _report(outcome, first_group + index, names, emit)
         emit({"kind": "group", "index": index})
     emit({"kind": "end"})
@@ -79,7 +81,7 @@ def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], 
     one, case = outcome.candidate, outcome.candidate.case
     label = " ".join(filter(None, [names.get(one.library, one.library), short_name(one.topology)]))
     if outcome.supported:
-        label += f", {one.path}, {case.ranks} ranks, {format_size(case.nbytes)}"
+        label += f", {one.path}{', torch' * (one.arrays == 'torch')}, {case.ranks} ranks, {format_size(case.nbytes)}"
     operator = f" {case.op}" if case.kind.reduces else ""
     text = f"without {label}: {case.collective} {case.dtype}{operator}: {outcome.reason}"
     emit({"kind": "note", "text": text, "failed": outcome.supported and one.library == OURS})
@@ -102,6 +104,19 @@ def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[s
     return peers
 
 
+def _has_torch(world: World, emit: Emit) -> bool:
+    """Whether every rank has torch."""
+    problem = ""
+    try:
+        import_torch()
+    except PeerUnavailable as error:
+        problem = str(error)
+    problems: list[str] = [text for text in world.share(problem) if text]
+    if problems:
+        emit({"kind": "note", "text": f"without torch tensors: {problems[0]}"})
+    return not problems
+
+
 class _Ours:
     """pycollective's communicator, opened only if the plan needs it."""
 
@@ -114,17 +129,24 @@ class _Ours:
         """For each collective of a sweep the requested topologies, or all, that implement it on this many ranks."""
         if options.topologies == ("none",) or not options.paths:
             return {name: [] for name in options.collectives}
+        others = {name: ["default"] for name in options.collectives if not has_topologies(name)}
+        collectives = [name for name in options.collectives if name not in others]
+        return others | self._implementing(collectives, options, ranks, emit)
+
+    def _implementing(
+        self, collectives: Sequence[str], options: Options, ranks: int, emit: Emit
+    ) -> dict[str, list[str]]:
         if not options.topologies:
-            found = {name: topologies_of(name) for name in options.collectives}
+            found = {name: topologies_of(name) for name in collectives}
             return {name: [text for text in texts if not unsupported(text, ranks)] for name, texts in found.items()}
         refused = {text: problem for text in options.topologies if (problem := unsupported(text, ranks))}
         for text, problem in refused.items():
             emit({"kind": "note", "text": f"without {short_name(text)}: {problem}"})
         asked = [text for text in options.topologies if text not in refused]
-        for name, text in product(options.collectives, asked):
+        for name, text in product(collectives, asked):
             if not has(text, name):
                 emit({"kind": "note", "text": f"without {short_name(text)}: it has no {name}"})
-        return {name: [text for text in asked if has(text, name)] for name in options.collectives}
+        return {name: [text for text in asked if has(text, name)] for name in collectives}
 
     def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
         """A peer for each topology named in the groups."""

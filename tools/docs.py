@@ -145,11 +145,12 @@ def architecture() -> str:
 
 def schemas() -> dict[str, str]:
     """The JSON schemas of what the benchmarks write, by file name."""
+    from pycollective.bench.calls import CallsResult
     from pycollective.bench.engine.result import EngineResult
     from pycollective.bench.result import Result, json_schema
     from pycollective.bench.speed import SpeedResult
 
-    kinds: dict[str, Any] = {"bench": Result, "speed": SpeedResult, "engine": EngineResult}
+    kinds: dict[str, Any] = {"bench": Result, "speed": SpeedResult, "calls": CallsResult, "engine": EngineResult}
     return {f"{name}.json": json_schema(kind) for name, kind in kinds.items()}
 
 

@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
+from ..cases import BARRIER
+
 if TYPE_CHECKING:
     from ..cases import Case
     from ..world import World
 
-__all__ = ["PEERS", "Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
+__all__ = ["MPIS", "PEERS", "Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
 
-PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "gloo": "gloo"}
+PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "impi": "mpi", "gloo": "gloo"}
 """The supported libraries, and the module of each."""
+
+MPIS = tuple(name for name, module in PEERS.items() if module == "mpi")
+"""Those of which a process can use only one. "mpi" is the one that mpi4py uses."""
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -69,10 +74,17 @@ class Peer(Protocol):
 
     def alltoall(self, send: Array, recv: Array) -> Call: ...
 
+    def sendrecv(self, send: Array, recv: Array) -> Call:
+        """A message there and one back: see ``cases.pair_partner``.  The even rank sends first."""
+
+    def barrier(self) -> Call: ...
+
 
 def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
     """The peer's call for a case on these arrays (broadcast works on ``recv``)."""
     row = case.kind
+    if case.collective == BARRIER:
+        return peer.barrier()
     arguments: list[Any] = [recv] if row.single_buffer else [send, recv]
     if row.reduces:
         arguments.append(case.op)
@@ -85,7 +97,7 @@ def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
 def open_peer(name: str, world: World) -> Peer:
     """Start another library on all ranks.
 
-    ``mpi`` is the MPI that mpi4py uses; ``openmpi`` and ``mpich`` require that one.  Raises
+    ``mpi`` is the MPI that mpi4py uses; ``openmpi``, ``mpich`` and ``impi`` (Intel MPI) require that one.  Raises
     :class:`PeerUnavailable` if it is not installed or is another one, ValueError for an unknown
     name.
     """
@@ -93,6 +105,6 @@ def open_peer(name: str, world: World) -> Peer:
         raise ValueError(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
     # imported by name, so that a sweep without peers needs neither mpi4py nor torch
     peer: Peer = importlib.import_module(f".{PEERS[name]}", __package__).open(world)
-    if name in ("openmpi", "mpich") and peer.name != name:
+    if name in MPIS[1:] and peer.name != name:
         raise PeerUnavailable(f"{name} was requested, but mpi4py uses {peer.version}")
     return peer

@@ -17,10 +17,15 @@ from . import Array, Call
 if TYPE_CHECKING:
     from ..cases import Case
 
-__all__ = ["CEILING", "CeilingPeer"]
+__all__ = ["CEILING", "CeilingPeer", "streams"]
 
 CEILING = "ceiling"
 _CACHE = 32 << 20  # bytes: larger outputs bypass the third-level cache
+
+
+def streams(nbytes: int, ranks: int) -> bool:
+    """Whether the executor writes outputs past the caches in an allreduce of so many bytes."""
+    return 2 * nbytes * ranks > _CACHE
 
 
 class CeilingPeer:
@@ -41,10 +46,11 @@ class CeilingPeer:
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         combine = self._combine
         sources, targets = np.split(send, self._ranks), np.split(recv, self._ranks)
-        streamed = send is not recv and 2 * send.nbytes * self._ranks > _CACHE  # like the executor
+        streamed = send is not recv and streams(send.nbytes, self._ranks)
         return lambda: combine(op, sources, targets, streamed)
 
     def _none(self, *_: object) -> Call:
         raise NotImplementedError("the ceiling supports allreduce only")
 
-    scan = exscan = broadcast = reduce = reduce_scatter = allgather = gather = scatter = alltoall = _none
+    scan = exscan = broadcast = reduce = reduce_scatter = _none
+    allgather = gather = scatter = alltoall = sendrecv = barrier = _none

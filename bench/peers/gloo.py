@@ -9,8 +9,10 @@ import tempfile
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from ..cases import pair_partner
 from ..world import World, hosts_of
 from . import Array, Call, PeerUnavailable
+from .tensors import as_tensor, import_torch
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -45,11 +47,6 @@ class GlooPeer:
             return case.dtype in _MOVES
         return case.dtype in _REDUCES and case.op in _OPS
 
-    def _tensor(self, array: Array) -> Any:
-        if array.dtype.name == "bfloat16":  # not one of NumPy's own types
-            return self._torch.from_numpy(array.view("i2")).view(self._torch.bfloat16)
-        return self._torch.from_numpy(array)
-
     def _named(self, name: str, before: str) -> Any:
         """A function under its name in this PyTorch: 2.13 renamed some."""
         return getattr(self._dist, name, None) or getattr(self._dist, before)
@@ -58,7 +55,7 @@ class GlooPeer:
         return getattr(self._dist.ReduceOp, _OPS[op])
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
-        call, tensor, operator = self._dist.all_reduce, self._tensor(recv), self._op(op)
+        call, tensor, operator = self._dist.all_reduce, as_tensor(recv), self._op(op)
         return lambda: call(tensor, operator)
 
     def scan(self, send: Array, recv: Array, op: str) -> Call:
@@ -67,36 +64,56 @@ class GlooPeer:
     exscan = scan
 
     def broadcast(self, buffer: Array, root: int) -> Call:
-        call, tensor = self._dist.broadcast, self._tensor(buffer)
+        call, tensor = self._dist.broadcast, as_tensor(buffer)
         return lambda: call(tensor, root)
 
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
-        call, tensor, operator = self._dist.reduce, self._tensor(recv), self._op(op)
+        call, tensor, operator = self._dist.reduce, as_tensor(recv), self._op(op)
         return lambda: call(tensor, root, operator)
 
     def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
         call, operator = self._named("reduce_scatter_single", "reduce_scatter_tensor"), self._op(op)
-        source, target = self._tensor(send), self._tensor(recv)
+        source, target = as_tensor(send), as_tensor(recv)
         return lambda: call(target, source, operator)
 
     def allgather(self, send: Array, recv: Array) -> Call:
         call = self._named("all_gather_single", "all_gather_into_tensor")
-        source, target = self._tensor(send), self._tensor(recv)
+        source, target = as_tensor(send), as_tensor(recv)
         return lambda: call(target, source)
 
     def gather(self, send: Array, recv: Array, root: int) -> Call:
-        call, source = self._dist.gather, self._tensor(send)
-        parts = list(self._tensor(recv).chunk(recv.size // send.size)) if self._rank == root else None
+        call, source = self._dist.gather, as_tensor(send)
+        parts = list(as_tensor(recv).chunk(recv.size // send.size)) if self._rank == root else None
         return lambda: call(source, parts, root)
 
     def scatter(self, send: Array, recv: Array, root: int) -> Call:
-        call, target = self._dist.scatter, self._tensor(recv)
-        parts = list(self._tensor(send).chunk(send.size // recv.size)) if self._rank == root else None
+        call, target = self._dist.scatter, as_tensor(recv)
+        parts = list(as_tensor(send).chunk(send.size // recv.size)) if self._rank == root else None
         return lambda: call(target, parts, root)
 
     def alltoall(self, send: Array, recv: Array) -> Call:
-        call, source, target = self._dist.all_to_all_single, self._tensor(send), self._tensor(recv)
+        call, source, target = self._dist.all_to_all_single, as_tensor(send), as_tensor(recv)
         return lambda: call(target, source)
+
+    def sendrecv(self, send: Array, recv: Array) -> Call:
+        dist, partner = self._dist, pair_partner(self._rank, self._dist.get_world_size())
+        source, target = as_tensor(send), as_tensor(recv)
+        if partner is None:
+            return lambda: None
+
+        def there_and_back() -> None:
+            dist.send(source, partner)
+            dist.recv(target, partner)
+
+        def back_and_there() -> None:
+            dist.recv(target, partner)
+            dist.send(source, partner)
+
+        return there_and_back if self._rank < partner else back_and_there
+
+    def barrier(self) -> Call:
+        call: Call = self._dist.barrier
+        return call
 
     def close(self) -> None:
         self._dist.destroy_process_group()
@@ -105,14 +122,13 @@ class GlooPeer:
 def open(world: World) -> GlooPeer:
     """Start Gloo on the ranks of this world; PeerUnavailable if torch is missing."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # like torchrun
+    torch = import_torch()
     try:
-        torch: Any = importlib.import_module("torch")
         dist: Any = importlib.import_module("torch.distributed")
     except ImportError as error:
-        raise PeerUnavailable(f"torch is not installed ({error}); pip install 'torch==2.13.0'") from error
+        raise PeerUnavailable(f"torch.distributed cannot be used: {error}") from error
     if not dist.is_available() or not dist.is_gloo_available():
         raise PeerUnavailable("this PyTorch was built without Gloo")
-    torch.set_num_threads(1)
     hosts = hosts_of(world)
     with contextlib.ExitStack() as stack:
         if len(set(hosts)) == 1:

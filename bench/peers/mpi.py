@@ -1,4 +1,4 @@
-"""Open MPI or MPICH, whichever mpi4py uses, in its fastest common form: buffers described once."""
+"""Open MPI, MPICH or Intel MPI, whichever mpi4py uses, in its fastest common form: buffers described once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from ..cases import pair_partner
 from . import Array, Call, PeerUnavailable
 
 if TYPE_CHECKING:
@@ -106,11 +107,33 @@ class MpiPeer:
         source, target = self._buffer(send, comm.size), self._buffer(recv, comm.size)
         return lambda: comm.Alltoall(source, target)
 
+    def sendrecv(self, send: Array, recv: Array) -> Call:
+        comm, partner = self._comm, pair_partner(self._comm.rank, self._comm.size)
+        source, target = self._buffer(send), self._buffer(recv)
+        if partner is None:
+            return lambda: None
+
+        def there_and_back() -> None:
+            comm.Send(source, partner)
+            comm.Recv(target, partner)
+
+        def back_and_there() -> None:
+            comm.Recv(target, partner)
+            comm.Send(source, partner)
+
+        return there_and_back if comm.rank < partner else back_and_there
+
+    def barrier(self) -> Call:
+        call: Call = self._comm.Barrier
+        return call
+
 
 def identify(text: str) -> tuple[str, str]:
     """("openmpi", "Open MPI 5.0.11") from the output of MPI_Get_library_version."""
     if match := re.search(r"Open MPI v?([\w.]+)", text):
         return "openmpi", f"Open MPI {match[1].rstrip('.')}"
+    if match := re.search(r"Intel\(R\) MPI Library ([\w.]+)", text):
+        return "impi", f"Intel MPI {match[1]}"
     if match := re.search(r"MPICH Version:\s*([\w.]+)", text):
         return "mpich", f"MPICH {match[1]}"
     return "mpi", text.splitlines()[0].strip()[:60] if text.strip() else "unknown MPI"

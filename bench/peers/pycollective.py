@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..cases import pair_partner
 from . import Array, Call
 
 if TYPE_CHECKING:
@@ -27,51 +28,67 @@ class PycollectivePeer:
     def supports(self, case: Case) -> bool:
         return True  # unsupported cases fail at the first call
 
+    def _made(self, call: Any, arguments: tuple[Any, ...], op: str = "sum") -> Call:
+        """As usually written: no cost of options that are not used."""
+        topology = self._topology
+        if op != "sum":
+            return lambda: call(*arguments, op=op, topology=topology)
+        if topology is not None:
+            return lambda: call(*arguments, topology=topology)
+        if len(arguments) == 2:
+            x, out = arguments
+            return lambda: call(x, out)
+        x, root, out = arguments
+        return lambda: call(x, root, out)
+
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
-        call, topology = self._comm.allreduce, self._topology
-        if op == "sum":  # as usually written: no cost for unused options
-            return (lambda: call(send, recv)) if topology is None else (lambda: call(send, recv, topology=topology))
-        return lambda: call(send, recv, op=op, topology=topology)
+        return self._made(self._comm.allreduce, (send, recv), op)
 
     def scan(self, send: Array, recv: Array, op: str) -> Call:
-        return self._reduction(self._comm.scan, send, recv, op)
+        return self._made(self._comm.scan, (send, recv), op)
 
     def exscan(self, send: Array, recv: Array, op: str) -> Call:
-        return self._reduction(self._comm.exscan, send, recv, op)
+        return self._made(self._comm.exscan, (send, recv), op)
 
     def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
-        return self._reduction(self._comm.reduce_scatter, send, recv, op)
-
-    def _reduction(self, call: Any, send: Array, recv: Array, op: str) -> Call:
-        topology = self._topology
-        return lambda: call(send, recv, op=op, topology=topology)
+        return self._made(self._comm.reduce_scatter, (send, recv), op)
 
     def broadcast(self, buffer: Array, root: int) -> Call:
-        call, topology = self._comm.broadcast, self._topology
-        if topology is None:
-            return lambda: call(buffer, root, buffer)
-        return lambda: call(buffer, root, buffer, topology=topology)
+        return self._made(self._comm.broadcast, (buffer, root, buffer))
 
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call:
-        call, topology = self._comm.reduce, self._topology
-        return lambda: call(send, root, recv, op=op, topology=topology)
+        return self._made(self._comm.reduce, (send, root, recv), op)
 
     def allgather(self, send: Array, recv: Array) -> Call:
-        call, topology = self._comm.allgather, self._topology
-        return lambda: call(send, recv, topology=topology)
+        return self._made(self._comm.allgather, (send, recv))
 
     def gather(self, send: Array, recv: Array, root: int) -> Call:
-        call, topology = self._comm.gather, self._topology
-        out = recv if self._comm.rank == root else None
-        return lambda: call(send, root, out=out, topology=topology)
+        return self._made(self._comm.gather, (send, root, recv if self._comm.rank == root else None))
 
     def scatter(self, send: Array, recv: Array, root: int) -> Call:
-        call, topology = self._comm.scatter, self._topology
-        return lambda: call(send, root, out=recv, topology=topology)
+        return self._made(self._comm.scatter, (send, root, recv))
 
     def alltoall(self, send: Array, recv: Array) -> Call:
-        call, topology = self._comm.alltoall, self._topology
-        return lambda: call(send, recv, topology=topology)
+        return self._made(self._comm.alltoall, (send, recv))
+
+    def sendrecv(self, send: Array, recv: Array) -> Call:
+        there, back, partner = self._comm.send, self._comm.recv, pair_partner(self._comm.rank, self._comm.size)
+        if partner is None:
+            return lambda: None
+
+        def there_and_back() -> None:
+            there(send, partner)
+            back(recv, partner)
+
+        def back_and_there() -> None:
+            back(recv, partner)
+            there(send, partner)
+
+        return there_and_back if self._comm.rank < partner else back_and_there
+
+    def barrier(self) -> Call:
+        call: Call = self._comm.barrier
+        return call
 
 
 def operators() -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 import pytest
 
 from pycollective.bench.cases import (
-    COLLECTIVES,
+    MEASURED,
     Case,
     element_size,
     format_size,
+    pair_partner,
     parse_size,
     parse_sizes,
     sweep_cases,
@@ -66,8 +67,8 @@ def test_element_sizes() -> None:
 
 def test_bandwidth_is_that_of_nccl_tests() -> None:
     # its doc/PERFORMANCE.md: 2(n-1)/n for allreduce, (n-1)/n for gather-like ones, 1 for broadcast and reduce
-    factors = {"allreduce": 1.5, "reduce": 1, "broadcast": 1, "scan": 1, "exscan": 1}
-    for name in COLLECTIVES:
+    factors = {"allreduce": 1.5, "reduce": 1, "broadcast": 1, "scan": 1, "exscan": 1, "sendrecv": 2}
+    for name in set(MEASURED) - {"barrier"}:
         case = Case(name, "float32", "sum", 1000, 4)
         assert case.algbw(1e-6) == pytest.approx(case.nbytes / 1e-6 / 1e9)
         assert case.busbw(1e-6) == pytest.approx(case.algbw(1e-6) * factors.get(name, 0.75))
@@ -90,3 +91,12 @@ def test_a_sweep_has_each_case_once_and_at_least_an_element_a_rank() -> None:
 def test_an_unknown_collective_is_named() -> None:
     with pytest.raises(ValueError, match="alreduce"):
         sweep_cases("alreduce", "float32", "sum", [4], 2)
+
+
+def test_a_barrier_is_measured_once_and_has_no_bandwidth() -> None:
+    [case] = sweep_cases("barrier", "float32", "sum", [4, 64], 3)
+    assert (case.nbytes, case.op, case.root, case.algbw(1.0), case.busbw(1.0)) == (0, "none", -1, 0.0, 0.0)
+
+
+def test_messages_go_between_pairs() -> None:
+    assert [pair_partner(rank, 5) for rank in range(5)] == [1, 0, 3, 2, None]

@@ -12,7 +12,7 @@ import pytest
 
 from pycollective.bench.cases import Case
 from pycollective.bench.measure import Measured
-from pycollective.bench.plan import Budget, Candidate, Options, Plan, short_options, sweep_groups
+from pycollective.bench.plan import Budget, Candidate, Conditions, Options, Plan, short_options, sweep_groups
 from pycollective.bench.plot import plot_rows
 from pycollective.bench.result import Result, Row, collect_provenance, json_schema, make_row, read_json, to_csv, to_json
 from pycollective.bench.table import format_number, format_time, pivot_table, row_table
@@ -26,7 +26,7 @@ def rows() -> list[Row]:
         case = replace(CASE, count=count)
         for library, topology, seconds in (("mpi", "", 4e-5), ("pycollective", "my/file.py:star2", 1e-5)):
             candidate = Candidate(case, library, topology, "windows" if topology else "plain")
-            measured = Measured(candidate, [seconds, 2 * seconds, 3 * seconds], 7, 0)
+            measured = Measured(candidate, [seconds, 2 * seconds, 3 * seconds], 7, 0, 3 * seconds, (64, 4))
             made.append(make_row(measured, group, {"mpi": "openmpi"}))
     return made
 
@@ -41,6 +41,7 @@ def test_row() -> None:
     assert (row.size, row.count, row.time_us, row.wrong) == (4096, 1024, 20.0, 0)
     assert (row.algbw, row.busbw) == (0.2048, 0.3072)
     assert (row.library, row.topology, row.rounds_us) == ("pycollective", "star2", [10.0, 20.0, 30.0])
+    assert (row.p99_us, row.offsets, row.arrays) == (30.0, [64, 4], "numpy")
     assert rows()[0].library == "openmpi"
 
 
@@ -98,7 +99,9 @@ def test_csv() -> None:
 
 
 def test_plan_round_trip() -> None:
-    plan = Plan(((Candidate(CASE, "mpi"),),), Options(dtypes=("int8",), budget=Budget.quick()), ("mpi",), Budget(1))
+    conditions = Conditions(fresh=False, align="8", neighbours=2)
+    options = Options(dtypes=("int8",), arrays=("torch",), budget=Budget.quick(), conditions=conditions)
+    plan = Plan(((Candidate(CASE, "mpi", arrays="torch"),),), options, ("mpi",), Budget(1), conditions)
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -116,6 +119,15 @@ def test_sweep_compares_all_candidates() -> None:
     ]
 
 
+def test_every_kind_of_array_is_a_candidate_and_a_barrier_has_none() -> None:
+    options = Options(("allreduce", "barrier"), sizes="4", arrays=("numpy", "torch"))
+    groups = sweep_groups(options, 2, [], {"allreduce": ["ring"], "barrier": ["default"]})
+    assert [[(one.path, one.arrays) for one in group] for group in groups] == [
+        [("windows", "numpy"), ("plain", "numpy"), ("windows", "torch"), ("plain", "torch")],
+        [("plain", "numpy")],
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -125,6 +137,10 @@ def test_sweep_compares_all_candidates() -> None:
         (Options(root=2), "root 2"),
         (Options(sizes="4:1"), "ends before"),
         (Options(dtypes=("float33",)), "float33"),
+        (Options(arrays=("cupy",)), "cupy"),
+        (Options(conditions=Conditions(neighbours=-1)), "-1 neighbours"),
+        (Options(conditions=Conditions(align="line")), "'line'"),
+        (Options(dtypes=("int8", "float64"), conditions=Conditions(align="12")), "12 is not a multiple of the 8 bytes"),
     ],
 )
 def test_options_are_checked_before_anything_starts(options: Options, named: str) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,9 @@ def test_on_ranks_of_another_launcher(tmp_path: Path) -> None:
         (["--json", "/proc/out.json"], "/proc/out.json"),
         (["--csv", "star.py/out.csv"], "star.py"),
         (["--plot", "/proc/plots"], "/proc/plots"),
+        (["--align", "6"], "--align 6 is not a multiple of the 4 bytes of float32"),
+        (["--arrays", "cupy"], "'cupy'"),
+        (["--neighbours", "-1"], "'--neighbours'"),
     ],
 )
 def test_a_mistake_is_reported_before_anything_starts(tmp_path: Path, words: list[str], message: str) -> None:
@@ -168,6 +172,7 @@ def test_a_world_is_known_by_its_environment() -> None:
 
 def test_libraries_are_distinguished() -> None:
     assert identify("Open MPI v5.0.11, package: Open MPI") == ("openmpi", "Open MPI 5.0.11")
+    assert identify("Intel(R) MPI Library 2021.18.1 for Linux* OS") == ("impi", "Intel MPI 2021.18.1")
     assert identify("MPICH Version:      5.0.2\nMPICH Release date") == ("mpich", "MPICH 5.0.2")
 
 
@@ -176,10 +181,38 @@ def test_libraries_are_distinguished() -> None:
 def test_every_collective_of_every_library_is_right(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None or not find_launcher().program:
         pytest.skip("needs torch and mpirun")
-    words = ["--collective", "allreduce,reduce,broadcast,reduce_scatter,allgather,gather,scatter,alltoall"]
+    calls = "allreduce,reduce,broadcast,reduce_scatter,allgather,gather,scatter,alltoall,sendrecv,barrier"
+    words = ["--collective", calls]
     words += ["--topology", "direct", "--sizes", "1000", "--dtype", "float32,int32", "--ranks", "3", "--root", "1"]
     done = bench(tmp_path, *words, "--quick", "--json", "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
     data = json.loads((tmp_path / "out.json").read_text())
-    assert len({(row["collective"], row["library"], row["type"]) for row in data["rows"]}) == 8 * 3 * 2
+    assert len({(row["collective"], row["library"], row["type"]) for row in data["rows"]}) == 10 * 3 * 2
     assert not any(row["wrong"] for row in data["rows"])
+
+
+@pytest.mark.parametrize("torch", ["missing", pytest.param("there", marks=pytest.mark.torch)])
+def test_messages_barriers_and_tensors_under_conditions(tmp_path: Path, torch: str) -> None:
+    if torch == "there" and importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    if torch == "missing":
+        (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    words = ["default", "--collective", "broadcast,sendrecv,barrier", "--arrays", "numpy,torch", "--sizes", "1000,64K"]
+    words += ["--ranks", "3", "--peers", "none", "--paths", "plain", "--align", "8", "--neighbours", "1"]
+    command = [sys.executable, "-m", "pycollective.bench", *words, "--quick", "--json", "-"]
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False, env=path)
+    assert done.returncode == 0, done.stderr
+    result = read_json(done.stdout)
+    kinds = ["numpy"] if torch == "missing" else ["numpy", "torch"]
+    sized = [(call, size, kind) for call in ("broadcast", "sendrecv") for size in (1000, 65536) for kind in kinds]
+    assert [(row.collective, row.size, row.arrays) for row in result.rows] == [*sized, ("barrier", 0, "numpy")]
+    assert all(row.wrong == 0 and row.p99_us is not None and row.p99_us > 0 for row in result.rows)
+    assert {tuple(row.offsets) for row in result.rows if row.size} == {(8, 8)}
+    assert any("without torch tensors: torch is not installed" in note for note in result.notes) == (torch == "missing")
+
+
+def test_without_fresh_inputs_calls_are_timed_as_a_block(tmp_path: Path) -> None:
+    words = ["default", "--sizes", "4", "--ranks", "2", "--peers", "none", "--quick", "--no-fresh", "--json"]
+    rows = read_json(bench(tmp_path, *words).stdout).rows
+    assert [(row.path, row.p99_us) for row in rows] == [("windows", None), ("plain", None)]

@@ -1,0 +1,118 @@
+"""``python -m bench.jobs``: what two jobs on the same cores cost each other, for ours and for other libraries.
+
+The jobs do not know of each other: each is started as if it had the cores to itself. A library's factor is the time of
+an allreduce while two jobs run, over its time while one does, with as many ranks in each. Both were measured in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from pycollective.cli import outputs
+from pycollective.cli.commands import Command, choose, refusing
+from pycollective.cli.options import Json
+from pycollective.cli.units import format_size, format_time, parse_sizes
+
+from .cases import sweep_cases
+from .launch import Launcher, LaunchError, find_launcher, launch
+from .peers import MPIS
+from .plan import NAMES, OURS, Budget, Candidate, Plan
+
+__all__ = ["Factor", "factor_of", "times_of"]
+
+SCHEMA = "pycollective-jobs/1"
+JOBS = 2
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One library at one size: median seconds per call of a job alone, and of each of two jobs at once."""
+
+    library: str
+    bytes: int
+    alone: float
+    together: float
+
+    @property
+    def factor(self) -> float:
+        return self.together / self.alone
+
+
+def factor_of(library: str, size: int, ranks: int, rounds: int, budget: Budget) -> Factor:
+    """Measure one job and two in turn, several times.  Raises LaunchError."""
+    alone, together = list[float](), list[float]()
+    for _ in range(rounds):
+        alone += times_of(library, size, ranks, 1, budget)
+        together += times_of(library, size, ranks, JOBS, budget)
+    return Factor(library, size, median(alone), median(together))
+
+
+def times_of(library: str, size: int, ranks: int, jobs: int, budget: Budget) -> list[float]:
+    """Seconds per call in the turns of so many simultaneous jobs, except those in which others may not have run."""
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(_job, library, size, ranks, budget) for _ in range(jobs)]
+        turns = [job.result() for job in running]
+    return [seconds for job in turns for seconds in job[len(job) // 4 : len(job) - len(job) // 4]]
+
+
+def _job(library: str, size: int, ranks: int, budget: Budget) -> list[float]:
+    """Seconds per call in each turn of a job that measures one case."""
+    [case] = sweep_cases("allreduce", "float32", "sum", [size], ranks)
+    peers, topology = ((), "default") if library == OURS else ((library,), "")
+    plan = Plan(((Candidate(case, library, topology),),), peers=peers, budget=budget)
+    launcher = Launcher(OURS) if library == OURS else find_launcher(library)
+    rows = [event["row"] for event in launch(plan, ranks, launcher=launcher) if event["kind"] == "row"]
+    if not rows:
+        raise LaunchError(f"{library} could not be measured")
+    return [microseconds / 1e6 for microseconds in rows[0]["rounds_us"]]
+
+
+@app.command(cls=Command)
+def main(
+    sizes: Annotated[str, typer.Option(help="bytes of the allreduce")] = "8,64K,1M",
+    ranks: Annotated[int, typer.Option(min=1, help="processes of each job")] = 2,
+    peers: Annotated[str, typer.Option(help="openmpi, mpich, impi; 'none'")] = "openmpi,impi",
+    rounds: Annotated[int, typer.Option(min=1, help="how often each is started")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="shorter turns: to see that it works")] = False,
+    json: Json = None,
+) -> None:
+    """Measure how much slower a job becomes while another one runs on the same cores."""
+    with refusing():
+        wanted, libraries = parse_sizes(sizes), [OURS]
+        for name in (word for word in peers.split(",") if word and word != "none"):
+            libraries.append(choose(name, MPIS, "peer"))
+        outputs.check(None, json)
+    found: list[Factor] = []
+    for library in libraries:
+        if library != OURS and not find_launcher(library).program:
+            typer.echo(f"without {library}: {find_launcher(library).note}", err=True)
+            continue
+        for size in wanted:
+            # long enough that both jobs overlap, whichever starts first
+            budget = Budget(0.003, 8, 8, 0.1) if quick else Budget(0.03, 40, 40, 1.2)
+            found.append(factor_of(library, size, ranks, rounds, budget))
+            if json != outputs.STDOUT:
+                typer.echo(_line(found[-1]))
+    outputs.write_json(json, SCHEMA, _document(found, ranks))
+
+
+def _line(one: Factor) -> str:
+    name = f"{NAMES.get(one.library, one.library)}, {format_size(one.bytes)}"
+    alone, together = (f"{format_time(seconds):>8}" for seconds in (one.alone, one.together))
+    return f"{name:<24} alone {alone}, beside another {together}: {one.factor:.2f}x"
+
+
+def _document(found: Sequence[Factor], ranks: int) -> dict[str, object]:
+    return {"ranks": ranks, "rows": [{**asdict(one), "factor": one.factor} for one in found]}
+
+
+if __name__ == "__main__":
+    app(prog_name=f"python -m {__package__}.jobs")

@@ -1,0 +1,81 @@
+"""The table of all calls: what is measured for it, how cells are computed, and a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from msgspec.structs import replace as changed
+
+from pycollective.bench.calls import CallsResult, cells_of, goal_for, groups_for, markdown
+from pycollective.bench.cases import MEASURED
+from pycollective.bench.launch import find_launcher
+from pycollective.bench.plan import OURS
+from pycollective.bench.result import Row, collect_provenance, decode, json_schema
+
+ROW = Row(
+    "allgather", OURS, "default", "plain", 4, 16, 1, "float32", "none", -1, False,
+    10.0, 1.0, 1.0, 0, 0, 1, [10.0, 10.0, 40.0], "numpy", 50.0,
+)  # fmt: skip
+THEIRS = changed(ROW, library="impi", topology="", time_us=11.0, rounds_us=[11.0, 11.0, 80.0], p99_us=None)
+
+
+def test_every_call_is_compared_at_every_size() -> None:
+    groups = groups_for(tuple(MEASURED), [8, 65536], 4, ("openmpi", "gloo"), ("numpy", "torch"))
+    measured = {(group[0].case.collective, group[0].case.nbytes) for group in groups}
+    assert {name for name, _ in measured} == set(MEASURED)
+    assert len(measured) == len(groups) == 2 * len(MEASURED) - 1  # the barrier has no size
+    assert ("allgather", 16) in measured  # an element of each of 4 ranks
+    for group in groups:
+        kinds = ["numpy"] if group[0].case.collective == "barrier" else ["numpy", "torch"]
+        assert [one.library for one in group] == ["openmpi", "gloo"] + [OURS] * len(kinds)
+        assert [one.arrays for one in group if one.library == OURS] == kinds
+        assert {one.path for one in group} == {"plain"}
+
+
+def test_a_cell_is_the_median_of_the_rounds_ratios() -> None:
+    [cell] = cells_of([THEIRS, ROW, changed(THEIRS, group=1)], [8, 1024])
+    assert (cell.ratio, cell.goal, cell.met, cell.column, cell.size) == (1.1, 1.2, False, 8, 16)
+    assert (cell.ours_us, cell.theirs_us, cell.ours_p99_us, cell.theirs_p99_us) == (10.0, 11.0, 50.0, None)
+    assert [goal_for(size) for size in (0, 1024, 65536)] == [1.2, 1.2, 1.5]
+
+
+def test_markdown() -> None:
+    barrier = changed(ROW, collective="barrier", size=0, count=0, group=1)
+    rows = [THEIRS, ROW, barrier, changed(barrier, library="impi", rounds_us=[20.0, 20.0, 20.0])]
+    text = markdown(cells_of(rows, [8]), collect_provenance({"impi": "Intel MPI 2021"}, {"4": "-"}, "impi", 0.0), 2)
+    assert "4 ranks, beside 2 busy processes, ours / Intel MPI, microseconds: p99:" in text
+    assert "| | 8 B |" in text
+    assert "| allgather | 10.00 / 11.00: **1.10x** |" in text
+    assert "| barrier | 10.00 / 10.00: 2.00x |" in text
+    assert "| allgather | 50.00 / - |" in text
+    assert "Intel MPI 2021" in text and "yield" not in text
+
+
+@pytest.mark.mpi
+def test_a_run(tmp_path: Path) -> None:
+    if not find_launcher().program:
+        pytest.skip("no mpirun")
+    words = ["--collective", "reduce_scatter,barrier", "--sizes", "8,4K", "--ranks", "2", "--peers", "mpi", "--quick"]
+    command = [sys.executable, "-m", "pycollective.bench.calls", *words, "--out", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / "out/calls.json").read_text()
+    jsonschema.Draft202012Validator(json.loads(json_schema(CallsResult))).validate(json.loads(text))
+    result = decode(text, CallsResult)
+    assert [(cell.collective, cell.column) for cell in result.cells] == [
+        ("reduce_scatter", 8), ("reduce_scatter", 4096), ("barrier", 0),
+    ]  # fmt: skip
+    assert all(row.wrong == 0 for row in result.result.rows)
+    assert (tmp_path / "out/calls.md").read_text() in done.stdout
+
+
+def test_an_unknown_call_is_reported(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pycollective.bench.calls", "--collective", "sendreceive"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "did you mean sendrecv?" in done.stderr

@@ -1,0 +1,69 @@
+"""Two jobs on the same cores: how the factor is computed, and a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pycollective.bench import jobs
+from pycollective.bench.launch import LaunchError
+from pycollective.bench.plan import OURS, Budget, Plan
+
+
+def test_a_factor_compares_two_jobs_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, lock = 0, threading.Lock()
+
+    def launch(plan: Plan, ranks: int, launcher: Any) -> Any:
+        """10 us alone, 30 us while another job runs; the first and the last turns are as if alone."""
+        nonlocal running
+        with lock:
+            running += 1
+        time.sleep(0.1)
+        turn = 10.0 * (2 * running - 1)
+        time.sleep(0.1)
+        with lock:
+            running -= 1
+        [[candidate]] = plan.groups
+        assert (candidate.library, candidate.case.nbytes, candidate.case.ranks, ranks) == (OURS, 4096, 3, 3)
+        assert launcher.kind == OURS
+        yield {"kind": "begin"}
+        yield {"kind": "row", "row": {"rounds_us": [10.0, 10.0, *[turn] * 4, 10.0, 10.0]}}
+
+    monkeypatch.setattr(jobs, "launch", launch)
+    found = jobs.factor_of(OURS, 4096, 3, 2, Budget())
+    assert (found.alone, found.together, found.factor) == pytest.approx((1e-5, 3e-5, 3.0))
+
+
+def test_a_library_without_a_result_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "launch", lambda *_, **__: iter([{"kind": "end"}]))
+    with pytest.raises(LaunchError, match="pycollective could not be measured"):
+        jobs.times_of(OURS, 8, 2, 1, Budget())
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pycollective.bench.jobs", *words]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    done = run(tmp_path, "--quick", "--rounds", "1", "--sizes", "8", "--peers", "none", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert (document["schema"], document["ranks"]) == (jobs.SCHEMA, 2)
+    [row] = document["rows"]
+    assert (row["library"], row["bytes"]) == (OURS, 8)
+    assert row["factor"] == pytest.approx(row["together"] / row["alone"])
+    assert "pycollective, 8 B" in done.stdout
+
+
+def test_a_wrong_request_is_reported(tmp_path: Path) -> None:
+    done = run(tmp_path, "--peers", "openmp")
+    assert done.returncode == 2
+    assert "did you mean openmpi?" in done.stderr
