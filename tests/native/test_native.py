@@ -121,7 +121,7 @@ def run_sanitized(
     return run(*words, *command, TSAN_OPTIONS=f"halt_on_error=1 exitcode={RACE_EXIT}", **variables)
 
 
-@pytest.mark.parametrize("part", ["kernels", "conversions", "schedule", "layout", "segment", "lru"])
+@pytest.mark.parametrize("part", ["kernels", "conversions", "schedule", "layout", "segment", "lru", "ring"])
 def test_unit(plain: Path, part: str) -> None:
     done = run(plain / "unit_test", part)
     assert done.returncode == 0, last_lines(done.stdout)
