@@ -12,7 +12,7 @@ import numpy as np
 from pycollective import _core, settings
 from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.host.shrink import shrink
 from pycollective.comm.planner import Planner
@@ -193,7 +193,7 @@ def connect(
     mine = f"{scratch_bytes()} {setting('PYCOLLECTIVE_TILE')} {setting('PYCOLLECTIVE_STAGED_TILE')}"
     received = exchange(mine.encode())
     scratch, tile, staged_tile = (float(text) for text in received[members[0] if members else position].split())
-    nbytes = _core.Team.segment_bytes(len(members), int(scratch)) if members else 0
+    nbytes = segment_bytes(len(members), int(scratch), threads) if members else 0
     segment = share_segment(exchange, position, members, nbytes, threads)
     team = None
     if segment is not None:

@@ -1,0 +1,37 @@
+"""What each rank of ``bench.scale`` runs.  It imports nothing that an application would not import."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+__all__ = ["main"]
+
+
+def main(folder: str) -> None:
+    """One rank: runs the stages and writes its times."""
+    import numpy as np
+
+    import pycollective as pc
+
+    marks: dict[str, tuple[float, float]] = {}
+    begin = time.monotonic()
+    comm = pc.init()
+    marks["init"] = begin, time.monotonic()
+    small, large = np.ones(256, np.float32), np.ones(1 << 18, np.float32)
+    calls = {
+        "barrier": comm.barrier,
+        "ring": lambda: comm.allreduce(small, topology="ring"),
+        "halving_doubling": lambda: comm.allreduce(large, topology="halving_doubling"),
+        "wheel": lambda: comm.allreduce(large, topology="wheel"),
+        "direct": lambda: comm.allreduce(large),
+        "split": lambda: comm.split(comm.rank % 2),
+        "again": lambda: comm.allreduce(small, topology="ring"),
+    }
+    for stage, call in calls.items():
+        begin = time.monotonic()
+        call()
+        marks[stage] = begin, time.monotonic()
+        comm.barrier()
+    Path(folder, f"{comm.rank}.json").write_text(json.dumps(marks))
