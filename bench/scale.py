@@ -21,8 +21,8 @@ from .launch import Launcher, LaunchError, same_path
 __all__ = ["STAGES", "app", "measure", "scale"]
 
 STAGES = {
-    "start": "from the launch until every rank has called init(): interpreters and imports",
-    "init": "from the last rank's call of init() until every rank has its communicator",
+    "start": "from the launch until every rank has imported NumPy",
+    "init": "import and init() of pycollective",
     "barrier": "first barrier",
     "ring": "first allreduce of 1 KiB by ring",
     "halving_doubling": "first allreduce of 1 MiB by halving_doubling",
@@ -72,32 +72,39 @@ def measure(ranks: int, timeout: float = 300.0) -> dict[str, float]:
     Raises:
         LaunchError: the job failed or took too long; ends with its output.
     """
-    with tempfile.TemporaryDirectory(prefix="pycollective-scale-") as folder:
-        script = Path(folder) / "rank.py"
-        script.write_text(f"{same_path()}import runpy\nrunpy.run_path({_RANK!r})['main']({folder!r})\n")
+    with tempfile.TemporaryDirectory(prefix="pycollective-scale-") as name:
+        folder = Path(name)
+        script = folder / "rank.py"
+        script.write_text(f"{same_path()}import runpy\nrunpy.run_path({_RANK!r})['main']({name!r})\n")
         launcher = Launcher("pycollective")
         command = launcher.command(ranks, [sys.executable, "-I", str(script)])
         launched = time.monotonic()
+        with (folder / "log").open("w") as log:
+            job = subprocess.Popen(command, env=launcher.environment(ranks), stdout=log, stderr=log)
         try:
-            done = subprocess.run(
-                command, env=launcher.environment(ranks), capture_output=True, text=True, timeout=timeout, check=False
-            )
+            while len(list(folder.glob("*.started"))) < ranks and job.poll() is None:
+                if time.monotonic() > launched + timeout:
+                    raise subprocess.TimeoutExpired(command, timeout)
+                time.sleep(0.02)
+            started = time.monotonic()
+            (folder / "go").touch()
+            code = job.wait(launched + timeout - time.monotonic())
         except subprocess.TimeoutExpired as error:
             raise LaunchError(f"{ranks} ranks have not ended within {timeout:g} s") from error
-        if done.returncode:
-            raise LaunchError(f"{ranks} ranks: exit code {done.returncode}\n{done.stderr[-4000:]}")
-        marks = [json.loads(file.read_text()) for file in Path(folder).glob("*.json")]
-    return _seconds(marks, launched)
+        finally:
+            if job.poll() is None:
+                job.terminate()
+                job.wait()
+        if code:
+            raise LaunchError(f"{ranks} ranks: exit code {code}\n{(folder / 'log').read_text()[-4000:]}")
+        marks = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    return {"start": round(started - launched, 4), **_seconds(marks)}
 
 
-def _seconds(marks: list[dict[str, list[float]]], launched: float) -> dict[str, float]:
+def _seconds(marks: list[dict[str, list[float]]]) -> dict[str, float]:
     """From every rank's (begin, end) of each stage."""
-    called = max(rank["init"][0] for rank in marks)
-    found = {"start": called - launched, "init": max(rank["init"][1] for rank in marks) - called}
-    for stage in STAGES:
-        if stage not in found:
-            found[stage] = max(rank[stage][1] for rank in marks) - min(rank[stage][0] for rank in marks)
-    return {stage: round(seconds, 4) for stage, seconds in found.items()}
+    ends = {stage: max(rank[stage][1] for rank in marks) for stage in marks[0]}
+    return {stage: round(end - min(rank[stage][0] for rank in marks), 4) for stage, end in ends.items()}
 
 
 def _table(found: dict[int, dict[str, float]]) -> Any:

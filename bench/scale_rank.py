@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -13,10 +14,13 @@ def main(folder: str) -> None:
     """One rank: runs the stages and writes its times."""
     import numpy as np
 
-    import pycollective as pc
-
+    (Path(folder) / f"{os.getpid()}.started").touch()
+    while not (Path(folder) / "go").exists():
+        time.sleep(0.02)
     marks: dict[str, tuple[float, float]] = {}
     begin = time.monotonic()
+    import pycollective as pc
+
     comm = pc.init()
     marks["init"] = begin, time.monotonic()
     small, large = np.ones(256, np.float32), np.ones(1 << 18, np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -49,6 +48,8 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         instance = registry.find(topology) if isinstance(topology, str) else registry.get(topology)
     row = registry.info(instance)
     if program not in COLLECTIVES:
+        import difflib
+
         near = difflib.get_close_matches(program, COLLECTIVES, n=1) or [", ".join(COLLECTIVES)]
         raise ValueError(f"no collective is called {collective!r}; did you mean {near[0]}?")
     if program not in row.collectives:
@@ -220,11 +221,12 @@ class Planner:
     ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
         """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
         its code, operator's name)."""
-        from pycollective.schedule.compiler.p2p import compile_send
         from pycollective.schedule.compiler.schedule import Placement
         from pycollective.schedule.language import registry
 
         if collective == "send":
+            from pycollective.schedule.compiler.p2p import compile_send
+
             table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
         instance, small = choose(collective, topology, nbytes)
