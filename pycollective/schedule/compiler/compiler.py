@@ -60,13 +60,13 @@ def compile(
 def _compile(
     instance: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
-    with _garbage_kept():
+    with _collector_paused():
         program = trace(instance, collective, size, root, small)
         return compile_program(program, placement, topology=registry.label(instance), small=small)
 
 
 @contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
+def _collector_paused() -> Iterator[None]:
     """No garbage collection: hundreds of thousands of objects are made here, and looking through them again and again
     takes longer than everything else."""
     collects = gc.isenabled()

@@ -13,31 +13,33 @@ from collections.abc import Iterable
 from pycollective.schedule.compiler.lowering import LoweredStep
 from pycollective.schedule.compiler.schedule import RankSchedule, Step, Wait
 
+UNKNOWN = -1
+
 Clock = int
-"""For each rank, 1 + the number of steps known to be completed, or 0 if not even its entry into the call is known: see
-`_Clocks`."""
+"""For each rank the number of steps known to be completed; 0: it has entered the call, UNKNOWN: not even that. See
+Clocks."""
 
 
-class _Clocks:
+class Clocks:
     """Vector clocks packed in integers: operations on all ranks at once cost little more than on one.
 
-    Each rank has a field of bits, and above it a guard bit, which is 0 in a clock.
+    Each rank has a field of bits for the number minus UNKNOWN, and above it a guard bit, which is 0 in a clock.
     """
 
     def __init__(self, size: int, most: int) -> None:
         """`most`: the highest number of steps of a rank."""
-        self._bits = (most + 1).bit_length()
+        self._bits = (most - UNKNOWN).bit_length()
         self._field = (1 << self._bits) - 1
         self._width = self._bits + 1
         self._guards = sum(1 << (rank * self._width + self._bits) for rank in range(size))
 
     def when(self, rank: int, count: int) -> Clock:
         """The clock that knows of one rank's steps only."""
-        return (count + 1) << (rank * self._width)
+        return (count - UNKNOWN) << (rank * self._width)
 
     def knows(self, clock: Clock, rank: int, count: int) -> bool:
         """Whether a rank is known to have completed `count` steps."""
-        return (clock >> (rank * self._width)) & self._field > count
+        return (clock >> (rank * self._width)) & self._field >= count - UNKNOWN
 
     def join(self, one: Clock, other: Clock) -> Clock:
         """What is known from either: the larger number of each field."""
@@ -86,7 +88,7 @@ class _Waits:
 
     def __init__(self, lists: list[list[LoweredStep]]) -> None:
         self._lists = lists
-        self._clocks = _Clocks(len(lists), max(map(len, lists)))
+        self._clocks = Clocks(len(lists), max(map(len, lists)))
         self._known: list[Clock] = [0] * len(lists)
         self._published: list[list[Clock]] = [[] for _ in lists]  # what a peer gets to know by waiting for a step
         self._wait = functools.cache(Wait)
