@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = ["main"]
@@ -24,7 +25,7 @@ def main(folder: str) -> None:
     comm = pc.init()
     marks["init"] = begin, time.monotonic()
     small, large = np.ones(256, np.float32), np.ones(1 << 18, np.float32)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "barrier": comm.barrier,
         "ring": lambda: comm.allreduce(small, topology="ring"),
         "halving_doubling": lambda: comm.allreduce(large, topology="halving_doubling"),

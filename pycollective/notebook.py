@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-
 _DISPLAYS = "pycollective.schedule.drawing.display"
 """Registers the display of programs, schedules and simulations; loaded when one is shown."""
 

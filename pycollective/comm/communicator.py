@@ -251,7 +251,9 @@ class Communicator(Nonblocking):
         number = next(self._made)
         sent = self.backend.exchange(_COLOR.pack(mine is not None, mine or 0, key), operation)
         gathered = [(rank, *_COLOR.unpack(data)) for rank, data in enumerate(sent)]
-        chosen = [(theirs, rank) for rank, joins, other, theirs in gathered if mine is not None and joins and other == mine]
+        chosen = [
+            (theirs, rank) for rank, joins, other, theirs in gathered if mine is not None and joins and other == mine
+        ]
         members = [rank for _, rank in sorted(chosen)]
         made = self.backend.split(members, mine, key, name or f"{self.name}/split{number}:{color}")
         return None if made is None else Communicator(made)

@@ -49,7 +49,14 @@ def compilations(comm: Communicator, link: Connection) -> tuple[set[str], int, i
 
 def test_one_rank_compiles_for_all_and_drops_the_tables_when_all_have_read_them() -> None:
     results = run(N, compilations)
-    assert set().union(*(names for names, _, _ in results)) == {"Ring", "Tree", "Wheel", "HalvingDoubling", "Star", "Direct"}
+    assert set().union(*(names for names, _, _ in results)) == {
+        "Ring",
+        "Tree",
+        "Wheel",
+        "HalvingDoubling",
+        "Star",
+        "Direct",
+    }
     distinct = len(OWN) + 2  # and the barrier's, and the small variant
     assert sum(calls for _, calls, _ in results) == 2 * distinct  # twice each: for all, and for the rank itself
     assert sum(unread for _, _, unread in results) <= 1
@@ -190,7 +197,7 @@ def test_damaged_tables_are_refused(damage: str) -> None:
     elif damage == "table":
         words[11] = 1000  # the first table's number of ranks
     else:
-        token = "memfd:1:1:%d" % nbytes
+        token = f"memfd:1:1:{nbytes}"
     with pytest.raises((OSError, ValueError)):
         shared_tables.read_table(token, nbytes, number, size, 0)
 

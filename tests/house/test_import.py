@@ -72,7 +72,7 @@ def test_what_frameworks_share_of_horovod_needs_none_of_them() -> None:
 
 
 def test_init_does_not_load_the_compiler() -> None:
-    """Many ranks start at the same time: what only the first call needs, or only the rank that compiles, comes later."""
+    """Many ranks start at the same time: what only a first call or a compilation needs is loaded later."""
     loaded = modules_after("import pycollective; pycollective.init()")
     late = ("schedule.compiler", "schedule.verifier", "schedule.simulator", "schedule.drawing", "schedule.language")
     assert "numpy" in loaded

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from array import array
+from typing import Any
 
 from pycollective import _core
 from pycollective.comm.arguments.function_digest import digest
@@ -100,7 +101,7 @@ def write_tables(number: int, key: ScheduleKey) -> _core.Segment:
     content = b"".join((_HEAD.pack(number, program_digest(key)), ends.tobytes(), *tables))
     segment = _core.Segment.create("memfd", len(content))  # has no name that could be left behind
     segment.reserve(0, len(content))
-    memoryview(segment)[:] = content
+    view(segment)[:] = content
     return segment
 
 
@@ -110,13 +111,18 @@ def read_table(token: str, nbytes: int, number: int, size: int, rank: int) -> Lo
     Raises:
         OSError, ValueError: the token does not name, or no longer names, the tables of this schedule.
     """
-    view = memoryview(_core.Segment.attach(token, nbytes))
+    content = view(_core.Segment.attach(token, nbytes))
     first = _HEAD.size + 8 * size
-    if len(view) < first or _HEAD.unpack_from(view)[0] != number:
+    if len(content) < first or _HEAD.unpack_from(content)[0] != number:
         raise ValueError("the tables of another schedule")
     ends = array("Q", [0])
-    ends.frombytes(view[_HEAD.size : first])
-    schedule = _core.Schedule(array("i", view[first + ends[rank] : first + ends[rank + 1]].tobytes()))
+    ends.frombytes(content[_HEAD.size : first])
+    schedule = _core.Schedule(array("i", content[first + ends[rank] : first + ends[rank + 1]].tobytes()))
     if (schedule.size, schedule.rank) != (size, rank):
         raise ValueError("the table of another rank")
-    return LoadedSchedule(schedule, _HEAD.unpack_from(view)[1])
+    return LoadedSchedule(schedule, _HEAD.unpack_from(content)[1])
+
+
+def view(segment: Any) -> memoryview:
+    """The bytes of a segment; Any: its type has the buffer protocol, which its stub cannot express."""
+    return memoryview(segment)

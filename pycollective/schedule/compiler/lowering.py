@@ -122,7 +122,9 @@ class _Lowering:
         outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
-        needed_elsewhere = any(final != rank for final in value.finals) or any(reader != rank for reader, _ in value.reads)
+        needed_elsewhere = any(final != rank for final in value.finals) or any(
+            reader != rank for reader, _ in value.reads
+        )
         if needed_elsewhere or not outputs:
             targets.append(self._new_cell(value))
         return targets

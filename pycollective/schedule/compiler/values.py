@@ -22,7 +22,7 @@ class Value:
         sources: the (value, name) pairs that are combined; name is the rank under which the program reads it. Empty for
             initial values.
         destinations: the ranks that the program writes it to.
-        origin: the value that this is a copy of, through any number of copies; otherwise itself.
+        origin: the same object in a value and its copies, and the copies of these.
         raw: one rank's unchanged contribution, or a copy of it.
         full: it holds every rank's contribution.
         complete: its execution produces a result and nothing else: factors on results are applied here. In a reducing
@@ -61,7 +61,7 @@ class Value:
         self.sources = sources
         self.destinations = destinations
         self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw and not complete)
-        self.origin: Value = sources[0][0].origin if len(sources) == 1 else self
+        self.origin: object = sources[0][0].origin if len(sources) == 1 else object()
         self.full = full
         self.complete = complete
         self.line = line
