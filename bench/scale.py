@@ -98,13 +98,13 @@ def measure(ranks: int, timeout: float = 300.0) -> dict[str, float]:
         if code:
             raise LaunchError(f"{ranks} ranks: exit code {code}\n{(folder / 'log').read_text()[-4000:]}")
         marks = [json.loads(file.read_text()) for file in folder.glob("*.json")]
-    return {"start": round(started - launched, 4), **_seconds(marks)}
+    return {"start": round(started - launched, 6), **_seconds(marks)}
 
 
 def _seconds(marks: list[dict[str, list[float]]]) -> dict[str, float]:
     """From every rank's (begin, end) of each stage."""
     ends = {stage: max(rank[stage][1] for rank in marks) for stage in marks[0]}
-    return {stage: round(end - min(rank[stage][0] for rank in marks), 4) for stage, end in ends.items()}
+    return {stage: round(end - min(rank[stage][0] for rank in marks), 6) for stage, end in ends.items()}
 
 
 def _table(found: dict[int, dict[str, float]]) -> Any:

@@ -17,7 +17,7 @@ from core.processes import Job, run
 from core.test_peer_death import check
 from pycollective import Communicator, MismatchError, TimeoutError, VerificationError, _core
 from pycollective.comm import planner
-from pycollective.comm.host import shared_tables
+from pycollective.comm.host import segments, shared_tables
 from pycollective.comm.host.core_team import SHARING_RANKS
 from pycollective.schedule import Placement, Program, get, topology
 
@@ -93,6 +93,21 @@ def test_a_rank_that_ends_or_stops_while_it_compiles_for_the_others_is_named(end
             assert isinstance(outcome.error, TimeoutError), outcome
             assert f"rank {victim} is stopped" in str(outcome.error)
             assert outcome.at - at < 3
+
+
+def without_memfd() -> None:
+    segments.KINDS = ("posix_shm",)
+
+
+def directories(comm: Communicator, link: Connection) -> int:
+    np.testing.assert_array_equal(comm.allreduce(X, topology="ring"), N * X)
+    return len([tables for tables in gc.get_objects() if isinstance(tables, shared_tables.HostTables)])
+
+
+def test_without_memfds_every_rank_compiles() -> None:
+    assert run(N, directories) == [1] * N
+    with Job(N, directories, first=without_memfd) as job:
+        assert job.results() == [0] * N
 
 
 def interrupted_once(comm: Communicator, link: Connection) -> Any:

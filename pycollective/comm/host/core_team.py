@@ -25,7 +25,8 @@ def make_team(segment: _core.Segment, group: Group, scratch: int) -> _core.Team:
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
     team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
-    if _shares(group.size, group.threads):
+    # Tables are passed as memfds, which no signal can leave behind: where these do not work, every rank compiles.
+    if _shares(group.size, group.threads) and segment.token().startswith("memfd:"):
         offset = _aligned(_core.Team.segment_bytes(group.size, scratch))
         planner.shared = HostTables(_core.TableDirectory(team, offset), group.size)
     return team
