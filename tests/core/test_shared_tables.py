@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,7 +29,7 @@ OWN = ("ring", "tree", "wheel", "halving_doubling", "star")
 
 def replace_compiler(compiler: Callable[..., Any]) -> None:
     """In this process."""
-    planner.schedule_for = shared_tables.schedule_for = compiler
+    vars(planner)["schedule_for"] = vars(shared_tables)["schedule_for"] = compiler
 
 
 def compilations(comm: Communicator, link: Connection) -> tuple[set[str], int, int]:
@@ -89,14 +90,14 @@ def test_a_rank_that_ends_or_stops_while_it_compiles_for_the_others_is_named(end
             check(job.outcomes(), victim, at)
             return
         for rank in others:
-            outcome = job.link[rank].recv() if job.link[rank].poll(10) else None
+            outcome = job.hear(rank, 10)
             assert isinstance(outcome.error, TimeoutError), outcome
             assert f"rank {victim} is stopped" in str(outcome.error)
             assert outcome.at - at < 3
 
 
 def without_memfd() -> None:
-    segments.KINDS = ("posix_shm",)
+    vars(segments)["KINDS"] = ("posix_shm",)
 
 
 def directories(comm: Communicator, link: Connection) -> int:
@@ -200,7 +201,7 @@ def test_a_table_is_read_back_as_it_was_written() -> None:
 def test_damaged_tables_are_refused(damage: str) -> None:
     number = shared_tables.key_digest(key())
     segment = shared_tables.write_tables(number, key())
-    words, size, nbytes, token = memoryview(segment).cast("B").cast("i"), 3, segment.bytes, segment.token()
+    words, size, nbytes, token = shared_tables.view(segment).cast("i"), 3, segment.bytes, segment.token()
     if damage == "another schedule":
         number = shared_tables.key_digest(key("tree"))
     elif damage == "another size":
@@ -208,7 +209,7 @@ def test_damaged_tables_are_refused(damage: str) -> None:
     elif damage == "another length":
         nbytes -= 4
     elif damage == "ends":
-        words[4:10] = memoryview(np.full(6, -1, np.int32))
+        words[4:10] = array("i", [-1] * 6)
     elif damage == "table":
         words[11] = 1000  # the first table's number of ranks
     else:
