@@ -20,6 +20,7 @@ add_library(pc_core STATIC
   csrc/executor/copy.cpp
   csrc/executor/ledger.cpp
   csrc/executor/plan.cpp
+  csrc/executor/table_directory.cpp
   csrc/executor/cpu/liveness.cpp
   csrc/executor/cpu/team.cpp
   csrc/executor/cpu/waiting.cpp

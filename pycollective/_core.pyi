@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'Team', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -229,6 +229,35 @@ class Team:
     @tile_bytes.setter
     def tile_bytes(self, arg1: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]) -> None:
         ...
+class TableDirectory:
+    """
+    Which rank compiles a schedule for all, and where its tables are.
+    """
+    @staticmethod
+    def segment_bytes() -> int:
+        ...
+    def __init__(self, team: Team, offset: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        offset: of segment_bytes() unused bytes in the team's segment.
+        """
+    def acquire(self, key: typing.SupportsInt | typing.SupportsIndex) -> tuple[str, int] | None:
+        """
+        Token and size of the segment with the tables; an empty token if this rank is to compile and publish them; None if it should compile for itself. Blocks while another rank compiles.
+        """
+    def fail(self, key: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        This rank cannot compile it for the others.
+        """
+    def note_taken(self, key: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        This rank has read its table.
+        """
+    def publish(self, key: typing.SupportsInt | typing.SupportsIndex, token: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def taken(self, key: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        How many ranks have read theirs.
+        """
 class Work:
     """
     An operation in progress or completed, with its result.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import io
 import linecache
@@ -11,17 +12,26 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+_DISPLAYS = "pycollective.schedule.drawing.display"
+"""Registers the display of programs, schedules and simulations; loaded when one is shown."""
+
 
 @functools.singledispatch
 def html(value: object) -> str | None:
     """The result of a value's `_repr_html_`. Modules that can show a type register with this function."""
-    return None
+    return _after_loading(html, value)
 
 
 @functools.singledispatch
 def picture(value: object) -> str | None:
     """The result of a value's `_repr_svg_`; likewise."""
-    return None
+    return _after_loading(picture, value)
+
+
+def _after_loading(show: functools._SingleDispatchCallable[str | None], value: object) -> str | None:
+    importlib.import_module(_DISPLAYS)
+    registered = show.dispatch(type(value))
+    return None if registered is show.dispatch(object) else registered(value)
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), caption: str = "") -> str:

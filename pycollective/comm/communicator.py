@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import struct
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from pycollective import _core, checks
 from pycollective.comm.arguments import arrays
 from pycollective.comm.arguments.options import Moving
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.control import Codec
 from pycollective.comm.described import described
 from pycollective.comm.explain import Explanation, explain
 from pycollective.comm.nonblocking import Nonblocking
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pycollective.typing import T
 
 _INT64 = -(1 << 63), (1 << 63) - 1
-_COLORS: Codec[tuple[int | None, int]] = Codec(tuple[int | None, int])
+_COLOR = struct.Struct("=?qq")  # whether there is a color, the color, the key
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
@@ -249,8 +249,11 @@ class Communicator(Nonblocking):
             checks.text(name, "name")
         self.backend.require_turn()
         number = next(self._made)
-        gathered = _COLORS.decode_all(self.backend.exchange(_COLORS.encode((mine, key)), operation))
-        chosen = [(theirs, rank) for rank, (other, theirs) in enumerate(gathered) if mine is not None and other == mine]
+        sent = self.backend.exchange(_COLOR.pack(mine is not None, mine or 0, key), operation)
+        gathered = [(rank, *_COLOR.unpack(data)) for rank, data in enumerate(sent)]
+        chosen = [
+            (theirs, rank) for rank, joins, other, theirs in gathered if mine is not None and joins and other == mine
+        ]
         members = [rank for _, rank in sorted(chosen)]
         made = self.backend.split(members, mine, key, name or f"{self.name}/split{number}:{color}")
         return None if made is None else Communicator(made)

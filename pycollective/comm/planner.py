@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pycollective import _core, settings
 from pycollective.comm.arguments.function_digest import digest
@@ -49,6 +48,8 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         instance = registry.find(topology) if isinstance(topology, str) else registry.get(topology)
     row = registry.info(instance)
     if program not in COLLECTIVES:
+        import difflib
+
         near = difflib.get_close_matches(program, COLLECTIVES, n=1) or [", ".join(COLLECTIVES)]
         raise ValueError(f"no collective is called {collective!r}; did you mean {near[0]}?")
     if program not in row.collectives:
@@ -108,10 +109,11 @@ def _schedule_for(
     topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
     from pycollective.schedule.compiler.compiler import compile as compile_schedule
-    from pycollective.schedule.verifier.verifier import verify
 
     schedule = compile_schedule(topology, collective, size, root, placement, small)
-    if not _is_ours(topology):
+    if not is_ours(topology):
+        from pycollective.schedule.verifier.verifier import verify
+
         verify(schedule)
     return schedule
 
@@ -122,32 +124,72 @@ def keeps_small(topology: Any, collective: str, size: int, root: int | None, pla
     If every rank overwrites what every rank reads, one-shot needs an extra copy through scratch and two-shot does not:
     two-shot replaces it if both give the same bits.
     """
+    return (
+        _keeps_any_small(topology, placement)
+        or schedule_for(topology, collective, size, root, placement, True).cells == 0
+    )
+
+
+def _keeps_any_small(topology: Any, placement: Placement) -> bool:
+    """Whether it is used even if it needs scratch."""
     from pycollective.schedule.language import registry
 
-    if not placement.inplace or registry.info(topology).order != "rank":
-        return True
-    return schedule_for(topology, collective, size, root, placement, True).cells == 0
+    return not placement.inplace or registry.info(topology).order != "rank"
 
 
-def _is_ours(topology: Any) -> bool:
+def is_ours(topology: Any) -> bool:
+    """Whether a topology is one of the package's own, which its label identifies."""
     return type(topology).__module__.startswith("pycollective.topologies")
 
 
-@functools.lru_cache(maxsize=1024)
-def _program_digest(schedule_key: tuple[Any, ...]) -> int:
-    """64-bit digest of a user-defined schedule: detects a program edited on one host only.
+class ScheduleKey(NamedTuple):
+    """What a schedule is compiled for: the arguments of `schedule_for`."""
 
-    0 for the package's own topologies, which their label identifies.
+    topology: Any
+    collective: str
+    size: int
+    root: int | None
+    placement: Placement
+    small: bool
+
+
+class LoadedSchedule(NamedTuple):
+    """One rank's part of a schedule.
+
+    Attributes:
+        schedule: its steps.
+        program: 64-bit digest of a user-defined topology's schedule, of all ranks: detects a program edited on one host
+            only. 0 for the package's own topologies.
     """
-    if _is_ours(schedule_key[0]):
+
+    schedule: _core.Schedule
+    program: int
+
+
+class SharedTables(Protocol):
+    """Schedules that one rank compiles for all."""
+
+    def load(self, key: ScheduleKey, rank: int) -> LoadedSchedule:
+        """A rank's part of a schedule; raises as `schedule_for` does."""
+        ...
+
+
+@functools.lru_cache(maxsize=1024)
+def program_digest(key: ScheduleKey) -> int:
+    """See LoadedSchedule."""
+    if is_ours(key.topology):
         return 0
-    schedule = schedule_for(*schedule_key)
+    schedule = schedule_for(*key)
     return digest(schedule.table(rank).tobytes() for rank in range(schedule.size))
 
 
-@functools.lru_cache(maxsize=4096)
-def _loaded(schedule_key: tuple[Any, ...], rank: int) -> _core.Schedule:
-    return _core.Schedule(schedule_for(*schedule_key).table(rank))
+def compiled(key: ScheduleKey, rank: int) -> LoadedSchedule:
+    """A rank's part of a schedule that this process compiles, for all ranks."""
+    return LoadedSchedule(_core.Schedule(schedule_for(*key).table(rank)), program_digest(key))
+
+
+_loaded: dict[tuple[ScheduleKey, int], LoadedSchedule] = {}
+_MOST_LOADED = 4096
 
 
 class Planner:
@@ -159,9 +201,10 @@ class Planner:
 
     EAGER_BYTES = 32768
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, shared: SharedTables | None = None) -> None:
         self.rank = rank
         self.size = size
+        self.shared = shared
 
     def cut(self, collective: str, shape: Shape) -> Cut:
         """How a call with this input shape cuts its arrays."""
@@ -179,18 +222,30 @@ class Planner:
     ) -> tuple[_core.Schedule, str, int, int, int, int, str]:
         """(schedule, topology's label, digest of its program, operator's number, custom function's address, digest of
         its code, operator's name)."""
-        from pycollective.schedule.compiler.p2p import compile_send
         from pycollective.schedule.compiler.schedule import Placement
         from pycollective.schedule.language import registry
 
         if collective == "send":
+            from pycollective.schedule.compiler.p2p import compile_send
+
             table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
         instance, small = choose(collective, topology, nbytes)
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
         where = Placement[PLACEMENTS[placement]]
-        small = small and keeps_small(instance, program, self.size, rooted, where)
-        key = (instance, program, self.size, rooted, where, small)
         operator = resolve(op, dtype)
-        return (_loaded(key, self.rank), registry.label(instance), _program_digest(key), *operator)
+        if small and not _keeps_any_small(instance, where):
+            small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
+        mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small))
+        return (mine.schedule, registry.label(instance), mine.program, *operator)
+
+    def _load(self, key: ScheduleKey) -> LoadedSchedule:
+        """This rank's part of a schedule; remembered for all communicators of the process."""
+        found = _loaded.get((key, self.rank))
+        if found is None:
+            found = compiled(key, self.rank) if self.shared is None else self.shared.load(key, self.rank)
+            if len(_loaded) >= _MOST_LOADED:
+                _loaded.clear()
+            _loaded[key, self.rank] = found
+        return found

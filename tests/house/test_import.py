@@ -25,8 +25,8 @@ HEAVY = [
 ]
 
 
-def heavy_in(code: str) -> set[str]:
-    """Which of HEAVY a fresh interpreter has loaded after `code`."""
+def modules_after(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after `code`."""
     script = f"""
 import sys, json
 {code}
@@ -36,7 +36,12 @@ print(json.dumps(sorted(sys.modules)))
         command = [sys.executable, "-c", script]
         done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return {name.partition(".")[0] for name in json.loads(done.stdout)} & set(HEAVY)
+    return set(json.loads(done.stdout))
+
+
+def heavy_in(code: str) -> set[str]:
+    """Which of HEAVY a fresh interpreter has loaded after `code`."""
+    return {name.partition(".")[0] for name in modules_after(code)} & set(HEAVY)
 
 
 def test_the_probe_would_see_numpy() -> None:
@@ -64,3 +69,12 @@ def test_what_frameworks_share_of_horovod_needs_none_of_them() -> None:
     modules = ("arguments", "basics", "built", "handles", "horovod_basics", "objects", "operations", "elastic.running")
     code = "import " + ", ".join(f"pycollective.hvd.{name}" for name in modules)
     assert not heavy_in(code) & {"torch", "tensorflow", "keras", "jax", "mxnet"}
+
+
+def test_init_does_not_load_the_compiler() -> None:
+    """Many ranks start at the same time: what only a first call or a compilation needs is loaded later."""
+    loaded = modules_after("import pycollective; pycollective.init()")
+    late = ("schedule.compiler", "schedule.verifier", "schedule.simulator", "schedule.drawing", "schedule.language")
+    assert "numpy" in loaded
+    assert not [name for name in loaded for part in late if name.startswith(f"pycollective.{part}")]
+    assert not {"hashlib", "msgspec", "difflib"} & loaded

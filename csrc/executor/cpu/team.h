@@ -118,6 +118,7 @@ class Team {
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
   bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
+  bool stopped(int32_t rank) const { return liveness_ && liveness_->stopped(rank); }
   void require_sound() {
     if (control_.poisoned()) raise();
   }

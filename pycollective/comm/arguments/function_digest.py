@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dis
 import functools
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -14,6 +12,8 @@ import numpy as np
 
 def digest(parts: Iterable[bytes]) -> int:
     """64-bit digest of byte strings."""
+    import hashlib  # the first call loads it, not init()
+
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
         hashed.update(part)
@@ -65,6 +65,8 @@ def _content(value: Any, seen: set[int]) -> object:
 
 def _globals_of(code: CodeType) -> set[str]:
     """Names of the globals that a function reads, including functions defined inside it."""
+    import dis
+
     names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(_globals_of(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 

@@ -8,7 +8,6 @@ the others agree. Every bootstrap offers one operation, an allgather of bytes; e
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
@@ -119,7 +118,7 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
             "connects those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
         )
     job = "\0".join(env.get(name, "") for name in HOROVOD_VARIABLES[2:])
-    name = f"horovod/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    name = f"horovod/{os.getuid()}/{_name_of(job)}"
     return SocketBootstrap(name, rank, size, kind="horovod", timeout=timeout)
 
 
@@ -132,7 +131,7 @@ def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
         )
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     job = "\0".join(env.get(name, "") for name in names)
-    name = f"torchrun/{os.getuid()}/{hashlib.sha256(job.encode()).hexdigest()[:32]}"
+    name = f"torchrun/{os.getuid()}/{_name_of(job)}"
     return SocketBootstrap(name, rank, size, kind="torchrun", timeout=timeout, hint=_ONE_HOST)
 
 
@@ -168,6 +167,12 @@ def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:
             "reinstall mpi4py against yours (`pip install --force-reinstall --no-binary mpi4py mpi4py`)"
         )
     return MpiBootstrap(world, timeout)
+
+
+def _name_of(job: str) -> str:
+    import hashlib  # slow to load, and not needed under the other launchers
+
+    return hashlib.sha256(job.encode()).hexdigest()[:32]
 
 
 def _require(env: Mapping[str, str], names: tuple[str, ...], setter: str) -> None:

@@ -5,14 +5,37 @@ from __future__ import annotations
 from pycollective import _core
 from pycollective.comm.group import Group
 from pycollective.comm.host.segments import setting
+from pycollective.comm.host.shared_tables import HostTables
 from pycollective.comm.planner import Planner
+
+SHARING_RANKS = 8
+"""Communicators of at least this many processes compile each schedule once; for fewer it takes a few milliseconds."""
+
+
+def segment_bytes(size: int, scratch: int, threads: bool) -> int:
+    """Bytes of the segment that `make_team` needs; `scratch`: of each rank."""
+    nbytes = _core.Team.segment_bytes(size, scratch)
+    return _aligned(nbytes) + _core.TableDirectory.segment_bytes() if _shares(size, threads) else nbytes
 
 
 def make_team(segment: _core.Segment, group: Group, scratch: int) -> _core.Team:
     """The core's part of a communicator, in a segment shared by its ranks."""
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
-    return _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
+    team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
+    # Tables are passed as memfds, which no signal can leave behind: where these do not work, every rank compiles.
+    if _shares(group.size, group.threads) and segment.token().startswith("memfd:"):
+        offset = _aligned(_core.Team.segment_bytes(group.size, scratch))
+        planner.shared = HostTables(_core.TableDirectory(team, offset), group.size)
+    return team
+
+
+def _shares(size: int, threads: bool) -> bool:
+    return size >= SHARING_RANKS and not threads
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
 
 
 def set_patience(team: _core.Team, own_cores: bool) -> None:

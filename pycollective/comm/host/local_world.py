@@ -14,7 +14,7 @@ from pycollective import _core, checks, settings
 from pycollective.comm.bootstrap.nodes import Nodes
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import scratch_bytes
 from pycollective.comm.host.team import HostTeam
@@ -85,7 +85,7 @@ class _World(Generic[_Result]):
 
     def __init__(self, size: int) -> None:
         scratch, ranks = scratch_bytes(), range(size)
-        segment = _core.Segment.create("local", _core.Team.segment_bytes(size, scratch))
+        segment = _core.Segment.create("local", segment_bytes(size, scratch, threads=True))
         self.groups = [Group(Nodes(rank, (0,) * size), tuple(ranks), "local", threads=True) for rank in ranks]
         self.comms = []
         own_cores = are_enough(size, [usable_cores()], cpu_quota())

@@ -11,7 +11,7 @@ import time
 
 from pycollective import _core
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import make_team
+from pycollective.comm.host.core_team import make_team, segment_bytes
 from pycollective.comm.host.segments import kinds
 from pycollective.errors import CommunicatorError
 
@@ -59,14 +59,14 @@ def _find(
                 members = [int(rank) for rank in listed.split(",")]
                 if group.rank not in members:
                     raise CommunicatorError(f"shrink() completed without rank {group.rank}, which called it too late")
-                return _attach(team, leader, token, len(members)), members
+                nbytes = segment_bytes(len(members), team.scratch_bytes, group.threads)
+                return _attach(team, leader, token, nbytes), members
         living = [rank for rank in range(group.size) if not team.gone(rank) and not team.departed(rank)]
         ready = [rank for rank in living if flags[rank] >= ROUND * number + READY]
         late = time.monotonic() > deadline
         if ready[:1] == [group.rank] and (ready == living or late):
-            segment = _core.Segment.create(
-                kinds(group.threads)[0], _core.Team.segment_bytes(len(ready), team.scratch_bytes)
-            )
+            nbytes = segment_bytes(len(ready), team.scratch_bytes, group.threads)
+            segment = _core.Segment.create(kinds(group.threads)[0], nbytes)
             team.set_mail(f"{number} {segment.token()} {','.join(map(str, ready))}")
             team.set_survivor(ROUND * number + CALLED)
             return segment, ready
@@ -75,9 +75,9 @@ def _find(
         time.sleep(POLL_SECONDS)
 
 
-def _attach(team: _core.Team, leader: int, token: str, size: int) -> _core.Segment | None:
+def _attach(team: _core.Team, leader: int, token: str, nbytes: int) -> _core.Segment | None:
     try:
-        return _core.Segment.attach(token, _core.Team.segment_bytes(size, team.scratch_bytes))
+        return _core.Segment.attach(token, nbytes)
     except (OSError, ValueError):
         if team.gone(leader):  # and its segment with it
             return None

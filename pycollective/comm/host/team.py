@@ -13,7 +13,7 @@ import numpy as np
 from pycollective import _core, settings
 from pycollective.comm.explain import Explanation, explain_on_host
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import make_team, set_patience
+from pycollective.comm.host.core_team import make_team, segment_bytes, set_patience
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.host.shrink import shrink
@@ -204,7 +204,7 @@ def connect(
     received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
     scratch, tile, staged_tile, _ = received[members[0] if members else position]
     own_cores = own_cores and are_enough(len(members), (frozenset(received[m][3]) for m in members), cpu_quota())
-    nbytes = _core.Team.segment_bytes(len(members), int(scratch)) if members else 0
+    nbytes = segment_bytes(len(members), int(scratch), threads) if members else 0
     segment = share_segment(exchange, position, members, nbytes, threads)
     team = None
     if segment is not None:

@@ -7,6 +7,9 @@ Each pass is a separate file; this one runs them in order and caches the results
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -57,8 +60,22 @@ def compile(
 def _compile(
     instance: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
 ) -> Schedule:
-    program = trace(instance, collective, size, root, small)
-    return compile_program(program, placement, topology=registry.label(instance), small=small)
+    with _collector_paused():
+        program = trace(instance, collective, size, root, small)
+        return compile_program(program, placement, topology=registry.label(instance), small=small)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection: hundreds of thousands of objects are made here, and looking through them again and again
+    takes longer than everything else."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def trace(

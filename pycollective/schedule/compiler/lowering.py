@@ -44,7 +44,7 @@ class LoweredStep:
         self.complete = complete
         self.line = line
         self.depends: list[LoweredStep] = []
-        self.entered: set[int] = set()
+        self.entered: list[int] = []
         self.depth = 0
         self.position = -1
 
@@ -92,7 +92,7 @@ class _Lowering:
                 self._emit(rank, value.chunk, [Source(rank, OUT, True)], [Target(rank, OUT)], True)
             return
         targets = [Target(rank, OUT)] if is_result else []
-        if not here.in_shared and any(reader.rank != rank for reader, _ in value.reads):
+        if not here.in_shared and any(reader != rank for reader, _ in value.reads):
             if is_result and here.out_shared:
                 self._output_at[value] = [rank]
             else:
@@ -123,7 +123,7 @@ class _Lowering:
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
         needed_elsewhere = any(final != rank for final in value.finals) or any(
-            reader.rank != rank for reader, _ in value.reads
+            reader != rank for reader, _ in value.reads
         )
         if needed_elsewhere or not outputs:
             targets.append(self._new_cell(value))
@@ -150,7 +150,7 @@ class _Lowering:
         return (
             value.destinations == (value.rank,)
             and not value.finals
-            and all(reader.rank == value.rank for reader, _ in value.reads)
+            and all(reader == value.rank for reader, _ in value.reads)
             and self._has_output(value.rank, value.chunk)
         )
 
@@ -229,27 +229,25 @@ class _Lowering:
         self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str = ""
     ) -> None:
         step = LoweredStep(rank, chunk, sources, targets, complete, line)
-        depends = step.depends
-        for source in sources:
+        written, read, depends = self._written, self._read, step.depends
+        read_at = [self._location(source.rank, source.place, chunk) for source in sources]
+        for source, where in zip(sources, read_at, strict=True):
             if source.place < 0 and source.rank != rank:
-                step.entered.add(source.rank)
-            where = self._location(source.rank, source.place, chunk)
-            writer = self._written.get(where)
-            if writer is not None:
-                depends.append(writer)
+                step.entered.append(source.rank)
+            if where in written:
+                depends.append(written[where])
         for target in targets:
             if target.rank != rank:
-                step.entered.add(target.rank)
+                step.entered.append(target.rank)
             where = self._location(target.rank, target.place, chunk)
-            writer = self._written.get(where)
-            if writer is not None:
-                depends.append(writer)
-            depends.extend(self._read.pop(where, ()))
-        for source in sources:
-            self._read.setdefault(self._location(source.rank, source.place, chunk), []).append(step)
+            if where in written:
+                depends.append(written[where])
+            depends.extend(read.pop(where, ()))
+        for where in read_at:
+            read.setdefault(where, []).append(step)
         for target in targets:
-            self._written[self._location(target.rank, target.place, chunk)] = step
-        step.depth = 1 + max((before.depth for before in depends), default=0)
+            written[self._location(target.rank, target.place, chunk)] = step
+        step.depth = 1 + max([before.depth for before in depends], default=0)
         self.steps.append(step)
 
     def _location(self, rank: int, place: int, chunk: int) -> Location:

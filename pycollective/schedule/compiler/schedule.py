@@ -165,15 +165,17 @@ class Schedule:
         return not written.isdisjoint(read)
 
     @functools.cached_property
-    def _consumers(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """The ranks that wait for exactly the n-th step of a rank: (rank, n) -> ranks, ascending."""
-        found: dict[tuple[int, int], set[int]] = {}
+    def _consumers(self) -> list[dict[int, list[int]]]:
+        """For each rank, the ranks that wait for exactly its n-th step: n -> ranks, ascending."""
+        found: list[dict[int, list[int]]] = [{} for _ in self.ranks]
         for reader, rank in enumerate(self.ranks):
             waits = itertools.chain(rank.exit_waits, rank.readers, *(step.waits for step in rank.steps))
             for wait in waits:
                 if wait.count > 0:
-                    found.setdefault((wait.peer, wait.count), set()).add(reader)
-        return {key: tuple(sorted(readers)) for key, readers in found.items()}
+                    readers = found[wait.peer].setdefault(wait.count, [])
+                    if not readers or readers[-1] != reader:
+                        readers.append(reader)
+        return found
 
     def table(self, rank: int) -> array[int]:
         """The schedule of one rank as flat int32, the executor's format.
@@ -185,14 +187,14 @@ class Schedule:
         exactly this step: a GPU pushes its progress into their memory.
         """
         rank = checks.integer(rank, "rank", 0, self.size - 1)
-        mine = self.ranks[rank]
+        mine, waiting = self.ranks[rank], self._consumers[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
         words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts]
         words.append(int(not self._rereads_outputs))
         for wait in mine.exit_waits + mine.readers:
             words += (wait.peer, wait.count)
         for number, step in enumerate(mine.steps, 1):
-            consumers = self._consumers.get((rank, number), ())
+            consumers = waiting.get(number, ())
             flags = COMPLETE * step.complete + CONSUMED * step.consumed
             words += (step.chunk, flags, len(step.waits), len(step.sources), len(step.targets), len(consumers))
             for wait in step.waits:

@@ -22,12 +22,12 @@ class Value:
         sources: the (value, name) pairs that are combined; name is the rank under which the program reads it. Empty for
             initial values.
         destinations: the ranks that the program writes it to.
-        origin: the value that this is a copy of, through any number of copies; otherwise itself.
+        origin: the same object in a value and its copies, and the copies of these.
         raw: one rank's unchanged contribution, or a copy of it.
         full: it holds every rank's contribution.
         complete: its execution produces a result and nothing else: factors on results are applied here. In a reducing
             collective whose results hold all contributions: it is full, and no source is.
-        reads: the (reader, name) pairs of the executions that are needed.
+        reads: for each execution that is needed and reads it, the executing rank and the name.
         finals: the ranks whose result it is.
         line: "file:line" of the statement that produces it; empty for initial values.
     """
@@ -61,11 +61,11 @@ class Value:
         self.sources = sources
         self.destinations = destinations
         self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw and not complete)
-        self.origin: Value = sources[0][0].origin if len(sources) == 1 else self
+        self.origin: object = sources[0][0].origin if len(sources) == 1 else object()
         self.full = full
         self.complete = complete
         self.line = line
-        self.reads: list[tuple[Value, int]] = []
+        self.reads: list[tuple[int, int]] = []
         self.finals: list[int] = []
 
     @property
@@ -149,7 +149,7 @@ def _complete(values: list[Value]) -> list[list[Value]]:
         for rank in value.finals:
             copy = Value(rank, value.chunk, ((value, rank),), (rank,), value.full, True, value.line)
             copy.finals.append(rank)
-            value.reads.append((copy, rank))
+            value.reads.append((rank, rank))
             groups.append([copy])
         value.finals = []
     return groups
@@ -209,7 +209,7 @@ def _drop_unneeded(groups: list[list[Value]]) -> list[list[Value]]:
         needed = [value for value in group if value.needed]
         for value in needed:
             for source, name in value.sources:
-                source.reads.append((value, name))
+                source.reads.append((value.rank, name))
         if needed:
             kept.append(needed)
     kept.reverse()

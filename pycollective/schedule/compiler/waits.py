@@ -7,25 +7,44 @@ are dropped.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pycollective.schedule.compiler.lowering import LoweredStep
 from pycollective.schedule.compiler.schedule import RankSchedule, Step, Wait
 
 UNKNOWN = -1
 
-Clock = list[int]
-"""For each rank, the number of steps known to be completed; 0: it has entered the call, UNKNOWN: not even that."""
+Clock = int
+"""For each rank the number of steps known to be completed; 0: it has entered the call, UNKNOWN: not even that. See
+Clocks."""
 
 
-@dataclass(slots=True)
-class _Done:
-    """A step in its position, with the clock that a peer gets by waiting for it."""
+class Clocks:
+    """Vector clocks packed in integers: operations on all ranks at once cost little more than on one.
 
-    lowered: LoweredStep
-    waits: tuple[Wait, ...]
-    clock: Clock
+    Each rank has a field of bits for the number minus UNKNOWN, and above it a guard bit, which is 0 in a clock.
+    """
+
+    def __init__(self, size: int, most: int) -> None:
+        """`most`: the highest number of steps of a rank."""
+        self._bits = (most - UNKNOWN).bit_length()
+        self._field = (1 << self._bits) - 1
+        self._width = self._bits + 1
+        self._guards = sum(1 << (rank * self._width + self._bits) for rank in range(size))
+
+    def when(self, rank: int, count: int) -> Clock:
+        """The clock that knows of one rank's steps only."""
+        return (count - UNKNOWN) << (rank * self._width)
+
+    def knows(self, clock: Clock, rank: int, count: int) -> bool:
+        """Whether a rank is known to have completed `count` steps."""
+        return (clock >> (rank * self._width)) & self._field >= count - UNKNOWN
+
+    def join(self, one: Clock, other: Clock) -> Clock:
+        """What is known from either: the larger number of each field."""
+        at_least = ((one | self._guards) - other) & self._guards  # the guard bits of fields that are larger in `one`
+        return other ^ ((one ^ other) & (at_least - (at_least >> self._bits)))
 
 
 def order_steps(steps: list[LoweredStep], size: int) -> list[list[LoweredStep]]:
@@ -51,47 +70,64 @@ def _distance(step: LoweredStep, size: int) -> int:
 def synchronize(lists: list[list[LoweredStep]]) -> tuple[RankSchedule, ...]:
     """Each rank's steps with their waits, and the waits at the ends of call and slot."""
     size = len(lists)
-    clocks: list[Clock] = [[UNKNOWN] * size for _ in range(size)]
-    done: list[list[_Done]] = [[] for _ in range(size)]
+    waits = _Waits(lists)
     # A step depends only on steps of smaller depth, so in this order it follows those it waits for.
     for step in sorted((step for mine in lists for step in mine), key=lambda step: (step.depth, step.position)):
-        rank = step.rank
-        wanted = [(before.rank, before.position + 1) for before in step.depends if before.rank != rank]
-        wanted += [(peer, 0) for peer in step.entered]
-        waits, clocks[rank] = _fewest(wanted, clocks[rank], done)
-        done[rank].append(_Done(step, waits, clocks[rank]))
-
+        waits.add_step(step)
     buffers, scratch = _last_touches(lists)
     exits: list[tuple[Wait, ...]] = []
     readers: list[tuple[Wait, ...]] = []
     for rank in range(size):
-        wanted = list(buffers[rank].items()) + [(peer, 0) for peer in scratch[rank]]
-        exits.append(_fewest(wanted, clocks[rank], done)[0])
-        readers.append(_fewest(scratch[rank].items(), clocks[rank], done)[0])
-    return _finish(done, exits, readers)
+        exits.append(waits.at_end(rank, [*buffers[rank].items(), *((peer, 0) for peer in scratch[rank])]))
+        readers.append(waits.at_end(rank, scratch[rank].items()))
+    return _finish(lists, waits.of, exits, readers)
 
 
-def _fewest(wanted: Iterable[tuple[int, int]], clock: Clock, done: list[list[_Done]]) -> tuple[tuple[Wait, ...], Clock]:
-    """Of the wanted (peer, count), those implied neither by the clock nor by others; and the clock after them.
+class _Waits:
+    """The waits of the steps so far, and what each rank knows after its latest."""
 
-    If one of two steps implies the other, it is deeper: so the deepest are taken first.
-    """
-    open_waits = [(peer, count) for peer, count in set(wanted) if clock[peer] < count]
-    if not open_waits:
-        return (), clock
-    open_waits.sort(key=lambda wait: (-done[wait[0]][wait[1] - 1].lowered.depth if wait[1] else 0, wait))
-    waits = []
-    for peer, count in open_waits:
-        if clock[peer] >= count:
-            continue
-        waits.append(Wait(peer, count))
-        if count:
-            known = done[peer][count - 1].clock
-            clock = list(map(max, clock, known))
-        else:
-            clock = clock.copy()
-        clock[peer] = count
-    return tuple(waits), clock
+    def __init__(self, lists: list[list[LoweredStep]]) -> None:
+        self._lists = lists
+        self._clocks = Clocks(len(lists), max(map(len, lists)))
+        self._known: list[Clock] = [0] * len(lists)
+        self._published: list[list[Clock]] = [[] for _ in lists]  # what a peer gets to know by waiting for a step
+        self._wait = functools.cache(Wait)
+        self.of: list[list[tuple[Wait, ...]]] = [[] for _ in lists]
+
+    def add_step(self, step: LoweredStep) -> None:
+        """Every step that it depends on has been added before."""
+        rank = step.rank
+        wanted = {(before.rank, before.position + 1) for before in step.depends if before.rank != rank}
+        wanted.update((peer, 0) for peer in step.entered)
+        waits, known = self._fewest(wanted, self._known[rank])
+        self._known[rank] = known
+        self.of[rank].append(waits)
+        self._published[rank].append(self._clocks.join(known, self._clocks.when(rank, len(self.of[rank]))))
+
+    def at_end(self, rank: int, wanted: Iterable[tuple[int, int]]) -> tuple[Wait, ...]:
+        """The waits of a rank that has executed all its steps."""
+        return self._fewest(set(wanted), self._known[rank])[0]
+
+    def _fewest(self, wanted: set[tuple[int, int]], clock: Clock) -> tuple[tuple[Wait, ...], Clock]:
+        """Of the wanted (peer, count), those implied neither by the clock nor by others; and the clock after them.
+
+        If one of two steps implies the other, it is deeper: so the deepest are taken first.
+        """
+        clocks = self._clocks
+        left = [(peer, count) for peer, count in wanted if not clocks.knows(clock, peer, count)]
+        if len(left) > 1:
+            left.sort(key=self._deepest_first)
+        waits = []
+        for peer, count in left:
+            if clocks.knows(clock, peer, count):
+                continue
+            waits.append(self._wait(peer, count))
+            clock = clocks.join(clock, self._published[peer][count - 1] if count else clocks.when(peer, 0))
+        return tuple(waits), clock
+
+    def _deepest_first(self, wait: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        peer, count = wait
+        return -self._lists[peer][count - 1].depth if count else 0, wait
 
 
 def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
@@ -110,26 +146,27 @@ def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]],
 
 
 def _finish(
-    done: list[list[_Done]], exits: list[tuple[Wait, ...]], readers: list[tuple[Wait, ...]]
+    lists: list[list[LoweredStep]],
+    waits: list[list[tuple[Wait, ...]]],
+    exits: list[tuple[Wait, ...]],
+    readers: list[tuple[Wait, ...]],
 ) -> tuple[RankSchedule, ...]:
     """Freeze everything, marking the steps that a rank waits for."""
-    waits = [wait for mine in done for step in mine for wait in step.waits]
-    for more in exits + readers:
-        waits.extend(more)
-    consumed = {(wait.peer, wait.count) for wait in waits}
+    consumed = {(wait.peer, wait.count) for each in (*exits, *readers) for wait in each}
+    consumed.update((wait.peer, wait.count) for mine in waits for each in mine for wait in each)
     ranks = []
-    for rank, mine in enumerate(done):
+    for rank, mine in enumerate(lists):
         steps = tuple(
             Step(
-                step.lowered.chunk,
-                tuple(step.lowered.sources),
-                tuple(step.lowered.targets),
-                step.waits,
-                step.lowered.complete,
+                step.chunk,
+                tuple(step.sources),
+                tuple(step.targets),
+                before,
+                step.complete,
                 (rank, count) in consumed,
-                step.lowered.line,
+                step.line,
             )
-            for count, step in enumerate(mine, start=1)
+            for count, (step, before) in enumerate(zip(mine, waits[rank], strict=True), start=1)
         )
         ranks.append(RankSchedule(steps, exits[rank], readers[rank]))
     return tuple(ranks)

@@ -1,0 +1,28 @@
+"""The start and the first calls of a job, measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from pycollective.bench.scale import STAGES
+
+
+def test_every_stage_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "scale.json"
+    command = [sys.executable, "-I", "-m", "pycollective.bench.scale", "--ranks", "2,3", "--json", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 ranks" in done.stdout and all(meaning in done.stdout for meaning in STAGES.values())
+    seconds = json.loads(out.read_text())["seconds"]
+    assert {ranks: set(found) for ranks, found in seconds.items()} == {"2": set(STAGES), "3": set(STAGES)}
+    assert all(0 < each < 100 for found in seconds.values() for each in found.values())
+
+
+def test_a_job_that_fails_is_reported(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-m", "pycollective.bench.scale", "--ranks", "2", "--timeout", "0.01"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "2 ranks have not ended within 0.01 s" in done.stderr
