@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <optional>
+#include <span>
 
 #include "dtype/table.h"
 #include "schedule/call_arrays.h"
@@ -42,6 +43,23 @@ class Buffer {
   void* managed_ = nullptr;
   bool versioned_ = false;
 };
+
+// An array that the latency paths take: C-contiguous CPU memory, read without Python.
+struct PlainArray {
+  ArrayView view;
+  std::span<const int64_t> shape;  // the array's own; of a Buffer: unknown
+};
+// False: Python must adapt or refuse it.  Takes a numpy.ndarray, a tensor of torch, to read also an array of another
+// library with DLPack's C exchange API, and to write also a Buffer.
+bool read_plain(py::handle array, bool writes, PlainArray& plain);
+bool read_plain_tensor(py::handle array, bool writes, PlainArray& plain);  // of the libraries with the exchange API
+// Makes an uninitialized array of x's type and library, and reads it; null if Python must make it.
+py::object new_like(py::handle x, const PlainArray& plain, std::span<const int64_t> shape, PlainArray& made);
+py::object new_tensor_like(py::handle x, const PlainArray& plain, std::span<const int64_t> shape, PlainArray& made);
+// What keeps the memory of an array in place: the array itself, or an export of it, since a tensor can exchange its
+// memory for another.
+py::object pinned(const py::object& array);
+py::object pinned_tensor(const py::object& array);
 
 // The elements of a NumPy array or a Buffer.  Throws py::type_error for anything else or for an unknown
 // element type, and py::value_error for an array that is not C-contiguous.
