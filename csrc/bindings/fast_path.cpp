@@ -12,11 +12,11 @@ namespace {
 
 // The methods of Communicator that plain arguments enter at once: every call of the core by its number, and those below.
 constexpr auto kCalls = static_cast<size_t>(Collective::count);
-enum Method : size_t { recv = kCalls, allgatherv, methods };
+enum Method : size_t { recv = kCalls, allgatherv, alltoallv, methods };
 
 constexpr const char* name_of_method(size_t method) {
   if (method < kCalls) return traits(static_cast<Collective>(method)).name;
-  return method == recv ? "recv" : "allgatherv";
+  return method == recv ? "recv" : method == allgatherv ? "allgatherv" : "alltoallv";
 }
 
 // A blocking or nonblocking form.
@@ -31,7 +31,7 @@ Form team_call;
 PyTypeObject* team_type = nullptr;
 PyObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
-    *counts_name, *topology_name, *timeout_name, *default_op;
+    *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *default_op;
 
 // Arguments as Python passes them to a function without a frame.
 struct Given {
@@ -44,35 +44,38 @@ struct Given {
   PyObject* value(Py_ssize_t i) const { return values[count + i]; }
 };
 
+// Of a method (x, [middle,] out=None, **options); `middle`: what some methods take there, null where not given.
+template <size_t middles>
 struct Arguments {
   PyObject* x = nullptr;
-  PyObject* root = nullptr;    // null: the default
-  PyObject* counts = nullptr;  // of allgatherv
+  std::array<PyObject*, middles> middle{};
   PyObject* out = nullptr;
   PyObject* op = nullptr;
   PyObject* topology = Py_None;
   PyObject* timeout = Py_None;
 };
 
-// Arguments of a method (x, [root or counts,] out=None, **options).  False: the general method must parse them.
-template <bool rooted, bool counted, bool averages>
-[[gnu::always_inline]] inline bool parse(Arguments& a, const Given& given) {
+// False: the general method must parse them.
+template <bool averages, size_t middles>
+[[gnu::always_inline]] inline bool parse(Arguments<middles>& a, const Given& given,
+                                         const std::array<PyObject*, middles>& middle_names) {
   Py_ssize_t at = 0;
-  if (given.count < 1 || given.count > 2 + (rooted || counted)) return false;
+  if (given.count < 1 || given.count > Py_ssize_t{2 + middles}) return false;
   a.x = given.values[at++];
-  if (rooted && at < given.count) a.root = given.values[at++];
-  if (counted && at < given.count) a.counts = given.values[at++];
+  for (size_t m = 0; m < middles && at < given.count; ++m) a.middle[m] = given.values[at++];
   if (at < given.count) a.out = given.values[at++];
   for (Py_ssize_t i = 0; i < given.named(); ++i) {
     PyObject* name = given.name(i);
-    PyObject* value = given.value(i);
-    if (name == out_name && a.out == nullptr) a.out = value;
-    else if (name == root_name && rooted && a.root == nullptr) a.root = value;
-    else if (name == counts_name && counted && a.counts == nullptr) a.counts = value;
-    else if (name == op_name && averages) a.op = value;
-    else if (name == topology_name) a.topology = value;
-    else if (name == timeout_name) a.timeout = value;
-    else return false;
+    PyObject** into = nullptr;
+    for (size_t m = 0; m < middles; ++m)
+      if (name == middle_names[m]) into = &a.middle[m];
+    if (name == out_name) into = &a.out;
+    if (into != nullptr && *into != nullptr) return false;  // given twice
+    if (name == op_name && averages) into = &a.op;
+    else if (name == topology_name) into = &a.topology;
+    else if (name == timeout_name) into = &a.timeout;
+    if (into == nullptr) return false;
+    *into = given.value(i);
   }
   if (a.out == nullptr) a.out = Py_None;
   if (a.op == nullptr) a.op = default_op;
@@ -123,29 +126,43 @@ std::optional<int32_t> plain_int(PyObject* o) {
   return static_cast<int32_t>(value);
 }
 
-PlainCall plain_call(const Arguments& a, int32_t root, bool nonblocking) {
+template <size_t middles>
+PlainCall plain_call(const Arguments<middles>& a, int32_t root, bool nonblocking) {
   return {borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout), root, nonblocking};
 }
 
 template <Collective collective>
 Outcome run_collective(PyObject* self, const Given& given, bool nonblocking) {
   constexpr const Traits& t = traits(collective);
-  Arguments a;
-  if (!parse<t.rooted, false, t.averages()>(a, given)) return {};
+  Arguments<t.rooted> a;
+  std::array<PyObject*, t.rooted> middle;
+  middle.fill(root_name);
+  if (!parse<t.averages()>(a, given, middle)) return {};
+  std::optional<int32_t> root = t.rooted ? 0 : -1;
+  for (PyObject* given_root : a.middle)
+    if (given_root != nullptr) root = plain_int(given_root);
   const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
-  const auto root = a.root == nullptr ? std::optional<int32_t>(t.rooted ? 0 : -1) : plain_int(a.root);
   if (team == nullptr || !root) return {};
   return team->call_plain(collective, plain_call(a, *root, nonblocking));
 }
 
 Outcome run_allgatherv(PyObject* self, const Given& given, bool nonblocking) {
-  Arguments a;
-  if (!parse<false, true, false>(a, given) || a.counts == nullptr) return {};
+  Arguments<1> a;
+  if (!parse<false>(a, given, {counts_name})) return {};
   const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
   if (team == nullptr) return {};
-  return team->allgatherv(plain_call(a, -1, nonblocking), borrow(a.counts));
+  return team->allgatherv(plain_call(a, -1, nonblocking), a.middle[0]);
+}
+
+Outcome run_alltoallv(PyObject* self, const Given& given, bool nonblocking) {
+  Arguments<2> a;
+  if (!parse<false>(a, given, {send_counts_name, recv_counts_name})) return {};
+  const py::object held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
+  if (team == nullptr) return {};
+  return team->alltoallv(plain_call(a, -1, nonblocking), a.middle[0], a.middle[1]);
 }
 
 Outcome run_barrier(PyObject* self, const Given& given, bool nonblocking) {
@@ -187,6 +204,7 @@ Outcome run(PyObject* self, const Given& given, bool nonblocking) {
   constexpr auto send = static_cast<size_t>(Collective::send), barrier = static_cast<size_t>(Collective::barrier);
   if constexpr (method == send || method == recv) return run_message<method == send>(self, given, nonblocking);
   else if constexpr (method == allgatherv) return run_allgatherv(self, given, nonblocking);
+  else if constexpr (method == alltoallv) return run_alltoallv(self, given, nonblocking);
   else if constexpr (method == barrier) return run_barrier(self, given, nonblocking);
   else return run_collective<static_cast<Collective>(method)>(self, given, nonblocking);
 }
@@ -277,6 +295,8 @@ void bind_fast_path(py::module_& m) {
            {&out_name, "out"},
            {&op_name, "op"},
            {&counts_name, "counts"},
+           {&send_counts_name, "send_counts"},
+           {&recv_counts_name, "recv_counts"},
            {&topology_name, "topology"},
            {&timeout_name, "timeout"},
            {&default_op, "sum"},

@@ -34,8 +34,8 @@ std::vector<int64_t> read_counts(const py::object& counts) {
 }
 
 // The items of a list or a tuple, if they are `size` numbers of rows; nothing if Python must convert or refuse them.
-std::optional<std::vector<int64_t>> plain_counts(const py::object& counts, int32_t size) {
-  if (!PyList_CheckExact(counts.ptr()) && !PyTuple_CheckExact(counts.ptr())) return std::nullopt;
+std::optional<std::vector<int64_t>> plain_counts(py::handle counts, int32_t size) {
+  if (!counts || (!PyList_CheckExact(counts.ptr()) && !PyTuple_CheckExact(counts.ptr()))) return std::nullopt;
   if (PySequence_Fast_GET_SIZE(counts.ptr()) != size) return std::nullopt;
   std::vector<int64_t> values;
   for (Py_ssize_t i = 0; i < size; ++i) {
@@ -397,27 +397,97 @@ Outcome TeamCall::call_plain(Collective collective, const PlainCall& call) {
   return run_plain(call, terms, x, c.shape);
 }
 
-Outcome TeamCall::allgatherv(const PlainCall& call, const py::object& counts) {
+namespace {
+
+bool given(py::handle counts) { return counts && !counts.is_none(); }
+
+int64_t rows_of(const PlainArray& x) { return x.shape.empty() ? 1 : x.shape[0]; }
+
+// Whether run_plain will not refuse the call's output, whatever its shape: ranks that have exchanged counts must not.
+bool surely_plain(const PlainCall& call) {
+  PlainArray out;
+  return call.out.is_none() ? is_numpy(call.x) : read_plain(call.out, true, out);
+}
+
+bool add_up(const std::vector<int64_t>& numbers, int64_t sum) {
+  for (const int64_t number : numbers) {
+    if (number > sum) return false;
+    sum -= number;
+  }
+  return sum == 0;
+}
+
+}  // namespace
+
+// Collective: the numbers of every rank, in rank order.
+std::vector<int64_t> TeamCall::exchange(std::vector<int64_t> numbers, const py::object& timeout) {
+  const auto each = static_cast<int64_t>(numbers.size());
+  std::vector<int64_t> all(numbers.size() * static_cast<size_t>(team_->size()));
+  Arrays a;
+  a.input = {reinterpret_cast<char*>(numbers.data()), each, Dtype::int64, true};
+  a.output = {reinterpret_cast<char*>(all.data()), each * team_->size(), Dtype::int64, true};
+  a.has_input = a.has_output = true;
+  const py::object none = py::none();
+  static PyObject* const sum = PyUnicode_InternFromString("sum");
+  const auto op = py::reinterpret_borrow<py::object>(sum);
+  Terms terms{Collective::allgather, -1, op, none, timeout};
+  terms.counts.assign(static_cast<size_t>(team_->size()), each);
+  Operation operation = prepare(terms, a);
+  run(operation, none, none);
+  return all;
+}
+
+// A call whose blocks are whole rows of x, `row_counts` of them; this rank gets `rows`.
+Outcome TeamCall::run_rows(const PlainCall& call, Collective collective, const PlainArray& x,
+                           const std::vector<int64_t>& row_counts, int64_t rows) {
+  std::vector<int64_t> shape{x.shape.begin(), x.shape.end()};
+  if (shape.empty()) shape.push_back(1);
+  const int64_t row = checked_count(std::span(shape).subspan(1), 1, "a row's shape");
+  Terms terms{collective, -1, call.op, call.topology, call.timeout};
+  for (const int64_t count : row_counts) terms.counts.push_back(checked_mul(count, row, "counts"));
+  terms.note = cut(Collective::allgather, x.shape).note;  // that of its rows
+  shape[0] = rows;
+  return run_plain(call, terms, x, shape);
+}
+
+Outcome TeamCall::allgatherv(const PlainCall& call, py::handle counts) {
   PlainArray x;
   if (!read_plain(call.x, false, x)) return {};
-  std::vector<int64_t> elements;
-  std::vector<int64_t> shape{x.shape.begin(), x.shape.end()};
-  const std::optional<std::vector<int64_t>> rows = plain_counts(counts, team_->size());
-  if (shape.empty()) shape.push_back(1);
-  if (!rows || (*rows)[static_cast<size_t>(team_->rank())] != shape[0]) return {};
+  std::optional<std::vector<int64_t>> rows = plain_counts(counts, team_->size());
+  if (given(counts) ? !rows : !surely_plain(call)) return {};
   require_open();
-  int64_t length = 1;
-  for (size_t d = 1; d < shape.size(); ++d) length = checked_mul(length, shape[d], "the array's shape");
-  for (const int64_t each : *rows) elements.push_back(checked_mul(each, length, "counts"));
-  shape[0] = sum_of(*rows);
-  Terms terms{Collective::allgather,
-              -1,
-              call.op,
-              call.topology,
-              call.timeout,
-              std::move(elements),
-              cut(Collective::allgather, x.shape).note};
-  return run_plain(call, terms, x, shape);
+  if (!rows) rows = exchange({rows_of(x)}, call.timeout);
+  if ((*rows)[static_cast<size_t>(team_->rank())] != rows_of(x)) return {};
+  return run_rows(call, Collective::allgather, x, *rows, sum_of(*rows));
+}
+
+Outcome TeamCall::alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts) {
+  PlainArray x;
+  if (!read_plain(call.x, false, x) || !surely_plain(call)) return {};
+  const int32_t n = team_->size();
+  const auto sent = plain_counts(send_counts, n);
+  const auto expected = given(recv_counts) ? plain_counts(recv_counts, n) : std::vector<int64_t>(size_t(n), -1);
+  if (!sent || !expected || !add_up(*sent, rows_of(x))) return {};
+  require_open();
+  std::vector<int64_t> mine = *sent;
+  mine.insert(mine.end(), expected->begin(), expected->end());
+  const std::vector<int64_t> all = exchange(std::move(mine), call.timeout);
+  const auto rows = [&](int32_t from, int32_t to) { return all[static_cast<size_t>(2 * from * n + to)]; };
+  const auto wanted = [&](int32_t to, int32_t from) { return all[static_cast<size_t>((2 * to + 1) * n + from)]; };
+  for (int32_t to = 0; to < n; ++to)
+    for (int32_t from = 0; from < n; ++from)
+      if (wanted(to, from) != -1 && wanted(to, from) != rows(from, to))
+        throw CommunicatorFault(Fault::mismatch, to,
+                                "alltoallv: rank " + std::to_string(from) + " sends " + std::to_string(rows(from, to)) +
+                                    " rows to rank " + std::to_string(to) + ", which expects " +
+                                    std::to_string(wanted(to, from)));
+  std::vector<int64_t> matrix;
+  int64_t received = 0;
+  for (int32_t from = 0; from < n; ++from) {
+    for (int32_t to = 0; to < n; ++to) matrix.push_back(rows(from, to));
+    received = checked_add(received, rows(from, team_->rank()), "rows received");
+  }
+  return run_rows(call, Collective::alltoall, x, matrix, received);
 }
 
 Outcome TeamCall::barrier(const PlainCall& call) {

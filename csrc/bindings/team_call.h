@@ -69,7 +69,8 @@ class TeamCall {
                   bool nonblocking, const py::object& note);
   // The latency paths, of arrays that read_plain takes, without scaling and names.
   Outcome call_plain(Collective collective, const PlainCall& call);
-  Outcome allgatherv(const PlainCall& call, const py::object& counts);  // `counts`: rows of every rank
+  Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
+  Outcome alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts);
   Outcome barrier(const PlainCall& call);
   Outcome message(const py::object& array, bool sends, const PlainCall& call);
   void close();  // later calls of this rank raise
@@ -96,6 +97,9 @@ class TeamCall {
   };
   Operation prepare(Terms& terms, Arrays& arrays);
   Outcome run_plain(const PlainCall& call, Terms& terms, const PlainArray& x, std::span<const int64_t> shape);
+  Outcome run_rows(const PlainCall& call, Collective collective, const PlainArray& x,
+                   const std::vector<int64_t>& row_counts, int64_t rows);
+  std::vector<int64_t> exchange(std::vector<int64_t> numbers, const py::object& timeout);
   Outcome finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
                  const py::object& result);
   void run(Operation& operation, const py::object& x, const py::object& out);

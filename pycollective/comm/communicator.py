@@ -328,6 +328,6 @@ def _enter_at_once(name: str) -> None:
     setattr(Communicator, name, _core.fast_method(Communicator, method, name, signature, Handle))
 
 
-for _name in (*CALLS, "recv", "allgatherv"):
+for _name in (*CALLS, "recv", "allgatherv", "alltoallv"):
     _enter_at_once(_name)
     _enter_at_once(f"i{_name}")
