@@ -102,8 +102,8 @@ bool read_plain(py::handle array, bool writes, PlainArray& plain) {
   return true;
 }
 
-py::object new_like(py::handle x, const PlainArray& plain, std::span<const int64_t> shape, PlainArray& made) {
-  if (!is_numpy(x)) return new_tensor_like(x, plain, shape, made);
+py::object new_like(py::handle x, std::span<const int64_t> shape, PlainArray& made) {
+  if (!is_numpy(x)) return new_tensor_like(x, shape, made);
   const auto* proxy = py::detail::array_proxy(x.ptr());
   auto& api = py::detail::npy_api::get();
   Py_INCREF(proxy->descr);  // the call below takes a reference
@@ -114,9 +114,9 @@ py::object new_like(py::handle x, const PlainArray& plain, std::span<const int64
   return read_plain(array, true, made) ? array : py::object();
 }
 
-py::object pinned(const py::object& array) {
-  return array.is_none() || is_numpy(array) || py::isinstance<Buffer>(array) ? array : pinned_tensor(array);
-}
+bool makes_plain(py::handle x) { return is_numpy(x) || is_plain_tensor(x); }
+
+py::object pinned(const py::object& array) { return is_plain_tensor(array) ? storage_of(array) : array; }
 
 void bind_array(py::module_& m) {
   m.def("is_numpy", &is_numpy, py::arg("array"), "Whether the argument is exactly a numpy.ndarray, not of a subclass.");

@@ -182,33 +182,27 @@ bool read_plain_tensor(py::handle array, bool writes, PlainArray& plain) {
   return read_plain(producer, array, plain) && !(producer.torch && (requires_grad(array) || negated(array)));
 }
 
-py::object new_tensor_like(py::handle x, const PlainArray& plain, std::span<const int64_t> shape, PlainArray& made) {
-  if (!producer_of(Py_TYPE(x.ptr())).torch) return {};
-  py::object tensor;
-  if (shape.data() == plain.shape.data()) {  // half the price
-    static PyObject* empty_like = nullptr;   // set once, with the GIL held
-    if (empty_like == nullptr) empty_like = of_torch("torch", "empty_like").release().ptr();
-    tensor = py::reinterpret_steal<py::object>(PyObject_CallOneArg(empty_like, x.ptr()));
-  } else {
-    std::vector<py::object> extents;
-    std::vector<PyObject*> arguments{x.ptr()};
-    for (const int64_t extent : shape) arguments.push_back(extents.emplace_back(py::int_(extent)).ptr());
-    static PyObject* const name = interned("new_empty");
-    tensor =
-        py::reinterpret_steal<py::object>(PyObject_VectorcallMethod(name, arguments.data(), arguments.size(), nullptr));
-  }
+bool is_plain_tensor(py::handle array) { return producer_of(Py_TYPE(array.ptr())).exact; }
+
+py::object new_tensor_like(py::handle x, std::span<const int64_t> shape, PlainArray& made) {
+  if (!is_plain_tensor(x)) return {};
+  static PyObject* const name = interned("new_empty");
+  std::vector<PyObject*> arguments{x.inc_ref().ptr()};
+  for (const int64_t extent : shape) arguments.push_back(PyLong_FromLongLong(extent));  // cheaper than one tuple
+  if (shape.empty()) arguments.push_back(PyTuple_New(0));
+  const auto tensor =
+      py::reinterpret_steal<py::object>(PyObject_VectorcallMethod(name, arguments.data(), arguments.size(), nullptr));
+  for (PyObject* argument : arguments) Py_DECREF(argument);
   if (!tensor) PyErr_Clear();  // the general path reports it
-  const Producer producer = tensor ? producer_of(Py_TYPE(tensor.ptr())) : Producer{};
-  return producer.exact && read_plain(producer, tensor, made) ? tensor : py::object();
+  if (!tensor || !is_plain_tensor(tensor)) return {};
+  return read_plain(producer_of(Py_TYPE(tensor.ptr())), tensor, made) ? tensor : py::object();
 }
 
-py::object pinned_tensor(const py::object& array) {
-  ManagedVersioned* owned = export_owned(array);
-  if (owned == nullptr) return array;
-  return py::capsule(owned, [](void* managed) {
-    auto* tensor = static_cast<ManagedVersioned*>(managed);
-    if (tensor->deleter != nullptr) tensor->deleter(tensor);
-  });
+py::object storage_of(const py::object& tensor) {
+  static PyObject* const name = interned("untyped_storage");
+  auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), name));
+  if (!storage) PyErr_Clear();
+  return storage ? storage : tensor;
 }
 
 Buffer::Buffer(py::object array, bool strided) {

@@ -31,7 +31,7 @@ Form team_call;
 PyTypeObject* team_type = nullptr;
 PyObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
-    *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *default_op;
+    *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *default_op;
 
 // Arguments as Python passes them to a function without a frame.
 struct Given {
@@ -66,6 +66,7 @@ template <bool averages, size_t middles>
   if (at < given.count) a.out = given.values[at++];
   for (Py_ssize_t i = 0; i < given.named(); ++i) {
     PyObject* name = given.name(i);
+    if (name == name_name && given.value(i) == Py_None) continue;
     PyObject** into = nullptr;
     for (size_t m = 0; m < middles; ++m)
       if (name == middle_names[m]) into = &a.middle[m];
@@ -299,6 +300,7 @@ void bind_fast_path(py::module_& m) {
            {&recv_counts_name, "recv_counts"},
            {&topology_name, "topology"},
            {&timeout_name, "timeout"},
+           {&name_name, "name"},
            {&default_op, "sum"},
        })
     *name = PyUnicode_InternFromString(text);

@@ -338,7 +338,7 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   if (like_input && out.is_none()) {
     PlainArray plain, made;
     if (!is_numpy(x) || !read_plain(x, false, plain)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    out = new_like(x, plain, plain.shape, made);
+    out = new_like(x, plain.shape, made);
   }
   Terms terms{collective,
               root,
@@ -375,7 +375,7 @@ Outcome TeamCall::run_plain(const PlainCall& call, Terms& terms, const PlainArra
   py::object out = py::none();
   if (traits(terms.collective).has_output(team_->rank(), call.root)) {
     PlainArray y;
-    if (call.out.is_none()) out = new_like(call.x, x, shape, y);
+    if (call.out.is_none()) out = new_like(call.x, shape, y);
     else if (call.out.is(call.x) && x.view.writable) out = call.x, y = x;
     else out = read_plain(call.out, true, y) ? call.out : py::object();
     if (!out) return {};
@@ -403,10 +403,10 @@ bool given(py::handle counts) { return counts && !counts.is_none(); }
 
 int64_t rows_of(const PlainArray& x) { return x.shape.empty() ? 1 : x.shape[0]; }
 
-// Whether run_plain will not refuse the call's output, whatever its shape: ranks that have exchanged counts must not.
-bool surely_plain(const PlainCall& call) {
+// Whether run_plain will take the call's output, whatever its shape: ranks that have exchanged counts must go on.
+bool takes_output(const PlainCall& call) {
   PlainArray out;
-  return call.out.is_none() ? is_numpy(call.x) : read_plain(call.out, true, out);
+  return call.out.is_none() ? makes_plain(call.x) : read_plain(call.out, true, out);
 }
 
 bool add_up(const std::vector<int64_t>& numbers, int64_t sum) {
@@ -447,14 +447,16 @@ Outcome TeamCall::run_rows(const PlainCall& call, Collective collective, const P
   for (const int64_t count : row_counts) terms.counts.push_back(checked_mul(count, row, "counts"));
   terms.note = cut(Collective::allgather, x.shape).note;  // that of its rows
   shape[0] = rows;
-  return run_plain(call, terms, x, shape);
+  Outcome outcome = run_plain(call, terms, x, shape);
+  if (!outcome.result && call.out.is_none()) throw WrongType("x: its library makes no array for the result");
+  return outcome;
 }
 
 Outcome TeamCall::allgatherv(const PlainCall& call, py::handle counts) {
   PlainArray x;
   if (!read_plain(call.x, false, x)) return {};
   std::optional<std::vector<int64_t>> rows = plain_counts(counts, team_->size());
-  if (given(counts) ? !rows : !surely_plain(call)) return {};
+  if (given(counts) ? !rows : !takes_output(call)) return {};
   require_open();
   if (!rows) rows = exchange({rows_of(x)}, call.timeout);
   if ((*rows)[static_cast<size_t>(team_->rank())] != rows_of(x)) return {};
@@ -463,7 +465,7 @@ Outcome TeamCall::allgatherv(const PlainCall& call, py::handle counts) {
 
 Outcome TeamCall::alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts) {
   PlainArray x;
-  if (!read_plain(call.x, false, x) || !surely_plain(call)) return {};
+  if (!read_plain(call.x, false, x) || !takes_output(call)) return {};
   const int32_t n = team_->size();
   const auto sent = plain_counts(send_counts, n);
   const auto expected = given(recv_counts) ? plain_counts(recv_counts, n) : std::vector<int64_t>(size_t(n), -1);
