@@ -1,6 +1,6 @@
 // Latency paths: methods that Python calls without a frame (the calls of Communicator, blocking and nonblocking) and
-// without pybind11's argument conversion (Team.call).  What they do not handle (scaling, names, arrays that C code
-// cannot read; keywords, other argument types) is forwarded to the general method that each one fronts.
+// without pybind11's argument conversion (Team.call).  What they do not handle (streams, arrays that C code
+// cannot read; other argument types) is forwarded to the general method that each one fronts.
 #include <array>
 #include <utility>
 
@@ -31,7 +31,8 @@ Form team_call;
 PyTypeObject* team_type = nullptr;
 PyObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
-    *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *default_op;
+    *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *prescale_name,
+    *postscale_name, *default_op;
 
 // Arguments as Python passes them to a function without a frame.
 struct Given {
@@ -51,12 +52,24 @@ struct Arguments {
   std::array<PyObject*, middles> middle{};
   PyObject* out = nullptr;
   PyObject* op = nullptr;
+  PyObject* prescale = Py_None;
+  PyObject* postscale = Py_None;
   PyObject* topology = Py_None;
   PyObject* timeout = Py_None;
 };
 
+bool is_avg(PyObject* op) { return PyUnicode_Check(op) && PyUnicode_CompareWithASCIIString(op, "avg") == 0; }
+
+// A call's name; only errors show it.
+bool is_plain_name(PyObject* name) {
+  if (name == Py_None) return true;
+  if (PyUnicode_CheckExact(name) && PyUnicode_AsUTF8(name) != nullptr) return true;
+  PyErr_Clear();
+  return false;
+}
+
 // False: the general method must parse them.
-template <bool averages, size_t middles>
+template <bool reduces, bool averages, size_t middles>
 [[gnu::always_inline]] inline bool parse(Arguments<middles>& a, const Given& given,
                                          const std::array<PyObject*, middles>& middle_names) {
   Py_ssize_t at = 0;
@@ -66,13 +79,15 @@ template <bool averages, size_t middles>
   if (at < given.count) a.out = given.values[at++];
   for (Py_ssize_t i = 0; i < given.named(); ++i) {
     PyObject* name = given.name(i);
-    if (name == name_name && given.value(i) == Py_None) continue;
+    if (name == name_name && is_plain_name(given.value(i))) continue;
     PyObject** into = nullptr;
     for (size_t m = 0; m < middles; ++m)
       if (name == middle_names[m]) into = &a.middle[m];
     if (name == out_name) into = &a.out;
     if (into != nullptr && *into != nullptr) return false;  // given twice
-    if (name == op_name && averages) into = &a.op;
+    if (name == op_name && reduces) into = &a.op;
+    else if (name == prescale_name && reduces) into = &a.prescale;
+    else if (name == postscale_name && reduces) into = &a.postscale;
     else if (name == topology_name) into = &a.topology;
     else if (name == timeout_name) into = &a.timeout;
     if (into == nullptr) return false;
@@ -80,7 +95,7 @@ template <bool averages, size_t middles>
   }
   if (a.out == nullptr) a.out = Py_None;
   if (a.op == nullptr) a.op = default_op;
-  return true;
+  return averages || a.op == default_op || !is_avg(a.op);
 }
 
 // A communicator's team, held for the duration of the call: another thread may free the communicator.
@@ -127,6 +142,12 @@ std::optional<int32_t> plain_int(PyObject* o) {
   return static_cast<int32_t>(value);
 }
 
+std::optional<double> plain_factor(PyObject* factor) {
+  if (factor == Py_None) return 1.0;
+  if (!PyFloat_CheckExact(factor)) return std::nullopt;
+  return PyFloat_AS_DOUBLE(factor);
+}
+
 template <size_t middles>
 PlainCall plain_call(const Arguments<middles>& a, int32_t root, bool nonblocking) {
   return {borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout), root, nonblocking};
@@ -138,19 +159,23 @@ Outcome run_collective(PyObject* self, const Given& given, bool nonblocking) {
   Arguments<t.rooted> a;
   std::array<PyObject*, t.rooted> middle;
   middle.fill(root_name);
-  if (!parse<t.averages()>(a, given, middle)) return {};
+  if (!parse<t.reduces, t.averages()>(a, given, middle)) return {};
   std::optional<int32_t> root = t.rooted ? 0 : -1;
   for (PyObject* given_root : a.middle)
     if (given_root != nullptr) root = plain_int(given_root);
   const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
-  if (team == nullptr || !root) return {};
-  return team->call_plain(collective, plain_call(a, *root, nonblocking));
+  const auto before = plain_factor(a.prescale), after = plain_factor(a.postscale);
+  if (team == nullptr || !root || !before || !after) return {};
+  PlainCall call = plain_call(a, *root, nonblocking);
+  call.scaling.prescale = *before;
+  call.scaling.postscale = *after;
+  return team->call_plain(collective, call);
 }
 
 Outcome run_allgatherv(PyObject* self, const Given& given, bool nonblocking) {
   Arguments<1> a;
-  if (!parse<false>(a, given, {counts_name})) return {};
+  if (!parse<false, false>(a, given, {counts_name})) return {};
   const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
   if (team == nullptr) return {};
@@ -159,7 +184,7 @@ Outcome run_allgatherv(PyObject* self, const Given& given, bool nonblocking) {
 
 Outcome run_alltoallv(PyObject* self, const Given& given, bool nonblocking) {
   Arguments<2> a;
-  if (!parse<false>(a, given, {send_counts_name, recv_counts_name})) return {};
+  if (!parse<false, false>(a, given, {send_counts_name, recv_counts_name})) return {};
   const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
   if (team == nullptr) return {};
@@ -217,6 +242,19 @@ PyObject* handle_of(Outcome outcome) {
   return PyObject_Vectorcall(handle_type, arguments, 2, nullptr);
 }
 
+// Adds the call's name, if it has one, to the current error.
+void name_error(const Given& given) {
+  for (Py_ssize_t i = 0; i < given.named(); ++i) {
+    if (given.name(i) != name_name || given.value(i) == Py_None) continue;
+    py::error_already_set error;
+    try {
+      py::module_::import("pycollective.comm.collectives").attr("name_call")(error.value(), borrow(given.value(i)));
+    } catch (py::error_already_set&) {  // the import fails while Python ends: the error stays without its name
+    }
+    error.restore();
+  }
+}
+
 template <size_t method, bool nonblocking>
 PyObject* enter(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
   const Given given{values, count, names};
@@ -225,6 +263,7 @@ PyObject* enter(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObj
     if (outcome.result) return nonblocking ? handle_of(std::move(outcome)) : outcome.result.release().ptr();
   } catch (...) {
     set_error(std::current_exception());
+    name_error(given);
     return nullptr;
   }
   return call_general(forms[method][nonblocking].general, self, given);
@@ -301,6 +340,8 @@ void bind_fast_path(py::module_& m) {
            {&topology_name, "topology"},
            {&timeout_name, "timeout"},
            {&name_name, "name"},
+           {&prescale_name, "prescale"},
+           {&postscale_name, "postscale"},
            {&default_op, "sum"},
        })
     *name = PyUnicode_InternFromString(text);

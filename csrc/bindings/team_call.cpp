@@ -389,7 +389,7 @@ Outcome TeamCall::call_plain(Collective collective, const PlainCall& call) {
   PlainArray x;
   if (!traits(collective).has_result(team_->rank()) || !read_plain(call.x, false, x)) return {};
   require_open();
-  Terms terms{collective, call.root, call.op, call.topology, call.timeout};
+  Terms terms{collective, call.root, call.op, call.topology, call.timeout, {}, {}, call.scaling};
   if (!traits(collective).in_blocks()) return run_plain(call, terms, x, x.shape);
   const Cut& c = cut(collective, x.shape);
   terms.counts = c.counts;

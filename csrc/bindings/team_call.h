@@ -43,6 +43,7 @@ struct PlainCall {
   py::object x, out, op, topology, timeout;
   int32_t root = -1;
   bool nonblocking = false;
+  Scaling scaling{};
 };
 
 // Of a latency path.
@@ -67,7 +68,7 @@ class TeamCall {
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note);
-  // The latency paths, of arrays that read_plain takes, without scaling and names.
+  // The latency paths, of arrays that read_plain takes.
   Outcome call_plain(Collective collective, const PlainCall& call);
   Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
   Outcome alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts);

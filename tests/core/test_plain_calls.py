@@ -1,6 +1,6 @@
 """Plain calls enter the core without Python: NumPy arrays, torch tensors and others with DLPack's C exchange API.
 
-What C code cannot read is left to the general path, which `name=` selects here: both give the same result or error.
+What C code cannot read is left to the general path, which any `stream=` selects: both give the same result or error.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ LIKE_INPUT = ("allreduce", "broadcast", "scan")
 """Those whose output has the shape of x."""
 
 
+GENERAL: dict[str, Any] = {"stream": None}
+
+
 def parameter(values: Any) -> Any:
     return torch.nn.Parameter(tensor(values), requires_grad=False)
 
@@ -46,6 +49,8 @@ def every_call(comm: Communicator, make: Callable[[Any], Any]) -> list[Any]:
         outs = (None, x) if name in LIKE_INPUT else (None,)
         results += [call(comm, name, x, 1, out) for out in outs]
         results += [call(comm, f"i{name}", x, 1, out).result(20) for out in outs]
+    options = {"prescale": 0.5, "postscale": 3.0, "timeout": 20, "topology": "ring", "name": "all", "op": "max"}
+    results += [comm.allreduce(x, **options), comm.iscan(x, op="prod", name="other").result(20)]
     results += [comm.allgatherv(x), comm.allgatherv(x, [2 * n] * n), comm.iallgatherv(x, [2 * n] * n).result(20)]
     results += [comm.alltoallv(x, [2] * n), comm.alltoallv(x, [2] * n, (2,) * n), comm.ialltoallv(x, [2] * n).result(9)]
     peer = (me + 1) % n
@@ -56,6 +61,14 @@ def every_call(comm: Communicator, make: Callable[[Any], Any]) -> list[Any]:
         comm.send(x, dest=peer)
         results.append(got.result(20))
     return [result if result is None else bits(result) for result in results]
+
+
+def counted(function: Any, calls: list[int]) -> Any:
+    def count(*arguments: Any) -> Any:
+        calls[0] += 1
+        return function(*arguments)
+
+    return count
 
 
 @pytest.mark.parametrize("make", [np.array, tensor, parameter], ids=["numpy", "torch", "parameter"])
@@ -69,12 +82,7 @@ def test_no_python_runs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(request, name, refuse)
     messages = [0]
     for name in ("send", "recv"):  # the first message makes the channel
-
-        def count(*given: Any, parse: Any = getattr(request, name)) -> Any:
-            messages[0] += 1
-            return parse(*given)
-
-        monkeypatch.setattr(request, name, count)
+        monkeypatch.setattr(request, name, counted(getattr(request, name), messages))
     monkeypatch.setattr(torch.Tensor, "__dlpack__", refuse)
     assert local_world(2).run(lambda comm: every_call(comm, make)) == usual
     assert messages[0] == 4
@@ -104,7 +112,7 @@ def test_a_tensor_gives_the_bits_of_an_array(
         right = call(comm, name, mine, 1, **options)
         out = torch.zeros(right.shape, dtype=x.dtype) if given_out and right is not None else None
         got = call(comm, name, x, 1, out, **options)
-        general = call(comm, name, x, 1, name="general", **options)
+        general = call(comm, name, x, 1, stream=None, **options)
         later = call(comm, f"i{name}", x, 1, **options).result(20)
         for found in (got, general, later):
             assert (found is None) == (right is None)
@@ -191,12 +199,12 @@ def test_odd_arrays_are_taken_or_refused_as_by_the_general_path(what: str) -> No
                     made = getattr(comm, nonblocking + name)(x, out=out, **options)  # noqa: B023
                     return made.result(20) if nonblocking else made  # noqa: B023
 
-                fast, general = (outcome(lambda o=o: attempt(ODD[what](), None, **o)) for o in ({}, {"name": "n"}))
+                fast, general = (outcome(lambda o=o: attempt(ODD[what](), None, **o)) for o in ({}, GENERAL))
                 assert fast == general, (name, nonblocking)
                 for same in (False, True) if name in LIKE_INPUT else ():
                     out = ODD[what]()
                     x = out if same else torch.ones(3)
-                    fast, general = (outcome(lambda o=o: attempt(x, out, **o)) for o in ({}, {"name": "n"}))
+                    fast, general = (outcome(lambda o=o, x=x, out=out: attempt(x, out, **o)) for o in ({}, GENERAL))
                     if same and isinstance(fast[0], type) and issubclass(fast[0], torch.Tensor):
                         continue  # the second call read what the first wrote
                     assert fast == general, (name, nonblocking, same)
@@ -225,11 +233,11 @@ def test_torch_modes() -> None:
             assert comm.allreduce(torch.ones(3)).is_inference()
         x = torch.ones(3)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            fast, general = outcome(lambda: comm.allreduce(x)), outcome(lambda: comm.allreduce(x, name="n"))
+            fast, general = outcome(lambda: comm.allreduce(x)), outcome(lambda: comm.allreduce(x, **GENERAL))
         assert fast == general
         assert fast[0] is TypeError
         with torch.device("meta"):
-            assert comm.allgather(x).tolist() == comm.allgather(x, name="n").tolist() == [1.0] * 6
+            assert comm.allgather(x).tolist() == comm.allgather(x, **GENERAL).tolist() == [1.0] * 6
 
     local_world(1).run(lambda comm: None)
     local_world(2).run(body)
@@ -243,7 +251,7 @@ def test_wrong_outputs_are_refused_alike() -> None:
         for out in (torch.ones(5), torch.ones(4, dtype=torch.float64), read_only, x[1:], [0.0] * 4, np.ones(4, ">f4")):
             for name in ("allreduce", "broadcast", "alltoall"):
                 fast = outcome(lambda: getattr(comm, name)(x, out=out))  # noqa: B023
-                assert fast == outcome(lambda: getattr(comm, name)(x, out=out, name="n"))  # noqa: B023
+                assert fast == outcome(lambda: getattr(comm, name)(x, out=out, **GENERAL))  # noqa: B023
                 assert issubclass(fast[0], (ValueError, TypeError)), out
         with pytest.raises(ValueError, match="in place"):
             comm.alltoall(x, out=x)
@@ -380,8 +388,8 @@ def library(major: int = 1, capsule_name: bytes = b"dlpack_exchange_api", answer
         counts["described"] += 1
         memory: Any = array.memory
         array.shape_memory = (ctypes.c_int64 * max(1, memory.ndim))(*memory.shape)
-        fields = dict(data=memory.ctypes.data, device=1, number=0, ndim=memory.ndim, code=2, bits=32, lanes=1,
-                      shape=array.shape_memory, strides=None, offset=0)  # fmt: skip
+        fields = {"data": memory.ctypes.data, "device": 1, "number": 0, "ndim": memory.ndim, "code": 2, "bits": 32,
+                  "lanes": 1, "shape": array.shape_memory, "strides": None, "offset": 0}  # fmt: skip
         for name, value in (fields | wrong).items():
             setattr(into[0], name, value)
         return answer
