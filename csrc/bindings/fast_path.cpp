@@ -29,10 +29,10 @@ struct Form {
 std::array<std::array<Form, 2>, methods> forms;  // [method][nonblocking]
 Form team_call;
 PyTypeObject* team_type = nullptr;
-PyObject* handle_type = nullptr;
+PyTypeObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
     *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *prescale_name,
-    *postscale_name, *default_op;
+    *postscale_name, *work_name, *value_name, *default_op;
 
 // Arguments as Python passes them to a function without a frame.
 struct Given {
@@ -235,11 +235,14 @@ Outcome run(PyObject* self, const Given& given, bool nonblocking) {
   else return run_collective<static_cast<Collective>(method)>(self, given, nonblocking);
 }
 
-// The Python side of a call in flight: Handle(work, value).
+// Handle(work, value) of pycollective.comm.handle, without the frame of its __init__.
 PyObject* handle_of(Outcome outcome) {
   const py::object work = py::cast(Handle(std::move(outcome.task), outcome.result));
-  PyObject* arguments[] = {work.ptr(), outcome.result.ptr()};
-  return PyObject_Vectorcall(handle_type, arguments, 2, nullptr);
+  auto handle = py::reinterpret_steal<py::object>(handle_type->tp_alloc(handle_type, 0));
+  if (!handle || PyObject_SetAttr(handle.ptr(), work_name, work.ptr()) != 0 ||
+      PyObject_SetAttr(handle.ptr(), value_name, outcome.result.ptr()) != 0)
+    throw py::error_already_set();
+  return handle.release().ptr();
 }
 
 // Adds the call's name, if it has one, to the current error.
@@ -313,7 +316,7 @@ py::object front(Form& form, PyObject* owner, const py::object& general, std::st
 
 py::object fast_method(const py::type& owner, const py::object& method, const std::string& name,
                        const std::string& signature, const py::type& handle) {
-  if (handle_type == nullptr) handle_type = handle.inc_ref().ptr();
+  if (handle_type == nullptr) handle_type = reinterpret_cast<PyTypeObject*>(handle.inc_ref().ptr());
   for (auto& pair : forms)
     for (Form& form : pair)
       if (name == form.name)
@@ -342,6 +345,8 @@ void bind_fast_path(py::module_& m) {
            {&name_name, "name"},
            {&prescale_name, "prescale"},
            {&postscale_name, "postscale"},
+           {&work_name, "_work"},
+           {&value_name, "_value"},
            {&default_op, "sum"},
        })
     *name = PyUnicode_InternFromString(text);
