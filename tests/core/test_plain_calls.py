@@ -157,6 +157,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "of a graph": lambda: torch.ones(3, requires_grad=True) * 2,
     "negative bit": lambda: torch.imag(torch.conj(torch.tensor([1 + 2j, 3 - 1j, 2j]))),
     "negative view of integers": lambda: torch._neg_view(torch.tensor([1, 2, 3])),
+    "negative bit of one": lambda: torch.imag(torch.conj(torch.tensor([1 + 2j]))),
     "conjugate": lambda: torch.conj(torch.tensor([1 + 2j])),
     "subclass": lambda: torch.ones(3).as_subclass(Renamed),
     "overriding subclass": lambda: torch.ones(3).as_subclass(Doubled),
@@ -468,15 +469,18 @@ def test_a_library_that_describes_wrongly_is_read_through_dlpack(what: str) -> N
     kind = library(**BROKEN[what])
 
     def body(comm: Communicator) -> None:
-        memory = np.ones((2, 3), np.float32)
-        for name in ("allreduce", "allgather"):
-            assert (call(comm, name, kind(memory)) == (2 if name == "allreduce" else 1)).all()
-        out = np.zeros((2, 3), np.float32)
-        assert (comm.allreduce(kind(memory), out=out) == 2).all()
-        assert (comm.iallreduce(kind(memory), out=out).result(20) == 2).all()
+        x, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
+        for attempt in (
+            lambda: comm.allreduce(kind(x), out=out),
+            lambda: comm.alltoall(kind(x), out=out),
+            lambda: comm.iallgather(kind(x), out=out).result(20),
+        ):
+            kind.counts["exported"] = 0
+            out[:] = -1
+            assert attempt().tolist() == x.tolist()
+            assert kind.counts["exported"]
 
-    local_world(2).run(body)
-    assert kind.counts["exported"]
+    local_world(1).run(body)
 
 
 def test_a_subclass_may_override_dlpack() -> None:
