@@ -192,12 +192,17 @@ Outcome run_alltoallv(PyObject* self, const Given& given, bool nonblocking) {
 }
 
 Outcome run_barrier(PyObject* self, const Given& given, bool nonblocking) {
-  if (given.count != 0 || given.named() != 0) return {};
+  PyObject* timeout = Py_None;
+  if (given.count != 0) return {};
+  for (Py_ssize_t i = 0; i < given.named(); ++i) {
+    if (given.name(i) == timeout_name) timeout = given.value(i);
+    else if (given.name(i) != name_name || !is_plain_name(given.value(i))) return {};
+  }
   const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
   if (team == nullptr) return {};
   const py::object none = py::none();
-  return team->barrier({none, none, borrow(default_op), none, none, -1, nonblocking});
+  return team->barrier({none, none, borrow(default_op), none, borrow(timeout), -1, nonblocking});
 }
 
 // Sends an array to a rank, or receives one, over an existing channel.

@@ -68,7 +68,7 @@ class TeamCall {
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note);
-  // The latency paths, of arrays that read_plain takes.
+  // The latency paths, of arrays that read_plain takes (plain_calls.cpp).
   Outcome call_plain(Collective collective, const PlainCall& call);
   Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
   Outcome alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts);
@@ -100,7 +100,7 @@ class TeamCall {
   Outcome run_plain(const PlainCall& call, Terms& terms, const PlainArray& x, std::span<const int64_t> shape);
   Outcome run_rows(const PlainCall& call, Collective collective, const PlainArray& x,
                    const std::vector<int64_t>& row_counts, int64_t rows);
-  std::vector<int64_t> exchange(std::vector<int64_t> numbers, const py::object& timeout);
+  std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
   Outcome finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
                  const py::object& result);
   void run(Operation& operation, const py::object& x, const py::object& out);

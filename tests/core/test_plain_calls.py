@@ -44,7 +44,7 @@ def every_call(comm: Communicator, make: Callable[[Any], Any]) -> list[Any]:
     """The results of every method, blocking and nonblocking, on arrays from `make`."""
     n, me = comm.size, comm.rank
     x = make(np.arange(2 * n, dtype=np.float32) + me)
-    results = [comm.barrier(), comm.ibarrier().result(20)]
+    results = [comm.barrier(), comm.ibarrier().result(20), comm.barrier(timeout=20, name="all")]
     for name in COLLECTIVES:
         outs = (None, x) if name in LIKE_INPUT else (None,)
         results += [call(comm, name, x, 1, out) for out in outs]
@@ -302,7 +302,7 @@ def test_references_are_returned() -> None:
             comm.barrier()
             gc.collect()
             before = references(x, out, array, None, torch.Tensor)
-            for _ in range(50):
+            for _ in range(20):
                 attempt()
             comm.barrier()  # behind the last nonblocking call
             deadline = time.monotonic() + 5
