@@ -31,6 +31,12 @@ bool takes_output(const PlainCall& call) {
   return call.out.is_none() ? makes_plain(call.x) : read_plain(call.out, true, out);
 }
 
+// After an exchange, while which other threads of Python could run.
+void read_again(const PlainCall& call, PlainArray& x, int64_t rows) {
+  if (!read_plain(call.x, false, x) || rows_of(x) != rows)
+    throw InvalidArgument("x: another thread has given it another shape during the call");
+}
+
 bool add_up(const std::vector<int64_t>& numbers, int64_t sum) {
   for (const int64_t number : numbers) {
     if (number > sum) return false;
@@ -115,7 +121,11 @@ Outcome TeamCall::allgatherv(const PlainCall& call, py::handle counts) {
   std::optional<std::vector<int64_t>> rows = plain_counts(counts, team_->size());
   if (given(counts) ? !rows : !takes_output(call)) return {};
   require_open();
-  if (!rows) rows = exchange({rows_of(x)}, call);
+  if (!rows) {
+    const int64_t own = rows_of(x);
+    rows = exchange({own}, call);
+    read_again(call, x, own);
+  }
   if ((*rows)[static_cast<size_t>(team_->rank())] != rows_of(x)) return {};
   return run_rows(call, Collective::allgather, x, *rows, sum_of(*rows));
 }
@@ -131,6 +141,7 @@ Outcome TeamCall::alltoallv(const PlainCall& call, py::handle send_counts, py::h
   std::vector<int64_t> mine = *sent;
   mine.insert(mine.end(), expected->begin(), expected->end());
   const std::vector<int64_t> all = exchange(std::move(mine), call);
+  read_again(call, x, sum_of(*sent));
   const auto rows = [&](int32_t from, int32_t to) { return all[static_cast<size_t>(2 * from * n + to)]; };
   const auto wanted = [&](int32_t to, int32_t from) { return all[static_cast<size_t>((2 * to + 1) * n + from)]; };
   for (int32_t to = 0; to < n; ++to)

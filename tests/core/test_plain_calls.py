@@ -174,6 +174,11 @@ ODD: dict[str, Callable[[], Any]] = {
     "strange strides": lambda: torch.as_strided(torch.arange(6.0), (1, 3), (7, 1)),
     "complex": lambda: torch.ones(3, dtype=torch.complex64),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]),
+    "mkldnn": lambda: torch.ones(3).to_mkldnn(),
+    "zeros without memory": lambda: torch._efficientzerotensor(3),
+    "copied on write": lambda: torch._lazy_clone(torch.ones(3)),
+    "functional": lambda: torch._to_functional_tensor(torch.ones(3)),
     "a list": lambda: [1.0, 2.0],
     "nothing": lambda: None,
 }
@@ -223,6 +228,15 @@ def test_odd_arrays_are_taken_or_refused_as_by_the_general_path(what: str) -> No
         comm.barrier()
 
     local_world(2).run(body)
+
+
+def test_a_tensor_of_a_batch_has_no_memory_of_its_own() -> None:
+    def body(comm: Communicator) -> None:
+        for options in ({}, GENERAL):
+            with pytest.raises((RuntimeError, BufferError)):
+                torch.vmap(lambda x: comm.allreduce(x, **options))(torch.ones(2, 3))  # noqa: B023
+
+    local_world(1).run(body)
 
 
 def test_torch_modes() -> None:
