@@ -458,9 +458,9 @@ def dtypes() -> list[str]:
     """
     Names of the element types.
     """
-def fast_method(owner: type, method: typing.Any, name: str, signature: str) -> typing.Any:
+def fast_method(owner: type, method: typing.Any, name: str, signature: str, handle: type) -> typing.Any:
     """
-    A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`.
+    A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`. A nonblocking form returns a `handle(work, value)`.
     """
 def instruction_set() -> str:
     """

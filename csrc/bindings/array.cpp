@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 
 #include "base/checked.h"
@@ -78,6 +79,44 @@ std::optional<StridedView> strided_view_of(py::handle array, const char* what) {
   found.elements.count = checked_count(found.extents, static_cast<int64_t>(size_of(found.elements.dtype)), what);
   return found;
 }
+
+static_assert(std::is_same_v<py::ssize_t, int64_t>);  // NumPy's extents are read where they are
+
+bool read_plain(py::handle array, bool writes, PlainArray& plain) {
+  if (!is_numpy(array)) {
+    if (read_plain_tensor(array, writes, plain)) return true;
+    if (!writes || !py::isinstance<Buffer>(array)) return false;
+    const Buffer& buffer = array.cast<const Buffer&>();
+    plain.view = buffer.view;
+    return buffer.extents.empty();
+  }
+  const auto* proxy = py::detail::array_proxy(array.ptr());
+  plain.view.dtype = dtype_of(proxy->descr);
+  if (plain.view.dtype == Dtype::count || (proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0)
+    return false;
+  plain.view.data = proxy->data;
+  plain.view.writable = (proxy->flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_) != 0;
+  plain.shape = {proxy->dimensions, static_cast<size_t>(proxy->nd)};
+  plain.view.count = 1;
+  for (const int64_t extent : plain.shape) plain.view.count *= extent;  // NumPy has checked that the bytes fit
+  return true;
+}
+
+py::object new_like(py::handle x, std::span<const int64_t> shape, PlainArray& made) {
+  if (!is_numpy(x)) return new_tensor_like(x, shape, made);
+  const auto* proxy = py::detail::array_proxy(x.ptr());
+  auto& api = py::detail::npy_api::get();
+  Py_INCREF(proxy->descr);  // the call below takes a reference
+  const auto array = py::reinterpret_steal<py::object>(
+      api.PyArray_NewFromDescr_(api.PyArray_Type_, proxy->descr, static_cast<int>(shape.size()),
+                                const_cast<int64_t*>(shape.data()), nullptr, nullptr, 0, nullptr));
+  if (!array) throw py::error_already_set();
+  return read_plain(array, true, made) ? array : py::object();
+}
+
+bool makes_plain(py::handle x) { return is_numpy(x) || is_plain_tensor(x); }
+
+py::object pinned(const py::object& array) { return is_plain_tensor(array) ? storage_of(array) : array; }
 
 void bind_array(py::module_& m) {
   m.def("is_numpy", &is_numpy, py::arg("array"), "Whether the argument is exactly a numpy.ndarray, not of a subclass.");

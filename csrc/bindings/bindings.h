@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <optional>
+#include <span>
 
 #include "dtype/table.h"
 #include "schedule/call_arrays.h"
@@ -42,6 +43,26 @@ class Buffer {
   void* managed_ = nullptr;
   bool versioned_ = false;
 };
+
+// An array that the latency paths take: C-contiguous CPU memory, read without Python.
+struct PlainArray {
+  ArrayView view;
+  std::span<const int64_t> shape;  // the array's own; of a Buffer: unknown
+};
+// False: Python must adapt or refuse it.  Takes a numpy.ndarray, a tensor of torch, to read also an array of another
+// library with DLPack's C exchange API, and to write also a Buffer.
+bool read_plain(py::handle array, bool writes, PlainArray& plain);
+bool read_plain_tensor(py::handle array, bool writes, PlainArray& plain);  // of the libraries with the exchange API
+bool is_plain_tensor(py::handle array);  // exactly torch.Tensor or its Parameter
+// Whether C code makes the results of x's library: as a numpy.ndarray or a plain tensor.
+bool makes_plain(py::handle x);
+// Makes an uninitialized array of x's type and library, and reads it; null if Python must make it: always if
+// makes_plain(x) is false, else in unusual modes of torch.
+py::object new_like(py::handle x, std::span<const int64_t> shape, PlainArray& made);
+py::object new_tensor_like(py::handle x, std::span<const int64_t> shape, PlainArray& made);
+// What keeps the memory of an array in place: the array itself, or the storage of a tensor, which can exchange it.
+py::object pinned(const py::object& array);
+py::object storage_of(const py::object& tensor);
 
 // The elements of a NumPy array or a Buffer.  Throws py::type_error for anything else or for an unknown
 // element type, and py::value_error for an array that is not C-contiguous.

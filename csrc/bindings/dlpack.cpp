@@ -12,8 +12,10 @@ namespace {
 
 using namespace dlpack;
 
+bool in_host_memory(const Tensor& t) { return t.device.type == device_cpu || t.device.type == device_cuda_host; }
+
 ArrayView read(const Tensor& t, bool read_only, bool strided = false) {
-  if (t.device.type != device_cpu && t.device.type != device_cuda_host)
+  if (!in_host_memory(t))
     throw py::type_error("the array is not in CPU memory (DLPack device type " + std::to_string(t.device.type) + ")");
   ArrayView view;
   view.dtype = element_type(t.dtype);
@@ -66,48 +68,141 @@ DlpackLayout describe(const py::object& array) {
   return py::make_tuple(static_cast<int32_t>(tensor.device.type), shape);
 }
 
-// Null if the type has none, or may have read-only arrays, which this interface does not report.
-const ExchangeApi* exchange_api(PyTypeObject* type) {
-  static auto* known = new std::unordered_map<PyTypeObject*, const ExchangeApi*>;
-  if (const auto found = known->find(type); found != known->end()) return found->second;
-  const ExchangeApi* api = nullptr;
+// How C code reads the arrays of a type.
+struct Producer {
+  const ExchangeApi* api = nullptr;  // null: only __dlpack__ reads them
+  bool torch = false;  // never read-only (this interface would not report it), but may require grad or be negated
+  bool exact = false;  // not a subclass, which may give its elements another meaning
+};
+
+py::object of_torch(const char* module, const char* name) {
+  const auto found = py::reinterpret_steal<py::object>(PyImport_GetModule(py::str(module).ptr()));
+  return found ? py::getattr(found, name, py::none()) : py::none();
+}
+
+Producer inspect(PyTypeObject* type) {
+  Producer producer;
   const py::handle handle(reinterpret_cast<PyObject*>(type));
+  producer.torch = py::str(py::getattr(handle, "__module__", py::str(""))).cast<std::string>().starts_with("torch");
+  producer.exact = handle.is(of_torch("torch", "Tensor")) || handle.is(of_torch("torch.nn", "Parameter"));
+  // Another library's subclass may override __dlpack__.
+  const bool own = handle.attr("__dict__").contains("__dlpack_c_exchange_api__");
   const py::object capsule = py::getattr(handle, "__dlpack_c_exchange_api__", py::none());
-  const bool of_torch =
-      py::str(py::getattr(handle, "__module__", py::str(""))).cast<std::string>().starts_with("torch");
-  if (of_torch && PyCapsule_CheckExact(capsule.ptr()) != 0)
-    api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if ((producer.torch || own) && PyCapsule_CheckExact(capsule.ptr()) != 0)
+    producer.api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (producer.api != nullptr && producer.api->major != 1) producer.api = nullptr;
+  return producer;
+}
+
+// What `inspect` finds, or nothing if the type's attributes raise errors.
+Producer producer_of(PyTypeObject* type) {
+  static auto* known = new std::unordered_map<PyTypeObject*, Producer>;
+  if (const auto found = known->find(type); found != known->end()) return found->second;
+  Producer producer;
+  try {
+    producer = inspect(type);
+  } catch (py::error_already_set&) {
+    producer = {};
+  }
   if (PyErr_Occurred() != nullptr) PyErr_Clear();
-  if (api != nullptr && (api->major != 1 || api->describe == nullptr)) api = nullptr;
-  if (known->size() < 64) known->emplace(reinterpret_cast<PyTypeObject*>(handle.inc_ref().ptr()), api);
-  return api;
+  Py_INCREF(type);
+  if (known->size() >= 64 || !known->emplace(type, producer).second) Py_DECREF(type);
+  return producer;
+}
+
+PyObject* interned(const char* name) { return PyUnicode_InternFromString(name); }
+
+// __dlpack__ refuses a tensor that requires grad; the exchange API does not check.
+bool requires_grad(py::handle tensor) {
+  static PyObject* const name = interned("requires_grad");
+  const auto found = py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor.ptr(), name));
+  if (!found) PyErr_Clear();
+  return found.ptr() != Py_False;
+}
+
+// torch may negate a tensor by a bit of it, not in memory; DLPack does not export that bit.
+bool negated(py::handle tensor) {
+  static PyObject* const name = interned("is_neg");
+  const auto found = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), name));
+  if (!found) PyErr_Clear();
+  return found.ptr() != Py_False;
 }
 
 // What __dlpack__ would return, without Python; null if __dlpack__ must be called, or to let it report its refusal.
 ManagedVersioned* export_owned(py::handle array) {
-  const ExchangeApi* api = exchange_api(Py_TYPE(array.ptr()));
-  if (api == nullptr || api->export_owned == nullptr) return nullptr;
-  static auto* const requires_grad = new py::str("requires_grad");
-  // __dlpack__ refuses a tensor that requires grad; this interface does not check.
-  const auto refused = py::reinterpret_steal<py::object>(PyObject_GetAttr(array.ptr(), requires_grad->ptr()));
+  const Producer producer = producer_of(Py_TYPE(array.ptr()));
+  if (producer.api == nullptr || producer.api->export_owned == nullptr) return nullptr;
+  if (producer.torch && requires_grad(array)) return nullptr;
   ManagedVersioned* owned = nullptr;
-  if (refused.ptr() == Py_False && api->export_owned(array.ptr(), &owned) != 0) owned = nullptr;
+  if (producer.api->export_owned(array.ptr(), &owned) != 0) owned = nullptr;
   if (PyErr_Occurred() != nullptr) PyErr_Clear();
-  return owned;
+  if (owned == nullptr || owned->major == 1) return owned;
+  if (owned->deleter != nullptr) owned->deleter(owned);
+  return nullptr;
+}
+
+// The array as the exchange API describes it, without a reference to it.
+bool borrow_tensor(const Producer& producer, py::handle array, Tensor& tensor) {
+  if (producer.api == nullptr || producer.api->describe == nullptr) return false;
+  if (producer.api->describe(array.ptr(), &tensor) == 0) return true;
+  PyErr_Clear();  // __dlpack__ gives the reason
+  return false;
 }
 
 }  // namespace
 
 bool glance(py::handle array, ArrayView& view) {
-  const ExchangeApi* api = exchange_api(Py_TYPE(array.ptr()));
-  if (api == nullptr) return false;
+  const Producer producer = producer_of(Py_TYPE(array.ptr()));
   Tensor tensor{};
-  if (api->describe(array.ptr(), &tensor) != 0) {
-    PyErr_Clear();  // the capsule's protocol gives the reason
-    return false;
-  }
+  if (!producer.torch || !borrow_tensor(producer, array, tensor)) return false;
   view = read(tensor, false);
   return true;
+}
+
+namespace {
+
+bool read_plain(const Producer& producer, py::handle array, PlainArray& plain) {
+  Tensor tensor{};
+  if (!borrow_tensor(producer, array, tensor) || !in_host_memory(tensor)) return false;
+  try {
+    if (!contiguous(tensor)) return false;
+    plain.view = read(tensor, !producer.torch);
+  } catch (const std::exception&) {
+    return false;  // the general path reports it
+  }
+  plain.shape = {tensor.shape, static_cast<size_t>(tensor.ndim)};
+  return true;
+}
+
+}  // namespace
+
+bool read_plain_tensor(py::handle array, bool writes, PlainArray& plain) {
+  const Producer producer = producer_of(Py_TYPE(array.ptr()));
+  if (producer.torch ? !producer.exact : writes) return false;
+  return read_plain(producer, array, plain) && !(producer.torch && (requires_grad(array) || negated(array)));
+}
+
+bool is_plain_tensor(py::handle array) { return producer_of(Py_TYPE(array.ptr())).exact; }
+
+py::object new_tensor_like(py::handle x, std::span<const int64_t> shape, PlainArray& made) {
+  if (!is_plain_tensor(x)) return {};
+  static PyObject* const name = interned("new_empty");
+  std::vector<PyObject*> arguments{x.inc_ref().ptr()};
+  for (const int64_t extent : shape) arguments.push_back(PyLong_FromLongLong(extent));  // cheaper than one tuple
+  if (shape.empty()) arguments.push_back(PyTuple_New(0));
+  const auto tensor =
+      py::reinterpret_steal<py::object>(PyObject_VectorcallMethod(name, arguments.data(), arguments.size(), nullptr));
+  for (PyObject* argument : arguments) Py_DECREF(argument);
+  if (!tensor) PyErr_Clear();  // the general path reports it
+  if (!tensor || !is_plain_tensor(tensor)) return {};
+  return read_plain(producer_of(Py_TYPE(tensor.ptr())), tensor, made) ? tensor : py::object();
+}
+
+py::object storage_of(const py::object& tensor) {
+  static PyObject* const name = interned("untyped_storage");
+  auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(tensor.ptr(), name));
+  if (!storage) PyErr_Clear();
+  return storage ? storage : tensor;
 }
 
 Buffer::Buffer(py::object array, bool strided) {

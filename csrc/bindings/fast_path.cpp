@@ -1,57 +1,101 @@
-// Latency paths: methods that Python calls without a frame (the collectives of Communicator) and without pybind11's
-// argument conversion (Team.call).  What they do not handle (scaling, names, other libraries' arrays; keywords, other
-// argument types) is forwarded to the general method that each one fronts.
+// Latency paths: methods that Python calls without a frame (the calls of Communicator, blocking and nonblocking) and
+// without pybind11's argument conversion (Team.call).  What they do not handle (streams, arrays that C code
+// cannot read; other argument types) is forwarded to the general method that each one fronts.
 #include <array>
 #include <utility>
 
+#include "bindings/handle.h"
 #include "bindings/team_call.h"
 
 namespace pc {
 namespace {
 
-constexpr auto kMethods = static_cast<size_t>(Collective::count);
+// The methods of Communicator that plain arguments enter at once: every call of the core by its number, and those below.
+constexpr auto kCalls = static_cast<size_t>(Collective::count);
+enum Method : size_t { recv = kCalls, allgatherv, alltoallv, methods };
 
-std::array<PyObject*, kMethods> general{};  // the methods written in Python
-PyObject* general_call = nullptr;
-std::array<PyObject*, 2> general_message{};  // recv, send
+constexpr const char* name_of_method(size_t method) {
+  if (method < kCalls) return traits(static_cast<Collective>(method)).name;
+  return method == recv ? "recv" : method == allgatherv ? "allgatherv" : "alltoallv";
+}
+
+// A blocking or nonblocking form.
+struct Form {
+  PyMethodDef definition{};
+  PyObject* general = nullptr;  // the method written in Python
+  std::string name, documentation;
+};
+
+std::array<std::array<Form, 2>, methods> forms;  // [method][nonblocking]
+Form team_call;
 PyTypeObject* team_type = nullptr;
+PyTypeObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
-    *topology_name, *timeout_name, *default_op;
-std::array<std::string, kMethods> documentation;
-std::string call_documentation, message_documentation[2];
+    *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *prescale_name,
+    *postscale_name, *work_name, *value_name, *default_op;
 
+// Arguments as Python passes them to a function without a frame.
+struct Given {
+  PyObject* const* values;
+  Py_ssize_t count;  // positional ones, which come first
+  PyObject* names;   // of the others; may be null
+
+  Py_ssize_t named() const { return names == nullptr ? 0 : PyTuple_GET_SIZE(names); }
+  PyObject* name(Py_ssize_t i) const { return PyTuple_GET_ITEM(names, i); }  // interned: comparing identity suffices
+  PyObject* value(Py_ssize_t i) const { return values[count + i]; }
+};
+
+// Of a method (x, [middle,] out=None, **options); `middle`: what some methods take there, null where not given.
+template <size_t middles>
 struct Arguments {
   PyObject* x = nullptr;
-  PyObject* root = nullptr;  // null: the default
+  std::array<PyObject*, middles> middle{};
   PyObject* out = nullptr;
   PyObject* op = nullptr;
+  PyObject* prescale = Py_None;
+  PyObject* postscale = Py_None;
   PyObject* topology = Py_None;
   PyObject* timeout = Py_None;
 };
 
-// Arguments of a method (x, [root,] out=None, **options).  False: the general method must parse them.
-template <Collective collective>
-[[gnu::always_inline]] inline bool parse(Arguments& a, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  constexpr const Traits& t = traits(collective);
+bool is_avg(PyObject* op) { return PyUnicode_Check(op) && PyUnicode_CompareWithASCIIString(op, "avg") == 0; }
+
+// A call's name; only errors show it.
+bool is_plain_name(PyObject* name) {
+  if (name == Py_None) return true;
+  if (PyUnicode_CheckExact(name) && PyUnicode_AsUTF8(name) != nullptr) return true;
+  PyErr_Clear();
+  return false;
+}
+
+// False: the general method must parse them.
+template <bool reduces, bool averages, size_t middles>
+[[gnu::always_inline]] inline bool parse(Arguments<middles>& a, const Given& given,
+                                         const std::array<PyObject*, middles>& middle_names) {
   Py_ssize_t at = 0;
-  if (count < 1 || count > 2 + t.rooted) return false;
-  a.x = args[at++];
-  if (t.rooted && at < count) a.root = args[at++];
-  if (at < count) a.out = args[at++];
-  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-  for (Py_ssize_t i = 0; i < named; ++i) {
-    PyObject* name = PyTuple_GET_ITEM(names, i);  // keyword names are interned: comparing identity suffices
-    PyObject* value = args[count + i];
-    if (name == out_name && a.out == nullptr) a.out = value;
-    else if (name == root_name && t.rooted && a.root == nullptr) a.root = value;
-    else if (name == op_name && t.averages()) a.op = value;
-    else if (name == topology_name) a.topology = value;
-    else if (name == timeout_name) a.timeout = value;
-    else return false;
+  if (given.count < 1 || given.count > Py_ssize_t{2 + middles}) return false;
+  a.x = given.values[at++];
+  for (size_t m = 0; m < middles && at < given.count; ++m) a.middle[m] = given.values[at++];
+  if (at < given.count) a.out = given.values[at++];
+  for (Py_ssize_t i = 0; i < given.named(); ++i) {
+    PyObject* name = given.name(i);
+    if (name == name_name && is_plain_name(given.value(i))) continue;
+    PyObject** into = nullptr;
+    for (size_t m = 0; m < middles; ++m)
+      if (name == middle_names[m]) into = &a.middle[m];
+    if (name == out_name) into = &a.out;
+    if (into != nullptr && *into != nullptr) return false;  // given twice
+    if (name == op_name && reduces) into = &a.op;
+    else if (name == prescale_name && reduces) into = &a.prescale;
+    else if (name == postscale_name && reduces) into = &a.postscale;
+    else if (name == topology_name) into = &a.topology;
+    else if (name == timeout_name) into = &a.timeout;
+    if (into == nullptr) return false;
+    *into = given.value(i);
   }
   if (a.out == nullptr) a.out = Py_None;
   if (a.op == nullptr) a.op = default_op;
-  return true;
+  return averages || a.op == default_op || !is_avg(a.op);
 }
 
 // A communicator's team, held for the duration of the call: another thread may free the communicator.
@@ -83,10 +127,10 @@ void set_error(std::exception_ptr pointer) {
   }
 }
 
-PyObject* call_general(PyObject* method, PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+PyObject* call_general(PyObject* method, PyObject* self, const Given& given) {
   std::vector<PyObject*> all{self};
-  all.insert(all.end(), args, args + count + (names == nullptr ? 0 : PyTuple_GET_SIZE(names)));
-  return PyObject_Vectorcall(method, all.data(), static_cast<size_t>(count) + 1, names);
+  all.insert(all.end(), given.values, given.values + given.count + given.named());
+  return PyObject_Vectorcall(method, all.data(), static_cast<size_t>(given.count) + 1, given.names);
 }
 
 // An int, without conversion from other types.
@@ -98,33 +142,147 @@ std::optional<int32_t> plain_int(PyObject* o) {
   return static_cast<int32_t>(value);
 }
 
+std::optional<double> plain_factor(PyObject* factor) {
+  if (factor == Py_None) return 1.0;
+  if (!PyFloat_CheckExact(factor)) return std::nullopt;
+  return PyFloat_AS_DOUBLE(factor);
+}
+
+template <size_t middles>
+PlainCall plain_call(const Arguments<middles>& a, int32_t root, bool nonblocking) {
+  return {borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout), root, nonblocking};
+}
+
 template <Collective collective>
-PyObject* collective_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+Outcome run_collective(PyObject* self, const Given& given, bool nonblocking) {
   constexpr const Traits& t = traits(collective);
-  Arguments a;
-  py::object held;
-  if (parse<collective>(a, args, count, names)) held = own_team(self);
+  Arguments<t.rooted> a;
+  std::array<PyObject*, t.rooted> middle;
+  middle.fill(root_name);
+  if (!parse<t.reduces, t.averages()>(a, given, middle)) return {};
+  std::optional<int32_t> root = t.rooted ? 0 : -1;
+  for (PyObject* given_root : a.middle)
+    if (given_root != nullptr) root = plain_int(given_root);
+  const py::object held = own_team(self);
   TeamCall* team = team_of(held.ptr());
-  const auto root = a.root == nullptr ? std::optional<int32_t>(t.rooted ? 0 : -1) : plain_int(a.root);
-  if (team != nullptr && root) {
-    try {
-      constexpr auto run = t.in_blocks() ? &TeamCall::call_blocks : &TeamCall::call_elementwise;
-      py::object result = (team->*run)(collective, borrow(a.x), *root, borrow(a.out), borrow(a.op), borrow(a.topology),
-                                       borrow(a.timeout));
-      if (result.ptr() != Py_NotImplemented) return result.release().ptr();
-    } catch (...) {
-      set_error(std::current_exception());
-      return nullptr;
-    }
+  const auto before = plain_factor(a.prescale), after = plain_factor(a.postscale);
+  if (team == nullptr || !root || !before || !after) return {};
+  PlainCall call = plain_call(a, *root, nonblocking);
+  call.scaling.prescale = *before;
+  call.scaling.postscale = *after;
+  return team->call_plain(collective, call);
+}
+
+Outcome run_allgatherv(PyObject* self, const Given& given, bool nonblocking) {
+  Arguments<1> a;
+  if (!parse<false, false>(a, given, {counts_name})) return {};
+  const py::object held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
+  if (team == nullptr) return {};
+  return team->allgatherv(plain_call(a, -1, nonblocking), a.middle[0]);
+}
+
+Outcome run_alltoallv(PyObject* self, const Given& given, bool nonblocking) {
+  Arguments<2> a;
+  if (!parse<false, false>(a, given, {send_counts_name, recv_counts_name})) return {};
+  const py::object held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
+  if (team == nullptr) return {};
+  return team->alltoallv(plain_call(a, -1, nonblocking), a.middle[0], a.middle[1]);
+}
+
+Outcome run_barrier(PyObject* self, const Given& given, bool nonblocking) {
+  PyObject* timeout = Py_None;
+  if (given.count != 0) return {};
+  for (Py_ssize_t i = 0; i < given.named(); ++i) {
+    if (given.name(i) == timeout_name) timeout = given.value(i);
+    else if (given.name(i) != name_name || !is_plain_name(given.value(i))) return {};
   }
-  return call_general(general[static_cast<size_t>(collective)], self, args, count, names);
+  const py::object held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
+  if (team == nullptr) return {};
+  const py::object none = py::none();
+  return team->barrier({none, none, borrow(default_op), none, borrow(timeout), -1, nonblocking});
+}
+
+// Sends an array to a rank, or receives one, over an existing channel.
+template <bool sends>
+Outcome run_message(PyObject* self, const Given& given, bool nonblocking) {
+  PyObject* peer = given.count == 2 ? given.values[1] : nullptr;
+  PyObject* timeout = Py_None;
+  if (given.count < 1 || given.count > 2) return {};
+  for (Py_ssize_t i = 0; i < given.named(); ++i) {
+    PyObject* name = given.name(i);
+    if (name == (sends ? dest_name : source_name) && peer == nullptr) peer = given.value(i);
+    else if (name == timeout_name) timeout = given.value(i);
+    else return {};
+  }
+  if (peer == nullptr || !PyLong_CheckExact(peer)) return {};
+  const auto channels =
+      py::reinterpret_steal<py::object>(PyObject_GetAttr(self, sends ? outgoing_name : incoming_name));
+  if (!channels) PyErr_Clear();
+  if (!channels || !PyDict_CheckExact(channels.ptr())) return {};
+  const py::object held = borrow(PyDict_GetItem(channels.ptr(), peer));
+  TeamCall* team = team_of(held.ptr());
+  if (team == nullptr) return {};
+  const py::object none = py::none();
+  return team->message(borrow(given.values[0]), sends,
+                       {none, none, borrow(default_op), none, borrow(timeout), 0, nonblocking});
+}
+
+template <size_t method>
+Outcome run(PyObject* self, const Given& given, bool nonblocking) {
+  constexpr auto send = static_cast<size_t>(Collective::send), barrier = static_cast<size_t>(Collective::barrier);
+  if constexpr (method == send || method == recv) return run_message<method == send>(self, given, nonblocking);
+  else if constexpr (method == allgatherv) return run_allgatherv(self, given, nonblocking);
+  else if constexpr (method == alltoallv) return run_alltoallv(self, given, nonblocking);
+  else if constexpr (method == barrier) return run_barrier(self, given, nonblocking);
+  else return run_collective<static_cast<Collective>(method)>(self, given, nonblocking);
+}
+
+// Handle(work, value) of pycollective.comm.handle, without the frame of its __init__.
+PyObject* handle_of(Outcome outcome) {
+  const py::object work = py::cast(Handle(std::move(outcome.task), outcome.result));
+  auto handle = py::reinterpret_steal<py::object>(handle_type->tp_alloc(handle_type, 0));
+  if (!handle || PyObject_SetAttr(handle.ptr(), work_name, work.ptr()) != 0 ||
+      PyObject_SetAttr(handle.ptr(), value_name, outcome.result.ptr()) != 0)
+    throw py::error_already_set();
+  return handle.release().ptr();
+}
+
+// Adds the call's name, if it has one, to the current error.
+void name_error(const Given& given) {
+  for (Py_ssize_t i = 0; i < given.named(); ++i) {
+    if (given.name(i) != name_name || given.value(i) == Py_None) continue;
+    py::error_already_set error;
+    try {
+      py::module_::import("pycollective.comm.collectives").attr("name_call")(error.value(), borrow(given.value(i)));
+    } catch (py::error_already_set&) {  // the import fails while Python ends: the error stays without its name
+    }
+    error.restore();
+  }
+}
+
+template <size_t method, bool nonblocking>
+PyObject* enter(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObject* names) {
+  const Given given{values, count, names};
+  try {
+    Outcome outcome = run<method>(self, given, nonblocking);
+    if (outcome.result) return nonblocking ? handle_of(std::move(outcome)) : outcome.result.release().ptr();
+  } catch (...) {
+    set_error(std::current_exception());
+    name_error(given);
+    return nullptr;
+  }
+  return call_general(forms[method][nonblocking].general, self, given);
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const Given given{args, count, names};
   TeamCall* team = names == nullptr && (count == 10 || count == 11) ? team_of(self) : nullptr;
   const auto collective = team == nullptr ? std::nullopt : plain_int(args[0]);
   const auto root = team == nullptr ? std::nullopt : plain_int(args[5]);
-  if (!collective || !root || !PyBool_Check(args[9])) return call_general(general_call, self, args, count, names);
+  if (!collective || !root || !PyBool_Check(args[9])) return call_general(team_call.general, self, given);
   try {
     return team
         ->call(*collective, borrow(args[1]), borrow(args[2]), borrow(args[3]), borrow(args[4]), *root, borrow(args[6]),
@@ -137,104 +295,76 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   }
 }
 
-// Sends a plain array to a rank, or receives one, over an existing channel.
-template <bool sends>
-PyObject* message_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  PyObject* peer = count == 2 ? args[1] : nullptr;
-  PyObject* timeout = Py_None;
-  bool plain = count == 1 || count == 2;
-  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-  for (Py_ssize_t i = 0; plain && i < named; ++i) {
-    PyObject* name = PyTuple_GET_ITEM(names, i);
-    if (name == (sends ? dest_name : source_name) && peer == nullptr) peer = args[count + i];
-    else if (name == timeout_name) timeout = args[count + i];
-    else plain = false;
-  }
-  if (plain && peer != nullptr && PyLong_CheckExact(peer) && is_numpy(args[0])) {
-    const auto channels =
-        py::reinterpret_steal<py::object>(PyObject_GetAttr(self, sends ? outgoing_name : incoming_name));
-    if (!channels) PyErr_Clear();
-    PyObject* found = channels && PyDict_CheckExact(channels.ptr()) ? PyDict_GetItem(channels.ptr(), peer) : nullptr;
-    const py::object held = borrow(found);
-    if (TeamCall* team = team_of(held.ptr())) {
-      const py::object array = borrow(args[0]), none = py::none();
-      try {
-        const py::object result =
-            team->call(static_cast<int>(Collective::send), sends ? array : none, sends ? none : array,
-                       borrow(default_op), none, 0, none, none, borrow(timeout), false, none);
-        if (result.ptr() != Py_NotImplemented) return (sends ? none : array).inc_ref().ptr();
-      } catch (...) {
-        set_error(std::current_exception());
-        return nullptr;
-      }
-    }
-  }
-  return call_general(general_message[sends], self, args, count, names);
-}
-
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
-template <Function function> PyMethodDef definition(const char* name) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL | METH_KEYWORDS,
-          nullptr};
+void define(Form& form, std::string name, Function function) {
+  form.name = std::move(name);
+  form.definition = {form.name.c_str(), reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+                     METH_FASTCALL | METH_KEYWORDS, nullptr};
 }
 
-// The method definitions of all collectives, by number.
-template <size_t... numbers>
-std::array<PyMethodDef, kMethods> definitions(std::index_sequence<numbers...>) {
-  return {definition<collective_method<static_cast<Collective>(numbers)>>(
-      traits(static_cast<Collective>(numbers)).name)...};
+template <size_t... each>
+void define_forms(std::index_sequence<each...>) {
+  (define(forms[each][0], name_of_method(each), enter<each, false>), ...);
+  (define(forms[each][1], std::string("i") + name_of_method(each), enter<each, true>), ...);
 }
 
-auto collective_definitions = definitions(std::make_index_sequence<kMethods>());
-PyMethodDef call_definition = definition<call>("call");
-PyMethodDef message_definitions[2] = {definition<message_method<false>>("recv"),
-                                      definition<message_method<true>>("send")};
-
-py::object describe(PyMethodDef& method, const std::string& documentation, PyObject* owner) {
-  method.ml_doc = documentation.c_str();
-  PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner), &method);
+// A descriptor that `owner` calls instead of the general method.
+py::object front(Form& form, PyObject* owner, const py::object& general, std::string documentation) {
+  form.general = general.inc_ref().ptr();
+  form.documentation = std::move(documentation);
+  form.definition.ml_doc = form.documentation.c_str();
+  PyObject* descriptor = PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner), &form.definition);
   if (descriptor == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(descriptor);
+}
+
+py::object fast_method(const py::type& owner, const py::object& method, const std::string& name,
+                       const std::string& signature, const py::type& handle) {
+  if (handle_type == nullptr) handle_type = reinterpret_cast<PyTypeObject*>(handle.inc_ref().ptr());
+  for (auto& pair : forms)
+    for (Form& form : pair)
+      if (name == form.name)
+        return front(form, owner.ptr(), method,
+                     name + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__"))));
+  throw InvalidArgument("there is no method named " + name);
 }
 
 }  // namespace
 
 void bind_fast_path(py::module_& m) {
-  team_name = PyUnicode_InternFromString("_team");
-  outgoing_name = PyUnicode_InternFromString("_outgoing");
-  incoming_name = PyUnicode_InternFromString("_incoming");
-  dest_name = PyUnicode_InternFromString("dest");
-  source_name = PyUnicode_InternFromString("source");
-  root_name = PyUnicode_InternFromString("root");
-  out_name = PyUnicode_InternFromString("out");
-  op_name = PyUnicode_InternFromString("op");
-  topology_name = PyUnicode_InternFromString("topology");
-  timeout_name = PyUnicode_InternFromString("timeout");
-  default_op = PyUnicode_InternFromString("sum");
+  for (const auto& [name, text] : std::initializer_list<std::pair<PyObject**, const char*>>{
+           {&team_name, "_team"},
+           {&outgoing_name, "_outgoing"},
+           {&incoming_name, "_incoming"},
+           {&dest_name, "dest"},
+           {&source_name, "source"},
+           {&root_name, "root"},
+           {&out_name, "out"},
+           {&op_name, "op"},
+           {&counts_name, "counts"},
+           {&send_counts_name, "send_counts"},
+           {&recv_counts_name, "recv_counts"},
+           {&topology_name, "topology"},
+           {&timeout_name, "timeout"},
+           {&name_name, "name"},
+           {&prescale_name, "prescale"},
+           {&postscale_name, "postscale"},
+           {&work_name, "_work"},
+           {&value_name, "_value"},
+           {&default_op, "sum"},
+       })
+    *name = PyUnicode_InternFromString(text);
+  define_forms(std::make_index_sequence<methods>());
   const py::type team = py::type::of<TeamCall>();
   team_type = reinterpret_cast<PyTypeObject*>(team.ptr());
-  general_call = py::object(team.attr("call")).release().ptr();
-  call_documentation = py::str(py::handle(general_call).attr("__doc__"));
-  team.attr("call") = describe(call_definition, call_documentation, team.ptr());
-  m.def(
-      "fast_method",
-      [](const py::type& owner, const py::object& method, const std::string& name, const std::string& signature) {
-        const std::string text = name + signature + "\n--\n\n" + std::string(py::str(method.attr("__doc__")));
-        for (const size_t sends : {0, 1}) {
-          if (name != message_definitions[sends].ml_name) continue;
-          general_message[sends] = method.inc_ref().ptr();
-          return describe(message_definitions[sends], message_documentation[sends] = text, owner.ptr());
-        }
-        for (size_t i = 0; i < kMethods; ++i) {
-          if (name != collective_definitions[i].ml_name) continue;
-          general[i] = method.inc_ref().ptr();
-          return describe(collective_definitions[i], documentation[i] = text, owner.ptr());
-        }
-        throw InvalidArgument("there is no method named " + name);
-      },
-      py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
-      "A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`.");
+  define(team_call, "call", call);
+  const py::object general = team.attr("call");
+  team.attr("call") = front(team_call, team.ptr(), general, py::str(general.attr("__doc__")));
+  m.def("fast_method", &fast_method, py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
+        py::arg("handle"),
+        "A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`. "
+        "A nonblocking form returns a `handle(work, value)`.");
 }
 
 }  // namespace pc

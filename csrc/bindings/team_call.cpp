@@ -42,22 +42,6 @@ Scaling read_scaling(const py::object& scale) {
   return scaling;
 }
 
-// An uninitialized array of the same type.
-py::object new_like(py::handle x, const py::ssize_t* shape, int dims) {
-  const auto* proxy = py::detail::array_proxy(x.ptr());
-  auto& api = py::detail::npy_api::get();
-  Py_INCREF(proxy->descr);  // the call below takes a reference
-  PyObject* made = api.PyArray_NewFromDescr_(api.PyArray_Type_, proxy->descr, dims, const_cast<Py_intptr_t*>(shape),
-                                             nullptr, nullptr, 0, nullptr);
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
-}
-
-py::object new_like(py::handle x) {
-  const auto* proxy = py::detail::array_proxy(x.ptr());
-  return new_like(x, proxy->dimensions, proxy->nd);
-}
-
 uint64_t digest_of(const std::vector<int64_t>& counts) {
   Digest digest;
   digest.add(static_cast<uint64_t>(counts.size()));
@@ -86,11 +70,13 @@ bool takes(const py::object& array) {
   return (py::detail::array_proxy(array.ptr())->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0;
 }
 
+using ArrayPair = std::pair<py::object, py::object>;
+
 // Arrays that a queued call must keep alive.  The last owner may be the progress thread.
 std::shared_ptr<void> keep_alive(const py::object& x, const py::object& out) {
-  auto* pair = new std::pair<py::object, py::object>(x, out);
+  auto* pair = new ArrayPair(pinned(x), pinned(out));
   return {pair, [](void* held) {
-            auto* arrays = static_cast<std::pair<py::object, py::object>*>(held);
+            auto* arrays = static_cast<ArrayPair*>(held);
             if (PyGILState_Check()) return delete arrays;  // a Python thread: it holds the GIL
             const Acquired gil;
             if (!gil) return;  // Python is ending: the arrays are leaked
@@ -135,29 +121,31 @@ void TeamCall::read_input(const py::object& x, Arrays& a) const {
   a.input.data = a.gather->data();
 }
 
-TeamCall::Arrays TeamCall::read(Collective collective, const py::object& x, const py::object& out, int32_t root,
-                                const std::vector<int64_t>& counts) const {
-  const Traits& t = traits(collective);
-  const CallShape call{collective, team_->rank(), team_->size(), root, counts};
-  check_counts(call);
+TeamCall::Arrays TeamCall::read(const py::object& x, const py::object& out) const {
   Arrays a;
   a.has_input = !x.is_none();
   a.has_output = !out.is_none();
   if (a.has_input) read_input(x, a);
   if (a.has_output) a.output = view_of(out, "out");
   if (!a.has_input && !a.has_output) throw py::type_error("neither x nor out is given");
+  return a;
+}
+
+void TeamCall::check(const Terms& terms, Arrays& a) const {
+  const Traits& t = traits(terms.collective);
+  const CallShape call{terms.collective, team_->rank(), team_->size(), terms.root, terms.counts};
+  check_counts(call);
   a.dtype = a.has_input ? a.input.dtype : a.output.dtype;
   a.count = a.has_input ? a.input.count : a.output.count;
   if (t.in_blocks()) {
-    a.count = sum_of(counts);
+    a.count = sum_of(terms.counts);
     checked_mul(a.count, static_cast<int64_t>(size_of(a.dtype)), "bytes of a call");
   }
   check_arrays(call, a);
-  if (t.in_blocks() && !t.has_input(team_->rank(), root)) {  // a template
+  if (t.in_blocks() && !t.has_input(team_->rank(), terms.root)) {  // a template
     a.has_input = false;
     a.input.data = nullptr;
   }
-  return a;
 }
 
 // The same on all ranks, regardless of their arrays.
@@ -251,14 +239,14 @@ std::shared_ptr<const Plan> TeamCall::plan_for(const PlanKey& key) {
       .plan;
 }
 
-Operation TeamCall::prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
-                            const py::object& topology, int32_t root, std::vector<int64_t> counts,
-                            const Scaling& scaling, const py::object& timeout, std::string note) {
-  require_open();
-  Arrays a = read(collective, x, out, root, counts);
+Operation TeamCall::prepare(Terms& terms, Arrays& a) {
+  check(terms, a);
+  const Collective collective = terms.collective;
   const uint8_t placement = place(collective, a);
-  const PlanKey key{collective,     a.dtype, placement,         root,           a.count, op.ptr(),
-                    topology.ptr(), scaling, std::move(counts), std::move(note)};
+  const PlanKey key{collective,           a.dtype,       placement,
+                    terms.root,           a.count,       terms.op.ptr(),
+                    terms.topology.ptr(), terms.scaling, std::move(terms.counts),
+                    std::move(terms.note)};
   Operation operation;
   operation.plan = plan_for(key);
   if ((a.input.data == nullptr && operation.plan->schedule->uses_input() && a.count > 0 && !a.has_input) ||
@@ -274,11 +262,12 @@ Operation TeamCall::prepare(Collective collective, const py::object& x, const py
   operation.output = a.output.data;
   operation.input_at = a.input_at;
   operation.output_at = a.output_at;
-  if (traits(collective).single_buffer && placement != 0 && team_->rank() == root && a.input.data != a.output.data)
+  if (traits(collective).single_buffer && placement != 0 && team_->rank() == terms.root &&
+      a.input.data != a.output.data)
     operation.fill = std::make_unique<PlainCopy>(a.output.data, a.input.data,
                                                  static_cast<size_t>(a.count) * operation.plan->element);
   operation.gather = std::move(a.gather);
-  operation.timeout = std::chrono::duration<double>(read_timeout(timeout));
+  operation.timeout = std::chrono::duration<double>(read_timeout(terms.timeout));
   return operation;
 }
 
@@ -294,6 +283,7 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
   // A small call often completes in less time than releasing the GIL takes.
   std::unique_lock turn(team_->one_call, std::try_to_lock);
   if (turn.owns_lock() && team_->attempt(operation) == Status::done) return;
+  const ArrayPair kept(pinned(x), pinned(out));  // other Python threads run now
   const Released released;
   if (!turn.owns_lock()) turn.lock();
   team_->run(operation);
@@ -330,48 +320,31 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
   const auto collective = static_cast<Collective>(collective_number);
   if (!is_known(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
   const Traits& t = traits(collective);
+  require_open();
   const bool like_input = !t.in_blocks() && t.has_output(team_->rank(), root) && t.has_result(team_->rank());
   if (like_input && out.is_none()) {
-    if (!is_numpy(x)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-    out = new_like(x);
+    PlainArray plain, made;
+    if (!is_numpy(x) || !read_plain(x, false, plain)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+    out = new_like(x, plain.shape, made);
   }
-  Operation operation = prepare(collective, x, out, op, topology, root, read_counts(counts), read_scaling(scale),
-                                timeout, note.is_none() ? std::string() : note.cast<std::string>());
-  if (nonblocking) return py::cast(Handle(submit(std::move(operation), x, out), out));
-  run(operation, x, out);
-  return out;
+  Terms terms{collective,
+              root,
+              op,
+              topology,
+              timeout,
+              read_counts(counts),
+              note.is_none() ? std::string() : note.cast<std::string>(),
+              read_scaling(scale)};
+  Arrays a = read(x, out);
+  Outcome outcome = finish(prepare(terms, a), x, out, nonblocking, out);
+  return nonblocking ? py::cast(Handle(std::move(outcome.task), out)) : out;
 }
 
-const TeamCall::Cut& TeamCall::cut(Collective collective, py::handle x) {
-  const auto* proxy = py::detail::array_proxy(x.ptr());
-  std::pair<Collective, std::vector<int64_t>> key{collective, {proxy->dimensions, proxy->dimensions + proxy->nd}};
-  if (const Cut* found = cuts_.find(key)) return *found;
-  const py::tuple made = planner_.attr("cut")(name_of(collective), py::tuple(py::cast(key.second)));
-  Cut cut{made[0].cast<std::vector<int64_t>>(), made[1].cast<std::vector<py::ssize_t>>(), made[2].cast<std::string>()};
-  return cuts_.insert(key, std::move(cut));
-}
-
-py::object TeamCall::call_elementwise(Collective collective, const py::object& x, int32_t root, py::object out,
-                                      const py::object& op, const py::object& topology, const py::object& timeout) {
-  const Traits& t = traits(collective);
-  if (!is_numpy(x) || !takes(x) || !takes(out) || !t.has_result(team_->rank()))
-    return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  if (!t.has_output(team_->rank(), root)) out = py::none();
-  else if (out.is_none()) out = new_like(x);
-  Operation operation = prepare(collective, x, out, op, topology, root, {}, {}, timeout);
+Outcome TeamCall::finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
+                         const py::object& result) {
+  if (nonblocking) return {result, submit(std::move(operation), x, out)};
   run(operation, x, out);
-  return out;
-}
-
-py::object TeamCall::call_blocks(Collective collective, const py::object& x, int32_t root, py::object out,
-                                 const py::object& op, const py::object& topology, const py::object& timeout) {
-  if (!is_numpy(x) || !takes(x) || !takes(out)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  const Cut& c = cut(collective, x);
-  if (!traits(collective).has_output(team_->rank(), root)) out = py::none();
-  else if (out.is_none()) out = new_like(x, c.shape.data(), static_cast<int>(c.shape.size()));
-  Operation operation = prepare(collective, x, out, op, topology, root, c.counts, {}, timeout, c.note);
-  run(operation, x, out);
-  return out;
+  return {result, nullptr};
 }
 
 void TeamCall::close() {

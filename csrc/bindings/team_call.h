@@ -38,6 +38,20 @@ constexpr size_t kMostPlans = 4096;
 
 struct PlanKeyHash { size_t operator()(const PlanKey& key) const; };
 
+// The arguments of a call on a latency path.
+struct PlainCall {
+  py::object x, out, op, topology, timeout;
+  int32_t root = -1;
+  bool nonblocking = false;
+  Scaling scaling{};
+};
+
+// Of a latency path.
+struct Outcome {
+  py::object result;           // null: nothing was done, and Python must adapt or refuse the arguments
+  std::shared_ptr<Task> task;  // of a nonblocking call
+};
+
 class TeamCall {
  public:
   // planner(collective, topology, bytes, root, placement, op, dtype) ->
@@ -54,12 +68,12 @@ class TeamCall {
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
                   bool nonblocking, const py::object& note);
-  // The latency paths of NumPy arrays, without scaling and names: those that cut them in blocks, and others.
-  // NotImplemented: arguments that must be adapted first.
-  py::object call_elementwise(Collective collective, const py::object& x, int32_t root, py::object out,
-                              const py::object& op, const py::object& topology, const py::object& timeout);
-  py::object call_blocks(Collective collective, const py::object& x, int32_t root, py::object out, const py::object& op,
-                         const py::object& topology, const py::object& timeout);
+  // The latency paths, of arrays that read_plain takes (plain_calls.cpp).
+  Outcome call_plain(Collective collective, const PlainCall& call);
+  Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
+  Outcome alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts);
+  Outcome barrier(const PlainCall& call);
+  Outcome message(const py::object& array, bool sends, const PlainCall& call);
   void close();  // later calls of this rank raise
   bool closed() const { return closed_; }
   void require_open() const;  // throws if freed, or of another process
@@ -68,21 +82,34 @@ class TeamCall {
   std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;
 
  private:
-  Operation prepare(Collective collective, const py::object& x, const py::object& out, const py::object& op,
-                    const py::object& topology, int32_t root, std::vector<int64_t> counts, const Scaling& scaling,
-                    const py::object& timeout, std::string note = {});
-  void run(Operation& operation, const py::object& x, const py::object& out);
-  void run_queued(Operation operation, const py::object& x, const py::object& out);
-  std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
-
   struct Arrays : CallArrays {
     std::unique_ptr<PackedCopy> gather;  // packs an input that is not contiguous
     Dtype dtype = Dtype::count;
     Location input_at, output_at;
   };
-  Arrays read(Collective collective, const py::object& x, const py::object& out, int32_t root,
-              const std::vector<int64_t>& counts) const;
+  // What a call consists of besides its arrays; `counts` and `note` as for `call`.
+  struct Terms {
+    Collective collective;
+    int32_t root;
+    const py::object &op, &topology, &timeout;
+    std::vector<int64_t> counts{};
+    std::string note{};
+    Scaling scaling{};
+  };
+  Operation prepare(Terms& terms, Arrays& arrays);
+  Outcome run_plain(const PlainCall& call, Terms& terms, const PlainArray& x, std::span<const int64_t> shape);
+  Outcome run_rows(const PlainCall& call, Collective collective, const PlainArray& x,
+                   const std::vector<int64_t>& row_counts, int64_t rows);
+  std::vector<int64_t> exchange(std::vector<int64_t> numbers, const PlainCall& call);
+  Outcome finish(Operation&& operation, const py::object& x, const py::object& out, bool nonblocking,
+                 const py::object& result);
+  void run(Operation& operation, const py::object& x, const py::object& out);
+  void run_queued(Operation operation, const py::object& x, const py::object& out);
+  std::shared_ptr<Task> submit(Operation operation, const py::object& x, const py::object& out) const;
+
+  Arrays read(const py::object& x, const py::object& out) const;
   void read_input(const py::object& x, Arrays& arrays) const;
+  void check(const Terms& terms, Arrays& arrays) const;
   static bool may_use_windows(Collective collective, const Arrays& arrays);
   uint8_t place(Collective collective, Arrays& arrays) const;
   std::shared_ptr<const Plan> plan_for(const PlanKey& key);
@@ -97,10 +124,10 @@ class TeamCall {
   // How a collective cuts arrays of a shape, as the planner defines it.
   struct Cut {
     std::vector<int64_t> counts;
-    std::vector<py::ssize_t> shape;  // of the result
+    std::vector<int64_t> shape;  // of the result
     std::string note;
   };
-  const Cut& cut(Collective collective, py::handle x);
+  const Cut& cut(Collective collective, std::span<const int64_t> shape);
   LruCache<std::pair<Collective, std::vector<int64_t>>, Cut, std::map> cuts_{kMostPlans};
   template <class Key, class Value> using Plans = std::unordered_map<Key, Value, PlanKeyHash>;
   LruCache<PlanKey, CachedPlan, Plans> plans_{kMostPlans};

@@ -51,7 +51,7 @@ class Collectives:
         try:
             self._backend(made).run(made)
         except Exception as error:
-            _name_call(error, made.name)
+            name_call(error, made.name)
             raise
         if made.received is not None:
             made.received.finish()
@@ -75,7 +75,7 @@ class Collectives:
         try:
             work = self._backend(made).start(made)
         except Exception as error:
-            _name_call(error, made.name)
+            name_call(error, made.name)
             raise
         return Handle(work if made.received is None else made.received.behind(work), made.result)
 
@@ -455,6 +455,7 @@ class Collectives:
         return self.call(request.recv(out, source, self.backend.group, timeout))  # type: ignore[no-any-return]
 
 
-def _name_call(error: Exception, name: str | None) -> None:
+def name_call(error: Exception, name: str | None) -> None:
+    """Add a call's name to its error; also for calls that enter the core without Python."""
     if name is not None and hasattr(error, "add_note"):
         error.add_note(f"in the call named {checks.brief(name)}")

@@ -17,9 +17,10 @@ from pycollective.comm.arguments.options import Moving
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.described import described
 from pycollective.comm.explain import Explanation, explain
+from pycollective.comm.handle import Handle
 from pycollective.comm.nonblocking import Nonblocking
 from pycollective.comm.objects import ObjectExchange, on_root, root_number
-from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.collectives import CALLS
 
 if TYPE_CHECKING:
     from pycollective.typing import T
@@ -327,8 +328,9 @@ def _enter_at_once(name: str) -> None:
     signature = str(inspect.Signature(parameters)).replace(
         "(self", "($self", 1
     )  # inspect refuses annotations in a text signature
-    setattr(Communicator, name, _core.fast_method(Communicator, method, name, signature))
+    setattr(Communicator, name, _core.fast_method(Communicator, method, name, signature, Handle))
 
 
-for _name in (*COLLECTIVES, "send", "recv"):
+for _name in (*CALLS, "recv", "allgatherv", "alltoallv"):
     _enter_at_once(_name)
+    _enter_at_once(f"i{_name}")

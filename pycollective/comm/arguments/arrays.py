@@ -191,7 +191,7 @@ def new_like(x: Any, shape: tuple[int, ...]) -> Any:
         return np.empty(shape, x.dtype)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return torch.empty(shape, dtype=x.dtype)
+        return torch.empty(shape, dtype=x.dtype, device="cpu")  # also where torch's default is another one
     namespace = getattr(x, "__array_namespace__", None)
     if namespace is not None:
         made = namespace().empty(shape, dtype=x.dtype)
