@@ -14,11 +14,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr auto kGrace = microseconds(50);  // that a caller has to begin to wait, at least
-constexpr auto kLongestNap = microseconds(2000);  // between two looks of the thread
-constexpr auto kRestAfter = std::chrono::seconds(1);  // without submissions
 constexpr auto kYields = microseconds(100);  // without progress, before the thread sleeps between two polls
-constexpr auto kPollNap = microseconds(50);
+constexpr auto kPollNap = microseconds(50), kLongestPollNap = microseconds(1000);
 
 thread_local bool runs_calls = false;  // the background thread
 thread_local bool releases = false;
@@ -29,7 +26,7 @@ thread_local bool releases = false;
 
 void Task::begin_wait() const {
   team_->require_own();  // in a forked child it would never complete
-  if (Clock::now() - submitted_ < kGrace) Progress::instance().unawaited_.store(false, std::memory_order_relaxed);
+  Progress::instance().takeover_.wait(submitted_);
   if (done()) return;
   team_->one_call.require_other();
   Progress::require_other_thread(team_->name());
@@ -119,16 +116,15 @@ Progress::Queue& Progress::queue_of(const Team* team) {
 
 void Progress::submit(std::shared_ptr<Task> task) {
   bool wake = false;
-  task->submitted_ = Clock::now();
+  const auto submitted = task->submitted_ = Clock::now();
   {
     const std::lock_guard lock(mutex_);
-    task->number_ = ++submissions_;
     task->team_->queued.fetch_add(1, std::memory_order_acq_rel);
     Queue& queue = queue_of(task->team_.get());
     Task* last = task.get();
     (queue.head == nullptr ? queue.head : queue.last->next_) = std::move(task);
     queue.last = last;
-    wake = resting_ || unawaited_.load(std::memory_order_relaxed);
+    wake = takeover_.submit(submitted);
   }
   if (wake) submitted_.notify_one();
   std::call_once(started_, [this] { std::thread([this] { loop(); }).detach(); });
@@ -148,7 +144,7 @@ bool Progress::run_head(Queue& queue, Task::Effort effort, Clock::time_point unt
   if (through) {
     queue.head = std::move(head->next_);
     if (queue.head == nullptr) queue.team = nullptr;
-    if (effort == Task::Effort::poll) unawaited_.store(true, std::memory_order_relaxed);
+    if (effort == Task::Effort::poll) takeover_.took_over();
     keep = std::move(head->keep_);
     head->done_.store(true, std::memory_order_release);
     head->team_->queued.fetch_sub(1, std::memory_order_acq_rel);
@@ -203,12 +199,12 @@ bool Progress::has_undriven() const {
   return std::any_of(queues_.begin(), queues_.end(), [](const auto& q) { return q->head != nullptr && !q->driven; });
 }
 
-// Polls the first call of each queue that nobody drives, up to submission number `last`.  True if there is one.
-bool Progress::poll_heads(uint64_t last, std::unique_lock<std::mutex>& lock, bool& moved) {
+// Polls the first call of each queue that nobody drives.  True if there is one.
+bool Progress::poll_heads(std::unique_lock<std::mutex>& lock, bool& moved) {
   bool any = false;
   for (size_t i = 0; i < queues_.size(); ++i) {  // others may add queues meanwhile
     Queue& queue = *queues_[i];
-    if (queue.driven || queue.head == nullptr || queue.head->number_ > last) continue;
+    if (queue.driven || queue.head == nullptr || !Takeover::is_ripe(queue.head->submitted_, Clock::now())) continue;
     const std::shared_ptr<Task> head = queue.head;
     any = true;
     moved = run_head(queue, Task::Effort::poll, {}, lock) || head->moved_ || moved;
@@ -216,27 +212,16 @@ bool Progress::poll_heads(uint64_t last, std::unique_lock<std::mutex>& lock, boo
   return any;
 }
 
-// The last submission whose caller has had time to begin to wait.
-uint64_t Progress::ripe(Clock::time_point now) {
-  if (now - looked_at_ >= kGrace) {
-    ripe_ = std::exchange(looked_, submissions_);
-    looked_at_ = now;
-  }
-  return ripe_;
-}
-
-// Runs calls while there are some that nobody waits for; true if there were any.
-bool Progress::run_unawaited() {
+// Runs calls while there are some that nobody waits for.
+void Progress::run_unawaited() {
   std::unique_lock lock(mutex_);
   auto moved_at = Clock::now();
-  for (bool any = false;; any = true) {
-    bool moved = false;
-    if (!poll_heads(ripe(Clock::now()), lock, moved)) return any;
+  for (bool moved = false; poll_heads(lock, moved); moved = false) {
     lock.unlock();
     const auto now = Clock::now();
     if (moved) moved_at = now;
     else if (now - moved_at < kYields) sched_yield();
-    else std::this_thread::sleep_for(std::clamp<Clock::duration>((now - moved_at) / 16, kPollNap, kLongestNap));
+    else std::this_thread::sleep_for(std::clamp<Clock::duration>((now - moved_at) / 16, kPollNap, kLongestPollNap));
     lock.lock();
   }
 }
@@ -244,26 +229,12 @@ bool Progress::run_unawaited() {
 void Progress::loop() {
   runs_calls = true;
   prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds; by default a nap lasts 50 microseconds longer
-  Clock::duration nap = kGrace;
-  auto used = Clock::now();
-  for (uint64_t seen = 0;;) {
-    if (run_unawaited()) nap = kGrace;
+  for (;;) {
+    run_unawaited();
     std::unique_lock lock(mutex_);
-    if (has_undriven()) {
-      submitted_.wait_for(lock, kGrace);
-      continue;
-    }
-    const auto now = Clock::now();
-    if (std::exchange(seen, submissions_) != submissions_) used = now;
-    if (now - used < kRestAfter) {
-      submitted_.wait_for(lock, nap);
-      nap = std::min<Clock::duration>(2 * nap, kLongestNap);
-      continue;
-    }
-    resting_ = true;
-    submitted_.wait(lock, [&] { return submissions_ != seen || has_undriven(); });
-    resting_ = false;
-    nap = kGrace;
+    const auto nap = takeover_.nap(has_undriven(), Clock::now());
+    if (nap > Clock::duration::zero()) submitted_.wait_for(lock, nap);
+    else submitted_.wait(lock);
   }
 }
 

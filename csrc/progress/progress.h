@@ -2,9 +2,7 @@
 // concurrently.
 //
 // Whoever waits for a call runs it, and those before it; so a call that is awaited soon costs no switch of threads. A
-// background thread runs calls that nobody waits for. It does not have to be woken for that: while calls are being
-// submitted it looks after them by itself, and takes those over that have not been awaited since it last looked. Once
-// callers have been seen to compute instead of waiting, each submission wakes it.
+// background thread runs calls that nobody waits for: see base/takeover.h.
 #pragma once
 
 #include <atomic>
@@ -15,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/takeover.h"
 #include "executor/cpu/team.h"
 
 namespace pc {
@@ -49,7 +48,6 @@ class Task {
   std::atomic<bool> done_{false};
   std::optional<CommunicatorFault> fault_;  // once done; a value: the library counts references to shared exceptions
   std::shared_ptr<Task> next_;  // in its queue
-  uint64_t number_ = 0;  // of its submission
   Clock::time_point submitted_{};
 };
 
@@ -79,21 +77,15 @@ class Progress {
   static void release(std::shared_ptr<void> keep);
   bool run_head(Queue& queue, Task::Effort effort, Clock::time_point until, std::unique_lock<std::mutex>& lock);
   void loop();
-  bool run_unawaited();
-  uint64_t ripe(Clock::time_point now);
-  bool poll_heads(uint64_t last, std::unique_lock<std::mutex>& lock, bool& moved);
+  void run_unawaited();
+  bool poll_heads(std::unique_lock<std::mutex>& lock, bool& moved);
   bool has_undriven() const;
 
   std::once_flag started_;
   std::mutex mutex_;
   std::condition_variable submitted_;
   std::vector<std::unique_ptr<Queue>> queues_;
-  uint64_t submissions_ = 0;
-  // The thread leaves later submissions to their callers: `looked_` are those of its last look at `looked_at_`.
-  uint64_t ripe_ = 0, looked_ = 0;
-  Clock::time_point looked_at_{};
-  bool resting_ = false;  // the thread does not look by itself
-  std::atomic<bool> unawaited_{false};  // the thread has run a call, and no caller has waited at once since
+  Takeover takeover_;
 };
 
 }  // namespace pc
