@@ -89,7 +89,7 @@ class C10d:
 
 
 def _idle_work(dist: Any) -> Any:
-    class IdleWork(dist.Work):  # type: ignore[misc, name-defined]
+    class IdleWork(dist.Work):  # type: ignore[misc]
         def wait(self, timeout: Any = None) -> bool:
             return True
 

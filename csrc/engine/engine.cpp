@@ -151,7 +151,8 @@ void Engine::loop() {
       std::unique_lock lock(mutex_);
       if (!closing_ && !may_take_over()) {
         const auto nap = takeover_.nap(!driven_ && !flying_.empty(), Clock::now());
-        idle_.wait_for(lock, nap > Clock::duration::zero() ? std::min<Clock::duration>(nap, kInspectEvery) : kInspectEvery);
+        idle_.wait_for(lock,
+                       nap > Clock::duration::zero() ? std::min<Clock::duration>(nap, kInspectEvery) : kInspectEvery);
       }
       if (closing_) return;
       takes_over = may_take_over();

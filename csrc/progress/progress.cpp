@@ -180,7 +180,7 @@ bool Progress::drive(Task& task, Clock::time_point until) {
       --queue.waiters;
     }
     if (Clock::now() < until || task.done()) continue;
-    submitted_.notify_one();  // the thread goes on with it
+    submitted_.notify_one();  // the thread continues it
     return false;
   }
   return true;

@@ -161,12 +161,10 @@ def check(comm: Communicator, item: Item) -> None:
     Raises:
         TypeError, ValueError: invalid arguments.
     """
-    if item.collective == "allreduce" and _needs_no_check(item):
-        return
     if item.collective not in OPERATIONS:
         raise ValueError(f"the engine has no collective {item.collective!r}")
     row = OPERATIONS[item.collective]
-    if not row.has_array:
+    if not row.has_array or (row.fused and _needs_no_check(item)):
         return
     if item.x is None:
         raise TypeError(f"{item.collective} {item.name!r} has no array")

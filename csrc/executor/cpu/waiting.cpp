@@ -61,7 +61,7 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   }
   const auto start = Clock::now();
   if (op.deadline == Clock::time_point{}) op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
-  // A call that is resumed goes on with the wait that it began.
+  // A call that is resumed continues the wait that it began.
   if (op.waiting == Waiting::blocks || op.waiting_since == Clock::time_point{}) op.waiting_since = start;
   if (op.waiting == Waiting::declines) {
     healthy(op, peer, target);

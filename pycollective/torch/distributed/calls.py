@@ -153,10 +153,9 @@ class Calls(dist.ProcessGroup):
         """The same as _call, in place on a HostBuffer of the only output, if _has_plain_turn. None: it has completed,
         as torch allows for calls that are not asynchronous."""
         self._calls += 1
-        later = opts.asyncOp
-        call = self.comm.backend.team.call(
-            number, buffer, buffer, op, None, -1, None, None, self._seconds(opts), later, None
-        )
+        later, team = opts.asyncOp, self.comm.backend.team
+        assert team is not None
+        call = team.call(number, buffer, buffer, op, None, -1, None, None, self._seconds(opts), later, None)
         if not later:
             return None
         return self._order.note_buffer(Work(call, outputs, None, self._jobs), buffer, DIRECT)
