@@ -210,9 +210,11 @@ def test_threads_wait_for_different_handles() -> None:
         for turn in range(50):
             handles = [comm.iallreduce(np.full(2_000, turn + i)) for i in range(3)]
             found: dict[int, float] = {}
-            threads = [
-                threading.Thread(target=lambda i=i: found.update({i: handles[i].result(20)[0]})) for i in (2, 0, 1)
-            ]
+
+            def wait(i: int, handles: list[Any] = handles, found: dict[int, float] = found) -> None:
+                found[i] = handles[i].result(20)[0]
+
+            threads = [threading.Thread(target=wait, args=(i,)) for i in (2, 0, 1)]
             for thread in threads:
                 thread.start()
             for thread in threads:
