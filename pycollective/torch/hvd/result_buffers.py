@@ -30,7 +30,7 @@ _lock = threading.RLock()  # a tensor may be freed while this thread holds it
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialized contiguous tensor of the same shape, type and device, with its own storage."""
     try:
-        nbytes = tensor.numel() * tensor.element_size()
+        nbytes = tensor.nbytes
     except Exception:
         require_dense(tensor)
         raise
