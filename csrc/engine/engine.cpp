@@ -145,6 +145,7 @@ bool Engine::may_take_over() const {
 
 void Engine::loop() {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds; by default a nap lasts 50 microseconds longer
+  auto looked = Clock::time_point{};  // for stalls
   for (;;) {
     bool takes_over = false;
     {
@@ -158,7 +159,10 @@ void Engine::loop() {
       takes_over = may_take_over();
     }
     board_->beat();
-    inspect();
+    if (Clock::now() - looked >= kInspectEvery) {
+      looked = Clock::now();
+      inspect();
+    }
     if (!takes_over || !take_wheel(false)) continue;
     const int64_t before = batches_.load();
     turn(Clock::now() + kInspectEvery);
