@@ -11,9 +11,11 @@ contender.py    a named call that takes turns, and the check of its results
 ours.py         the engine, and pycollective.torch on top of it
 theirs.py       Gloo and Open MPI
 training.py     a step of a small network: DistributedOptimizer against DistributedDataParallel
+c10d.py         torch.distributed on this package's process group, and on one that does nothing
 groups.py       the comparisons
 goals.py        the rows of the table, and their goals
 result.py       rows and their JSON
+run.py          a run of the ranks, and the files it writes
 worker.py       the program of each rank
 __main__.py     the command
 ==============  ================================================================================

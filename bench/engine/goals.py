@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..speed import Line, ratio_text
-from ..stats import paired_ratio
+from ..stats import Ratio, paired_ratio
 from ..table import format_time
 from .result import EngineRow
 
-__all__ = ["GOALS", "Comparison", "Limit", "line_of"]
+__all__ = ["GOALS", "LAYERS", "Comparison", "Limit", "Overhead", "line_of"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,17 @@ class Limit:
     most: float
 
 
+@dataclass(frozen=True)
+class Overhead:
+    """Two contenders of a group; ``most`` is the largest ratio (ours over the base) that meets the goal."""
+
+    name: str
+    group: str
+    ours: str
+    theirs: str
+    most: float
+
+
 def _resnet(ours: str) -> Comparison:
     return Comparison(f"ResNet-50's gradients: {ours}", "resnet50", ours, "Gloo, DDP's buckets", 5)
 
@@ -53,8 +65,24 @@ GOALS: tuple[Comparison | Limit, ...] = (
     Comparison("161 tensors of 1 KiB: engine", "small", "engine", "Gloo, one by one", 10),
 )
 
+LAYERS: tuple[Comparison | Overhead, ...] = (
+    Overhead("8 bytes: nonblocking and wait", "layers", "iallreduce and wait", "allreduce", 4),
+    Overhead("8 bytes: engine, submit and wait", "layers", "engine, submit and wait", "allreduce", 5),
+    Overhead("8 bytes: engine, run", "layers", "engine, run", "allreduce", 5),
+    Overhead("8 bytes: hvd.allreduce", "layers", "hvd.allreduce", "engine, run", 2),
+    Overhead("8 bytes: dist.all_reduce", "layers", "dist.all_reduce", "idle group", 2),
+    Overhead("8 bytes: dist.all_reduce, async and wait", "layers", "dist.all_reduce, later", "idle group, later", 3),
+    Comparison("8 bytes: dist.all_reduce, async and wait", "layers", "dist.all_reduce, later", "Gloo, later", 1),
+    Comparison("256 KiB there and back: c10d", "messages", "send and recv", "Gloo", 5),
+    Comparison("161 tensors of 1 KiB: grouped_allreduce", "small", "grouped_allreduce", "Gloo, coalesced", 10),
+    Comparison("a small CNN's training step", "training", "DistributedOptimizer", "DDP on Gloo", 1.3),
+    _resnet("grouped_allreduce"),
+    _resnet("engine"),
+)
+"""What each layer above the core adds."""
 
-def line_of(goal: Comparison | Limit, rows: Sequence[EngineRow], ranks: int) -> Line:
+
+def line_of(goal: Comparison | Limit | Overhead, rows: Sequence[EngineRow], ranks: int) -> Line:
     """The goal's line in the table, from the rows with this many ranks."""
     here = {row.contender: row for row in rows if (row.group, row.ranks) == (goal.group, ranks)}
     ours = here.get(goal.ours)
@@ -64,13 +92,30 @@ def line_of(goal: Comparison | Limit, rows: Sequence[EngineRow], ranks: int) -> 
             return Line(goal.name, "", text, "-", None, "", {})
         seconds = ours.time_us / 1e6
         return Line(goal.name, "", text, format_time(seconds), seconds <= goal.most, "", {goal.ours: seconds})
-    theirs, text = here.get(goal.theirs), ratio_text(goal.least, goal.theirs)
+    theirs = here.get(goal.theirs)
+    if isinstance(goal, Overhead):
+        return _overhead_line(goal, ours, theirs)
+    text = ratio_text(goal.least, goal.theirs)
     if ours is None or theirs is None:
         return Line(goal.name, goal.theirs, text, "-", None, "", {})
     ratio = paired_ratio(ours.rounds_us, theirs.rounds_us)
     shown = ratio_text(ratio.median, goal.theirs, goal=False)
-    where = f"{format_time(ours.time_us / 1e6)} against {format_time(theirs.time_us / 1e6)}"
+    return Line(goal.name, goal.theirs, text, shown, ratio.median >= goal.least, _both(ours, theirs), _cases(ratio))
+
+
+def _overhead_line(goal: Overhead, ours: EngineRow | None, base: EngineRow | None) -> Line:
+    text = f"<= {goal.most:g}x"
+    if ours is None or base is None:
+        return Line(goal.name, goal.theirs, text, "-", None, "", {})
+    ratio = paired_ratio(base.rounds_us, ours.rounds_us)
+    shown = f"{math.ceil(100 * ratio.median) / 100:.2f}x"
+    return Line(goal.name, goal.theirs, text, shown, ratio.median <= goal.most, _both(ours, base), _cases(ratio))
+
+
+def _both(ours: EngineRow, theirs: EngineRow) -> str:
+    return f"{format_time(ours.time_us / 1e6)} against {format_time(theirs.time_us / 1e6)}"
+
+
+def _cases(ratio: Ratio) -> dict[str, float]:
     cases = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
-    met = ratio.median >= goal.least
-    rounded = {name: float(f"{value:.4g}") for name, value in cases.items()}
-    return Line(goal.name, goal.theirs, text, shown, met, where, rounded)
+    return {name: float(f"{value:.4g}") for name, value in cases.items()}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from ..cases import KIB
 from ..peers import Array, Peer, PeerUnavailable
 from . import theirs, training
+from .c10d import C10d
 from .contender import Contender
 from .ours import Ours
 from .shapes import Shape, one_of, resnet50, small
@@ -42,6 +44,11 @@ class Hall:
         if name not in self.peers:
             raise PeerUnavailable(f"{name} is not available")
         return self.peers[name]
+
+    @cached_property
+    def c10d(self) -> C10d:
+        """torch.distributed's process groups; PeerUnavailable without Gloo."""
+        return C10d(self.peer("gloo"), self.rank)
 
     @cached_property
     def plain(self) -> list[Array]:
@@ -103,6 +110,38 @@ def _optimizer(hall: Hall, name: str) -> Contender:
     return training.distributed_optimizer(hall.ours.horovod(), name, hall.rank)
 
 
+def _out_of_place(hall: Hall, name: str) -> Contender:
+    return hall.ours.single(name, hall.plain[0], in_place=False)
+
+
+def _c10d(hall: Hall, name: str) -> Contender:
+    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.ours, later=False)
+
+
+def _c10d_later(hall: Hall, name: str) -> Contender:
+    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.ours, later=True)
+
+
+def _idle(hall: Hall, name: str) -> Contender:
+    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.idle, later=False, sums=False)
+
+
+def _idle_later(hall: Hall, name: str) -> Contender:
+    return hall.c10d.all_reduce(name, hall.plain[0], hall.c10d.idle, later=True, sums=False)
+
+
+def _gloo_later(hall: Hall, name: str) -> Contender:
+    return hall.c10d.all_reduce(name, hall.plain[0], None, later=True)
+
+
+def _messages(hall: Hall, name: str) -> Contender:
+    return hall.c10d.there_and_back(name, 4 * prod(hall.shapes[0]), hall.c10d.ours)
+
+
+def _gloo_messages(hall: Hall, name: str) -> Contender:
+    return hall.c10d.there_and_back(name, 4 * prod(hall.shapes[0]), None)
+
+
 _ALONE = {"engine": _ours, "allreduce_": _single, "Gloo": _gloo, "MPI": _mpi}
 
 GROUPS: dict[str, Group] = {
@@ -119,6 +158,28 @@ GROUPS: dict[str, Group] = {
         },
     ),
     "8 bytes": Group("one tensor of 8 bytes", lambda: one_of(8), _ALONE),
+    "layers": Group(
+        "one tensor of 8 bytes through each layer",
+        lambda: one_of(8),
+        {
+            "allreduce": lambda hall, name: hall.ours.blocking(name, hall.plain[0]),
+            "iallreduce and wait": lambda hall, name: hall.ours.nonblocking(name, hall.plain[0]),
+            "engine, submit and wait": _ours,
+            "engine, run": lambda hall, name: hall.ours.engine_run(name, hall.plain[0]),
+            "hvd.allreduce": _out_of_place,
+            "hvd.allreduce_": _single,
+            "dist.all_reduce": _c10d,
+            "dist.all_reduce, later": _c10d_later,
+            "idle group": _idle,
+            "idle group, later": _idle_later,
+            "Gloo, later": _gloo_later,
+        },
+    ),
+    "messages": Group(
+        "256 KiB to the other rank and back",
+        lambda: one_of(256 * KIB),
+        {"send and recv": _messages, "Gloo": _gloo_messages},
+    ),
     "16 MiB": Group("one tensor of 16 MiB", lambda: one_of(16 * KIB * KIB), _ALONE),
     "small": Group(
         "161 tensors of 1 KiB",

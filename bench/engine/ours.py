@@ -43,6 +43,31 @@ class Ours:
             self._horovod = module
         return self._horovod
 
+    def blocking(self, name: str, array: Array) -> Contender:
+        """The communicator's allreduce, without an engine: what the layers above are compared with."""
+        call = self._comm.allreduce
+
+        def function() -> Sequence[Array]:
+            call(array, array)
+            return (array,)
+
+        return Summing(name, OURS, [array], function)
+
+    def nonblocking(self, name: str, array: Array) -> Contender:
+        """The communicator's iallreduce, and wait."""
+        start = self._comm.iallreduce
+
+        def function() -> Sequence[Array]:
+            start(array, array).wait()
+            return (array,)
+
+        return Summing(name, OURS, [array], function)
+
+    def engine_run(self, name: str, array: Array) -> Contender:
+        """Engine.run of one array, into a new one."""
+        item, run = self._module.Item, self._engine.run
+        return Summing(name, OURS, [array], lambda: run([item("allreduce", name, array)]))
+
     def engine(self, name: str, arrays: Sequence[Array]) -> Contender:
         """All arrays as one group, in place."""
         item, submit = self._module.Item, self._engine.submit
@@ -79,10 +104,10 @@ class Ours:
 
         return Summing(name, OURS, arrays, call)
 
-    def single(self, name: str, array: Array) -> Contender:
-        """Horovod's allreduce_ of one tensor."""
+    def single(self, name: str, array: Array, in_place: bool = True) -> Contender:
+        """Horovod's allreduce_ of one tensor, or allreduce, which returns a new one."""
         hvd, torch = self.horovod(), importlib.import_module("torch")
-        tensor, function = torch.from_numpy(array), hvd.allreduce_
+        tensor, function = torch.from_numpy(array), hvd.allreduce_ if in_place else hvd.allreduce
 
         def call() -> Sequence[Any]:
             return (function(tensor, op=hvd.Sum, name=name),)

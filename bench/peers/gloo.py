@@ -36,8 +36,8 @@ class GlooPeer:
     always_in_place = frozenset({"allreduce", "reduce"})
     checked = True
 
-    def __init__(self, torch: Any, dist: Any, rank: int) -> None:
-        self._torch, self._dist, self._rank = torch, dist, rank
+    def __init__(self, torch: Any, dist: Any, rank: int, held: contextlib.ExitStack) -> None:
+        self._torch, self._dist, self._rank, self._held = torch, dist, rank, held
         self.version = f"Gloo of PyTorch {torch.__version__}"
 
     def supports(self, case: Case) -> bool:
@@ -117,6 +117,7 @@ class GlooPeer:
 
     def close(self) -> None:
         self._dist.destroy_process_group()
+        self._held.close()
 
 
 def open(world: World) -> GlooPeer:
@@ -138,8 +139,8 @@ def open(world: World) -> GlooPeer:
         else:
             store = _store_between(dist, world, hosts[0])
         _connect(dist, world, store, len(set(hosts)))
-        world.barrier()  # the store outlives its last reader
-    return GlooPeer(torch, dist, world.rank)
+        world.barrier()
+        return GlooPeer(torch, dist, world.rank, stack.pop_all())  # later groups use the store, too
 
 
 def _store_between(dist: Any, world: World, host: str) -> Any:

@@ -22,6 +22,8 @@ class Handle {
   // Throws InvalidArgument for a timeout of NaN.
   void wait(std::optional<double> timeout) const {
     if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout must be a number of seconds, not nan");
+    // A small call often completes in less time than releasing the GIL takes.
+    if (task_ == nullptr || task_->attempt()) return;
     const auto start = Clock::now();
     for (;;) {
       double turn = 0.1;
@@ -44,7 +46,7 @@ class Handle {
  private:
   bool wait_once(double seconds) const {
     const Released released;
-    return task_ == nullptr || task_->wait(seconds);
+    return task_->wait(seconds);
   }
   std::shared_ptr<Task> task_;
   py::object result_;

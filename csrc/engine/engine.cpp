@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <iterator>
@@ -24,6 +25,8 @@ int64_t bytes_of(const Signature& signature) {
   for (int32_t d = 0; d < std::min(signature.dims, kMostDims); ++d) bytes *= signature.shape[d];
   return bytes;
 }
+
+Clock::time_point time_of(int64_t nanoseconds) { return Clock::time_point(std::chrono::nanoseconds(nanoseconds)); }
 
 }  // namespace
 
@@ -54,7 +57,7 @@ void Engine::submit(const Pendings& operations, bool now) {
 
 // False: the board was not available at once, and nothing has happened.
 bool Engine::announce(const Pendings& operations, bool now) {
-  bool asleep = false;
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     if (fault_) throw CommunicatorFault(*fault_);
@@ -76,9 +79,9 @@ bool Engine::announce(const Pendings& operations, bool now) {
       operations[i]->announcement_.slot = announcements[i].slot;
       by_slot_[announcements[i].slot] = flying_[announcements[i].name] = operations[i];
     }
-    asleep = !driven_ && !now;
+    wake = !now && takeover_.submit(time_of(submitted)) && !driven_;
   }
-  if (asleep) idle_.notify_one();
+  if (wake) idle_.notify_one();
   return true;
 }
 
@@ -112,6 +115,7 @@ void Engine::require_outside() const {
 bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
   team_->require_own();  // a waiting thread may drive
   if (!operation->done()) require_outside();
+  takeover_.wait(time_of(operation->submitted_));
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
     if (take_wheel(false)) {
@@ -132,21 +136,40 @@ bool Engine::urge(const Pending& operation, Clock::time_point limit) {
   return operation.done() || board_->urge(operation.announcement_.slot, limit);
 }
 
+// Whether there are operations that nobody has begun to wait for.
+bool Engine::may_take_over() const {
+  const auto now = Clock::now();
+  const auto ripe = [now](const auto& named) { return Takeover::is_ripe(time_of(named.second->submitted_), now); };
+  return !driven_ && std::any_of(flying_.begin(), flying_.end(), ripe);
+}
+
 void Engine::loop() {
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds; by default a nap lasts 50 microseconds longer
+  auto looked = Clock::time_point{};  // for stalls
   for (;;) {
+    bool takes_over = false;
     {
       std::unique_lock lock(mutex_);
-      idle_.wait_for(lock, kInspectEvery, [this] { return closing_ || (!driven_ && !flying_.empty()); });
+      if (!closing_ && !may_take_over()) {
+        const auto nap = takeover_.nap(!driven_ && !flying_.empty(), Clock::now());
+        idle_.wait_for(lock,
+                       nap > Clock::duration::zero() ? std::min<Clock::duration>(nap, kInspectEvery) : kInspectEvery);
+      }
       if (closing_) return;
+      takes_over = may_take_over();
     }
     board_->beat();
-    inspect();
-    {
-      const std::lock_guard lock(mutex_);
-      if (flying_.empty()) continue;
+    if (Clock::now() - looked >= kInspectEvery) {
+      looked = Clock::now();
+      inspect();
     }
-    if (!take_wheel(false)) continue;
+    if (!takes_over || !take_wheel(false)) continue;
+    const int64_t before = batches_.load();
     turn(Clock::now() + kInspectEvery);
+    if (batches_.load() != before) {
+      const std::lock_guard lock(mutex_);
+      takeover_.took_over();
+    }
     leave_wheel();
   }
 }

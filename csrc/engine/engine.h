@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/takeover.h"
 #include "engine/board.h"
 #include "engine/fused.h"
 #include "engine/timeline.h"
@@ -104,6 +105,7 @@ class Engine {
   void locked_out(int32_t holder, std::chrono::nanoseconds waited);
   void raise_if_lost(const std::function<std::string(int32_t)>& missing);
   bool departed(int32_t peer) const;
+  bool may_take_over() const;
   void observe(Clock::duration since);
   bool others_are_busy(int32_t awaited) const;
   bool run_next(Clock::time_point limit);
@@ -141,6 +143,7 @@ class Engine {
   std::vector<std::pair<int64_t, int32_t>> programs_;  // (most bytes, topology), ascending
   std::optional<CommunicatorFault> fault_;
   std::vector<std::shared_ptr<void>> spent_;
+  Takeover takeover_;
   bool driven_ = false, closing_ = false;
   std::atomic<std::thread::id> driver_{};  // default: no driver
   int waiters_ = 0;

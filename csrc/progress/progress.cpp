@@ -1,135 +1,241 @@
 #include "progress/progress.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/forks.h"
 
 namespace pc {
-
-bool Task::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
-}
-
-bool Task::wait(double seconds) {
-  team_->require_own();  // in a forked child it would never complete
-  if (!done()) {
-    team_->one_call.require_other();
-    Progress::require_other_thread(team_->name());
-  }
-  std::unique_lock lock(mutex_);
-  const auto through = [this] { return done_; };
-  if (seconds < 0) {
-    changed_.wait(lock, through);
-  } else if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), through)) {
-    return false;
-  }
-  if (fault_) throw CommunicatorFault(*fault_);
-  return true;
-}
-
-bool Task::poll() {
-  if (!turn_.owns_lock() && !turn_.try_lock()) return false;
-  std::optional<CommunicatorFault> fault;
-  const int64_t tile = operation_.cursor.tile;
-  const int32_t position = operation_.cursor.position;
-  try {
-    if (team_->advance(operation_) == Status::pending) {
-      moved_ = operation_.cursor.tile != tile || operation_.cursor.position != position;
-      return false;
-    }
-  } catch (const CommunicatorFault& thrown) {
-    fault.emplace(thrown.fault, thrown.culprit, thrown.what());
-  }
-  turn_.unlock();
-  complete(std::move(fault));
-  return true;
-}
-
-void Task::complete(std::optional<CommunicatorFault> fault) {
-  std::shared_ptr<void> keep;
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-    fault_ = std::move(fault);
-    keep = std::move(keep_);
-  }
-  team_->queued.fetch_sub(1, std::memory_order_acq_rel);
-  changed_.notify_all();
-  Progress::releasing.store(true, std::memory_order_relaxed);
-  keep.reset();
-  Progress::releasing.store(false, std::memory_order_relaxed);
-}
-
 namespace {
 
-std::atomic<std::thread::id> progress_thread{};
+using std::chrono::microseconds;
+
+constexpr auto kYields = microseconds(100);  // without progress, before the thread sleeps between two polls
+constexpr auto kPollNap = microseconds(50), kLongestPollNap = microseconds(1000);
+
+thread_local bool runs_calls = false;  // the background thread
+thread_local bool releases = false;
 
 }  // namespace
 
-std::atomic<bool> Progress::releasing{false};
+// -- a task -------------------------------------------------------------------------------------------------------
+
+void Task::begin_wait() const {
+  team_->require_own();  // in a forked child it would never complete
+  Progress::instance().takeover_.wait(submitted_);
+  if (done()) return;
+  team_->one_call.require_other();
+  Progress::require_other_thread(team_->name());
+}
+
+void Task::raise() const {
+  if (fault_) throw CommunicatorFault(*fault_);
+}
+
+bool Task::wait(double seconds) {
+  begin_wait();
+  auto until = Clock::time_point::max();
+  if (seconds >= 0)
+    until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  if (!done() && !Progress::instance().drive(*this, until)) return false;
+  raise();
+  return true;
+}
+
+bool Task::attempt() {
+  begin_wait();
+  if (!done() && !Progress::instance().attempt(*this)) return false;
+  raise();
+  return true;
+}
+
+// Another thread of this rank may be in a blocking call that began before this one was submitted.
+bool Task::take_turn(Effort effort, Clock::time_point until) {
+  if (has_turn_) {
+    team_->one_call.adopt();
+    return true;
+  }
+  const auto start = Clock::now();
+  while (!(has_turn_ = team_->one_call.try_lock())) {
+    const auto now = Clock::now();
+    if (effort != Effort::block || now >= until) return false;
+    if (now - start < kYields) sched_yield();
+    else std::this_thread::sleep_for(kPollNap);
+  }
+  return true;
+}
+
+bool Task::run(Effort effort, Clock::time_point until) noexcept {
+  moved_ = false;
+  if (!take_turn(effort, until)) return false;
+  const int64_t tile = operation_.cursor.tile;
+  const int32_t position = operation_.cursor.position;
+  try {
+    Status status = Status::pending;
+    if (effort == Effort::poll) status = team_->advance(operation_);
+    else if (effort == Effort::attempt) status = team_->attempt(operation_);
+    else status = team_->run_until(operation_, until);
+    if (status == Status::pending) {
+      moved_ = operation_.cursor.tile != tile || operation_.cursor.position != position;
+      team_->one_call.disown();
+      return false;
+    }
+  } catch (const CommunicatorFault& thrown) {
+    fault_.emplace(thrown.fault, thrown.culprit, thrown.what());
+  }
+  team_->one_call.unlock();
+  return true;
+}
+
+// -- callers ------------------------------------------------------------------------------------------------------
+
+std::atomic<int> Progress::releasing{0};
 
 void Progress::require_other_thread(const std::string& communicator) {
-  if (progress_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(communicator);
+  if (runs_calls || releases) nested_call(communicator);
 }
 
 Progress& Progress::instance() {
   return of_this_process<Progress>();  // outlives main: the thread may still run while statics are destroyed
 }
 
+Progress::Queue& Progress::queue_of(const Team* team) {
+  Queue* unused = nullptr;
+  for (const auto& queue : queues_) {
+    if (queue->team == team) return *queue;
+    if (queue->team == nullptr && queue->waiters == 0) unused = queue.get();
+  }
+  if (unused == nullptr) unused = queues_.emplace_back(std::make_unique<Queue>()).get();
+  unused->team = team;
+  return *unused;
+}
+
 void Progress::submit(std::shared_ptr<Task> task) {
+  bool wake = false;
+  const auto submitted = task->submitted_ = Clock::now();
   {
     const std::lock_guard lock(mutex_);
-    const Team* team = task->team_.get();
-    auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.team == team; });
-    if (queue == queues_.end()) queue = queues_.insert(queues_.end(), Queue{team, {}});
     task->team_->queued.fetch_add(1, std::memory_order_acq_rel);
-    queue->tasks.push_back(std::move(task));
+    Queue& queue = queue_of(task->team_.get());
+    Task* last = task.get();
+    (queue.head == nullptr ? queue.head : queue.last->next_) = std::move(task);
+    queue.last = last;
+    wake = takeover_.submit(submitted);
   }
-  submitted_.notify_one();
+  if (wake) submitted_.notify_one();
   std::call_once(started_, [this] { std::thread([this] { loop(); }).detach(); });
 }
 
-void Progress::loop() {
-  progress_thread.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  auto idle_since = Clock::now();
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      submitted_.wait(lock, [this] { return !queues_.empty(); });
-    }
-    if (poll_heads()) {
-      idle_since = Clock::now();
-    } else if (Clock::now() - idle_since < std::chrono::microseconds(100)) {
-      sched_yield();
+// Runs the first call of a queue that no other thread drives, and removes it if it has completed.  `lock` is released
+// meanwhile.
+bool Progress::run_head(Queue& queue, Task::Effort effort, Clock::time_point until,
+                        std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<Task> head = queue.head;
+  queue.driven = true;
+  lock.unlock();
+  const bool through = head->run(effort, until);
+  lock.lock();
+  queue.driven = false;
+  std::shared_ptr<void> keep;
+  if (through) {
+    queue.head = std::move(head->next_);
+    if (queue.head == nullptr) queue.team = nullptr;
+    if (effort == Task::Effort::poll) takeover_.took_over();
+    keep = std::move(head->keep_);
+    head->done_.store(true, std::memory_order_release);
+    head->team_->queued.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  if (queue.waiters > 0) queue.released.notify_all();
+  if (keep != nullptr) {
+    lock.unlock();
+    release(std::move(keep));
+    lock.lock();
+  }
+  return through;
+}
+
+void Progress::release(std::shared_ptr<void> keep) {
+  releasing.fetch_add(1, std::memory_order_relaxed);
+  const bool outer = std::exchange(releases, true);
+  keep.reset();
+  releases = outer;
+  releasing.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Runs the task's communicator until the task has completed; false: not by `until`.
+bool Progress::drive(Task& task, Clock::time_point until) {
+  std::unique_lock lock(mutex_);
+  while (!task.done()) {
+    Queue& queue = queue_of(task.team_.get());
+    if (!queue.driven) {
+      run_head(queue, Task::Effort::block, until, lock);
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      ++queue.waiters;
+      if (until == Clock::time_point::max()) queue.released.wait(lock);
+      else queue.released.wait_until(lock, until);
+      --queue.waiters;
     }
+    if (Clock::now() < until || task.done()) continue;
+    submitted_.notify_one();  // the thread continues it
+    return false;
+  }
+  return true;
+}
+
+bool Progress::attempt(Task& task) {
+  std::unique_lock lock(mutex_);
+  if (task.done()) return true;
+  Queue& queue = queue_of(task.team_.get());
+  return !queue.driven && queue.head.get() == &task && run_head(queue, Task::Effort::attempt, {}, lock);
+}
+
+// -- the background thread ----------------------------------------------------------------------------------------
+
+bool Progress::has_undriven() const {
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& q) { return q->head != nullptr && !q->driven; });
+}
+
+// Polls the first call of each queue that nobody drives.  True if there is one.
+bool Progress::poll_heads(std::unique_lock<std::mutex>& lock, bool& moved) {
+  bool any = false;
+  for (size_t i = 0; i < queues_.size(); ++i) {  // others may add queues meanwhile
+    Queue& queue = *queues_[i];
+    if (queue.driven || queue.head == nullptr || !Takeover::is_ripe(queue.head->submitted_, Clock::now())) continue;
+    const std::shared_ptr<Task> head = queue.head;
+    any = true;
+    moved = run_head(queue, Task::Effort::poll, {}, lock) || head->moved_ || moved;
+  }
+  return any;
+}
+
+// Runs calls while there are some that nobody waits for.
+void Progress::run_unawaited() {
+  std::unique_lock lock(mutex_);
+  auto moved_at = Clock::now();
+  for (bool moved = false; poll_heads(lock, moved); moved = false) {
+    lock.unlock();
+    const auto now = Clock::now();
+    if (moved) moved_at = now;
+    else if (now - moved_at < kYields) sched_yield();
+    else std::this_thread::sleep_for(std::clamp<Clock::duration>((now - moved_at) / 16, kPollNap, kLongestPollNap));
+    lock.lock();
   }
 }
 
-// Polls each team's first task.  True if one of them made progress.
-bool Progress::poll_heads() {
-  std::vector<std::shared_ptr<Task>> heads;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Queue& queue : queues_) heads.push_back(queue.tasks.front());
+void Progress::loop() {
+  runs_calls = true;
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // nanoseconds; by default a nap lasts 50 microseconds longer
+  for (;;) {
+    run_unawaited();
+    std::unique_lock lock(mutex_);
+    const auto nap = takeover_.nap(has_undriven(), Clock::now());
+    if (nap > Clock::duration::zero()) submitted_.wait_for(lock, nap);
+    else submitted_.wait(lock);
   }
-  bool any = false;
-  for (const auto& task : heads) {
-    const bool through = task->poll();
-    any = any || through || task->moved_;
-    if (!through) continue;
-    const std::lock_guard lock(mutex_);
-    const auto queue =
-        std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.team == task->team_.get(); });
-    queue->tasks.pop_front();
-    if (queue->tasks.empty()) queues_.erase(queue);
-  }
-  return any;
 }
 
 }  // namespace pc

@@ -10,7 +10,7 @@ from typing import Any
 
 from pycollective import checks
 from pycollective.engine import Item, Work
-from pycollective.errors import CommunicatorError, NestedCallError, PeerLostError, TimeoutError
+from pycollective.errors import CommunicatorError, Error, NestedCallError, PeerLostError, TimeoutError
 from pycollective.hvd import basics
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.exceptions import HorovodInternalError
@@ -62,8 +62,12 @@ def run(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first) 
     engine = engine_of(process_set)
     if _in_flight:
         _require_free([(process_set.process_set_id, item.name) for item in items])
-    with internal_errors():
+    try:  # internal_errors() costs a microsecond
         results = engine.run(items) if items else []
+    except Error as error:
+        if _ends_communicator(error):
+            raise HorovodInternalError(str(error)) from error
+        raise
     _waits += 1
     return finish(results)
 
@@ -180,7 +184,13 @@ def internal_errors() -> Iterator[None]:
     """Convert errors that end the communicator to HorovodInternalError."""
     try:
         yield
-    except NestedCallError:
+    except Error as error:
+        if _ends_communicator(error):
+            raise HorovodInternalError(str(error)) from error
         raise
-    except (CommunicatorError, PeerLostError, TimeoutError) as error:
-        raise HorovodInternalError(str(error)) from error
+
+
+def _ends_communicator(error: Error) -> bool:
+    return isinstance(error, (CommunicatorError, PeerLostError, TimeoutError)) and not isinstance(
+        error, NestedCallError
+    )

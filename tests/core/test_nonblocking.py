@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 import time
 import weakref
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import pycollective
 from core.calls import MOVING, REDUCING, call, expected, has
 from core.processes import run
 from core.reference import TOPOLOGIES, Array, contributions
 from pycollective import Communicator, Handle, PeerLostError, local_world
+from pycollective.comm.arguments.operators import Compiled, Op
 
 COUNTS = (5, 60_000)
 
@@ -145,6 +149,105 @@ def test_the_result_arrives_without_a_wait() -> None:
         assert (handle.result(0) == 3).all()
 
     local_world(3).run(body)
+
+
+def recording(threads: set[int]) -> tuple[Op, Any]:
+    """A sum that records the threads on which it runs, and what must be kept alive with it."""
+
+    @ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double), ctypes.c_int64)
+    def add(into: Any, x: Any, count: int) -> None:
+        threads.add(threading.get_ident())
+        for i in range(count):
+            into[i] += x[i]
+
+    op = Op(lambda a, b: a + b)
+    address = ctypes.cast(add, ctypes.c_void_p).value
+    op._compiled["float64"] = Compiled(SimpleNamespace(address=address), 1)
+    return op, add
+
+
+def test_a_wait_runs_the_call() -> None:
+    """In the waiting thread, if that comes before the background thread looks; else it runs there."""
+
+    def body(comm: Communicator) -> None:
+        threads: set[int] = set()
+        op, kept = recording(threads)
+        for _ in range(50):
+            assert comm.iallreduce(np.ones(3), op=op).result(20).tolist() == [2, 2, 2]
+        assert threading.get_ident() in threads
+        del kept
+
+    local_world(2).run(body)
+
+
+def test_a_call_goes_on_after_a_wait_that_was_too_short() -> None:
+    """The waiting thread has begun it; another thread completes it, and calls behind it."""
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            gate.wait(20)
+        x = np.full(100_000, 1.0)
+        first, second = comm.iallreduce(x), comm.iallreduce(2 * x)
+        if comm.rank == 0:
+            for handle in (first, second):
+                with pytest.raises(pycollective.TimeoutError):
+                    handle.wait(0.01)
+            gate.set()
+        deadline = time.monotonic() + 20
+        while not second.test() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert second.test() and (second.result() == 4).all() and (first.result() == 2).all()
+        assert comm.allreduce(np.ones(1))[0] == 2
+
+    gate = threading.Event()
+    local_world(2).run(body)
+
+
+def test_threads_wait_for_different_handles() -> None:
+    """The thread that runs a communicator's calls may leave when its own is done: another one continues."""
+
+    def body(comm: Communicator) -> None:
+        for turn in range(50):
+            handles = [comm.iallreduce(np.full(2_000, turn + i)) for i in range(3)]
+            found: dict[int, float] = {}
+
+            def wait(i: int, handles: list[Any] = handles, found: dict[int, float] = found) -> None:
+                found[i] = handles[i].result(20)[0]
+
+            threads = [threading.Thread(target=wait, args=(i,)) for i in (2, 0, 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == {i: 2 * (turn + i) for i in range(3)}
+
+    local_world(2).run(body)
+
+
+def idle(comm: Communicator, link: Connection | None) -> None:
+    """Threads that have been used and are not needed any more use less than 20 ms of a second."""
+    from pycollective.engine import Engine, Item
+
+    engine = Engine(comm)
+    for turn in range(20):
+        comm.iallreduce(np.ones(3)).wait()
+        engine.submit([Item("allreduce", f"{turn}", np.ones(3))])[0].wait()
+    time.sleep(1.3)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.01
+    assert comm.iallreduce(np.ones(3)).result(20)[0] == comm.size  # they wake up again
+    assert engine.submit([Item("allreduce", "last", np.ones(3))])[0].wait(20)[0] == comm.size
+    handle, work = comm.iallreduce(np.ones(3)), engine.submit([Item("allreduce", "unawaited", np.ones(3))])[0]
+    deadline = time.monotonic() + 20
+    while not (handle.test() and work.done()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    engine.close()
+
+
+def test_idle_threads_rest() -> None:
+    run(2, idle)
 
 
 def test_several_threads_may_wait_for_one_handle() -> None:

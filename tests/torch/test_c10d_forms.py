@@ -276,3 +276,56 @@ def _profiled(world: World) -> None:
         dist.barrier()
     names = [event.name for event in trace.events() if event.name.startswith("pycollective:")]
     assert names == [f"pycollective:{name}" for name in ("all_reduce", "broadcast", "all_to_all", "barrier")]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_latency_path_and_what_it_leaves_to_the_general_one(n: int) -> None:
+    run(n, _plain, gloo=False)
+
+
+def _plain(world: World) -> None:
+    n, r = world.size, world.rank
+    total = sum(range(1, n + 1))
+    group = world.ours
+    base = torch.full((2, 3), r + 1.0)
+    with torch.inference_mode():
+        inference = torch.full((2, 3), r + 1.0)
+    forms = {
+        "plain": base.clone(),
+        "a view": torch.full((4, 3), r + 1.0)[1:3],
+        "transposed": base.t().clone().t(),
+        "negated": torch.complex(torch.zeros(2, 3), torch.full((2, 3), -(r + 1.0))).conj().imag,
+        "inference": inference,
+        "a parameter": torch.nn.Parameter(base.clone(), requires_grad=False),
+        "a subclass": base.clone().as_subclass(type("Mine", (torch.Tensor,), {})),
+        "0-d": torch.tensor(r + 1.0),
+        "complex": torch.complex(base, base),
+        "half": base.half(),
+    }
+    for name, x in forms.items():
+        for later in (False, True):
+            for op, expected in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / n)):
+                y = (
+                    x
+                    if name in ("negated", "inference", "a subclass")
+                    else x.clone(memory_format=torch.preserve_format)
+                )
+                before = y.clone()
+                with torch.inference_mode(name == "inference"):
+                    work = dist.all_reduce(y, op, group=group, async_op=later)
+                    if work is not None:
+                        work.wait()
+                scaled = before / (r + 1) * expected
+                assert torch.allclose(y.to(scaled.dtype), scaled), (name, later, op)
+                with torch.inference_mode(name == "inference"):
+                    y.copy_(before)
+    empty = torch.empty(0)
+    dist.all_reduce(empty, group=group)
+    # A pending call on the same memory is not overtaken, nor one on a part of it.
+    x = torch.ones(60_000)
+    works = [dist.all_reduce(part, group=group, async_op=True) for part in (x, x[:10], x[5:])]
+    dist.all_reduce(x, group=group)
+    assert works[0].is_completed()
+    assert x[0] == n**3 and x[7] == n**4 and x[20] == n**3
+    with pytest.raises(TypeError, match="meta"):
+        dist.all_reduce(torch.empty(3, device="meta"), group=group)

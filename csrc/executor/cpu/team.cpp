@@ -302,6 +302,13 @@ Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
 
 void Team::run(Operation& op) { proceed(op, Waiting::blocks); }
 
+Status Team::run_until(Operation& op, Clock::time_point until) {
+  op.until = until;
+  const Status status = proceed(op, Waiting::limited);
+  op.until = Clock::time_point::max();
+  return status;
+}
+
 Status Team::attempt(Operation& op) { return threads_ ? Status::pending : proceed(op, Waiting::hopes); }
 
 Status Team::proceed(Operation& op, Waiting waiting) {

@@ -61,6 +61,7 @@ enum class Waiting : uint8_t {
   blocks,    // until the peer arrives or the deadline passes
   hopes,     // about a microsecond, then returns `pending`
   declines,  // returns `pending` at once
+  limited,   // as `blocks`, but returns `pending` at a given time
 };
 
 // One call in flight.
@@ -84,6 +85,7 @@ struct Operation {
   Waiting waiting = Waiting::blocks;
   Clock::time_point waiting_since{};  // of the wait in progress
   Clock::time_point checked{};        // when the peers were last checked
+  Clock::time_point until = Clock::time_point::max();  // of limited waiting
 };
 
 class Team {
@@ -103,6 +105,8 @@ class Team {
   // Runs a call if its peers are about to arrive; else leaves it pending, for run().  Declines at once if the ranks are
   // threads, which need the caller's GIL.  Throws CommunicatorFault.
   Status attempt(Operation& op);
+  // Blocks until the call has completed, or leaves it pending at `until`.  Throws CommunicatorFault.
+  Status run_until(Operation& op, Clock::time_point until);
   // Advances a call as far as possible without blocking.  Throws CommunicatorFault.
   Status advance(Operation& op);
   // Orders the call among this rank's calls; with windows, enters it, waits for all peers and agrees with them on the

@@ -80,14 +80,15 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   }
   const auto start = Clock::now();
   if (op.deadline == Clock::time_point{}) op.deadline = start + std::chrono::duration_cast<Clock::duration>(op.timeout);
+  // A call that is resumed continues the wait that it began.
+  if (op.waiting == Waiting::blocks || op.waiting_since == Clock::time_point{}) op.waiting_since = start;
   if (op.waiting == Waiting::declines) {
-    if (op.waiting_since == Clock::time_point{}) op.waiting_since = start;
     healthy(op, peer, target);
     return false;
   }
-  op.waiting_since = start;
   // Spinning rarely lasts this long, but if configured to, it checks the deadline and the peers as a sleeper does.
   const auto keeps_waiting = [&](Clock::time_point now) {
+    if (now >= op.until) return false;
     return now - start < kCheckEvery ? !control_.poisoned() : healthy(op, peer, target);
   };
   for (auto now = start; now - start < patience.spin; now = Clock::now()) {
@@ -109,7 +110,7 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   for (;; nap = std::min(2 * nap, kCheckEvery)) {
     theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
     const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
-    const bool sleeps = seen < target && healthy(op, peer, target);
+    const bool sleeps = seen < target && Clock::now() < op.until && healthy(op, peer, target);
     if (sleeps) futex_wait(theirs, seen, nap);
     theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
     if (reached()) {

@@ -24,6 +24,8 @@ from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.streams import Streams, StreamWork
 from pycollective.torch.distributed.work import CompletedWork, Work
 
+_NO_TIME = timedelta()
+
 
 class Calls(dist.ProcessGroup):
     """Args:
@@ -51,6 +53,7 @@ class Calls(dist.ProcessGroup):
         self._jobs, self._messages, self._fusion = jobs, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
         self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
+        self._direct = comm.backend.team is not None and not options.engine and options.topology is None
 
     # -- torch's queries about a group -----------------------------------------------------------------------------
 
@@ -118,8 +121,8 @@ class Calls(dist.ProcessGroup):
     # -- how a call is executed --------------------------------------------------------------------------------------
 
     def _seconds(self, opts: Any) -> float:
-        given = opts.timeout.total_seconds()  # negative: not set
-        return float(given) if given >= 0 else self._timeout
+        given = opts.timeout
+        return float(given.total_seconds()) if given >= _NO_TIME else self._timeout  # negative: not set
 
     @contextmanager
     def _draw(self, kind: str) -> Iterator[None]:
@@ -138,6 +141,24 @@ class Calls(dist.ProcessGroup):
 
     def _fuses(self, kind: str) -> bool:
         return self.options.engine and kind in Fusion.KINDS
+
+    def _has_plain_turn(self) -> bool:
+        """Whether a call on CPU tensors may go to the core at once: no call in progress has to be waited for, and no
+        profiler, engine, topology, job or other host is involved."""
+        if not self._direct or profiling.enabled() or self._jobs.inside():
+            return False
+        return not self._order.pending or self._order.is_clear()
+
+    def _call_core(self, number: int, buffer: Any, outputs: Sequence[Any], opts: Any, op: str) -> Any:
+        """The same as _call, in place on a HostBuffer of the only output, if _has_plain_turn. None: it has completed,
+        as torch allows for calls that are not asynchronous."""
+        self._calls += 1
+        later, team = opts.asyncOp, self.comm.backend.team
+        assert team is not None
+        call = team.call(number, buffer, buffer, op, None, -1, None, None, self._seconds(opts), later, None)
+        if not later:
+            return None
+        return self._order.note_buffer(Work(call, outputs, None, self._jobs), buffer, DIRECT)
 
     def _call(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pycollective import _core
+from pycollective.dtypes import DTYPES
 from pycollective.torch.distributed.streams import StreamWork
 from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import Work
@@ -22,7 +24,14 @@ AnyWork = Work | StreamWork
 class _Pending:
     work: AnyWork
     place: str
-    memory: list[Span]
+    memory: list[Span] | _core.HostBuffer
+    """A buffer is flat, and keeps its memory."""
+
+    def spans(self) -> list[Span]:
+        if isinstance(self.memory, list):
+            return self.memory
+        start = self.memory.address
+        return [(start, start + self.memory.count * DTYPES[self.memory.dtype].itemsize)]
 
 
 class Order:
@@ -39,17 +48,26 @@ class Order:
             place: where it will be executed.
             copies: whether it copies its inputs immediately.
         """
-        if not self.pending:
+        if self.is_clear():
             return
-        self.pending = [one for one in self.pending if not one.work.is_completed()]
         memory = [span(x) for x in touched]
         for one in self.pending:
             in_turn = one.place == place and place in _IN_ORDER and not copies and not one.work.copies
-            if not in_turn and overlap(one.memory, memory):
+            if not in_turn and overlap(one.spans(), memory):
                 with contextlib.suppress(RuntimeError):  # the call's own Work reports its error
                     one.work.wait()
+
+    def is_clear(self) -> bool:
+        """Whether all calls have completed."""
+        self.pending = [one for one in self.pending if not one.work.is_completed()]
+        return not self.pending
 
     def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
         """Record a call that has been started; returns its Work."""
         self.pending.append(_Pending(work, place, [span(x) for x in touched]))
+        return work
+
+    def note_buffer(self, work: AnyWork, buffer: _core.HostBuffer, place: str) -> AnyWork:
+        """The same for a call that touches only a buffer."""
+        self.pending.append(_Pending(work, place, buffer))
         return work

@@ -18,6 +18,8 @@ from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
 _EAGER_LOOKS = 200
 """How often a waiting receive polls for its message before it sleeps between polls."""
 _NAP, _LONGEST_NAP = 20e-6, 1e-3
+_REST_AFTER = 1.0
+"""Seconds without messages after which the background thread stops looking for work."""
 
 
 @dataclass(eq=False, slots=True)
@@ -103,6 +105,7 @@ class Messages:
     _turn: threading.RLock = field(default_factory=threading.RLock)
     _work: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
+    _resting: bool = False
     _closed: bool = False
 
     def send(self, data: Any, dest: int, tag: int) -> Send:
@@ -262,20 +265,31 @@ class Messages:
         """Make sure that a message progresses even while no thread waits for it."""
         if one.handle is not None or getattr(one, "error", None) is not None:
             return
-        with self._work:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="pycollective-messages", daemon=True)
-                self._thread.start()
-            self._work.notify()
+        if self._thread is None:
+            with self._work:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._loop, name="pycollective-messages", daemon=True)
+                    self._thread.start()
+        elif self._resting:  # otherwise it looks by itself: waking it costs more than a small message
+            with self._work:
+                self._work.notify()
 
     def _loop(self) -> None:
+        nap, used = _LONGEST_NAP, time.monotonic()
         while not self._closed:
-            with self._work:
-                self._work.wait_for(lambda: self._closed or self._unsent or self._wanted)
-            with self._turn:
-                if not self._closed:
-                    self._advance()
-            time.sleep(_LONGEST_NAP)
+            if self._unsent or self._wanted:
+                with self._turn:
+                    if not self._closed:
+                        self._advance()
+                nap, used = _LONGEST_NAP, time.monotonic()
+            elif time.monotonic() - used < _REST_AFTER:
+                nap = 2 * _LONGEST_NAP
+            else:
+                with self._work:
+                    self._resting = True
+                    self._work.wait_for(lambda: self._closed or self._unsent or self._wanted)
+                    self._resting = False
+            time.sleep(nap)
 
 
 class _Nothing:

@@ -8,10 +8,15 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from pycollective import _core
+from pycollective.schedule.collectives import NUMBERS
 from pycollective.torch.distributed import multi_step, tensors
 from pycollective.torch.distributed.arguments import many, one, options, same_size
 from pycollective.torch.distributed.calls import Calls
 from pycollective.torch.distributed.operators import operator
+
+_SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
+_TENSOR, _ALLREDUCE = torch.Tensor, NUMBERS["allreduce"]
 
 
 class Reductions(Calls):
@@ -19,12 +24,36 @@ class Reductions(Calls):
 
     def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """Replace every rank's tensor by the reduction of all, in place. Sparse tensors are summed or averaged."""
+        if type(opts) is c10d.AllreduceOptions and type(inputs) is list and len(inputs) == 1:
+            work = self._plain_allreduce(inputs, opts)
+            if work is not NotImplemented:
+                return work
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
             return self._steps(multi_step.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], [x], opts)
         tensors.check([x], "allreduce")
         return self._allreduce([x], opts)
+
+    def _plain_allreduce(self, inputs: list[Any], opts: Any) -> Any:
+        """The latency path: a sum or an average of one tensor that the core can reduce as it is.
+
+        Returns:
+            a Work, None for a call that has completed, or NotImplemented: the general path is needed, or reports what
+            is wrong.
+        """
+        x = inputs[0]
+        if type(x) is not _TENSOR or x.is_neg() or not self._has_plain_turn():
+            return NotImplemented
+        op = opts.reduceOp
+        name = "sum" if op == _SUM else "avg" if op == _AVG else None
+        if name is None:
+            return NotImplemented
+        try:
+            buffer = _core.HostBuffer(x)
+        except (TypeError, ValueError, BufferError):
+            return NotImplemented
+        return self._call_core(_ALLREDUCE, buffer, inputs, opts, name)
 
     def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
         """allreduce of tensors of one type, as one call."""

@@ -91,6 +91,13 @@ class Work(dist.Work):
         jobs: of the process group; None for messages, which may complete in any order.
     """
 
+    copies = False
+    """Whether it copies its outputs when it completes."""
+    _finish: Callable[[], None] | None = None
+    _completed = False
+    _future: Any = None
+    _error: BaseException | None = None
+
     def __init__(
         self,
         call: PendingCall,
@@ -98,14 +105,12 @@ class Work(dist.Work):
         finish: Callable[[], None] | None = None,
         jobs: JobQueue | None = None,
     ) -> None:
-        super().__init__()
+        dist.Work.__init__(self)
         self.call = call
-        self.outputs, self._finish, self._jobs = list(outputs), finish, jobs
-        self.copies = finish is not None
-        self._turn = threading.RLock()  # a signal handler may run while this thread holds it
-        self._completed = False
-        self._future: Any = None
-        self._error: BaseException | None = None
+        self.outputs, self._jobs = list(outputs), jobs
+        if finish is not None:
+            self._finish, self.copies = finish, True
+            self._turn = threading.RLock()  # a signal handler may run while this thread holds it
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call has completed and its tensors are filled.
@@ -116,7 +121,8 @@ class Work(dist.Work):
         Raises:
             pycollective.TimeoutError: not completed in time. Any error that the call raised.
         """
-        self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
+        if not self._completed:
+            self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
         if self._error is not None:
             raise self._error
         return True
@@ -186,6 +192,9 @@ class Work(dist.Work):
             error = late
         except Exception as failure:
             error = failure
+        if not self.copies:
+            self._error, self._completed = error, True
+            return
         with self._turn:
             if not self._completed:
                 self._complete(error)
@@ -204,7 +213,7 @@ class CompletedWork(dist.Work):
     """A call that had completed when it returned."""
 
     def __init__(self, outputs: Sequence[Any], jobs: JobQueue) -> None:
-        super().__init__()
+        dist.Work.__init__(self)
         self.outputs, self._jobs = list(outputs), jobs
 
     def wait(self, timeout: timedelta | None = None) -> bool:

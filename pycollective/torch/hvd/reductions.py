@@ -73,13 +73,24 @@ def allreduce_async_(
     return handles.start(items, process_set, lambda _: tensor)
 
 
+def _is_recorded(tensors: Tensors) -> bool:
+    """Whether autograd records what is done with them: only then the call has to be one of its functions."""
+    return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", True) for tensor in tensors)
+
+
+def _reduced(
+    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
+) -> Any:
+    out = empty_like(tensor)
+    return handles.run(_allreduces([tensor], [out], name, op, prescale, postscale, process_set), process_set)
+
+
 class Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float,
                 process_set: ProcessSet) -> Any:  # fmt: skip
         ctx.arguments = op, prescale, postscale, process_set
-        out = empty_like(tensor)
-        return handles.run(_allreduces([tensor], [out], name, op, prescale, postscale, process_set), process_set)
+        return _reduced(tensor, name, op, prescale, postscale, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -99,7 +110,8 @@ def allreduce(
 ) -> torch.Tensor:
     """A new tensor: the reduction over all ranks. Its gradient is the same reduction of the gradients."""
     small, context = compressor(compression).compress(tensor)
-    reduced = Allreduce.apply(small, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
+    function = Allreduce.apply if _is_recorded([small]) else _reduced
+    reduced = function(small, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     result: torch.Tensor = compression.decompress(reduced, context)
     return result
 
@@ -150,15 +162,21 @@ def grouped_allreduce_async_(
     return handles.start(items, process_set, lambda _: list(tensors))
 
 
+def _all_reduced(
+    name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet, *tensors: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    outputs = [empty_like(tensor) for tensor in tensors]
+    items = _allreduces(tensors, outputs, name, op, prescale, postscale, process_set)
+    handles.run(items, process_set, list)
+    return tuple(outputs)
+
+
 class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet,
                 *tensors: torch.Tensor) -> Any:  # fmt: skip
         ctx.arguments = op, prescale, postscale, process_set
-        outputs = [empty_like(tensor) for tensor in tensors]
-        items = _allreduces(tensors, outputs, name, op, prescale, postscale, process_set)
-        handles.run(items, process_set, list)
-        return tuple(outputs)
+        return _all_reduced(name, op, prescale, postscale, process_set, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -180,9 +198,8 @@ def grouped_allreduce(
     """New tensors: the reductions over all ranks. Differentiable, like allreduce."""
     tensors = several(tensors)
     small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True) if tensors else ((), ())
-    reduced = GroupedAllreduce.apply(
-        name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small
-    )
+    function = GroupedAllreduce.apply if _is_recorded(small) else _all_reduced
+    reduced = function(name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
 
 

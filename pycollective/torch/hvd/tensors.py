@@ -15,12 +15,24 @@ Tensors = Sequence[torch.Tensor]
 def sendable(tensor: torch.Tensor) -> torch.Tensor:
     """The form in which a read-only tensor is sent: itself, or a contiguous copy with a pending negation applied."""
     try:
+        if type(tensor) is torch.Tensor and is_plain(tensor):
+            return tensor
         if tensor.is_meta:
             require_dense(tensor)
         return tensor.detach().contiguous().resolve_neg()
     except Exception:
         require_dense(tensor)
         raise
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is sent as it is: without gradient, its elements contiguous in memory."""
+    return (
+        not tensor.requires_grad
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not (tensor.is_neg() or tensor.is_meta)
+    )
 
 
 def changeable(tensor: torch.Tensor) -> torch.Tensor:
