@@ -72,6 +72,7 @@ bool Task::take_turn(Effort effort, Clock::time_point until) {
 bool Task::run(Effort effort, Clock::time_point until) noexcept {
   moved_ = false;
   if (!take_turn(effort, until)) return false;
+  operation_.caller_waits = effort == Effort::block;
   const int64_t tile = operation_.cursor.tile;
   const int32_t position = operation_.cursor.position;
   try {
