@@ -298,6 +298,30 @@ PC_TEST(kernels_copy_to_all_targets_but_the_source) {
   }
 }
 
+// One source to several targets at any alignment, some of them past the caches.
+PC_TEST(copies_to_targets_of_both_kinds) {
+  for (const size_t bytes : {size_t{1}, size_t{63}, size_t{64}, size_t{300}, size_t{4096}, size_t{20000}}) {
+    for (size_t shift = 0; shift < 70; shift += 23) {
+      std::vector<uint8_t> source(bytes), memory(3 * (bytes + 128), 0);
+      for (size_t i = 0; i < bytes; ++i) source[i] = static_cast<uint8_t>(1 + i % 251);
+      for (int which = 0; which < 8; ++which) {
+        std::fill(memory.begin(), memory.end(), uint8_t{0});
+        const bool streamed[] = {(which & 1) != 0, (which & 2) != 0, (which & 4) != 0}, initial = true;
+        void* targets[3];
+        for (size_t d = 0; d < 3; ++d) targets[d] = memory.data() + d * (bytes + 128) + shift + d;
+        const void* from = source.data();
+        const Scaling none;
+        copy_block({&from, &initial, targets, 1, 3, bytes, true, &none, nullptr, streamed}, 1);
+        size_t written = 0;
+        for (size_t d = 0; d < 3; ++d)
+          PC_CHECK(std::memcmp(targets[d], from, bytes) == 0, "target", d, "of", bytes, "bytes, streamed", which);
+        for (const uint8_t byte : memory) written += byte != 0;
+        PC_CHECK(written == 3 * bytes, "nothing else is written", bytes, which);
+      }
+    }
+  }
+}
+
 // At every pair of alignments, and up to the end of a page; 128 is two of the widest registers, the smallest size
 // copied.
 PC_TEST(copies_of_every_alignment) {

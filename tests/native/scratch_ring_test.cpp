@@ -1,7 +1,9 @@
-// The scratch ring: slots fit the scratch, slots in turn do not overlap, and small ones stay together.
+// The scratch ring: slots fit the scratch, slots in turn do not overlap, and small ones stay together; and how its cells
+// are written.
 #include "executor/scratch_ring.h"
 
 #include "check.h"
+#include "executor/cpu/cell_writes.h"
 
 namespace pc {
 namespace {
@@ -33,6 +35,20 @@ PC_TEST(ring_takes_turns) {
       }
     }
   }
+}
+
+PC_TEST(ring_cells_are_streamed_after_slow_stores) {
+  using std::chrono::nanoseconds;
+  constexpr int64_t bytes = 64 << 10;  // 1024 lines
+  CellWrites writes;
+  PC_CHECK(!writes.stream(), "ordinary stores at first");
+  writes.record(bytes, nanoseconds(1024 * 7));
+  PC_CHECK(!writes.stream(), "7 ns a line is no reason to change");
+  writes.record(bytes, nanoseconds(1024 * 9));
+  int streamed = 0;
+  while (writes.stream() && streamed < 1000) ++streamed;
+  PC_CHECK(streamed >= 16 && streamed < 1000, "some cells are streamed, then one is tried again", streamed);
+  PC_CHECK(!writes.stream(), "until ordinary stores are slow again");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "executor/control.h"
 #include "executor/copy.h"
 #include "executor/cpu/call_mutex.h"
+#include "executor/cpu/cell_writes.h"
 #include "executor/cpu/liveness.h"
 #include "executor/execute.h"
 #include "executor/plan.h"
@@ -29,25 +30,6 @@ struct Patience {
   std::chrono::nanoseconds spin{0};
   std::chrono::nanoseconds yield{0};
   std::chrono::nanoseconds awake{0};  // before a blocking call sleeps, if longer
-};
-
-// How cells that peers read are written.  Ordinary stores are best where the ranks' cores share a cache.  Where they do
-// not, each line is fetched from the peer's cache first (measured between core complexes of Zen 4: 1 MiB in 430 us),
-// and stores past the caches are ten times faster (45 us; within a complex twice as slow: 66 us, not 34).  So ordinary
-// stores are timed, and after slow ones the next cells are streamed: a rank may move to another core at any time.
-class CellWrites {
- public:
-  static constexpr int64_t kLeast = 16 << 10;  // bytes; less is not streamed, nor timed
-
-  bool stream() { return streamed_ > 0 && streamed_-- > 0; }
-  void record(int64_t bytes, std::chrono::nanoseconds time) {
-    if (time.count() * kLine > kSlow * bytes) streamed_ = kCells;
-  }
-
- private:
-  static constexpr int64_t kLine = 64, kSlow = 8;  // nanoseconds for a line
-  static constexpr int kCells = 64;
-  int streamed_ = 0;  // cells left
 };
 
 // A window that this rank has mapped: each rank's part is `stride` bytes after the previous one.
