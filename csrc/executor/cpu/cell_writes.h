@@ -20,7 +20,7 @@ class CellWrites {
   }
 
  private:
-  static constexpr int64_t kLine = 64, kSlow = 8;  // nanoseconds for a line
+  static constexpr int64_t kLine = 64, kSlow = 12;  // nanoseconds for a line
   static constexpr int kCells = 64;
   int streamed_ = 0;  // cells left
 };
