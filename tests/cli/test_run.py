@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -180,6 +181,26 @@ def test_grace_lets_the_others_finish() -> None:
     assert run("-np", "2", *python(code)).stdout == ""
     done = run("-np", "2", "--grace", "20", *python(code))
     assert (done.stdout, done.returncode) == ("done\n", 7)
+
+
+MASK = [*python("os.write(1, f'{sorted(os.sched_getaffinity(0))}\\n'.encode())")]
+
+
+def test_bound_ranks_have_a_core_each() -> None:
+    cores = os.sched_getaffinity(0)
+    ranks = min(len(cores), 4)
+    bound = [json.loads(line) for line in run("-np", str(ranks), "--bind", *MASK).stdout.splitlines()]
+    assert all(len(mask) == 1 and cores.issuperset(mask) for mask in bound)
+    assert len({mask[0] for mask in bound}) == ranks
+    assert run("-np", "1", *MASK).stdout == f"{sorted(cores)}\n"
+
+
+def test_ranks_are_not_bound_to_the_same_core() -> None:
+    cores = len(os.sched_getaffinity(0))
+    refused = run("-np", str(cores + 1), "--bind", *MASK)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (line,) = refused.stderr.splitlines()
+    assert f"{cores + 1} ranks need {cores + 1} cores, and this process may use {cores} (" in line
 
 
 def test_missing_command() -> None:
