@@ -85,7 +85,7 @@ def _have_matching(cores: Sequence[frozenset[int]]) -> bool:
         free.remove(core)
         while core is not None:  # every rank on the path moves to the core that it claims
             rank = rank_of[core] = claims[core]
-            core, core_of[rank] = core_of.get(rank), core
+            core_of[rank], core = core, core_of.get(rank)
     return True
 
 
