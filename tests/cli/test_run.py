@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from launch import CLI
+from pycollective.comm.host.cores import cpu_quota
 
 RUN = [*CLI, "run"]
 
@@ -183,15 +184,25 @@ def test_grace_lets_the_others_finish() -> None:
     assert (done.stdout, done.returncode) == ("done\n", 7)
 
 
-MASK = [*python("os.write(1, f'{sorted(os.sched_getaffinity(0))}\\n'.encode())")]
+MASK = python("os.write(1, f'{sorted(os.sched_getaffinity(0))}\\n'.encode())")
+BOUND = """
+import json, pycollective
+comm = pycollective.init()
+found = [sorted(os.sched_getaffinity(0)), comm.explain("barrier", 0).waiting]
+os.write(1, (json.dumps(found) + chr(10)).encode())
+"""
 
 
 def test_bound_ranks_have_a_core_each() -> None:
     cores = os.sched_getaffinity(0)
     ranks = min(len(cores), 4)
-    bound = [json.loads(line) for line in run("-np", str(ranks), "--bind", *MASK).stdout.splitlines()]
-    assert all(len(mask) == 1 and cores.issuperset(mask) for mask in bound)
-    assert len({mask[0] for mask in bound}) == ranks
+    lines = run("-np", str(ranks), "--bind", *python(BOUND)).stdout.splitlines()
+    bound = [json.loads(line) for line in lines]
+    assert all(len(mask) == 1 and cores.issuperset(mask) for mask, _ in bound)
+    assert len({mask[0] for mask, _ in bound}) == ranks
+    for (core,), waiting in bound:  # which the ranks find
+        assert waiting.startswith(f"this rank may use {core}; ")
+        assert ("not every rank" in waiting) == (ranks > (cpu_quota() or ranks))
     assert run("-np", "1", *MASK).stdout == f"{sorted(cores)}\n"
 
 

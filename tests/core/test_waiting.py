@@ -43,7 +43,7 @@ def test_a_rank_that_waits_rests() -> None:
 
 
 def naps(comm: Communicator, link: Connection | None) -> int:
-    """How often rank 0 sleeps while it waits for 0.2 s, if ranks are said to have a core each."""
+    """How often rank 0 sleeps while it waits for 0.2 s, if it waits as ranks with a core each do."""
     set_patience(comm.backend.team, True)  # type: ignore[attr-defined]
     comm.barrier()
     if comm.rank == 1:
