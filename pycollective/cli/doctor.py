@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
-from pycollective.comm.host.cores import cpu_quota
+from pycollective.comm.host.cores import cpu_quota, ranges, usable_cores
 
 ENOUGH_SHM = 1 << 30
 """Bytes of /dev/shm below which the doctor warns: containers often have only 64 MiB."""
@@ -89,10 +89,10 @@ def _print(findings: list[Finding]) -> None:
 
 
 def _machine() -> Iterator[Finding]:
-    usable = sorted(os.sched_getaffinity(0))
+    usable = usable_cores()
     total = os.cpu_count() or len(usable)
     yield Finding("machine", "system", f"{platform.system()} {platform.release()} {platform.machine()}")
-    yield Finding("machine", "cores", f"{len(usable)} usable of {total}", why=f"affinity {_ranges(usable)}")
+    yield Finding("machine", "cores", f"{len(usable)} usable of {total}", why=f"affinity {ranges(usable)}")
     quota = cpu_quota()
     if quota is not None:
         why = "a container's limit: ranks beyond it are throttled" if quota < len(usable) else ""
@@ -100,17 +100,6 @@ def _machine() -> Iterator[Finding]:
     nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     yield Finding("machine", "NUMA nodes", str(max(1, len(nodes))))
     yield Finding("machine", "CPU vectors", _cpu_vectors())
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`0-3,8` for [0, 1, 2, 3, 8]."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _cpu_vectors() -> str:
@@ -323,6 +312,10 @@ def _job() -> Iterator[Finding]:
     kind = launcher(os.environ)
     texts = {"alone": "a world of one; start ranks with `pycollective run`, mpirun, torchrun or srun"}
     yield Finding("this process", "started by", kind, why=texts.get(kind, ""))
+    usable = usable_cores()
+    total = os.cpu_count() or len(usable)
+    bound = f"to {'core' if len(usable) == 1 else 'cores'} {ranges(usable)} of {total}"
+    yield Finding("this process", "binding", bound if len(usable) < total else "none")
 
 
 _TRIAL = """
@@ -338,7 +331,7 @@ if comm.rank == 0:
 
 def _paths() -> Iterator[Finding]:
     """Test as well as query: start one rank per core, connect, and reduce."""
-    ranks = max(2, len(os.sched_getaffinity(0)))
+    ranks = max(2, len(usable_cores()))
     group = f"an allreduce on {ranks} ranks here"
     command = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks), sys.executable, "-c", _TRIAL]
     output = _run([*command, *map(str, _PATH_SIZES)])
@@ -351,6 +344,7 @@ def _paths() -> Iterator[Finding]:
     for nbytes, path in zip(_PATH_SIZES, paths, strict=True):
         text = f"{path['topology']}, {path['variant']} variant; comm.empty: {path['window']}; others: {path['plain']}"
         yield Finding(group, _bytes(nbytes), text)
+    yield Finding(group, "cores", paths[0]["waiting"])
 
 
 def _settings() -> Iterator[Finding]:

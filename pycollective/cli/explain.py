@@ -103,7 +103,8 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             f"topology [bold]{row['topology']}[/], {row['variant']} variant, order of reduction: {row['order']}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
-        for name, text in (("comm.empty", row["window"]), ("other arrays", row["plain"]), ("why", row["reason"])):
+        lines = {"comm.empty": "window", "other arrays": "plain", "why": "reason", "cores": "waiting"}
+        for name, text in ((name, row[field]) for name, field in lines.items() if row[field]):
             console.print(f"  {name + ':':<14}{text}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pycollective.cli.commands import Command, Group
+from pycollective.cli.commands import Command, Group, refusing
 from pycollective.cli.options import AllCollectives, Collective, Csv, Json, Positional, Ranks, Root, Sizes, Topology
 
 app = typer.Typer(
@@ -61,12 +61,15 @@ def run(
     grace: Annotated[
         float, typer.Option(min=0.0, help="seconds that the others may continue after a rank has failed")
     ] = 0.0,
+    bind: Annotated[bool, typer.Option("--bind", help="bind every rank to a core of its own, as mpirun does")] = False,
 ) -> None:
     """Run a command on several ranks of this host; exit with the first failing rank's code."""
     from pycollective.cli import run as launcher
 
     size = launcher.default_size() if ranks is None else ranks
-    raise typer.Exit(launcher.run(size, command, tag=tag, grace=grace))
+    with refusing():
+        cores = launcher.cores_for(size) if bind else []
+    raise typer.Exit(launcher.run(size, command, tag=tag, grace=grace, cores=cores))
 
 
 @app.command(cls=Command)

@@ -1,7 +1,7 @@
 """`pycollective run`: n copies of a command on this host, as one job that starts and ends together.
 
 Each rank leads its own session, so its process group can be signalled; a small guardian process kills the groups
-if this launcher itself is killed by SIGKILL. Standard library only, except for the table of settings.
+if this launcher itself is killed by SIGKILL. Imports only the standard library, the settings and the list of cores.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import IO, TextIO
 
 from pycollective import settings
+from pycollective.comm.host.cores import in_binding_order, ranges, usable_cores
 
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
@@ -87,6 +88,7 @@ def run(
     tag: bool = False,
     grace: float = 0.0,
     env: Mapping[str, str] | None = None,
+    cores: Sequence[int] = (),
 ) -> int:
     """Start `size` ranks of `command`, wait for all, and return the first failing rank's exit code (or 0).
 
@@ -98,6 +100,7 @@ def run(
             (SIGKILL follows KILL_AFTER seconds later).
         env: the environment of the ranks, `os.environ` by default; variables of other launchers are removed, and
             OMP_NUM_THREADS becomes 1, as with torchrun, if it is not set and there are several ranks.
+        cores: for each rank, the core that it is bound to; empty: ranks inherit the launcher's affinity.
 
     A rank ended by signal s counts as exit code 128 + s. SIGINT, SIGTERM and SIGHUP are forwarded to all
     ranks; a second one kills them. 127 means that the command could not be started.
@@ -108,7 +111,7 @@ def run(
     given = dict(os.environ if env is None else env)
     for sentence in settings.unknown(given).values():
         _log(f"warning: {sentence}")
-    job = _Job(size, tag, grace)
+    job = _Job(size, tag, grace, cores)
     with _guardian() as watch, job.signals(), _held_port() as port:
         common = job_environment(size, port, given)
         if "OMP_NUM_THREADS" in common.keys() - given.keys():
@@ -158,6 +161,7 @@ class _Job:
     size: int
     tag: bool
     grace: float
+    cores: Sequence[int] = ()
     ranks: list[_Rank] = field(default_factory=list)
     failed: int | None = None
     terminate_at: float | None = None
@@ -168,7 +172,8 @@ class _Job:
     def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
         for rank in range(self.size):
             try:
-                self._spawn(rank, words, env | rank_environment(rank))
+                with _affinity(self.cores[rank : rank + 1]):
+                    self._spawn(rank, words, env | rank_environment(rank))
             except OSError as error:
                 _log(f"cannot start {words[0]!r}: {error.strerror}")
                 return 127
@@ -283,6 +288,19 @@ class _Job:
 
 
 @contextlib.contextmanager
+def _affinity(cores: Sequence[int]) -> Iterator[None]:
+    """Processes started meanwhile are bound to these cores; empty: as this process is."""
+    before = os.sched_getaffinity(0)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        if cores:
+            os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
 def _guardian() -> Iterator[int]:
     """A process that outlives a SIGKILL of the launcher and then kills the ranks' groups.
 
@@ -336,4 +354,17 @@ def _log(message: str) -> None:
 
 def default_size() -> int:
     """One rank per core that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(usable_cores())
+
+
+def cores_for(size: int) -> list[int]:
+    """The core of each of so many ranks, all different: of those that this process may use, physical cores first.
+
+    Raises:
+        ValueError: there are fewer cores.
+    """
+    usable = usable_cores()
+    if size > len(usable):
+        few = f"this process may use {len(usable)} ({ranges(usable)})"
+        raise ValueError(f"--bind: {size} ranks need {size} cores, and {few}; omit --bind, or start fewer ranks")
+    return in_binding_order(usable)[:size]

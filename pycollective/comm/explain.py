@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
+from pycollective.comm.host.cores import ranges, usable_cores
 from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text
 from pycollective.schedule.collectives import CALLS
 
@@ -27,6 +28,7 @@ class Explanation:
         plain: path of other arrays.
         reason: why.
         gpu: path of arrays in GPU memory; empty before the first call on one.
+        waiting: whether every rank has a core of its own, and so how it waits for peers; empty between hosts.
     """
 
     collective: str
@@ -38,6 +40,7 @@ class Explanation:
     plain: str
     reason: str
     gpu: str = ""
+    waiting: str = ""
 
     def _repr_html_(self) -> str:
         rows = [
@@ -47,6 +50,7 @@ class Explanation:
             ("other arrays", self.plain),
             ("because", self.reason),
             *([("arrays on the GPU", self.gpu)] if self.gpu else []),
+            *([("cores", self.waiting)] if self.waiting else []),
         ]
         return notebook.table(rows, caption=f"{self.collective} of {self.nbytes} bytes")
 
@@ -57,7 +61,9 @@ class Explanation:
             f"  arrays from comm.empty: {self.window}\n"
             f"  other arrays: {self.plain}\n"
             f"  because {self.reason}"
-        ) + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
+            + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
+            + (f"\n  cores: {self.waiting}" if self.waiting else "")
+        )
 
 
 def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topology: Any) -> Explanation:
@@ -76,8 +82,8 @@ def explain_between_hosts(group: Group, collective: str, nbytes: int) -> Explana
     return Explanation(collective, nbytes, "mpi", "any", "rank", path, path, reason)
 
 
-def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """For ranks that share memory."""
+def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:
+    """For ranks that share memory. `own_cores`: as of a HostTeam."""
     from pycollective.schedule.language import registry
 
     instance, small = choose(collective, topology, nbytes)
@@ -100,8 +106,16 @@ def explain_on_host(group: Group, collective: str, nbytes: int, topology: Any) -
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, staged,
-        f"{why}; topology {row.name}: {chosen}{limit}",
+        f"{why}; topology {row.name}: {chosen}{limit}", waiting=_waiting(own_cores),
     )  # fmt: skip
+
+
+def _waiting(own_cores: bool) -> str:
+    if own_cores:
+        policy = "every rank has one of its own, and spins before it yields"
+    else:
+        policy = "not every rank has one of its own: no rank spins, they yield"
+    return f"this rank may use {ranges(usable_cores())}; {policy}"
 
 
 def _explain_nccl(group: Group, collective: str, nbytes: int) -> Explanation:

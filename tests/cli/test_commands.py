@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -216,6 +217,24 @@ def test_doctor_knows_an_mpirun_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setenv("PMIX_RANK", "0")
     assert next(f for f in doctor.examine() if f.name == "started by").value == "mpi"
+
+
+def test_doctor_reports_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whether the ranks that it starts have a core each."""
+    from pycollective.cli import doctor
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 1 + len(cores))
+    monkeypatch.setattr(doctor, "_PATH_SIZES", (8,))
+    cores = os.sched_getaffinity(0)
+    core = min(cores)
+    try:
+        os.sched_setaffinity(0, {core})
+        found = [*doctor._job(), *doctor._paths()]
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert next(f for f in found if f.name == "binding").value == f"to core {core} of {1 + len(cores)}"
+    waiting = next(f for f in found if f.name == "cores").value
+    assert waiting == f"this rank may use {core}; not every rank has one of its own: no rank spins, they yield"
 
 
 def test_bench_is_attached() -> None:

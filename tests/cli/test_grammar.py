@@ -189,6 +189,7 @@ def test_explain() -> None:
     assert Path("x.svg").exists()
     written = pycollective("explain", "--ranks", "2", "--sizes", "1M", "--collective", "alltoall").stdout
     assert "topology direct" in written and "it is the default within a host" in written
+    assert f"cores:        {rows[0]['waiting']}" in written and "this rank may use" in written
 
 
 def test_a_network_fitted_to_a_result() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from launch import CLI
+from pycollective.comm.host.cores import cpu_quota
 
 RUN = [*CLI, "run"]
 
@@ -180,6 +182,36 @@ def test_grace_lets_the_others_finish() -> None:
     assert run("-np", "2", *python(code)).stdout == ""
     done = run("-np", "2", "--grace", "20", *python(code))
     assert (done.stdout, done.returncode) == ("done\n", 7)
+
+
+MASK = python("os.write(1, f'{sorted(os.sched_getaffinity(0))}\\n'.encode())")
+BOUND = """
+import json, pycollective
+comm = pycollective.init()
+found = [sorted(os.sched_getaffinity(0)), comm.explain("barrier", 0).waiting]
+os.write(1, (json.dumps(found) + chr(10)).encode())
+"""
+
+
+def test_bound_ranks_have_a_core_each() -> None:
+    cores = os.sched_getaffinity(0)
+    ranks = min(len(cores), 4)
+    lines = run("-np", str(ranks), "--bind", *python(BOUND)).stdout.splitlines()
+    bound = [json.loads(line) for line in lines]
+    assert all(len(mask) == 1 and cores.issuperset(mask) for mask, _ in bound)
+    assert len({mask[0] for mask, _ in bound}) == ranks
+    for (core,), waiting in bound:  # which the ranks find
+        assert waiting.startswith(f"this rank may use {core}; ")
+        assert ("not every rank" in waiting) == (ranks > (cpu_quota() or ranks))
+    assert run("-np", "1", *MASK).stdout == f"{sorted(cores)}\n"
+
+
+def test_ranks_are_not_bound_to_the_same_core() -> None:
+    cores = len(os.sched_getaffinity(0))
+    refused = run("-np", str(cores + 1), "--bind", *MASK)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (line,) = refused.stderr.splitlines()
+    assert f"{cores + 1} ranks need {cores + 1} cores, and this process may use {cores} (" in line
 
 
 def test_missing_command() -> None:

@@ -1,12 +1,15 @@
-"""Which cores the ranks of a host have: affinity, control groups of both versions."""
+"""Which cores the ranks of a host have: affinity, control groups of both versions, hardware threads."""
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from pycollective.comm.host.cores import are_enough, cpu_quota
+from pycollective.comm.host.cores import are_enough, cpu_quota, in_binding_order, ranges
 
 
 def write(folder: Path, **files: str) -> None:
@@ -55,10 +58,57 @@ def test_group_outside_of_the_container(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path / "nothing", tmp_path / "none") is None
 
 
-def test_are_enough() -> None:
-    bound = [frozenset({0}), frozenset({1}), frozenset({1})]
-    assert are_enough(2, bound[:2], None)
-    assert not are_enough(3, bound, None), "two ranks share core 1"
-    assert are_enough(2, [frozenset({0, 1})] * 2, 2.0)
-    assert not are_enough(2, [frozenset({0, 1})] * 2, 1.5)
-    assert not are_enough(1, [], None)
+def masks(*numbers: set[int]) -> list[frozenset[int]]:
+    return [frozenset(one) for one in numbers]
+
+
+@settings(deadline=None)
+@given(st.lists(st.frozensets(st.integers(0, 5), max_size=4), max_size=6))
+@example(masks({0}, {0}, {1, 2}, {1, 2, 3}))  # enough in total
+@example(masks({0, 1}, {1, 2}, {2, 3}, {0}))  # all move up
+@example(masks({1, 3}, {0, 2}, {0, 1}, {0, 2}))
+@example(masks({2, 3, 4}, {0}, {0, 1}, {0, 1, 2}, {0, 1, 2}))
+def test_every_rank_has_a_core_of_its_own(cores: list[frozenset[int]]) -> None:
+    ways = permutations(range(6), len(cores))
+    possible = any(all(core in mask for core, mask in zip(way, cores, strict=True)) for way in ways)
+    assert are_enough(cores, None) == possible
+
+
+def test_the_quota_limits_the_cores() -> None:
+    assert are_enough(masks({0, 1}, {0, 1}), 2.0)
+    assert not are_enough(masks({0, 1}, {0, 1}), 1.5)
+
+
+@pytest.mark.parametrize("shared", [0, 512])
+def test_many_ranks(shared: int) -> None:
+    """Whether all masks are equal, or half of the ranks may use one half of the cores only."""
+    everywhere = frozenset(range(1024))
+    cores = [everywhere] * (1024 - shared) + [frozenset(range(512))] * shared
+    assert are_enough(cores, None)
+    assert not are_enough([*cores, everywhere], None)
+    assert are_enough([frozenset({core}) for core in range(1024)], None)
+
+
+@pytest.mark.parametrize(
+    ("cores", "siblings", "expected"),
+    [
+        ({0, 1, 2, 3}, ["0,2", "1,3", "0,2", "1,3"], [0, 1, 2, 3]),
+        ({0, 1, 2, 3, 4}, ["0-1", "0-1", "2-3", "2-3", "4"], [0, 2, 4, 1, 3]),
+        ({1, 2, 3}, ["0-1", "0-1", "2-3", "2-3"], [1, 2, 3]),  # core 0 is not ours
+        ({0, 1, 4, 5}, ["0-3", "0-3", "0-3", "0-3", "4-7", "4-7"], [0, 4, 1, 5]),
+        ({5, 3}, [], [3, 5]),
+    ],
+)
+def test_ranks_are_bound_to_physical_cores_first(
+    cores: set[int], siblings: list[str], expected: list[int], tmp_path: Path
+) -> None:
+    for core, text in enumerate(siblings):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(text + "\n")
+    assert in_binding_order(cores, tmp_path) == expected
+
+
+@pytest.mark.parametrize(("cores", "text"), [({8, 0, 1, 2}, "0-2,8"), ({3}, "3"), ({1, 3, 4}, "1,3-4"), (set(), "")])
+def test_ranges(cores: set[int], text: str) -> None:
+    assert ranges(cores) == text

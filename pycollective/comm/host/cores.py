@@ -1,15 +1,41 @@
-"""The cores that the ranks of a host may use: affinity masks and the control groups' CPU limits."""
+"""The cores that the ranks of a host may use: affinity masks, the control groups' CPU limits, hardware threads."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 
 def usable_cores() -> frozenset[int]:
     """The numbers of the cores that this process may run on."""
     return frozenset(os.sched_getaffinity(0))
+
+
+def ranges(cores: Iterable[int]) -> str:
+    """The numbers in the kernel's notation: "0-3,8" for 0, 1, 2, 3, 8."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def in_binding_order(cores: Collection[int], cpus: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+    """The cores in the order in which ranks are bound to them: one of each physical core, then their siblings.
+
+    Args:
+        cores: as numbered by the kernel, which numbers hardware threads.
+        cpus: the folder in which the kernel gives the siblings of each; unknown ones count as physical cores.
+    """
+
+    def earlier_siblings(core: int) -> int:
+        siblings = _numbers(_read(cpus / f"cpu{core}" / "topology" / "thread_siblings_list"))
+        return sum(other < core for other in siblings.intersection(cores))
+
+    return sorted(cores, key=lambda core: (earlier_siblings(core), core))
 
 
 def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
@@ -32,15 +58,57 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def are_enough(ranks: int, cores: Iterable[frozenset[int]], quota: float | None) -> bool:
-    """Whether each of so many ranks on this host has a core of its own.
+def are_enough(cores: Sequence[frozenset[int]], quota: float | None) -> bool:
+    """Whether every rank of this host can have a core of its own.
 
     Args:
-        ranks: how many there are.
-        cores: those that each rank may use.
+        cores: for each rank, those that it may use.
         quota: the CPU limit, in cores; None if unlimited.
     """
-    return ranks <= len(frozenset().union(*cores)) and (quota is None or ranks <= quota)
+    return (quota is None or len(cores) <= quota) and _have_matching(cores)
+
+
+def _have_matching(cores: Sequence[frozenset[int]]) -> bool:
+    """Whether the ranks can be given distinct cores: bipartite matching by augmenting paths."""
+    free = set(frozenset().union(*cores))
+    if len(cores) > len(free):
+        return False
+    if len(set(cores)) <= 1:
+        return True
+    cores = sorted(cores, key=len)  # ranks with few cores first: then few have to move
+    core_of: dict[int, int] = {}
+    rank_of: dict[int, int] = {}
+    for newcomer in range(len(cores)):
+        core, claims = _search(newcomer, cores, free, rank_of)
+        if core is None:
+            return False
+        free.remove(core)
+        while core is not None:  # every rank on the path moves to the core that it claims
+            rank = rank_of[core] = claims[core]
+            core_of[rank], core = core, core_of.get(rank)
+    return True
+
+
+def _search(
+    newcomer: int, cores: Sequence[frozenset[int]], free: set[int], rank_of: Mapping[int, int]
+) -> tuple[int | None, dict[int, int]]:
+    """A free core, or None, that lets the newcomer in; and for each core on the way the rank that moves to it."""
+    claims: dict[int, int] = {}
+    seekers = [newcomer]
+    for seeker in seekers:  # grows by the ranks whose cores are claimed
+        if found := cores[seeker] & free:
+            core = min(found)
+            return core, claims | {core: seeker}
+        for core in cores[seeker] - claims.keys():
+            claims[core] = seeker
+            seekers.append(rank_of[core])
+    return None, claims
+
+
+def _numbers(text: str) -> set[int]:
+    """Inverse of ranges(); empty for an empty text."""
+    runs = [run.split("-") for run in text.strip().split(",") if run]
+    return {number for run in runs for number in range(int(run[0]), int(run[-1]) + 1)}
 
 
 def _limit(folder: Path) -> float | None:

@@ -88,7 +88,7 @@ class _World(Generic[_Result]):
         segment = _core.Segment.create("local", segment_bytes(size, scratch, threads=True))
         self.groups = [Group(Nodes(rank, (0,) * size), tuple(ranks), "local", threads=True) for rank in ranks]
         self.comms = []
-        own_cores = are_enough(size, [usable_cores()], cpu_quota())
+        own_cores = are_enough([usable_cores()] * size, cpu_quota())
         for group in self.groups:
             team = make_team(segment, group, scratch)
             set_patience(team, own_cores)

@@ -34,7 +34,7 @@ class HostTeam:
     Args:
         team: the core's part.
         group: the ranks.
-        own_cores: whether every rank of the host has a core.
+        own_cores: whether every rank has a core of its own, which decides how it waits.
     """
 
     def __init__(self, team: _core.Team, group: Group, own_cores: bool = True) -> None:
@@ -174,7 +174,7 @@ class HostTeam:
     # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
-        return explain_on_host(self.group, collective, nbytes, topology)
+        return explain_on_host(self.group, self.own_cores, collective, nbytes, topology)
 
     def watch_calls(self, look: Callable[[], None]) -> None:
         """The core watches the peers."""
@@ -203,7 +203,7 @@ def connect(
     mine = (scratch_bytes(), setting("PYCOLLECTIVE_TILE"), setting("PYCOLLECTIVE_STAGED_TILE"), sorted(usable_cores()))
     received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
     scratch, tile, staged_tile, _ = received[members[0] if members else position]
-    own_cores = own_cores and are_enough(len(members), (frozenset(received[m][3]) for m in members), cpu_quota())
+    own_cores = own_cores and are_enough([frozenset(received[m][3]) for m in members], cpu_quota())
     nbytes = segment_bytes(len(members), int(scratch), threads) if members else 0
     segment = share_segment(exchange, position, members, nbytes, threads)
     team = None
