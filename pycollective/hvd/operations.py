@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pycollective import checks
@@ -11,20 +12,30 @@ from pycollective.hvd.arguments import Adasum, factor, operator_name
 from pycollective.hvd.process_sets import ProcessSet
 
 
-def reduction(x: Any, out: Any, label: str, op: int, prescale: Any, postscale: Any, priority: int = 0) -> Item:
+def reduction(x: Any, out: Any, label: str, op: int, prescale: Any, postscale: Any) -> Item:
     """An allreduce, or Adasum.
 
     Raises:
         ValueError: not an operator, or Adasum with a factor.
     """
+    collective, name, before, after = _operation(op, prescale, postscale)
+    return Item(collective, label, x, out, name, -1, None, before, after)
+
+
+def reductions(parts: Iterable[tuple[Any, Any, str]], op: int, prescale: Any, postscale: Any) -> list[Item]:
+    """The same for several of one operator, each given by its input, output and name."""
+    collective, name, before, after = _operation(op, prescale, postscale)
+    return [Item(collective, label, x, out, name, -1, None, before, after) for x, out, label in parts]
+
+
+def _operation(op: int, prescale: Any, postscale: Any) -> tuple[str, str, float, float]:
+    """The collective, its operator and its factors, checked."""
     prescale, postscale = factor(prescale, "prescale_factor"), factor(postscale, "postscale_factor")
-    if op == Adasum:
-        if prescale != 1.0 or postscale != 1.0:
-            raise ValueError("Adasum takes no prescale_factor or postscale_factor")
-        return Item("adasum", label, x, out, priority=priority)
-    return Item(
-        "allreduce", label, x, out, operator_name(op), prescale=prescale, postscale=postscale, priority=priority
-    )
+    if op != Adasum:
+        return "allreduce", operator_name(op), prescale, postscale
+    if prescale != 1.0 or postscale != 1.0:
+        raise ValueError("Adasum takes no prescale_factor or postscale_factor")
+    return "adasum", "sum", 1.0, 1.0
 
 
 def broadcast(x: Any, out: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Item:

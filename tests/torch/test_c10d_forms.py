@@ -295,6 +295,7 @@ def _plain(world: World) -> None:
         "a view": torch.full((4, 3), r + 1.0)[1:3],
         "transposed": base.t().clone().t(),
         "negated": torch.complex(torch.zeros(2, 3), torch.full((2, 3), -(r + 1.0))).conj().imag,
+        "negated, contiguous": torch._neg_view(torch.full((2, 3), -(r + 1.0))),
         "inference": inference,
         "a parameter": torch.nn.Parameter(base.clone(), requires_grad=False),
         "a subclass": base.clone().as_subclass(type("Mine", (torch.Tensor,), {})),
@@ -307,7 +308,7 @@ def _plain(world: World) -> None:
             for op, expected in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / n)):
                 y = (
                     x
-                    if name in ("negated", "inference", "a subclass")
+                    if name in ("negated", "negated, contiguous", "inference", "a subclass")
                     else x.clone(memory_format=torch.preserve_format)
                 )
                 before = y.clone()

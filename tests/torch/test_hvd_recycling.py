@@ -23,6 +23,23 @@ def test_as_torch_makes_them(dtype: Any) -> None:
         assert torch.equal(made.copy_(like), like)
 
 
+def test_contiguous_whatever_the_strides_of_the_given_tensor() -> None:
+    x = torch.arange(24.0)
+    for like in [
+        x.reshape(4, 6).t(),
+        x[::2],
+        x[:1].expand(6),
+        x.reshape(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        x.as_strided((1, 4, 1), (7, 1, 3)),
+        torch._neg_view(x),
+        torch.nn.Parameter(x.clone()),
+    ]:
+        made = result_buffers.empty_like(like)
+        assert made.is_contiguous() and not made.is_neg() and not made.requires_grad
+        assert made.shape == like.shape and made.untyped_storage().nbytes() == 4 * like.numel()
+        assert torch.equal(made.copy_(like), like)
+
+
 def test_reused_only_when_unreferenced() -> None:
     like = torch.empty(1 << 18)
     made = result_buffers.empty_like(like)

@@ -145,20 +145,9 @@ class Calls(dist.ProcessGroup):
     def _has_plain_turn(self) -> bool:
         """Whether a call on CPU tensors may go to the core at once: no call in progress has to be waited for, and no
         profiler, engine, topology, job or other host is involved."""
-        if not self._direct or profiling.enabled() or self._jobs.inside():
+        if not self._direct or profiling.enabled() or (self._jobs.started and self._jobs.inside()):
             return False
         return not self._order.pending or self._order.is_clear()
-
-    def _call_core(self, number: int, buffer: Any, outputs: Sequence[Any], opts: Any, op: str) -> Any:
-        """The same as _call, in place on a HostBuffer of the only output, if _has_plain_turn. None: it has completed,
-        as torch allows for calls that are not asynchronous."""
-        self._calls += 1
-        later, team = opts.asyncOp, self.comm.backend.team
-        assert team is not None
-        call = team.call(number, buffer, buffer, op, None, -1, None, None, self._seconds(opts), later, None)
-        if not later:
-            return None
-        return self._order.note_buffer(Work(call, outputs, None, self._jobs), buffer, DIRECT)
 
     def _call(
         self,

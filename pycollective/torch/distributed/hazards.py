@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pycollective import _core
-from pycollective.dtypes import DTYPES
 from pycollective.torch.distributed.streams import StreamWork
 from pycollective.torch.distributed.tensors import Span, overlap, span
 from pycollective.torch.distributed.work import Work
@@ -20,18 +17,8 @@ _IN_ORDER = frozenset((DIRECT, JOBS))
 AnyWork = Work | StreamWork
 
 
-@dataclass(slots=True)
-class _Pending:
-    work: AnyWork
-    place: str
-    memory: list[Span] | _core.HostBuffer
-    """A buffer is flat, and keeps its memory."""
-
-    def spans(self) -> list[Span]:
-        if isinstance(self.memory, list):
-            return self.memory
-        start = self.memory.address
-        return [(start, start + self.memory.count * DTYPES[self.memory.dtype].itemsize)]
+_Pending = tuple[AnyWork, str, list[Span]]
+"""A call's work, its place and the memory that it touches."""
 
 
 class Order:
@@ -51,23 +38,24 @@ class Order:
         if self.is_clear():
             return
         memory = [span(x) for x in touched]
-        for one in self.pending:
-            in_turn = one.place == place and place in _IN_ORDER and not copies and not one.work.copies
-            if not in_turn and overlap(one.spans(), memory):
+        for work, its_place, its_memory in self.pending:
+            in_turn = its_place == place and place in _IN_ORDER and not copies and not work.copies
+            if not in_turn and overlap(its_memory, memory):
                 with contextlib.suppress(RuntimeError):  # the call's own Work reports its error
-                    one.work.wait()
+                    work.wait()
 
     def is_clear(self) -> bool:
         """Whether all calls have completed."""
-        self.pending = [one for one in self.pending if not one.work.is_completed()]
+        self.pending = [one for one in self.pending if not one[0].is_completed()]
         return not self.pending
 
     def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
         """Record a call that has been started; returns its Work."""
-        self.pending.append(_Pending(work, place, [span(x) for x in touched]))
+        self.pending.append((work, place, [span(x) for x in touched]))
         return work
 
-    def note_buffer(self, work: AnyWork, buffer: _core.HostBuffer, place: str) -> AnyWork:
-        """The same for a call that touches only a buffer."""
-        self.pending.append(_Pending(work, place, buffer))
+    def note_flat(self, work: AnyWork, x: Any, place: str) -> AnyWork:
+        """The same for a call that touches one contiguous tensor."""
+        start = x.data_ptr()
+        self.pending.append((work, place, [(start, start + x.numel() * x.element_size())]))
         return work

@@ -83,6 +83,7 @@ class JobQueue:
         self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self.started = False  # whether the queue has had a thread, on which jobs may make calls
         self._ident: int | None = None
         self._runner: int | None = None  # the thread that is executing a job
 
@@ -142,6 +143,7 @@ class JobQueue:
             self._jobs.append(ticket)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                self.started = True
                 self._thread.start()
             self._changed.notify()
         return ticket

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from pycollective import _core
-from pycollective.schedule.collectives import NUMBERS
 from pycollective.torch.distributed import multi_step, tensors
 from pycollective.torch.distributed.arguments import many, one, options, same_size
 from pycollective.torch.distributed.calls import Calls
+from pycollective.torch.distributed.hazards import DIRECT
 from pycollective.torch.distributed.operators import operator
+from pycollective.torch.distributed.work import Work
 
 _SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
-_TENSOR, _ALLREDUCE = torch.Tensor, NUMBERS["allreduce"]
+_TENSOR = torch.Tensor
 
 
 class Reductions(Calls):
@@ -39,21 +39,22 @@ class Reductions(Calls):
         """The latency path: a sum or an average of one tensor that the core can reduce as it is.
 
         Returns:
-            a Work, None for a call that has completed, or NotImplemented: the general path is needed, or reports what
-            is wrong.
+            a Work; None for a call that has completed, as torch allows if it is not asynchronous; or NotImplemented:
+            the general path is needed, or reports what is wrong.
         """
         x = inputs[0]
-        if type(x) is not _TENSOR or x.is_neg() or not self._has_plain_turn():
+        if type(x) is not _TENSOR or not tensors.direct(x) or not self._has_plain_turn():
             return NotImplemented
         op = opts.reduceOp
         name = "sum" if op == _SUM else "avg" if op == _AVG else None
         if name is None:
             return NotImplemented
-        try:
-            buffer = _core.HostBuffer(x)
-        except (TypeError, ValueError, BufferError):
-            return NotImplemented
-        return self._call_core(_ALLREDUCE, buffer, inputs, opts, name)
+        self._calls += 1
+        if not opts.asyncOp:
+            self.comm.allreduce(x, out=x, op=name, timeout=self._seconds(opts))
+            return None
+        call = self.comm.iallreduce(x, out=x, op=name, timeout=self._seconds(opts))
+        return self._order.note_flat(Work(call, inputs, None, self._jobs), x, DIRECT)
 
     def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
         """allreduce of tensors of one type, as one call."""

@@ -29,19 +29,17 @@ def _allreduces(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
-    priorities: Sequence[int] | None = None,
 ) -> list[Item]:
     """Items of a group; the name of a single one is not numbered. `outputs` None: in place."""
     base = handles.named("allreduce", name, process_set)
-    items = []
-    for number, tensor in enumerate(tensors):
-        x = changeable(tensor) if outputs is None else sendable(tensor)
-        out = x if outputs is None else outputs[number]
-        label = base if len(tensors) == 1 else f"{base}.{number}"
-        items.append(
-            operations.reduction(x, out, label, op, prescale, postscale, priorities[number] if priorities else 0)
-        )
-    return items
+    form = changeable if outputs is None else sendable
+    if len(tensors) == 1:
+        x = form(tensors[0])
+        return [operations.reduction(x, x if outputs is None else outputs[0], base, op, prescale, postscale)]
+    inputs = list(map(form, tensors))
+    labels = [f"{base}.{number}" for number in range(len(inputs))]
+    parts = zip(inputs, inputs if outputs is None else outputs, labels, strict=True)
+    return operations.reductions(parts, op, prescale, postscale)
 
 
 def allreduce_async(
@@ -197,9 +195,15 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """New tensors: the reductions over all ranks. Differentiable, like allreduce."""
     tensors = several(tensors)
-    small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True) if tensors else ((), ())
+    none = compression is Compression.none  # it changes nothing
+    small: Sequence[Any] = tensors
+    contexts: Sequence[Any] = ()
+    if not none and tensors:
+        small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True)
     function = GroupedAllreduce.apply if _is_recorded(small) else _all_reduced
     reduced = function(name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small)
+    if none:
+        return list(reduced)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
 
 

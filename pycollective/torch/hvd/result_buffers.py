@@ -36,7 +36,9 @@ def empty_like(tensor: torch.Tensor) -> torch.Tensor:
         raise
     if nbytes < LEAST_BYTES or tensor.device.type != "cpu":
         if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
-            return torch.empty_like(tensor, memory_format=torch.contiguous_format)  # three times as fast
+            if tensor.is_contiguous():
+                return torch.empty_like(tensor)  # three times as fast as torch.empty
+            return torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     memory = _take(nbytes)
     lease = memory[:]  # lives as long as the tensor's storage
