@@ -34,6 +34,7 @@ def direct(x: Any) -> bool:
         and not x.requires_grad
         and x.is_contiguous()
         and not x.is_neg()
+        and not x.is_conj()
     )
 
 
