@@ -22,7 +22,7 @@ from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.side import GpuSide
 from pycollective.comm.request import CallRequest
-from pycollective.torch.distributed import cuda
+from pycollective.torch.distributed import cuda, tensors
 
 
 def install(everything: bool = False, eager: bool = False) -> StandIn:
@@ -35,6 +35,8 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     emulation.install()
     made = StandIn(everything, eager)
     cuda.replace(made)
+    in_memory = tensors.direct
+    tensors.direct = lambda x: made.device(x) < 0 and in_memory(x)
     put_into_stream = GpuSide.run
 
     def run(side: GpuSide, request: CallRequest) -> None:
