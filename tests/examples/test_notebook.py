@@ -119,5 +119,5 @@ def test_a_bench_in_a_cell_prints_its_table_once(kernel):
         reply, outputs = kernel.run(cell)
         assert reply["status"] == "ok", reply
         text = "".join(text for _, text in outputs)
-        assert text.count("algbw") == 1 and "no wrong elements" in text, text
+        assert text.count("busbw") == 1 and "no wrong elements" in text, text
         assert not re.search(r"\x1b\[\d*[A-HJK]", text), "moves the cursor"
