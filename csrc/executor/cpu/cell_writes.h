@@ -6,10 +6,10 @@
 
 namespace pc {
 
-// Ordinary stores are best where the ranks' cores share a cache.  Where they do
-// not, each line is fetched from the peer's cache first (measured between core complexes of Zen 4: 1 MiB in 430 us),
-// and stores past the caches are ten times faster (45 us; within a complex twice as slow: 66 us, not 34).  So ordinary
-// stores are timed, and after slow ones the next cells are streamed: a rank may move to another core at any time.
+// Ordinary stores are best where the ranks' cores share a cache.  Where they do not, each line is fetched from the peer's
+// cache first (Zen 4, where a line changes hands in 0.5 us: 1 MiB in 430 us), and stores past the caches are ten times
+// faster (45 us; where it takes 0.1 us they are half as fast: 66 us, not 34).  So ordinary stores are timed, and after
+// slow ones the next cells are streamed: a rank may move to another core at any time.
 class CellWrites {
  public:
   static constexpr int64_t kLeast = 16 << 10;  // bytes; less is not streamed, nor timed
