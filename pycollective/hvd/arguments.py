@@ -40,6 +40,11 @@ def factor(given: Any, name: str) -> float:
     return given if type(given) is float else checks.number(given, name, finite=False, nan=True)
 
 
+def gradient_factors(op: int, predivide: float) -> tuple[float, float]:
+    """The factors on each rank's gradient and on the result, of an optimizer with gradient_predivide_factor."""
+    return (1 / predivide, predivide) if op == Average else (1.0, 1.0)
+
+
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
     """A function (op, average) -> operator, for functions that take both the current argument and the old one.
 

@@ -6,54 +6,28 @@ from typing import Any
 
 import torch
 
+from pycollective.hvd.compression import CastCompressor
+from pycollective.hvd.compression import Compressor as Compressor
+from pycollective.hvd.compression import NoneCompressor as NoneCompressor
 
-class Compressor:
-    """How a tensor is compressed before it is reduced. Subclasses are used as classes, not as instances."""
+
+class _TorchCast(CastCompressor):
+    @staticmethod
+    def is_floating(dtype: torch.dtype) -> bool:
+        return dtype.is_floating_point
 
     @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor to send, and the context that `decompress` needs."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The result in the form of the tensor that was compressed."""
-        raise NotImplementedError
+    def cast(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
+        return tensor.to(dtype)
 
 
-class NoneCompressor(Compressor):
-    """Sends tensors unchanged."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
-
-
-class _CastCompressor(Compressor):
-    """Sends floating-point tensors in another type, all others unchanged."""
-
-    dtype: torch.dtype
-
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return (tensor.to(cls.dtype) if tensor.dtype.is_floating_point else tensor), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor.to(ctx) if ctx.is_floating_point else tensor
-
-
-class FP16Compressor(_CastCompressor):
+class FP16Compressor(_TorchCast):
     """Sends floating-point tensors as float16."""
 
     dtype = torch.float16
 
 
-class BF16Compressor(_CastCompressor):
+class BF16Compressor(_TorchCast):
     """Sends floating-point tensors as bfloat16: float32's range, eight bits of precision."""
 
     dtype = torch.bfloat16

@@ -17,40 +17,11 @@ https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch
 
 from __future__ import annotations
 
-from pycollective.engine import Item
-from pycollective.hvd import basics, handles
-from pycollective.hvd.arguments import Adasum, Average, Max, Min, Product, Sum, get_average_backwards_compatibility_fun
-from pycollective.hvd.basics import (
-    add_process_set,
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    remove_process_set,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from pycollective.hvd.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from pycollective.hvd.exceptions import HorovodInternalError
-from pycollective.hvd.handles import poll, shutdown, synchronize
+from pycollective.hvd import interface as _interface
+from pycollective.hvd.arguments import get_average_backwards_compatibility_fun
+from pycollective.hvd.handles import poll, synchronize
 from pycollective.hvd.horovod_basics import HorovodBasics
-from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.hvd.interface import *  # noqa: F403
 from pycollective.torch.compression import Compression
 from pycollective.torch.hvd.data_movement import (
     allgather,
@@ -83,16 +54,8 @@ from pycollective.torch.hvd.reductions import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
+    *_interface.__all__,
     "Compression",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -101,19 +64,10 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -122,27 +76,10 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
 
@@ -150,26 +87,3 @@ __all__ = [
 _basics = HorovodBasics()
 """Scripts and Horovod's tests query process sets through it."""
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
-
-
-def join(device: int = -1) -> int:
-    """Wait until all ranks have joined; until then contribute zeros to the others' allreduces.
-
-    For ranks that run out of data before others. Sums and averages of sparse tensors continue without this rank's part;
-    every other operation of the others raises RuntimeError, as in Horovod.
-
-    Returns:
-        the rank that joined last.
-
-    Raises:
-        HorovodInternalError: a rank has exited or called shutdown() without joining; the message names it.
-    """
-    with handles.internal_errors():
-        last = basics.engine_of(global_process_set).join()
-    handles.all_joined()
-    return last
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return once all ranks have called."""
-    handles.run([Item("barrier", handles.unnamed("barrier", process_set))], process_set)

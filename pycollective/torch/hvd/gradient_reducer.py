@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,15 +11,15 @@ import torch
 
 from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
-from pycollective.hvd.arguments import OPS, Average
+from pycollective.hvd.agreement import DENSE, NONE, SPARSE, Agreement
+from pycollective.hvd.arguments import OPS, gradient_factors
 from pycollective.hvd.basics import engine_of, size
+from pycollective.hvd.gradient_group import new_prefix
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
-from pycollective.torch.hvd.agreement import DENSE, NONE, SPARSE, Agreement
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async
 from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending
 
-_numbers: dict[int | None, Iterator[int]] = defaultdict(itertools.count)
 _owners: weakref.WeakValueDictionary[int, Reducing] = weakref.WeakValueDictionary()
 """id of a parameter -> the optimizer that reduces its gradients; that optimizer keeps the parameter alive."""
 
@@ -69,11 +67,11 @@ class Reducing:
         if included is None:
             raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
         self._communicates = included and ranks > 1
-        # Optimizers may have parameters of the same names; all ranks of a process set create the same optimizers.
-        self._prefix = f"gradient.{next(_numbers[process_set.process_set_id])}"
+        self._prefix = new_prefix(process_set)
         self._gradients: dict[torch.Tensor, _Gradient] = {}
         self._hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle] = {}
         self._agreement: Agreement | None = None
+        self._agreed: list[torch.Tensor] = []  # in the order of its names
         self._windows: GradientWindows | None = None
         self.made_of: list[Any] = [optimizer]
         if isinstance(optimizer, Reducing):
@@ -145,7 +143,7 @@ class Reducing:
         """Start the reduction of the gradients of a group."""
         items: list[Item] = []
         takers: list[tuple[_Gradient, Callable[[], None]]] = []
-        before, after = (1 / self._factor, self._factor) if self._op == Average else (1.0, 1.0)
+        before, after = gradient_factors(self._op, self._factor)
         for p in group:
             gradient = self._gradients[p]
             assert p.grad is not None
@@ -196,15 +194,26 @@ class Reducing:
     def _agree(self) -> Agreement:
         if self._agreement is None:
             named = {name: p for p, name in self._parameter_names.items()}
-            self._agreement = Agreement(self._prefix, named, self.process_set)
+            rows = {name: (tuple(p.shape), str(p.dtype)) for name, p in named.items()}
+            self._agreement = Agreement(self._prefix, rows, self.process_set)
+            self._agreed = [named[name] for name in self._agreement.names]
         return self._agreement
+
+    def _reach(self) -> dict[torch.Tensor, int]:
+        """Collective: parameter -> the kinds of gradient that ranks have.
+
+        One that has a gradient on some ranks is reduced, with zeros from the others; one that has none on any rank is
+        left alone, as in a single process.
+        """
+        agreement = self._agree()
+        return dict(zip(self._agreed, agreement.reach(list(map(_kind_of, self._agreed))), strict=True))
 
     def _reduce_rest(self) -> None:
         """Start what backward has not: gradients with passes left, of incomplete groups, or of other ranks only."""
         for p, gradient in self._gradients.items():
             if gradient.finish is None and p.grad is not None and p not in self._group_of:
                 self._reduce((p,))
-        kinds = self._agree().reach()
+        kinds = self._reach()
         for p, kind in kinds.items():
             if kind != NONE and p.grad is None:
                 p.grad = nothing(p, kind == SPARSE)
@@ -225,7 +234,7 @@ class Reducing:
         """
         if not mixed:
             return
-        problem = self._agree().kinds_differ({p: self._parameter_names[p] for p in mixed})
+        problem = self._agree().kinds_differ([self._parameter_names[p] for p in mixed], "sparse_as_dense=True reduces both")
         rest: list[Callable[[], None]] = []
         for p in mixed:
             gradient, mine = self._gradients[p], p.grad
@@ -258,6 +267,12 @@ class Reducing:
     def reset_reduction(self) -> None:
         for gradient in self._gradients.values():
             gradient.finish, gradient.passes, gradient.spoilt = None, self.backward_passes_per_step, False
+
+
+def _kind_of(p: torch.Tensor) -> int:
+    if p.grad is None:
+        return NONE
+    return SPARSE if p.grad.is_sparse else DENSE
 
 
 def _hook(me: weakref.ref[Reducing]) -> Callable[[torch.Tensor], None]:

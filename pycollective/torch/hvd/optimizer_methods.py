@@ -169,7 +169,7 @@ class SteppingTogether(Stepping):
         if not self._communicates:
             return loss
         with internal_errors(), torch.no_grad():
-            self._agree().reach()
+            self._reach()
             for p, x, context, work in [self._submit(p, before[p]) for p in before if p.requires_grad]:
                 work.wait()
                 p.copy_(before[p] + self._compression.decompress(x, context))

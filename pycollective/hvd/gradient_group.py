@@ -1,0 +1,162 @@
+"""The gradients of a step in one call, for frameworks that compute them together: in a graph, or before an update."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pycollective.engine import Item, Work
+from pycollective.errors import MismatchError
+from pycollective.hvd import operations
+from pycollective.hvd.agreement import DENSE, MISSING, Agreement
+from pycollective.hvd.arguments import Average, gradient_factors
+from pycollective.hvd.basics import engine_of
+from pycollective.hvd.handles import internal_errors
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
+
+_numbers: dict[int | None, Iterator[int]] = defaultdict(itertools.count)
+Done = Callable[[BaseException | None], None]
+"""Called once: with None, or with the error of an operation."""
+
+
+def new_prefix(process_set: ProcessSet) -> str:
+    """Of the operation names of an optimizer.
+
+    Optimizers may have parameters of the same names; all ranks of a process set create the same optimizers in the same
+    order.
+    """
+    return f"gradient.{next(_numbers[process_set.process_set_id])}"
+
+
+class GradientGroup:
+    """Reduces the gradients of one optimizer over all ranks, all of a step in one call.
+
+    Each call first compares which gradients the ranks have, and of which variables: an error names what differs, on
+    every rank, instead of a wait for a gradient that will not come. Then the gradients are fused by the engine.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, tuple[Sequence[int], str]],
+        op: int = Average,
+        predivide: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        groups: Sequence[Sequence[str]] = (),
+        prefix: str | None = None,
+    ) -> None:
+        """
+        Args:
+            rows: name of a variable -> its gradient's shape and element type (as text, the same on all ranks).
+            op, predivide: see a DistributedOptimizer.
+            groups: names of gradients that are reduced together; all others belong to a further group.
+            prefix: of the operation names, see new_prefix.
+        """
+        self._names = list(rows)
+        self._op, self._factors, self._process_set = op, gradient_factors(op, predivide), process_set
+        self._prefix = new_prefix(process_set) if prefix is None else prefix
+        self._agreement = Agreement(self._prefix, rows, process_set)
+        self._group_of = {name: number for number, group in enumerate(groups) for name in group}
+
+    def reduce(self, gradients: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Collective: reduce, and return once the outputs have been written.
+
+        Args:
+            gradients: in the order of the variables; None: this rank has none.
+            outputs: where results are stored, arrays of the gradients' shapes and types; may be the gradients.
+
+        Raises:
+            MismatchError: the ranks' variables or gradients differ; on every rank, with the names.
+            HorovodInternalError: a rank has been lost.
+        """
+        with internal_errors():
+            reached = self._agreement.reach(self._kinds(gradients))
+            problem = self._mismatch(reached)
+            if problem is not None:
+                raise problem
+            works = self._submit(gradients, outputs)
+            for work in works:
+                work.wait()
+
+    def start(self, gradients: Sequence[Any], outputs: Sequence[Any], done: Done) -> None:
+        """The same without waiting: `done` is called on a thread of the engine, or on this one."""
+        try:
+            with internal_errors():
+                item = self._agreement.announcement(self._kinds(gradients))
+                (work,) = engine_of(self._process_set).submit([item])
+        except Exception as error:
+            done(error)
+            return
+        work.when_done(lambda: self._announced(work, item, gradients, outputs, done))
+
+    def _announced(
+        self, work: Work, item: Item, gradients: Sequence[Any], outputs: Sequence[Any], done: Done
+    ) -> None:
+        try:
+            with internal_errors():
+                try:
+                    work.wait()
+                    reached = self._agreement.combined(item)
+                except MismatchError:
+                    reached = None
+                if reached is None or DENSE | MISSING in reached:
+                    # What differs takes another exchange, for which this thread of the engine must not wait.
+                    threading.Thread(target=self._report, args=(reached, done), daemon=True).start()
+                    return
+                works = self._submit(gradients, outputs)
+        except Exception as error:
+            done(error)
+            return
+        _when_all_done(works, done)
+
+    def _report(self, reached: list[int] | None, done: Done) -> None:
+        try:
+            with internal_errors():
+                problem = self._agreement.parameters_differ() if reached is None else self._mismatch(reached)
+        except Exception as error:
+            done(error)
+        else:
+            done(problem)
+
+    def _kinds(self, gradients: Sequence[Any]) -> list[int]:
+        mine = dict(zip(self._names, gradients, strict=True))
+        return [MISSING if mine[name] is None else DENSE for name in self._agreement.names]
+
+    def _mismatch(self, reached: Sequence[int]) -> MismatchError | None:
+        mixed = [n for n, kind in zip(self._agreement.names, reached, strict=True) if kind == DENSE | MISSING]
+        if not mixed:
+            return None
+        return self._agreement.kinds_differ(mixed, "all ranks must compute the gradients of the same variables")
+
+    def _submit(self, gradients: Sequence[Any], outputs: Sequence[Any]) -> list[Work]:
+        engine, works = engine_of(self._process_set), []
+        parts: dict[int, list[tuple[Any, Any, str]]] = defaultdict(list)
+        for name, gradient, output in zip(self._names, gradients, outputs, strict=True):
+            if gradient is not None:
+                parts[self._group_of.get(name, -1)].append((gradient, output, f"{self._prefix}.{name}"))
+        for number in sorted(parts):
+            works += engine.submit(operations.reductions(parts[number], self._op, *self._factors))
+        return works
+
+
+def _when_all_done(works: Sequence[Work], done: Done) -> None:
+    left = itertools.count(len(works) - 1, -1)  # next() is atomic: each of the works takes one number
+
+    def one_more() -> None:
+        if next(left) > 0:
+            return
+        try:
+            with internal_errors():
+                for work in works:
+                    work.wait()
+        except Exception as error:
+            done(error)
+        else:
+            done(None)
+
+    if not works:
+        done(None)
+    for work in works:
+        work.when_done(one_more)
