@@ -25,7 +25,7 @@ HOME = Path(__file__).resolve().parent.parent
 ROOT = "pycollective"
 COMPILED = {"_core", "_cuda"}
 """Modules that are not Python files, so that importing one looks like importing the package itself."""
-MAY_IMPORT_ROOT = {"bench", "cli", "optim", "torch"}
+MAY_IMPORT_ROOT = {"bench", "cli", "jax", "optim", "tensorflow", "torch"}
 MAY_IMPORT_COMPILED = MAY_IMPORT_ROOT | {"comm", "engine"}
 
 Circle = tuple[str, ...]

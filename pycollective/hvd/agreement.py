@@ -75,8 +75,7 @@ class Agreement:
         return found
 
     def kinds_differ(self, names: Sequence[str], advice: str) -> MismatchError:
-        """Collective: the error for gradients that are of one kind on some ranks and of another on others, for all ranks
-        to raise.
+        """Collective: the error for gradients whose kinds differ between ranks, for all ranks to raise.
 
         Args:
             names: of their parameters.

@@ -14,7 +14,7 @@ from pycollective.hvd.compression import NoneCompressor as NoneCompressor
 class _TorchCast(CastCompressor):
     @staticmethod
     def is_floating(dtype: torch.dtype) -> bool:
-        return dtype.is_floating_point
+        return bool(dtype.is_floating_point)
 
     @staticmethod
     def cast(tensor: torch.Tensor, dtype: torch.dtype) -> Any:

@@ -234,7 +234,8 @@ class Reducing:
         """
         if not mixed:
             return
-        problem = self._agree().kinds_differ([self._parameter_names[p] for p in mixed], "sparse_as_dense=True reduces both")
+        names = [self._parameter_names[p] for p in mixed]
+        problem = self._agree().kinds_differ(names, "sparse_as_dense=True reduces both")
         rest: list[Callable[[], None]] = []
         for p in mixed:
             gradient, mine = self._gradients[p], p.grad

@@ -1,0 +1,1 @@
+"""Collectives inside jax.jit: `import pycollective.jax`. See docs/jax.md."""
