@@ -91,9 +91,7 @@ class GradientGroup:
             return
         work.when_done(lambda: self._announced(work, item, gradients, outputs, done))
 
-    def _announced(
-        self, work: Work, item: Item, gradients: Sequence[Any], outputs: Sequence[Any], done: Done
-    ) -> None:
+    def _announced(self, work: Work, item: Item, gradients: Sequence[Any], outputs: Sequence[Any], done: Done) -> None:
         try:
             with internal_errors():
                 try:
