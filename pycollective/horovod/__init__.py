@@ -1,10 +1,13 @@
-"""Provides `import horovod`, so that scripts written for Horovod on PyTorch run unchanged.
+"""Provides `import horovod`, so that scripts written for Horovod run unchanged.
 
     python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
-    python -m pycollective.horovod.elastic ...              likewise, for elastic jobs
+    python -m pycollective.horovod -np 4 script.py          the same on four ranks, with horovodrun's options
+    python -m pycollective.horovod install                  in every program of this environment, until `uninstall`
+    python -m pycollective.horovod.elastic ...              elastic jobs
 
-`horovod.torch` and its modules are `pycollective.torch` and its modules themselves; `horovod.common` and its modules
-are in pycollective/horovod/common; `horovod.run` starts ranks. Nothing else is provided, e.g. no horovod.tensorflow.
+`horovod.torch` and its modules are `pycollective.torch` and its modules themselves; likewise `horovod.tensorflow`,
+`horovod.tensorflow.keras`, `horovod.keras` and `horovod.mxnet`. `horovod.common` and its modules are in
+pycollective/horovod/common; `horovod.run` starts ranks. Nothing else is provided, e.g. no horovod.spark.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ _HOMES = {
     "horovod.runner.util.threads": "pycollective.horovod.common.threads",
     "horovod.runner.util": "pycollective.horovod.common",
     "horovod.runner": "pycollective.horovod.launching",
+    "horovod.keras": "pycollective.keras",
+    "horovod.mxnet": "pycollective.mxnet",
+    "horovod.tensorflow": "pycollective.tensorflow",
     "horovod.torch": "pycollective.torch",
 }
 """Modules, with everything below them, and their replacements; the first match is used."""

@@ -1,35 +1,48 @@
 """`python -m pycollective.horovod SCRIPT [ARGUMENT...]`: run an unchanged Horovod script.
 
-`-m MODULE` instead of SCRIPT runs a module, like Python's own -m.
+-m MODULE instead of SCRIPT runs a module, like Python's own -m.
+-np 4 and other options of horovodrun before SCRIPT start ranks, see horovodrun.py; --help lists them.
+install, uninstall: make `import horovod` find this package in every program of this environment, see
+    installation.py.
 """
 
 from __future__ import annotations
 
-import runpy
 import sys
-from pathlib import Path
 
-from pycollective import horovod
+from pycollective.horovod import script
 
-USAGE = "usage: python -m pycollective.horovod SCRIPT [ARGUMENT...], or -m MODULE [ARGUMENT...]"
+USAGE = "usage: python -m pycollective.horovod [OPTIONS] SCRIPT [ARGUMENT...], or -m MODULE; install; uninstall; --help"
 
 
 def main() -> None:
     words = sys.argv[1:]
-    by_name = words[:1] == ["-m"]
-    words = words[by_name:]
-    if not words or words[0].startswith("-"):
-        sys.exit(USAGE)
-    if not by_name and not Path(words[0]).is_file():
-        sys.exit(f"{USAGE}\nthere is no file {words[0]}")
-    sys.argv = words
-    if not getattr(sys.flags, "safe_path", False):  # python -P, since 3.11
-        sys.path[0] = str(Path.cwd() if by_name else Path(words[0]).resolve().parent)
-    horovod.install()
-    if by_name:
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    if words in (["install"], ["uninstall"]):
+        _install_or_not(words[0])
+    elif words and words[0].startswith("-") and words[0] != "-m":
+        from pycollective.horovod.horovodrun import app
+
+        app(prog_name="python -m pycollective.horovod")
     else:
-        runpy.run_path(words[0], run_name="__main__")
+        try:
+            script.check(words)
+        except ValueError as error:
+            sys.exit(f"{USAGE}\n{error}")
+        script.run(words)
+
+
+def _install_or_not(word: str) -> None:
+    from pycollective.horovod import installation
+
+    try:
+        if word == "install":
+            file = installation.install()
+            print(f"`import horovod` finds pycollective in this environment now: {file}; undo it with `uninstall`")
+        else:
+            removed = installation.uninstall()
+            print("\n".join(f"removed {file}" for file in removed) or "it was not installed")
+    except (OSError, RuntimeError) as error:
+        sys.exit(f"python -m pycollective.horovod {word}: {error}")
 
 
 if __name__ == "__main__":

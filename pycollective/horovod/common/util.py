@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import os
 import re
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import pycollective.torch
+from pycollective.hvd import built
 from pycollective.hvd.arguments import (
     get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun,
 )
-from pycollective.torch import mpi_ops
 
 T = TypeVar("T")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
-"""The frameworks that Horovod supports; here only torch is available."""
+"""The frameworks that Horovod supports."""
 
 _cache = functools.cache
 """Decorator: a function is called once for each combination of (hashable) arguments."""
@@ -42,22 +43,25 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework can be used: only "torch"."""
-    return ext_base_name == "torch"
+    """Whether a framework is supported and installed."""
+    return ext_base_name in EXTENSIONS and importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: Any = None, *args: Any) -> None:
     """Args: ext_name: e.g. "horovod.torch".
 
     Raises:
-        ImportError: a framework other than torch.
+        ImportError: the framework is not supported, or not installed.
     """
-    if not extension_available(ext_name.removeprefix("horovod.")):
-        raise ImportError(f"{ext_name}: pycollective stands in for horovod.torch only")
+    framework = ext_name.removeprefix("horovod.")
+    if framework not in EXTENSIONS:
+        raise ImportError(f"{ext_name}: pycollective has no binding for {framework}")
+    if not extension_available(framework):
+        raise ImportError(f"{ext_name}: {framework} is not installed")
 
 
 def _check_extension_lambda(ext_base_name: str, fn: Callable[[Any], T], fn_desc: str, verbose: bool) -> T | None:
-    """fn(horovod.torch) for "torch"; None for other frameworks, or if `fn` raises.
+    """fn(the framework's module); None if the framework is not available, or if `fn` raises.
 
     Args:
         fn_desc: what a true result means, for the message ("built with MPI").
@@ -66,7 +70,7 @@ def _check_extension_lambda(ext_base_name: str, fn: Callable[[Any], T], fn_desc:
     result = None
     if extension_available(ext_base_name):
         with contextlib.suppress(Exception):
-            result = fn(pycollective.torch)
+            result = fn(importlib.import_module(f"pycollective.{ext_base_name}"))
     if verbose:
         print(f"Extension {ext_base_name} {'was' if result else 'was NOT'} {fn_desc}.")
     return result
@@ -77,31 +81,33 @@ def check_installed_version(name: str, version: str, exception: Exception | None
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether torch sees a GPU."""
+    """Whether operations of a framework take GPU tensors: those of torch, if it sees a GPU."""
+    if ext_base_name != "torch" or not extension_available("torch"):
+        return False
     import torch
 
-    return extension_available(ext_base_name) and bool(torch.cuda.is_available())
+    return bool(torch.cuda.is_available())
 
 
 def mpi_built(verbose: bool = False) -> bool:
     """See pycollective.torch.mpi_built; likewise for the others."""
-    return mpi_ops.mpi_built()
+    return built.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    return mpi_ops.gloo_built()
+    return built.gloo_built()
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    return bool(mpi_ops.nccl_built())
+    return bool(built.nccl_built())
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    return mpi_ops.ddl_built()
+    return built.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    return mpi_ops.ccl_built()
+    return built.ccl_built()
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
