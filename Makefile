@@ -20,7 +20,9 @@ PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
+RECIPES := $(VENV)/recipes/bin/python
 FRAMEWORKS := $(VENV)/frameworks/bin/python
+MXNET := $(VENV)/mxnet/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
 DOCS := $(VENV)/site/bin/python
 # The requirements of the package and its extras, without the package itself, which is compiled meanwhile.
@@ -38,8 +40,8 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick test-recipes versions wheels notebook site asan faults dev bench lint stubs sass docs clean \
-  distclean
+.PHONY: help install demo test quick test-frameworks test-recipes versions wheels notebook site asan faults dev bench lint \
+  stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -74,10 +76,14 @@ asan: $(VENV)/.installed ## native and close-to-core tests under the address and
 faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
 	cd tests && $(abspath $(BIN))/python -m faults.trials $(ARGS)
 
-test-recipes: $(VENV)/.frameworks ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
-	$(FRAMEWORKS) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	@# Lightning imports mpi4py if available, which finds a library only next to its own environment.
-	MPI4PY_LIBMPI=$(abspath $(VENV))/lib/libmpi.so.40 $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
+test-frameworks: $(VENV)/.frameworks $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
+	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing
+	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
+	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
+
+test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
+	$(RECIPES) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
+	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
 	$(NOTEBOOK) -I tools/tour.py
@@ -178,9 +184,25 @@ define INNER
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "$(SITE)")')" >"$$($(VENV)/$(1)/bin/python -c "$(SITE)")/outer.pth"
 endef
 
+# mpi4py finds mpirun and the library of the main environment only if told where they are.
+OUTER_MPI = PATH="$(abspath $(BIN)):$$PATH" MPI4PY_LIBMPI=$(abspath $(VENV))/lib/libmpi.so.40
+
+$(VENV)/.recipes: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
+	$(call INNER,recipes)
+	@$(call STEP,"installing trainers") $(RECIPES) -m pip install $(TORCH) --group recipes
+	@touch $@
+
 $(VENV)/.frameworks: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,frameworks)
-	@$(call STEP,"installing the frameworks") $(FRAMEWORKS) -m pip install $(TORCH) --group frameworks
+	@$(call STEP,"installing TensorFlow Keras and JAX") $(FRAMEWORKS) -m pip install $(TORCH) --group frameworks
+	@touch $@
+
+$(VENV)/.mxnet: pyproject.toml $(VENV)/.wheel
+	@rm -rf $(VENV)/mxnet
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
+	  $(BIN)/python -m venv --without-pip $(VENV)/mxnet && \
+	  $(call STEP,"installing MXNet") $(BIN)/python -m pip --python $(MXNET) install --group mxnet $(VENV)/wheel/*.whl; \
+	else echo "skipped: MXNet, which needs Python 3.11 or older" >&2; fi
 	@touch $@
 
 $(VENV)/.notebook: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed
