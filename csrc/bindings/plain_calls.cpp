@@ -1,4 +1,5 @@
 // The latency paths of TeamCall: calls whose arrays C code reads, without a Python frame.
+#include <cstring>
 #include <span>
 
 #include "base/checked.h"
@@ -66,6 +67,8 @@ Outcome TeamCall::run_plain(const PlainCall& call, Terms& terms, const PlainArra
     else if (call.out.is(call.x) && x.view.writable) out = call.x, y = x;
     else out = read_plain(call.out, true, y) ? call.out : py::object();
     if (!out) return {};
+    if (call.out.is_none() && !traits(terms.collective).has_result(team_->rank()))  // nothing is reduced: zeros
+      std::memset(y.view.data, 0, static_cast<size_t>(y.view.bytes()));
     a.output = y.view;
     a.has_output = true;
   }
@@ -74,7 +77,7 @@ Outcome TeamCall::run_plain(const PlainCall& call, Terms& terms, const PlainArra
 
 Outcome TeamCall::call_plain(Collective collective, const PlainCall& call) {
   PlainArray x;
-  if (!traits(collective).has_result(team_->rank()) || !read_plain(call.x, false, x)) return {};
+  if (!read_plain(call.x, false, x)) return {};
   require_open();
   Terms terms{collective, call.root, call.op, call.topology, call.timeout, {}, {}, call.scaling};
   if (!traits(collective).in_blocks()) return run_plain(call, terms, x, x.shape);
