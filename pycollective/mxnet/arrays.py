@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 class _Memory:
     """What NumPy makes a view of. It keeps the NDArray alive for as long as the view exists."""
 
-    __slots__ = ("__array_interface__", "owner")
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
+        self._owner, self.__array_interface__ = owner, interface
 
 
 def readable(array: Any) -> NDArray[Any]:
@@ -97,8 +100,6 @@ def _view(array: Any) -> NDArray[Any]:
             raise ValueError("tensor: an NDArray without a shape has no memory")
         view: NDArray[Any] = np.empty(shape, dtype)
     else:
-        memory = _Memory()
-        memory.owner = array
-        memory.__array_interface__ = {"data": (address.value, False), "shape": shape, "typestr": dtype.str, "version": 3}
-        view = np.asarray(memory)
+        interface = {"data": (address.value, False), "shape": shape, "typestr": dtype.str, "version": 3}
+        view = np.asarray(_Memory(array, interface))
     return view.view(ml_dtypes.bfloat16) if dtype.names else view  # the only type with fields: MXNet's bfloat16

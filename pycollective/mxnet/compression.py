@@ -18,7 +18,7 @@ class FP16Compressor(CastCompressor):
 
     @staticmethod
     def is_floating(dtype: Any) -> bool:
-        return np.dtype(dtype).kind == "f"
+        return bool(np.dtype(dtype).kind == "f")
 
     @staticmethod
     def cast(tensor: Any, dtype: Any) -> Any:

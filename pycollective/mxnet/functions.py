@@ -136,10 +136,10 @@ def _broadcast_when_initialized(parameter: Any, root_rank: int, label: str, proc
     initialize = parameter._init_impl  # noqa: SLF001 (what Parameter calls once its shape is known)
 
     def initialize_and_broadcast(*arguments: Any) -> None:
-        del parameter._init_impl
+        del parameter._init_impl  # noqa: SLF001
         initialize(*arguments)
         values = parameter.list_data()[0]
         broadcast_(values, root_rank, label, process_set=process_set)
         _spread(parameter, values)
 
-    parameter._init_impl = initialize_and_broadcast
+    parameter._init_impl = initialize_and_broadcast  # noqa: SLF001

@@ -33,7 +33,7 @@ def split_evenly(names: list[str], count: int) -> list[list[str]]:
     return [part.tolist() for part in np.array_split(np.array(names, object), count)] if count else []
 
 
-class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
+class DistributedOptimizer(mx.optimizer.Optimizer):
     """An optimizer that averages gradients over all ranks, in place, before it updates the weights.
 
     Where several gradients are passed at a time, as Module and Trainer do, they are reduced in one call. Before that

@@ -19,7 +19,7 @@ from pycollective.mxnet.errors import mxnet_errors
 from pycollective.mxnet.optimizer import DistributedOptimizer, split_evenly, takes_part
 
 
-class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
+class DistributedTrainer(mx.gluon.Trainer):
     """A Trainer whose step averages the gradients over all ranks, all in one call, in place.
 
     Before that the ranks compare which gradients each of them has computed. The weights are bitwise identical on all
@@ -83,8 +83,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             views = [None if row is None else writable(row[0]) for row in compressed]
             group.reduce(views, views, [_is_stale(p) for p in self._params])
         for gradient, row in zip(gradients, compressed, strict=True):
-            if row is not None and row[0] is not gradient:
-                gradient[:] = self._compression.decompress(*row)
+            if gradient is not None and row is not None and row[0] is not gradient:
+                self._compression.decompress(*row).copyto(gradient)
 
     def _gradient_group(self) -> GradientGroup:
         if self._group is None:
