@@ -86,8 +86,12 @@ def _require_dense(array: Any) -> None:
     if not isinstance(array, mx.nd.NDArray):
         checks.refuse_type("tensor", "an NDArray", array)
     if isinstance(array, BaseSparseNDArray):
-        checks.refuse_type("tensor", "a dense NDArray", f"one of storage type {array.stype}")
-    if not array.context.device_type.startswith("cpu"):
+        raise TypeError(f"tensor must be a dense NDArray, not one of storage type {array.stype!r}")
+    try:
+        device = array.context.device_type
+    except KeyError:
+        raise ValueError("tensor: an NDArray without a shape has no memory") from None
+    if not device.startswith("cpu"):
         raise ValueError(f"tensor: an NDArray must be in CPU memory, not on {array.context}")
 
 
@@ -95,9 +99,7 @@ def _view(array: Any) -> NDArray[Any]:
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     shape, dtype = array.shape, np.dtype(array.dtype)
-    if not address.value:
-        if shape is None or 0 not in shape:
-            raise ValueError("tensor: an NDArray without a shape has no memory")
+    if not address.value:  # it has no elements
         view: NDArray[Any] = np.empty(shape, dtype)
     else:
         interface = {"data": (address.value, False), "shape": shape, "typestr": dtype.str, "version": 3}
