@@ -73,7 +73,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             setattr(self._optimizer, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_groups": {}}
+        everyone = self._process_set is global_process_set  # of the job that loads it
+        return {**self.__dict__, "_groups": {}, "_prefix": None, "_process_set": None if everyone else self._process_set}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _process_set=state["_process_set"] or global_process_set)
 
     @property
     def wrapped(self) -> Any:
