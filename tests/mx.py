@@ -1,5 +1,6 @@
-"""Ranks with pycollective.mxnet initialized, as real processes. Each loads MXNet, which takes seconds: few jobs, of many
-checks.
+"""Ranks with pycollective.mxnet initialized, as real processes.
+
+Each loads MXNet, which takes seconds: tests are few, of many checks.
 
 A body is a module-level function of a test file: `body(hvd, *arguments)` on every rank; `run` returns its results
 in rank order.

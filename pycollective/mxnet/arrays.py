@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
 class _Memory:
     """What NumPy makes a view of. It keeps the NDArray alive for as long as the view exists."""
 
@@ -32,27 +35,41 @@ class _Memory:
         self._owner, self.__array_interface__ = owner, interface
 
 
-def readable(array: Any) -> NDArray[Any]:
-    """A view to read, after all operations in flight that write the array.
+def readable(arrays: Sequence[Any]) -> list[NDArray[Any]]:
+    """Views to read, after all operations in flight that write the arrays.
 
     Raises:
         TypeError: not an NDArray, or a sparse one. ValueError: not in CPU memory, or without memory.
-        MXNetError: an operation that writes it has failed.
+        MXNetError: an operation that writes one has failed.
     """
-    _require_dense(array)
-    array.wait_to_read()
-    return _view(array)
+    for array in arrays:
+        _require_dense(array)
+        array.wait_to_read()
+    return list(map(_view, arrays))
 
 
-def writable(array: Any) -> NDArray[Any]:
-    """A view to change in place, after all operations in flight that read or write the array.
+def writable(arrays: Sequence[Any]) -> list[NDArray[Any]]:
+    """Views to change in place, after all operations in flight that read or write the arrays.
 
     Raises: see readable.
     """
-    _require_dense(array)
-    array.wait_to_read()  # raises what failed
-    check_call(_LIB.MXNDArrayWaitToWrite(array.handle))
-    return _view(array)
+    for array in arrays:
+        _require_dense(array)
+    for array in arrays:  # all of them before the first wait: NDArray.wait_to_write costs two changes of thread each
+        handle = ctypes.c_void_p(array.handle.value)
+        check_call(
+            _LIB.MXEnginePushSyncND(_NO_OPERATION, None, None, _CPU, None, 0, ctypes.byref(handle), 1, None, 0, None)
+        )
+    return readable(arrays)
+
+
+class _Context(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
+
+
+_CPU = ctypes.byref(_Context(1, 0))
+_NO_OPERATION = ctypes.CDLL(None).getpid
+"""What MXNet executes as an operation that writes an array: a C function that leaves its arguments alone."""
 
 
 def empty(like: Any, shape: Sequence[int]) -> tuple[Any, NDArray[Any]]:
@@ -98,10 +115,11 @@ def _require_dense(array: Any) -> None:
 def _view(array: Any) -> NDArray[Any]:
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    shape, dtype = array.shape, np.dtype(array.dtype)
+    dtype = np.dtype(array.dtype)
+    if dtype.names:  # MXNet's bfloat16 is a type with a field
+        dtype = _BFLOAT16
     if not address.value:  # it has no elements
-        view: NDArray[Any] = np.empty(shape, dtype)
-    else:
-        interface = {"data": (address.value, False), "shape": shape, "typestr": dtype.str, "version": 3}
-        view = np.asarray(_Memory(array, interface))
-    return view.view(ml_dtypes.bfloat16) if dtype.names else view  # the only type with fields: MXNet's bfloat16
+        return np.empty(array.shape, dtype)
+    interface = {"data": (address.value, False), "shape": array.shape, "typestr": dtype.str, "version": 3}
+    view: NDArray[Any] = np.asarray(_Memory(array, interface))
+    return view.view(dtype) if dtype is _BFLOAT16 else view

@@ -25,7 +25,7 @@ def grouped_allgather(
 ) -> list[Any]:
     """allgather of several NDArrays."""
     with mxnet_errors():
-        inputs = [np.atleast_1d(readable(tensor)) for tensor in several(tensors)]
+        inputs = list(map(np.atleast_1d, readable(several(tensors))))
         names = labels("allgather", len(inputs), name, process_set)
         items = [Item("allgather", label, x, complete=True) for x, label in zip(inputs, names, strict=True)]
         results = submit_and_wait(items, priority, process_set)
@@ -52,7 +52,7 @@ def broadcast(
 ) -> Any:
     """A new NDArray with the root's values; `root_rank` is a global rank, even with a process set."""
     with mxnet_errors():
-        x = readable(tensor)
+        (x,) = readable([tensor])
         made, out = empty(tensor, x.shape)
         submit_and_wait([operations.broadcast(x, out, root_rank, name, process_set)], priority, process_set)
         return made
@@ -67,7 +67,7 @@ def broadcast_(
 ) -> Any:
     """Overwrite all ranks' NDArrays with the root's; returns the NDArray."""
     with mxnet_errors():
-        x = writable(tensor)
+        (x,) = writable([tensor])
         submit_and_wait([operations.broadcast(x, x, root_rank, name, process_set)], priority, process_set)
         return tensor
 
@@ -88,9 +88,9 @@ def alltoall(
         ValueError: the splits are not integers, or do not add up to the rows.
     """
     with mxnet_errors():
-        x = readable(tensor)
+        (x,) = readable([tensor])
         if isinstance(splits, mx.nd.NDArray):
-            splits = readable(splits)
+            (splits,) = readable([splits])
             if splits.dtype.kind not in "iu":
                 raise ValueError(f"splits must be integers, not {splits.dtype}")
         parts = None if splits is None else checks.integers(splits, "splits", 0)

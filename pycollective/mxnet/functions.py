@@ -48,7 +48,7 @@ def broadcast_parameters(
         arrays = {name: _values(value) for name, value in named.items()}
         mine: Rows = {name: _row(array) for name, array in arrays.items()}
         root = _rows_of_root(mine, root_rank, f"parameters.{prefix}rows", process_set)
-        items = []
+        pending = {}
         for name, row in root.items():
             label = f"parameters.{prefix}{name}"
             if row is None:
@@ -56,8 +56,9 @@ def broadcast_parameters(
                 continue
             if arrays[name] is None:
                 arrays[name] = mx.nd.empty(row[0], dtype=row[1])
-            x = writable(arrays[name])
-            items.append(operations.broadcast(x, x, root_rank, label, process_set))
+            pending[label] = arrays[name]
+        views = zip(pending, writable(list(pending.values())), strict=True)
+        items = [operations.broadcast(x, x, root_rank, label, process_set) for label, x in views]
         submit_and_wait(items, 0, process_set)
     for name, value in named.items():
         if isinstance(value, Parameter) and arrays[name] is not None:

@@ -73,8 +73,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             setattr(self._optimizer, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        everyone = self._process_set is global_process_set  # of the job that loads it
-        return {**self.__dict__, "_groups": {}, "_prefix": None, "_process_set": None if everyone else self._process_set}
+        process_set = None if self._process_set is global_process_set else self._process_set  # None: of any job
+        return {**self.__dict__, "_groups": {}, "_prefix": None, "_process_set": process_set}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _process_set=state["_process_set"] or global_process_set)
@@ -129,7 +129,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         several = isinstance(index, (list, tuple))
         indices, grads = (index, grad) if several else ([index], [grad])
         with mxnet_errors():
-            views = list(map(writable, grads))
+            views = writable(grads)
             self._group([str(index) for index in indices], views).reduce(views, views)
 
     def _group(self, names: list[str], views: list[Any]) -> GradientGroup:

@@ -42,7 +42,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """New NDArrays: the reductions over all ranks of several NDArrays, which are reduced together."""
     with mxnet_errors():
-        inputs = [readable(tensor) for tensor in several(tensors)]
+        inputs = readable(several(tensors))
         made = [empty(tensor, x.shape) for tensor, x in zip(tensors, inputs, strict=True)]
         names = labels("allreduce", len(inputs), name, process_set)
         parts = zip(inputs, (view for _, view in made), names, strict=True)
@@ -64,7 +64,7 @@ def grouped_allreduce_(
     """Reduce several NDArrays in place over all ranks; returns them."""
     with mxnet_errors():
         tensors = several(tensors)
-        views = list(map(writable, tensors))
+        views = writable(tensors)
         parts = zip(views, views, labels("allreduce", len(views), name, process_set), strict=True)
         items = operations.reductions(parts, _operator(op, average), prescale_factor, postscale_factor)
         submit_and_wait(items, priority, process_set)
@@ -122,7 +122,7 @@ def grouped_reducescatter(
         before, after = factor(prescale_factor, "prescale_factor"), factor(postscale_factor, "postscale_factor")
         if op not in (Average, Sum):
             raise ValueError(f"reducescatter takes op=Average and op=Sum, not {checks.shown(op)}")
-        inputs = [readable(tensor) for tensor in several(tensors)]
+        inputs = readable(several(tensors))
         if not all(x.ndim for x in inputs):
             raise ValueError("reducescatter needs NDArrays with an axis to cut")
         names = labels("reducescatter", len(inputs), name, process_set)

@@ -80,7 +80,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             group = self._gradient_group()
             gradients = [None if p.grad_req == "null" else p.list_grad()[0] for p in self._params]
             compressed = [None if g is None else self._compression.compress(g) for g in gradients]
-            views = [None if row is None else writable(row[0]) for row in compressed]
+            found = iter(writable([row[0] for row in compressed if row is not None]))
+            views = [None if row is None else next(found) for row in compressed]
             group.reduce(views, views, [_is_stale(p) for p in self._params])
         for gradient, row in zip(gradients, compressed, strict=True):
             if gradient is not None and row is not None and row[0] is not gradient:

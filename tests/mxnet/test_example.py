@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from launch import find_mpirun, launch
 
 pytest.importorskip("mxnet")

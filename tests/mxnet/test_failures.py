@@ -9,6 +9,7 @@ from typing import Any
 
 import mx as ranks
 import pytest
+
 from launch import launch
 
 mx = pytest.importorskip("mxnet")
