@@ -14,9 +14,10 @@ from pycollective.errors import MismatchError
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.process_sets import ProcessSet
 
-NONE, DENSE, SPARSE, MISSING = 0, 1, 2, 4
-"""The kind of a parameter's gradient; bits, as ranks may differ. NONE: none is needed; MISSING: one was expected."""
-_WORDS = {DENSE: "dense", SPARSE: "sparse", MISSING: "missing"}
+NONE, DENSE, SPARSE, MISSING, STALE = 0, 1, 2, 4, 8
+"""The kind of a parameter's gradient; bits, as ranks may differ. NONE: none is needed; MISSING: one was expected;
+STALE: it has not been computed since the last update."""
+_WORDS = {DENSE: "dense", SPARSE: "sparse", MISSING: "missing", STALE: "stale"}
 _DIGEST = 8
 Rows = dict[str, tuple[tuple[int, ...], str]]
 """Name of a parameter -> its shape and element type."""

@@ -11,7 +11,7 @@ from typing import Any
 from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
 from pycollective.hvd import operations
-from pycollective.hvd.agreement import DENSE, MISSING, Agreement
+from pycollective.hvd.agreement import DENSE, MISSING, STALE, Agreement
 from pycollective.hvd.arguments import Average, gradient_factors
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
@@ -60,19 +60,20 @@ class GradientGroup:
         self._agreement = Agreement(self._prefix, rows, process_set)
         self._group_of = {name: number for number, group in enumerate(groups) for name in group}
 
-    def reduce(self, gradients: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def reduce(self, gradients: Sequence[Any], outputs: Sequence[Any], stale: Sequence[bool] = ()) -> None:
         """Collective: reduce, and return once the outputs have been written.
 
         Args:
             gradients: in the order of the variables; None: this rank has none.
             outputs: where results are stored, arrays of the gradients' shapes and types; may be the gradients.
+            stale: which gradients have not been computed since the last update; the ranks must agree.
 
         Raises:
             MismatchError: the ranks' variables or gradients differ; on every rank, with the names.
             HorovodInternalError: a rank has been lost.
         """
         with internal_errors():
-            reached = self._agreement.reach(self._kinds(gradients))
+            reached = self._agreement.reach(self._kinds(gradients, stale))
             problem = self._mismatch(reached)
             if problem is not None:
                 raise problem
@@ -99,7 +100,7 @@ class GradientGroup:
                     reached = self._agreement.combined(item)
                 except MismatchError:
                     reached = None
-                if reached is None or DENSE | MISSING in reached:
+                if reached is None or any(map(_is_mixed, reached)):
                     # What differs takes another exchange, for which this thread of the engine must not wait.
                     threading.Thread(target=self._report, args=(reached, done), daemon=True).start()
                     return
@@ -118,12 +119,13 @@ class GradientGroup:
         else:
             done(problem)
 
-    def _kinds(self, gradients: Sequence[Any]) -> list[int]:
-        mine = dict(zip(self._names, gradients, strict=True))
-        return [MISSING if mine[name] is None else DENSE for name in self._agreement.names]
+    def _kinds(self, gradients: Sequence[Any], stale: Sequence[bool] = ()) -> list[int]:
+        mine = dict(zip(self._names, (MISSING if gradient is None else DENSE for gradient in gradients), strict=True))
+        mine |= {name: STALE for name, is_stale in zip(self._names, stale, strict=False) if is_stale}
+        return [mine[name] for name in self._agreement.names]
 
     def _mismatch(self, reached: Sequence[int]) -> MismatchError | None:
-        mixed = [n for n, kind in zip(self._agreement.names, reached, strict=True) if kind == DENSE | MISSING]
+        mixed = [n for n, kind in zip(self._agreement.names, reached, strict=True) if _is_mixed(kind)]
         if not mixed:
             return None
         return self._agreement.kinds_differ(mixed, "all ranks must compute the gradients of the same variables")
@@ -137,6 +139,11 @@ class GradientGroup:
         for number in sorted(parts):
             works += engine.submit(operations.reductions(parts[number], self._op, *self._factors))
         return works
+
+
+def _is_mixed(kinds: int) -> bool:
+    """Whether the ranks have gradients of more than one kind."""
+    return kinds & (kinds - 1) != 0
 
 
 def _when_all_done(works: Sequence[Work], done: Done) -> None:

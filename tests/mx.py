@@ -1,0 +1,38 @@
+"""Ranks with pycollective.mxnet initialized, as real processes.
+
+Each loads MXNet, which takes seconds: tests are few, of many checks.
+
+A body is a module-level function of a test file: `body(hvd, *arguments)` on every rank; `run` returns its results
+in rank order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core import processes
+
+
+def run(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> list[Any]:
+    """Runs body(hvd, *arguments) on n processes; returns the results in rank order."""
+    with job(n, body, *arguments, env=env) as started:
+        return started.results(60)
+
+
+def job(n: int, body: Callable[..., Any], *arguments: Any, env: dict[str, str] | None = None) -> processes.Job:
+    """The same, still running: for tests that communicate with ranks or kill them, through `hvd.link`."""
+    where = {"file": body.__code__.co_filename, "name": body.__qualname__}
+    variables = {"OMP_NUM_THREADS": "1", "MXNET_CPU_WORKER_NTHREADS": "1", **(env or {})}
+    return processes.Job(n, _enter, where, arguments, env=variables)
+
+
+def _enter(comm: Any, link: Any, where: dict[str, str], arguments: Any) -> Any:
+    import pycollective.mxnet as hvd
+
+    body = processes._load(where["file"], where["name"])
+    hvd.link = link  # type: ignore[attr-defined]
+    hvd.init()
+    value = body(hvd, *arguments)
+    hvd.shutdown()
+    return value
