@@ -40,12 +40,12 @@ FixedCall::FixedCall(const py::object& team, Collective collective, Dtype dtype,
   if (t.rooted && (root < 0 || root >= team_->size()))
     throw InvalidArgument("root " + std::to_string(root) + " is not a rank of this communicator of " +
                           std::to_string(team_->size()));
+  if (t.in_blocks()) count = sum_of(counts);
   const auto [input, output] = lengths_of(shape, count);
   const auto element = static_cast<int64_t>(size_of(dtype));
   if (t.has_input(team_->rank(), root)) input_bytes_ = checked_mul(input, element, "bytes of a call");
   if (t.has_output(team_->rank(), root) && t.has_result(team_->rank()))
     output_bytes_ = checked_mul(output, element, "bytes of a call");
-  if (t.in_blocks()) count = sum_of(counts);
   may_use_windows_ = checked_mul(count, element, "bytes of a call") > kAlwaysStaged && t.windows;
   const py::object none = py::none();
   plan_ = call_->plan_for(
