@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "base/status.h"
 #include "bindings/bindings.h"
@@ -11,10 +13,17 @@
 namespace pc::xla {
 namespace {
 
-// Whether the structs that XLA passes begin as those declared here.
-bool is_known(const CallFrame& frame) {
-  return frame.size >= sizeof(CallFrame) && frame.api != nullptr && frame.api->size >= sizeof(Api) &&
-         frame.api->version.size >= sizeof(Version) && frame.api->version.major == kMajor;
+constexpr int kOldestMinor = 1;
+
+// The version to answer with: XLA refuses a handler that is for another one than its own.  A minor version may add
+// fields behind those declared here, so any does.  Releases that do not state theirs (of JAX 0.5 to 0.7) have the oldest.
+std::pair<int, int> answer_to(const CallFrame& frame) {
+  constexpr std::pair unknown{kMajor - 1, 0};
+  if (frame.size < sizeof(CallFrame)) return unknown;
+  if (frame.api == nullptr) return {kMajor, kOldestMinor};
+  const Version& version = frame.api->version;
+  const bool known = frame.api->size >= sizeof(Api) && version.size >= sizeof(Version) && version.major == kMajor;
+  return known ? std::pair{version.major, version.minor} : unknown;
 }
 
 const char* class_of(Fault fault) {
@@ -42,9 +51,7 @@ bool is_question(CallFrame* frame) {
   for (Extension* extension = frame->extensions; extension != nullptr; extension = extension->next) {
     if (extension->type != kMetadataExtension) continue;
     Metadata* metadata = reinterpret_cast<MetadataExtension*>(extension)->metadata;
-    const bool known = is_known(*frame);
-    metadata->version.major = known ? frame->api->version.major : kMajor - 1;
-    metadata->version.minor = known ? frame->api->version.minor : 0;
+    std::tie(metadata->version.major, metadata->version.minor) = answer_to(*frame);
     return true;
   }
   return frame->stage != Stage::execute;
