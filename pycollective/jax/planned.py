@@ -83,7 +83,8 @@ def plan(call: Collective, shape: Shape, dtype: str) -> int | None:
         return None
     counts, count = list(counts_of(call, shape)), math.prod(shape)
     if call.name != "send":
-        note = f"blocks of shape {_block(call, shape)}" if counts and len(shape) > 1 else ""
+        block = _block(call, shape)
+        note = f"blocks of shape {block}" if counts and block else ""
         return _core.jax_plan(backend.team, call.name, dtype, count, call.op, call.root, counts, note, None)
     channel = backend.channel(call.root, not call.receives)
     return _core.jax_plan(channel, "send", dtype, count, "sum", 0, [], call.note, None)
@@ -109,9 +110,11 @@ def start_of(call: Collective) -> Start:
         sends = call.name != "send" or not call.receives
         has_input = row.has_input(comm.rank, call.root) if call.name != "send" else sends
         has_output = row.has_output(comm.rank, call.root) if call.name != "send" else call.receives
-        x = graph.inputs[0] if has_input else None
-        shape = graph.inputs[0].shape if graph.inputs else (0,)
-        out = graph.output(0, result_shape(call, shape)) if has_output else None
+        given = graph.inputs[0] if graph.inputs else np.empty(0, np.uint8)  # a barrier has none
+        shape = given.shape
+        x = given if has_input else None
+        has_result = has_output and call.name != "barrier"
+        out = graph.output(0, result_shape(call, shape)) if has_result else given if has_output else None
         counts = counts_of(call, shape) or None
         flat = [None if array is None else array.reshape(-1) for array in (x, out)]
         backend.run(CallRequest(call.name, *flat, op=call.op, root=call.root, counts=counts))
