@@ -110,7 +110,8 @@ def _differ(*cases: str) -> None:
             jax.block_until_ready(compiled(jnp.ones(3)))
             print(case, "no error")
         except Exception as error:
-            print(case, type(error).__name__, str(error).replace("\n", " "))
+            kind = "JaxRuntimeError" if isinstance(error, jax.errors.JaxRuntimeError) else type(error).__name__
+            print(case, kind, str(error).replace("\n", " "))
 
 
 @pytest.mark.parametrize("launcher", ["pycollective", "mpirun"])

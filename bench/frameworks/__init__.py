@@ -1,0 +1,1 @@
+"""Measurements inside the frameworks, against what people use there."""
