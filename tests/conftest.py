@@ -11,10 +11,11 @@ import pytest
 
 from pycollective.schedule.language import registry
 
-_torch = importlib.util.find_spec("torch")
-if _torch is not None and _torch.origin is None:  # found the folder tests/torch, which is on the path
-    modules: dict[str, Any] = sys.modules
-    modules["torch"] = None
+for _name in ("jax", "torch"):
+    _found = importlib.util.find_spec(_name)
+    if _found is not None and _found.origin is None:  # found the folder of its tests, which is on the path
+        modules: dict[str, Any] = sys.modules
+        modules[_name] = None
 
 
 @pytest.fixture(autouse=True)

@@ -1,1 +1,1 @@
-"""Measurements of the packages for other frameworks than torch."""
+"""Calls from TensorFlow, Keras, JAX and MXNet against what people use there without this package."""

@@ -1,0 +1,113 @@
+"""Allreduce inside jax.jit: this library, mpi4jax on MPI, and JAX's own psum over Gloo.
+
+    mpirun -np 2 python -m pycollective.bench.frameworks.jax --sizes 8 1048576 67108864
+
+A round times one compiled loop of allreduces of each library, one after the other; rank 0 prints the medians over the
+rounds, and those of the ratios. A library that cannot be imported is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import pycollective.jax as pj
+
+Loop = Callable[[], Any]
+BYTES_IN_A_LOOP = 64 << 20
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def looped(allreduce: Callable[[Any], Any], turns: int) -> Any:
+    return jax.jit(lambda x: jax.lax.fori_loop(0, turns, lambda _, x: allreduce(x), x))
+
+
+def ours(count: int, turns: int) -> Loop:
+    x, run = jnp.zeros(count), looped(lambda x: pj.allreduce(x, "sum"), turns)
+    return lambda: run(x)
+
+
+def of_mpi4jax(count: int, turns: int) -> Loop:
+    import mpi4jax  # type: ignore[import-not-found]
+    from mpi4py import MPI
+
+    x, run = jnp.zeros(count), looped(lambda x: mpi4jax.allreduce(x, op=MPI.SUM), turns)
+    return lambda: run(x)
+
+
+def of_jax(count: int, turns: int) -> Loop:
+    mesh = Mesh(np.array(jax.devices()), ("ranks",))
+    spec = PartitionSpec("ranks")
+    sharding = NamedSharding(mesh, spec)
+    x = jax.make_array_from_process_local_data(sharding, np.zeros(count, np.float32))
+
+    def allreduce(x: Any) -> Any:
+        return jax.lax.pcast(jax.lax.psum(x, "ranks"), "ranks", to="varying")
+
+    def loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, turns, lambda _, x: allreduce(x), x)
+
+    run = jax.jit(jax.shard_map(loop, mesh=mesh, in_specs=spec, out_specs=spec))
+    return lambda: run(x)
+
+
+def measure(loops: dict[str, Loop], rounds: int, turns: int) -> dict[str, list[float]]:
+    """Seconds of an allreduce, for each round."""
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for number in range(-1, rounds):  # the first compiles
+        for name, loop in loops.items():
+            jax.block_until_ready(pj.allreduce(jnp.zeros(1), "sum"))  # start together
+            began = time.perf_counter()
+            jax.block_until_ready(loop())
+            if number >= 0:
+                times[name].append((time.perf_counter() - began) / turns)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 1 << 20, 64 << 20], help="bytes")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="+", help="names of libraries")
+    args = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    pj.init()
+    address = pj.broadcast_object(f"127.0.0.1:{free_port()}")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, pj.size(), pj.rank())
+    libraries = {"pycollective": ours, "mpi4jax": of_mpi4jax, "psum over Gloo": of_jax}
+    for size in args.sizes:
+        turns = max(1, min(300, BYTES_IN_A_LOOP // size))
+        loops = {}
+        for name, library in libraries.items():
+            try:
+                if not args.only or name in args.only:
+                    loops[name] = library(max(1, size // 4), turns)
+            except ImportError:
+                continue
+        times = measure(loops, args.rounds, turns)
+        if pj.rank() == 0:
+            for name, seconds in times.items():
+                ratio = statistics.median(t / t0 for t, t0 in zip(seconds, times["pycollective"], strict=True))
+                print(f"{size:>10} B  {name:<15} {statistics.median(seconds) * 1e6:12.1f} us  {ratio:6.2f}x", flush=True)
+    pj.barrier()
+    jax.effects_barrier()
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main()
