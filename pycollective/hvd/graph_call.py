@@ -34,7 +34,9 @@ Start = Callable[[GraphCall], None]
 """Starts what an operation of the graph does; it may return before that has completed."""
 
 
-class _Blocking:
+class Blocking:
+    """A call that is waited for."""
+
     def __init__(self, inputs: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> None:
         self.inputs, self._dtypes = inputs, dtypes
         self.outputs: list[Any] = [None] * len(dtypes)
@@ -63,6 +65,6 @@ def run(start: Start, inputs: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> 
     Args:
         dtypes: NumPy's, of the results.
     """
-    call = _Blocking(inputs, dtypes)
+    call = Blocking(inputs, dtypes)
     start(call)
     return call.wait()
