@@ -34,9 +34,7 @@ Start = Callable[[GraphCall], None]
 """Starts what an operation of the graph does; it may return before that has completed."""
 
 
-class Blocking:
-    """A call that is waited for."""
-
+class _Blocking:
     def __init__(self, inputs: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> None:
         self.inputs, self._dtypes = inputs, dtypes
         self.outputs: list[Any] = [None] * len(dtypes)
@@ -65,6 +63,6 @@ def run(start: Start, inputs: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> 
     Args:
         dtypes: NumPy's, of the results.
     """
-    call = Blocking(inputs, dtypes)
+    call = _Blocking(inputs, dtypes)
     start(call)
     return call.wait()

@@ -17,13 +17,11 @@ from tensorflow.python.framework import op_def_library
 from tensorflow.python.ops import control_flow_util
 
 from pycollective import _core
-from pycollective.hvd import graph_call
 from pycollective.hvd.graph_call import GraphCall, Start
 from pycollective.tensorflow import graph_operation
 
 _TARGET = "pycollective_call"
 _LIBRARY = "libtensorflow_cc.so.2"
-_TOKEN: tuple[Any, tuple[int, ...]] = (np.dtype(np.uint8), ())
 _SELF_TEST_SECONDS = 60
 _Rows = list[tuple[Any, tuple[int, ...]]]
 
@@ -70,7 +68,7 @@ def _build(
     results: _Rows = [
         (np.dtype(d.as_numpy_dtype), tuple(tf.TensorShape(s))) for d, s in zip(dtypes, shapes, strict=True)
     ]
-    _signatures[key] = [*operands, _TOKEN], [*results, _TOKEN]
+    _signatures[key] = operands, results
     graph = tf.compat.v1.get_default_graph()
     token = getattr(graph, "_pycollective_token", None)  # a result of the call before, which orders them
     outputs = op_def_library.apply_op(
@@ -87,29 +85,6 @@ def _build(
     return list(outputs[:-1])
 
 
-class _Call(graph_call.Blocking):
-    """A call whose results XLA has allocated."""
-
-    def __init__(self, operands: Sequence[Any], results: Sequence[Any]) -> None:
-        super().__init__(operands, [])
-        self.outputs = list(results)
-
-    def output(self, index: int, shape: Sequence[int]) -> Any:
-        result = self.outputs[index]
-        if tuple(shape) != result.shape:
-            raise ValueError(f"a result of shape {tuple(shape)}, where the compiled function has {result.shape}")
-        return result
-
-
-def _run(key: int, operands: list[Any], results: list[Any]) -> None:
-    call = _Call(operands[:-1], results[:-1])
-    try:
-        graph_operation.run(key, call)
-        call.wait()
-    except Exception as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
 def why_not() -> str:
     """Why compiled functions of this process cannot call; empty if they can."""
     with _lock:
@@ -124,7 +99,7 @@ def _why_not() -> str:
         return "it is compiled for the GPU"
     try:
         library = str(Path(tf.__file__).parent / _LIBRARY)
-        _core.define_tensorflow_xla_target(library, _TARGET, _signatures.__getitem__, _run)
+        _core.define_tensorflow_xla_target(library, _TARGET, _signatures.__getitem__, graph_operation.run)
         return graph_operation.within(_SELF_TEST_SECONDS, _self_test)
     except Exception as error:
         return f"XLA of TensorFlow {tf.__version__} refuses it: {error!r}"

@@ -130,11 +130,7 @@ void bind_tensorflow(py::module_& m) {
         "Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.\n\n"
         "Args: the paths of its libraries; run(key, call); describe(exception) -> (TF_Code, message); a dict from "
         "numbers of TF_DataType to numpy.dtype.\n\nRaises OSError if TensorFlow lacks a function or refuses.");
-  m.def("define_tensorflow_xla_target", &tensorflow::define_xla_target, py::arg("library"), py::arg("name"),
-        py::arg("signature"), py::arg("run"),
-        "Adds a target for custom calls, whose backend_config is a key, to TensorFlow's XLA on the CPU.\n\n"
-        "Args: the path of the library; the target's name; signature(key) -> (operands, results), each a list of "
-        "(numpy.dtype, shape); run(key, operands, results).\n\nRaises OSError if TensorFlow lacks a function.");
+  tensorflow::bind_xla(m);
 }
 
 }  // namespace pc
