@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "bindings/interpreter.h"
 #include "frameworks/tensorflow/graph_call.h"
+#include "frameworks/tensorflow/xla.h"
 
 namespace pc::tensorflow {
 namespace {
@@ -81,7 +82,7 @@ void define(const char* name, bool stateful, const std::vector<const char*>& att
   for (const char* attribute : attributes) tf.TF_OpDefinitionBuilderAddAttr(builder, attribute);
   for (const char* input : inputs) tf.TF_OpDefinitionBuilderAddInput(builder, input);
   tf.TF_OpDefinitionBuilderAddOutput(builder, output);
-  tf.TF_OpDefinitionBuilderSetIsStateful(builder, stateful);
+  if (stateful) tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // 2.21 takes false for true
   tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shapes);
   const Status status;
   tf.TF_RegisterOpDefinition(builder, status);
@@ -129,6 +130,7 @@ void bind_tensorflow(py::module_& m) {
         "Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.\n\n"
         "Args: the paths of its libraries; run(key, call); describe(exception) -> (TF_Code, message); a dict from "
         "numbers of TF_DataType to numpy.dtype.\n\nRaises OSError if TensorFlow lacks a function or refuses.");
+  tensorflow::bind_xla(m);
 }
 
 }  // namespace pc
