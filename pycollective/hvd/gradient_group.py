@@ -107,7 +107,7 @@ class GradientGroup:
         except Exception as error:
             done(error)
             return
-        _when_all_done(works, done)
+        when_all_done(works, done)
 
     def _report(self, reached: list[int] | None, done: Done) -> None:
         try:
@@ -139,7 +139,7 @@ class GradientGroup:
         return works
 
 
-def _when_all_done(works: Sequence[Work], done: Done) -> None:
+def when_all_done(works: Sequence[Work], done: Done) -> None:
     left = itertools.count(len(works) - 1, -1)  # next() is atomic: each of the works takes one number
 
     def one_more() -> None:
