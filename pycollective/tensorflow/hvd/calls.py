@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,17 +49,11 @@ def run(
     if shapes is None:
         shapes = [tensor.shape for tensor in tensors]
     handles.engine_of(process_set)  # not initialized, or not a member: found here, not when the graph runs
-    node = f"Pycollective{kind.title()}" if name is None else node_name(checks.text(name, "name"))
+    node = f"Pycollective{kind.title()}" if name is None else checks.text(name, "name")
     label = graph_label(node)
     if ignore_name_scope:
         label = node if name is not None else label.rpartition("/")[2]
     return graph_calls.call(make(f"{kind}.{label}").start, tensors, dtypes, shapes, stateful=True, name=node)
-
-
-def node_name(name: str) -> str:
-    """A name that TensorFlow takes for an operation of a graph."""
-    name = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", name)
-    return name if re.match(r"[A-Za-z0-9.]", name) else f"p{name}"
 
 
 def graph_label(node: str) -> str:

@@ -33,7 +33,7 @@ def _number(query: Callable[[], int], node: str, name: str | None) -> tf.Tensor:
         else:
             call.done(None)
 
-    return graph_calls.call(start, [], [tf.int32], [_SCALAR], stateful=True, name=calls.node_name(name or node))[0]
+    return graph_calls.call(start, [], [tf.int32], [_SCALAR], stateful=True, name=name or node)[0]
 
 
 def _ranks(process_set_id: int) -> list[int]:
