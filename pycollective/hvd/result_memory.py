@@ -33,16 +33,16 @@ def lease(nbytes: int) -> NDArray[Any]:
         return _aligned(nbytes)
     memory = _take(nbytes)
     # A view of a view has the owner of the memory as its base, not the view, unless there is another type between.
-    leased = np.frombuffer(memoryview(memory), np.uint8)
+    leased = np.frombuffer(memory.data, np.uint8)
     weakref.finalize(leased, _give_back, memory).atexit = False
     return leased
 
 
-def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def empty(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
     """An uninitialized array in such memory."""
-    if type(dtype) is not np.dtype:
-        dtype = np.dtype(dtype)
-    return lease(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+    dtype = np.dtype(dtype)
+    made: NDArray[Any] = lease(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+    return made
 
 
 def _aligned(nbytes: int) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycollective.hvd.exceptions import HostsUpdatedInterrupt
 from pycollective.tensorflow import elastic, util
@@ -18,6 +18,9 @@ from pycollective.tensorflow.gradient_tape import DistributedGradientTape, Parti
 from pycollective.tensorflow.hvd.variables import BroadcastGlobalVariablesHook, broadcast_global_variables
 from pycollective.tensorflow.mpi_ops import *  # noqa: F403
 from pycollective.tensorflow.optimizer import DistributedAdasumOptimizer, DistributedOptimizer
+
+if TYPE_CHECKING:
+    from pycollective.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
     *mpi_ops.__all__,

@@ -1,4 +1,4 @@
-"""Training that survives lost ranks, like `horovod.tensorflow.elastic`: state that is committed and restored, and `run`."""
+"""Training that survives lost ranks, like `horovod.tensorflow.elastic`: committed state, and `run`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ class TensorFlowKerasState(_VariablesState):
         """
         if not getattr(model, "built", True):
             raise ValueError("the model must be built: call model.build(input_shape) first")
-        self.model, self.optimizer = model, optimizer or getattr(model, "optimizer", None)
+        self.model = model
+        self.optimizer: Any = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is None:
             raise ValueError("optimizer is needed: the model is not compiled with one")
         session = None if backend is None or tf.executing_eagerly() else backend.get_session()

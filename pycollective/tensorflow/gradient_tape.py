@@ -13,6 +13,7 @@ from pycollective.hvd.arguments import Average
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups, scaled_local
+from pycollective.tensorflow.util import unconverted
 
 
 class _DistributedTape:
@@ -29,6 +30,7 @@ class _DistributedTape:
         self._local.add(id(source))
         self._kept.append(source)  # its id is not given to another object
 
+    @unconverted
     def gradient(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **options: Any
     ) -> Any:
@@ -54,6 +56,7 @@ class _DistributedTape:
                 gradients[i] = scaled_local(gradients[i], size)
         return tf.nest.pack_sequence_as(sources, gradients)
 
+    @unconverted
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
@@ -64,6 +67,7 @@ class _DistributedTape:
         return local, [pair for pair in pairs if id(pair[0]) not in self._local]
 
 
+@unconverted
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -115,6 +119,7 @@ def DistributedGradientTape(
     return made
 
 
+@unconverted
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",

@@ -23,7 +23,7 @@ from pycollective.hvd import interface as _interface
 from pycollective.hvd.horovod_basics import HorovodBasics
 from pycollective.hvd.interface import *  # noqa: F403
 from pycollective.tensorflow.hvd.data_movement import allgather, alltoall, broadcast, grouped_allgather
-from pycollective.tensorflow.hvd.queries import (
+from pycollective.tensorflow.hvd.queries import (  # type: ignore[assignment]
     barrier,
     join,
     local_rank_op,

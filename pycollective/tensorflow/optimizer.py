@@ -14,10 +14,8 @@ from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.gradient_aggregation import LocalGradientAggregation
 from pycollective.tensorflow.hvd.gradients import GradientReducer, Groups, scaled_local
 
-_V1 = tf.compat.v1.train.Optimizer
 
-
-class _Wrapping(_V1):
+class _Wrapping(tf.compat.v1.train.Optimizer):
     """An optimizer around another one, whose state it uses."""
 
     def __init__(self, optimizer: Any, name: str, use_locking: bool) -> None:
@@ -111,7 +109,7 @@ class _DistributedAdasumOptimizer(_Wrapping):
         if self._passes == 1:
             starts = [tf.identity(_read(variable)) for variable in variables]
         else:
-            starts, count = self._begin(variables)
+            starts, kept, count = self._begin(variables)
         with tf.control_dependencies(starts):
             stepped = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         with tf.control_dependencies([stepped] if stepped is not None else []):
@@ -121,24 +119,27 @@ class _DistributedAdasumOptimizer(_Wrapping):
             last = tf.equal(passed % self._passes, 0)
 
             def combine() -> tf.Tensor:
-                values = self._combined(variables, [start.read_value() for start in starts])
-                with tf.control_dependencies(values):
-                    kept = [start.assign(value) for start, value in zip(starts, values, strict=True)]
-                with tf.control_dependencies(kept):
+                with tf.control_dependencies(self._combined(variables, [start.read_value() for start in kept])):
                     return tf.constant(True)
 
             return tf.cond(last, combine, lambda: tf.constant(False)).op
 
-    def _begin(self, variables: list[Any]) -> tuple[list[Any], Any]:
-        """Variables with the values at the last combination, and the number of passes."""
+    def _begin(self, variables: list[Any]) -> tuple[list[Any], list[Any], Any]:
+        """The values at the last combination, the variables that keep them, and the number of passes."""
         with tf.compat.v1.variable_scope(f"{self.get_name()}_start", reuse=tf.compat.v1.AUTO_REUSE):
             options: dict[str, Any] = {"trainable": False, "use_resource": True}
-            starts = [
-                tf.compat.v1.get_variable(f"{i}", initializer=v.initialized_value(), **options)
+            zero = tf.compat.v1.zeros_initializer()
+            kept = [
+                tf.compat.v1.get_variable(f"{i}", v.shape, v.dtype.base_dtype, zero, **options)
                 for i, v in enumerate(variables)
             ]
-            zero = tf.compat.v1.zeros_initializer()
-            return starts, tf.compat.v1.get_variable("passes", (), tf.int64, zero, **options)
+            count = tf.compat.v1.get_variable("passes", (), tf.int64, zero, **options)
+        first = tf.equal(count.read_value() % self._passes, 0)
+        starts = []
+        for start, variable in zip(kept, variables, strict=True):
+            value = tf.where(first, _read(variable), start.read_value())
+            starts.append(start.assign(value, read_value=True))
+        return starts, kept, count
 
     def _combined(self, variables: list[Any], starts: list[Any]) -> list[Any]:
         """The variables' new values, once they are assigned."""
@@ -201,7 +202,7 @@ def DistributedOptimizer(
     if num_groups:
         warnings.warn("num_groups was replaced by groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    if isinstance(optimizer, _V1):
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if op == Adasum:
             if process_set.process_set_id != 0:
                 raise NotImplementedError("Adasum of steps takes no process set")
@@ -218,7 +219,8 @@ def DistributedOptimizer(
         raise ValueError("op=Adasum is supported with optimizers of tf.compat.v1.train only")
     from pycollective import keras
 
-    return keras.DistributedOptimizer(
+    keras_of: Any = keras
+    return keras_of.DistributedOptimizer(
         optimizer, name=name, compression=compression, sparse_as_dense=sparse_as_dense, op=op,
         gradient_predivide_factor=gradient_predivide_factor, backward_passes_per_step=passes,
         average_aggregated_gradients=average, groups=groups, process_set=process_set,

@@ -32,7 +32,7 @@ class _Moments:
 
 
 def _made(keras: Any, legacy: bool) -> Any:
-    class SyncBatchNormalization(_Moments, keras.layers.BatchNormalization):  # type: ignore[misc,name-defined]
+    class SyncBatchNormalization(_Moments, keras.layers.BatchNormalization):
         """Keras's BatchNormalization that in training uses the mean and variance over all ranks' batches.
 
         Arguments are those of BatchNormalization, but for `fused`. Needs init() before it is called.
@@ -68,6 +68,6 @@ def __getattr__(name: str) -> Any:
     if name != "SyncBatchNormalization":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     keras = tf.keras
-    layer = _made(keras, legacy=not keras.__version__.startswith("3"))
+    layer = _made(keras, legacy=not hasattr(keras, "ops"))
     globals()[name] = layer
     return layer

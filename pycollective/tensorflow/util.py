@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import tensorflow as tf
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def unconverted(function: _F) -> _F:
+    """Makes AutoGraph call a function as it is, like do_not_convert, but costs nothing where it is called eagerly."""
+    marked = tf.autograph.experimental.do_not_convert(lambda: None)
+    for name, value in vars(marked).items():
+        if not name.startswith("__"):
+            setattr(function, name, value)
+    return function
 
 
 def _executing_eagerly() -> bool:

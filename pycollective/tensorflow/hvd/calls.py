@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd import handles
+from pycollective.hvd import basics, handles
 from pycollective.hvd.graph_operations import Operation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
@@ -48,12 +48,15 @@ def run(
         return results.tensors(translated(lambda: operation.run(arrays, results.output)))
     if shapes is None:
         shapes = [tensor.shape for tensor in tensors]
-    handles.engine_of(process_set)  # not initialized, or not a member: found here, not when the graph runs
+    basics.engine_of(process_set)  # not initialized, or not a member: found here, not when the graph runs
     node = f"Pycollective{kind.title()}" if name is None else checks.text(name, "name")
     label = graph_label(node)
     if ignore_name_scope:
         label = node if name is not None else label.rpartition("/")[2]
-    return graph_calls.call(make(f"{kind}.{label}").start, tensors, dtypes, shapes, stateful=True, name=node)
+    found: list[tf.Tensor] = graph_calls.call(
+        make(f"{kind}.{label}").start, tensors, dtypes, shapes, stateful=True, name=node
+    )
+    return found
 
 
 def graph_label(node: str) -> str:
@@ -78,7 +81,7 @@ def differentiable(
     ):
         return list(function(*tensors))
 
-    @tf.custom_gradient
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
     def recorded(*inputs: tf.Tensor) -> Any:
         outputs = function(*inputs)
         return outputs, lambda *gradients: gradient(inputs, outputs, *gradients)

@@ -14,6 +14,7 @@ from pycollective.hvd.arguments import Average
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.hvd import calls
 from pycollective.tensorflow.hvd.tensors import as_tensor, several
+from pycollective.tensorflow.util import unconverted
 
 
 def _average(tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
@@ -36,6 +37,7 @@ def _any_rows(tensor: tf.Tensor) -> tf.TensorShape:
     return tf.TensorShape([None, *tensor.shape[1:]])
 
 
+@unconverted
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -49,6 +51,7 @@ def allgather(
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
+@unconverted
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -81,6 +84,7 @@ def _my_rows(gradient: tf.Tensor, x: tf.Tensor, process_set: ProcessSet) -> tf.T
     return tf.reshape(averaged[start : start + rows[0]], tf.shape(x))
 
 
+@unconverted
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -124,13 +128,14 @@ def grouped_broadcast(
 
 def _root(root_rank: Any, process_set: ProcessSet) -> int:
     basics.engine_of(process_set)
-    root_rank = checks.integer(root_rank, "root_rank")
+    root: int = checks.integer(root_rank, "root_rank")
     ranks = process_set.ranks or []
-    if root_rank not in ranks:
-        raise ValueError(f"root_rank {root_rank} is not one of the ranks {ranks}")
-    return root_rank
+    if root not in ranks:
+        raise ValueError(f"root_rank {root} is not one of the ranks {ranks}")
+    return root
 
 
+@unconverted
 def alltoall(
     tensor: Any,
     splits: Any = None,

@@ -1,4 +1,4 @@
-"""Errors of the collectives as TensorFlow's, for operations that are executed eagerly; graph_calls has those of graphs."""
+"""Errors of the collectives as TensorFlow's, where they are executed eagerly; graph_calls has those of graphs."""
 
 from __future__ import annotations
 

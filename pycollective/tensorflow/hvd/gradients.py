@@ -21,6 +21,7 @@ from pycollective.tensorflow.hvd.errors import translated
 from pycollective.tensorflow.hvd.reductions import grouped_allreduce
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, as_tensor
 from pycollective.tensorflow.hvd.variables import names_of
+from pycollective.tensorflow.util import unconverted
 
 Groups = int | Sequence[Sequence[Any]] | None
 _Rows = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -65,6 +66,7 @@ class GradientReducer:
         self._sparse_as_dense = checks.flag(sparse_as_dense, "sparse_as_dense")
         self._groups = checked_groups(groups)
 
+    @unconverted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Collective: the reduced gradients.
 
@@ -107,7 +109,8 @@ class GradientReducer:
         if slices:
             with tf.control_dependencies(after):
                 gathered = grouped_allreduce(
-                    [gradients[i] for i in slices], op=self._op, name=f"{self._name}.sparse", process_set=self._process_set
+                    [gradients[i] for i in slices],
+                    op=self._op, name=f"{self._name}.sparse", process_set=self._process_set,
                 )  # fmt: skip
             for i, gradient in zip(slices, gathered, strict=True):
                 results[i] = gradient

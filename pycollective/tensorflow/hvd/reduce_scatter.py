@@ -15,6 +15,7 @@ from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
 from pycollective.tensorflow.hvd.data_movement import allgather
 from pycollective.tensorflow.hvd.tensors import as_tensor, several
+from pycollective.tensorflow.util import unconverted
 
 
 def _scattered(
@@ -57,6 +58,7 @@ def _my_shape(shape: tf.TensorShape, process_set: ProcessSet) -> tf.TensorShape:
     return tf.TensorShape([quotient + ((process_set.rank() or 0) < rest), *shape[1:]])
 
 
+@unconverted
 def _reducescatter(
     tensor: Any,
     name: str | None = None,
@@ -70,6 +72,7 @@ def _reducescatter(
     return _scattered([tensor], name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor)[0]
 
 
+@unconverted
 def _grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -83,6 +86,7 @@ def _grouped_reducescatter(
     return _scattered(tensors, name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor)
 
 
+@unconverted
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -106,6 +110,7 @@ def reducescatter(
     return result
 
 
+@unconverted
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",

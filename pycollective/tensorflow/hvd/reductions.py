@@ -14,6 +14,7 @@ from pycollective.tensorflow.compression import Compression
 from pycollective.tensorflow.hvd import calls
 from pycollective.tensorflow.hvd.data_movement import grouped_allgather
 from pycollective.tensorflow.hvd.tensors import as_tensor, several
+from pycollective.tensorflow.util import unconverted
 
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(arguments)
 
@@ -43,6 +44,7 @@ def _reduced(
     return calls.differentiable(function, gradient, tensors)
 
 
+@unconverted
 def _allreduce(
     tensor: tf.Tensor,
     name: str | None = None,
@@ -58,6 +60,7 @@ def _allreduce(
     )[0]  # fmt: skip
 
 
+@unconverted
 def _grouped_allreduce(
     tensors: Sequence[tf.Tensor],
     name: str | None = None,
@@ -72,6 +75,7 @@ def _grouped_allreduce(
     return _reduced(inputs, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
 
 
+@unconverted
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -99,6 +103,7 @@ def allreduce(
     return result
 
 
+@unconverted
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,

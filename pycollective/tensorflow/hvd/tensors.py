@@ -64,6 +64,8 @@ def as_array(tensor: tf.Tensor) -> NDArray[Any]:
     """
     try:
         return np.asarray(tensor)
+    except ValueError:  # a scalar: NumPy wants an array
+        return np.asarray(tensor.numpy())
     except NotImplementedError:
         checks.refuse_type("tensor", "one with a value", f"{tensor!r}, which is symbolic: use it in its own function")
 
@@ -76,11 +78,15 @@ def as_eager(array: NDArray[Any]) -> tf.Tensor:
     if array.__array_interface__["data"][0] % result_memory.ALIGNMENT or not array.flags.c_contiguous:
         return tf.convert_to_tensor(array)
     if array.dtype.kind in _NATIVE:
-        return _from_dlpack(array.__dlpack__())
+        return _shared(array)
     if array.dtype.itemsize > 2:
         return tf.convert_to_tensor(array)
     bits = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-    return tf.bitcast(_from_dlpack(bits.__dlpack__()), tf.as_dtype(array.dtype))
+    return tf.bitcast(_shared(bits), tf.as_dtype(array.dtype))
+
+
+def _shared(array: Any) -> tf.Tensor:
+    return _from_dlpack(array.__dlpack__())
 
 
 class EagerResults:

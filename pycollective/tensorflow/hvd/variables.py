@@ -11,6 +11,7 @@ import tensorflow as tf
 from pycollective import checks
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.hvd.data_movement import grouped_broadcast
+from pycollective.tensorflow.util import unconverted
 
 
 def names_of(variables: Iterable[Any]) -> list[str]:
@@ -27,6 +28,7 @@ def names_of(variables: Iterable[Any]) -> list[str]:
     return unique
 
 
+@unconverted
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[tf.Tensor]:
@@ -55,6 +57,7 @@ def _value(variable: Any) -> tf.Tensor:
     return variable.read_value() if hasattr(variable, "read_value") else tf.convert_to_tensor(variable)
 
 
+@unconverted
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
@@ -71,12 +74,11 @@ def broadcast_variables(
         FailedPreconditionError: the ranks' variables differ in number, shape or type.
     """
     variables = checks.items(variables, "variables", "tf.Variables")
-    if tf.executing_eagerly():
-        broadcast_(variables, root_rank, process_set=process_set)
-        return None
-    return tf.group(*broadcast_(variables, root_rank, process_set=process_set))
+    values = broadcast_(variables, root_rank, process_set=process_set)
+    return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*values)
 
 
+@unconverted
 def broadcast_global_variables(root_rank: int) -> Any:
     """The operation of a v1 graph that overwrites all global variables with the root's.
 
