@@ -210,6 +210,22 @@ def tape_of_many_gradients() -> None:
 
 
 @check
+def bits_do_not_depend_on_fusion() -> None:
+    gradients = [random(shape, tf.float32, 30 + i) for i, shape in enumerate(GRADIENT_SHAPES)]
+    engine = basics.engine_of(hvd.global_process_set)
+    first: list[np.ndarray] = []
+    for threshold in (0, 4096, 64 << 20):
+        hvd.barrier()
+        engine.tune(threshold, engine.settings.cycle_time)
+        hvd.barrier()
+        for in_function in (False, True):
+            found = reduced_by_tape(in_function, gradients)
+            first = first or found
+            for one, other in zip(found, first, strict=True):
+                same(one, other)
+
+
+@check
 def tape_equals_a_single_process() -> None:
     generator = np.random.default_rng(0)
     x, y = generator.random((12 * hvd.size(), 6)), generator.random((12 * hvd.size(), 2))
