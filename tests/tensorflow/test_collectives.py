@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from launch import launch
 
 if importlib.util.find_spec("tensorflow") is None:

@@ -1,0 +1,1 @@
+"""Measurements of the packages for other frameworks than torch."""
