@@ -42,7 +42,7 @@ class Operation:
         raise NotImplementedError
 
     def late(self, results: list[Any]) -> Sequence[Any]:
-        """All results, where their shapes were unknown before; else nothing, as they are where `output` said."""
+        """All results, where their shapes were unknown before; else nothing: they are in the memory of `output`."""
         return ()
 
     def start(self, call: GraphCall) -> None:

@@ -468,7 +468,7 @@ def process_sets() -> None:
 
 @check
 def rows_after_join() -> None:
-    """The last check: after it the ranks number their operations anew."""
+    """The last check: after it the ranks start numbering their operations again."""
     for join in (hvd.join, tf.function(hvd.join)):
         if hvd.rank() == 0:
             assert 0 < int(join()) < hvd.size()

@@ -60,7 +60,7 @@ def run(
 
 
 def graph_label(node: str) -> str:
-    """A name for the ranks of an operation of the graph under construction, which they build alike: no other has it.
+    """The ranks' name of an operation of the graph under construction, unique; they build their graphs in the same way.
 
     A `tf.function` has its own names, as ranks may trace different numbers of functions and its collectives run in
     order. In a v1 graph the branches of a tf.cond may run in any order, so they share the names of the whole graph.

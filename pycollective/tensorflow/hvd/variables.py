@@ -1,4 +1,4 @@
-"""Broadcasts of variables, and the names by which ranks tell variables apart."""
+"""Broadcasts of variables, and the names that distinguish variables on all ranks."""
 
 from __future__ import annotations
 
