@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 torch: Any = pytest.importorskip("torch")
+from pycollective.hvd import result_memory  # noqa: E402
 from pycollective.torch.hvd import result_buffers  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -55,7 +56,7 @@ def test_reused_only_when_unreferenced() -> None:
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_buffers, "MOST_KEPT", result_buffers._bytes_kept + (1 << 20))
+    monkeypatch.setattr(result_memory, "MOST_KEPT", result_memory._bytes_kept + (1 << 20))
     held = [result_buffers.empty_like(torch.empty(1 << 18)) for _ in range(5)]
     del held
-    assert result_buffers._bytes_kept <= result_buffers.MOST_KEPT
+    assert result_memory._bytes_kept <= result_memory.MOST_KEPT

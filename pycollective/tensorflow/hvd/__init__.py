@@ -1,0 +1,1 @@
+"""The collectives on TensorFlow's tensors, eagerly and in graphs."""

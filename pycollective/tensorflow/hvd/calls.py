@@ -1,0 +1,90 @@
+"""How a collective is called: at once where TensorFlow executes eagerly, else as an operation of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pycollective import checks
+from pycollective.hvd import basics, handles
+from pycollective.hvd.graph_operations import Operation
+from pycollective.hvd.process_sets import ProcessSet
+from pycollective.tensorflow import graph_calls
+from pycollective.tensorflow.hvd.errors import translated
+from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be_recorded
+
+Make = Callable[[str], Operation]
+"""Makes an operation of a name."""
+
+
+def run(
+    kind: str,
+    make: Make,
+    tensors: Sequence[tf.Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    dtypes: Sequence[tf.DType] | None = None,
+    shapes: Sequence[tf.TensorShape] | None = None,
+    ignore_name_scope: bool = False,
+) -> list[tf.Tensor]:
+    """The results of a collective.
+
+    In a graph it is stateful: a `tf.function` runs such operations one after the other, in the order in which they are
+    written, so ranks cannot confuse two executions of one operation; what shall run together is grouped.
+
+    Args:
+        kind: the first part of its name on all ranks.
+        dtypes, shapes: of the results; None: those of `tensors`.
+        ignore_name_scope: the name on all ranks is `name` alone, also in a tf.name_scope.
+    """
+    if dtypes is None:
+        dtypes = [tensor.dtype for tensor in tensors]
+    if tf.executing_eagerly():
+        label = handles.named(kind, name, process_set)
+        results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
+        operation, arrays = make(label), [as_array(tensor) for tensor in tensors]
+        return results.tensors(translated(lambda: operation.run(arrays, results.output)))
+    if shapes is None:
+        shapes = [tensor.shape for tensor in tensors]
+    basics.engine_of(process_set)  # not initialized, or not a member: found here, not when the graph runs
+    node = f"Pycollective{kind.title()}" if name is None else checks.text(name, "name")
+    label = graph_label(node)
+    if ignore_name_scope:
+        label = node if name is not None else label.rpartition("/")[2]
+    found: list[tf.Tensor] = graph_calls.call(
+        make(f"{kind}.{label}").start, tensors, dtypes, shapes, stateful=True, name=node
+    )
+    return found
+
+
+def graph_label(node: str) -> str:
+    """The ranks' name of an operation of the graph under construction, unique; they build their graphs in the same way.
+
+    A `tf.function` has its own names, as ranks may trace different numbers of functions and its collectives run in
+    order. In a v1 graph the branches of a tf.cond may run in any order, so they share the names of the whole graph.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    scope = ""
+    while not tf.compat.v1.executing_eagerly_outside_functions() and getattr(graph, "outer_graph", None) is not None:
+        scope, graph = f"{scope}_", graph.outer_graph
+    return str(graph.unique_name(scope + node))
+
+
+def differentiable(
+    function: Callable[..., Any], gradient: Callable[..., Any], tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """function(*tensors), a list of tensors, with a gradient: gradient(inputs, outputs, *gradients of the outputs)."""
+    if not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in tensors) or (
+        tf.executing_eagerly() and not could_be_recorded()
+    ):
+        return list(function(*tensors))
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def recorded(*inputs: tf.Tensor) -> Any:
+        outputs = function(*inputs)
+        return outputs, lambda *gradients: gradient(inputs, outputs, *gradients)
+
+    results = recorded(*tensors)
+    return list(results) if isinstance(results, (list, tuple)) else [results]

@@ -1,0 +1,30 @@
+"""Errors of the collectives as TensorFlow's, where they are executed eagerly; graph_calls has those of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+from pycollective.errors import MismatchError
+
+_T = TypeVar("_T")
+
+
+def translated(run: Callable[[], _T]) -> _T:
+    """The result of a function.
+
+    Raises:
+        tf.errors.FailedPreconditionError: the ranks' calls do not match.
+        tf.errors.InvalidArgumentError: invalid arguments, found before anything was sent.
+        HorovodInternalError: a rank was lost or has shut down.
+    """
+    try:
+        return run()
+    except MismatchError as error:
+        raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
+    except NotImplementedError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from error

@@ -1,0 +1,158 @@
+"""allreduce in all its forms. See mpi_ops for the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pycollective.hvd import arguments, graph_operations
+from pycollective.hvd.arguments import Adasum, Average, Sum, compressor, get_average_backwards_compatibility_fun
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.tensorflow.compression import Compression
+from pycollective.tensorflow.hvd import calls
+from pycollective.tensorflow.hvd.data_movement import grouped_allgather
+from pycollective.tensorflow.hvd.tensors import as_tensor, several
+from pycollective.tensorflow.util import unconverted
+
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(arguments)
+
+
+def _reduced(
+    tensors: Sequence[tf.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
+    arguments.factor(prescale, "prescale_factor"), arguments.factor(postscale, "postscale_factor")
+    if op != Adasum:
+        arguments.operator_name(op)
+
+    def make(label: str) -> graph_operations.Operation:
+        return graph_operations.Allreduce(label, process_set, op, prescale, postscale)
+
+    def function(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return calls.run("allreduce", make, inputs, name, process_set, ignore_name_scope=ignore_name_scope)
+
+    def gradient(inputs: Any, outputs: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
+        return _reduced(gradients, None, op, prescale, postscale, False, process_set)
+
+    return calls.differentiable(function, gradient, tensors)
+
+
+@unconverted
+def _allreduce(
+    tensor: tf.Tensor,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """allreduce of a dense tensor, by default its sum."""
+    return _reduced(
+        [as_tensor(tensor)], name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+    )[0]  # fmt: skip
+
+
+@unconverted
+def _grouped_allreduce(
+    tensors: Sequence[tf.Tensor],
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """grouped_allreduce of dense tensors, by default their sums."""
+    inputs = list(map(as_tensor, tensors))
+    return _reduced(inputs, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+
+
+@unconverted
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """The reduction over all ranks; differentiable, its gradient is the same reduction of the gradients.
+
+    Of tf.IndexedSlices (Sum and Average only): all ranks' slices.
+
+    Raises:
+        NotImplementedError: IndexedSlices with another op or a factor.
+    """
+    (result,) = grouped_allreduce(
+        [tensor], average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor,
+        process_set, ignore_name_scope, name,
+    )  # fmt: skip
+    return result
+
+
+@unconverted
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """allreduce of several tensors, which are reduced together."""
+    tensors = several(tensors)
+    op = handle_average_backwards_compatibility(op, average)
+    compressor(compression)
+    results: list[Any] = list(tensors)
+    sparse = [i for i, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    if sparse:
+        scaled = prescale_factor != 1.0 or postscale_factor != 1.0
+        found = _sparse([tensors[i] for i in sparse], name, op, scaled, ignore_name_scope, process_set)
+        for i, slices in zip(sparse, found, strict=True):
+            results[i] = slices
+    dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
+    if dense:
+        small, contexts = zip(*(compression.compress(as_tensor(tensors[i])) for i in dense), strict=True)
+        reduced = _reduced(small, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+        for i, tensor, context in zip(dense, reduced, contexts, strict=True):
+            results[i] = compression.decompress(tensor, context)
+    return results
+
+
+def _sparse(
+    slices: Sequence[tf.IndexedSlices],
+    name: str | None,
+    op: int,
+    scaled: bool,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+) -> list[tf.IndexedSlices]:
+    if op not in (Sum, Average):
+        raise NotImplementedError("tf.IndexedSlices take op=Sum and op=Average only; others take sparse_as_dense=True")
+    if scaled:
+        raise NotImplementedError("tf.IndexedSlices take no prescale_factor or postscale_factor")
+    parts = [part for one in slices for part in (one.values, one.indices)]
+    gathered = grouped_allgather(parts, None if name is None else f"{name}.slices", ignore_name_scope, process_set)
+    size = process_set.size()
+    return [
+        tf.IndexedSlices(values / tf.cast(size, values.dtype) if op == Average else values, indices, one.dense_shape)
+        for one, values, indices in zip(slices, gathered[::2], gathered[1::2], strict=True)
+    ]
