@@ -6,13 +6,14 @@ import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
 from pycollective.hvd import operations
-from pycollective.hvd.agreement import DENSE, MISSING, Agreement
-from pycollective.hvd.arguments import Average, gradient_factors
+from pycollective.hvd.agreement import DENSE, MISSING, SPARSE, Agreement
+from pycollective.hvd.arguments import Average, Sum, gradient_factors
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
@@ -20,6 +21,23 @@ from pycollective.hvd.process_sets import ProcessSet, global_process_set
 _numbers: dict[int | None, Iterator[int]] = defaultdict(itertools.count)
 Done = Callable[[BaseException | None], None]
 """Called once: with None, or with the error of an operation."""
+Finish = Callable[[Any], None]
+"""Takes the result of a work."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A sparse gradient: rows of a dense one and where they belong; a row may occur more than once.
+
+    As an output, both attributes are functions that take a shape and return the array in which to store the result.
+
+    Attributes:
+        values: of shape (n, ...).
+        indices: of shape (n,).
+    """
+
+    values: Any
+    indices: Any
 
 
 def new_prefix(process_set: ProcessSet) -> str:
@@ -64,11 +82,13 @@ class GradientGroup:
         """Collective: reduce, and return once the outputs have been written.
 
         Args:
-            gradients: in the order of the variables; None: this rank has none.
+            gradients: in the order of the variables, arrays or Slices; None: this rank has none. Slices of all ranks
+                are concatenated, and divided by the number of ranks if the operator is Average.
             outputs: where results are stored, arrays of the gradients' shapes and types; may be the gradients.
 
         Raises:
             MismatchError: the ranks' variables or gradients differ; on every rank, with the names.
+            ValueError: Slices, with another operator than Average or Sum.
             HorovodInternalError: a rank has been lost.
         """
         with internal_errors():
@@ -76,9 +96,8 @@ class GradientGroup:
             problem = self._mismatch(reached)
             if problem is not None:
                 raise problem
-            works = self._submit(gradients, outputs)
-            for work in works:
-                work.wait()
+            for work, finish in self._submit(gradients, outputs):
+                finish(work.wait())
 
     def start(self, gradients: Sequence[Any], outputs: Sequence[Any], done: Done) -> None:
         """The same without waiting: `done` is called on a thread of the engine, or on this one."""
@@ -99,7 +118,7 @@ class GradientGroup:
                     reached = self._agreement.combined(item)
                 except MismatchError:
                     reached = None
-                if reached is None or DENSE | MISSING in reached:
+                if reached is None or _mixed(reached):
                     # What differs takes another exchange, for which this thread of the engine must not wait.
                     threading.Thread(target=self._report, args=(reached, done), daemon=True).start()
                     return
@@ -120,26 +139,59 @@ class GradientGroup:
 
     def _kinds(self, gradients: Sequence[Any]) -> list[int]:
         mine = dict(zip(self._names, gradients, strict=True))
-        return [MISSING if mine[name] is None else DENSE for name in self._agreement.names]
+        return [_kind(mine[name]) for name in self._agreement.names]
 
     def _mismatch(self, reached: Sequence[int]) -> MismatchError | None:
-        mixed = [n for n, kind in zip(self._agreement.names, reached, strict=True) if kind == DENSE | MISSING]
+        mixed = [n for n, kind in zip(self._agreement.names, reached, strict=True) if _mixed([kind])]
         if not mixed:
             return None
         return self._agreement.kinds_differ(mixed, "all ranks must compute the gradients of the same variables")
 
-    def _submit(self, gradients: Sequence[Any], outputs: Sequence[Any]) -> list[Work]:
+    def _submit(self, gradients: Sequence[Any], outputs: Sequence[Any]) -> list[tuple[Work, Finish]]:
         engine, works = engine_of(self._process_set), []
         parts: dict[int, list[tuple[Any, Any, str]]] = defaultdict(list)
         for name, gradient, output in zip(self._names, gradients, outputs, strict=True):
-            if gradient is not None:
+            if isinstance(gradient, Slices):
+                works += self._gather(f"{self._prefix}.{name}", gradient, output)
+            elif gradient is not None:
                 parts[self._group_of.get(name, -1)].append((gradient, output, f"{self._prefix}.{name}"))
         for number in sorted(parts):
-            works += engine.submit(operations.reductions(parts[number], self._op, *self._factors))
+            items = operations.reductions(parts[number], self._op, *self._factors)
+            works += [(work, _stored_already) for work in engine.submit(items)]
         return works
 
+    def _gather(self, name: str, gradient: Slices, output: Slices) -> list[tuple[Work, Finish]]:
+        if self._op not in (Average, Sum):
+            raise ValueError(f"the gradient of {name} is sparse: op must be Average or Sum, or sparse_as_dense=True")
+        divisor = self._process_set.size() if self._op == Average else None
+        items = [
+            Item("allgather", f"{name}.values", gradient.values, complete=True),
+            Item("allgather", f"{name}.indices", gradient.indices, complete=True),
+        ]
+        values, indices = engine_of(self._process_set).submit(items)
 
-def _when_all_done(works: Sequence[Work], done: Done) -> None:
+        def store_values(joined: Any) -> None:
+            output.values(joined.shape)[...] = joined if divisor is None else joined / divisor
+
+        def store_indices(joined: Any) -> None:
+            output.indices(joined.shape)[...] = joined
+
+        return [(values, store_values), (indices, store_indices)]
+
+
+def _kind(gradient: Any) -> int:
+    return MISSING if gradient is None else SPARSE if isinstance(gradient, Slices) else DENSE
+
+
+def _mixed(kinds: Sequence[int]) -> bool:
+    return any(kind not in (DENSE, SPARSE, MISSING) for kind in kinds)
+
+
+def _stored_already(result: Any) -> None:
+    pass
+
+
+def _when_all_done(works: Sequence[tuple[Work, Finish]], done: Done) -> None:
     left = itertools.count(len(works) - 1, -1)  # next() is atomic: each of the works takes one number
 
     def one_more() -> None:
@@ -147,8 +199,8 @@ def _when_all_done(works: Sequence[Work], done: Done) -> None:
             return
         try:
             with internal_errors():
-                for work in works:
-                    work.wait()
+                for work, finish in works:
+                    finish(work.wait())
         except Exception as error:
             done(error)
         else:
@@ -156,5 +208,5 @@ def _when_all_done(works: Sequence[Work], done: Done) -> None:
 
     if not works:
         done(None)
-    for work in works:
+    for work, _ in works:
         work.when_done(one_more)
