@@ -1,0 +1,71 @@
+"""Calls of this library from TensorFlow's graphs: a v1 graph, a `tf.function`, an XLA-compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pycollective.hvd import graph_call
+from pycollective.hvd.exceptions import HorovodInternalError
+from pycollective.hvd.graph_call import Start
+
+_INTERNAL = f"{HorovodInternalError.__name__}: "
+
+
+def call(
+    start: Start,
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape],
+    *,
+    stateful: bool = True,
+    name: str,
+) -> list[tf.Tensor]:
+    """An operation of the graph under construction that runs `start`; returns its results.
+
+    Errors raised by `start`, or passed to `done`, reach whoever runs the graph as: InvalidArgumentError (ValueError,
+    TypeError), FailedPreconditionError (MismatchError; UnknownError where TensorFlow does not take our own operation),
+    UnknownError for all others, with the class in the message; see `internal_error`.
+
+    Args:
+        start: kept for the life of the process, as TensorFlow does not say when the last copy of a graph is gone.
+        dtypes, shapes: of the results, of which there must be one at least; a shape may be partly or wholly unknown.
+        stateful: in a `tf.function`, stateful operations run in the order of their creation and one after the other,
+            even if nothing uses their results. Others run when their inputs exist, and only if a result is used.
+        name: of the operation in the graph; made unique.
+
+    Raises:
+        ValueError: no results.
+    """
+    if not dtypes:
+        raise ValueError(f"the operation {name!r} has no results: a v1 graph could not run it")
+    return _numpy_function(start, inputs, dtypes, shapes, name)
+
+
+def internal_error(error: BaseException) -> HorovodInternalError | None:
+    """What an elastic loop recovers from, if this error of a graph was caused by the loss of a rank."""
+    message = str(getattr(error, "message", ""))
+    if not isinstance(error, tf.errors.UnknownError) or _INTERNAL not in message:
+        return None
+    return HorovodInternalError(message[message.index(_INTERNAL) + len(_INTERNAL) :].partition("\n")[0])
+
+
+def _numpy_function(
+    start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], name: str
+) -> list[tf.Tensor]:
+    """A call that blocks a thread of TensorFlow.
+
+    It is always stateful: operations that block must have the same order on all ranks.
+    """
+    numpy_dtypes = [dtype.as_numpy_dtype for dtype in dtypes]
+
+    def function(*arrays: Any) -> list[Any]:
+        return graph_call.run(start, [np.asarray(array) for array in arrays], numpy_dtypes)
+
+    outputs = tf.numpy_function(tf.autograph.experimental.do_not_convert(function), inputs, dtypes, name=name)
+    for output, shape in zip(outputs, shapes, strict=True):
+        output.set_shape(shape)
+    return list(outputs)
