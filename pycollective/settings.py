@@ -115,6 +115,8 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             "topology (NAME or FILE:NAME) of allreduce and its other collectives; default: direct", _CALLS),
     Setting("PYCOLLECTIVE_ISA", "level", 3, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512", _CALLS, "isa"),
     Setting("PYCOLLECTIVE_NCCL", "file", "", "the NCCL library to load; by default it is searched for", _GPU),
+    Setting("PYCOLLECTIVE_TENSORFLOW_OP", "flag", True,
+            "whether TensorFlow's graphs call by an operation of ours; else by numpy_function", "TensorFlow's graphs"),
     Setting("PYCOLLECTIVE_INIT_TIMEOUT", "seconds", 120.0,
             "how long init() waits for all ranks", "init()", positive=True),
     Setting("PYCOLLECTIVE_RANK", "text", "", "this rank", OWN_LAUNCHER),

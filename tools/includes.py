@@ -17,6 +17,7 @@ INCLUDES: list[set[str]] = [
     {"executor", "rail", "window"},
     {"engine", "progress"},
     {"bindings"},
+    {"frameworks"},
 ]
 """Folders of csrc/ by level, lowest first."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,15 @@ import tensorflow as tf
 from pycollective.hvd import graph_call
 from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.graph_call import Start
+from pycollective.tensorflow import graph_operation
+from pycollective.tensorflow.graph_operation import why_not
+
+__all__ = ["call", "internal_error", "why_not"]
 
 _INTERNAL = f"{HorovodInternalError.__name__}: "
 
 
+@tf.autograph.experimental.do_not_convert
 def call(
     start: Start,
     inputs: Sequence[tf.Tensor],
@@ -42,7 +48,15 @@ def call(
     """
     if not dtypes:
         raise ValueError(f"the operation {name!r} has no results: a v1 graph could not run it")
-    return _numpy_function(start, inputs, dtypes, shapes, name)
+    name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name.lstrip("_./\\>-")) or "pycollective"
+    with tf.device("CPU:0"):
+        if why_not():
+            outputs = _numpy_function(start, inputs, dtypes, name)
+        else:
+            outputs = graph_operation.build(start, inputs, dtypes, stateful=stateful, name=name)
+    for output, shape in zip(outputs, shapes, strict=True):
+        output.set_shape(shape)
+    return outputs
 
 
 def internal_error(error: BaseException) -> HorovodInternalError | None:
@@ -54,7 +68,7 @@ def internal_error(error: BaseException) -> HorovodInternalError | None:
 
 
 def _numpy_function(
-    start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], name: str
+    start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], name: str
 ) -> list[tf.Tensor]:
     """A call that blocks a thread of TensorFlow.
 
@@ -65,7 +79,4 @@ def _numpy_function(
     def function(*arrays: Any) -> list[Any]:
         return graph_call.run(start, [np.asarray(array) for array in arrays], numpy_dtypes)
 
-    outputs = tf.numpy_function(tf.autograph.experimental.do_not_convert(function), inputs, dtypes, name=name)
-    for output, shape in zip(outputs, shapes, strict=True):
-        output.set_shape(shape)
-    return list(outputs)
+    return list(tf.numpy_function(function, inputs, dtypes, name=name))

@@ -1,0 +1,125 @@
+"""Our operation of TensorFlow's graphs: csrc/frameworks/tensorflow/, added to TensorFlow when it is first needed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_def_library
+
+from pycollective import _core, settings
+from pycollective.errors import MismatchError
+from pycollective.hvd.graph_call import GraphCall, Start
+
+TESTED = ((2, 21), (2, 21))
+"""The oldest and the newest version of TensorFlow whose C API has been tried; it may change with any version."""
+_SELF_TEST_SECONDS = 20
+_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
+_UNKNOWN = 2
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (MismatchError, 9),  # FailedPreconditionError
+    (ValueError, 3),  # InvalidArgumentError
+    (TypeError, 3),
+    (MemoryError, 8),  # ResourceExhaustedError
+    (NotImplementedError, 12),  # UnimplementedError
+)
+"""TF_Code of the errors; UnknownError of all others."""
+
+_keys = itertools.count(secrets.randbits(40) << 22)  # a graph that another process has saved must not find a start here
+_starts: dict[int, Start] = {}
+_lock = threading.Lock()
+
+
+def build(
+    start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], *, stateful: bool, name: str
+) -> list[tf.Tensor]:
+    """Add an operation to the graph under construction; the results have unknown shapes."""
+    key = next(_keys)
+    _starts[key] = start
+    attributes = {"operands": list(inputs), "key": key, "Tresults": list(dtypes), "name": name}
+    if stateful:
+        return list(op_def_library.apply_op("PycollectiveCall", **attributes))
+    token = op_def_library.apply_op("PycollectiveToken", name=f"{name}_token")
+    return list(op_def_library.apply_op("PycollectiveOverlappingCall", token=token, **attributes))
+
+
+def why_not() -> str:
+    """Why this process does not use the operation; empty if it does."""
+    with _lock:
+        return _why_not()
+
+
+@functools.cache
+def _why_not() -> str:
+    if not settings.read("PYCOLLECTIVE_TENSORFLOW_OP"):
+        return "PYCOLLECTIVE_TENSORFLOW_OP is off"
+    oldest, newest = TESTED
+    version = tuple(map(int, re.findall(r"\d+", tf.__version__)[:2]))
+    if not oldest <= version <= newest:
+        span = ".".join(map(str, oldest)) + ("" if oldest == newest else f" to {'.'.join(map(str, newest))}")
+        return f"TensorFlow is {tf.__version__}; tried was {span}"
+    folder = Path(tf.__file__).parent
+    types = {dtype.as_datatype_enum: np.dtype(dtype.as_numpy_dtype) for dtype in _numeric_types()}
+    try:
+        _core.define_tensorflow_operations([str(folder / name) for name in _LIBRARIES], _run, _describe, types)
+        return _self_test()
+    except Exception as error:
+        return f"TensorFlow {tf.__version__} refuses it: {error!r}"
+
+
+def _numeric_types() -> list[tf.DType]:
+    found = {value for value in vars(tf.dtypes).values() if isinstance(value, tf.DType)}
+    return [dtype for dtype in found if dtype.is_numpy_compatible and dtype not in (tf.string, tf.resource, tf.variant)]
+
+
+def _run(key: int, call: GraphCall) -> None:
+    if key not in _starts:
+        raise ValueError("this graph was built by another process: save models without the operations of pycollective")
+    _starts[key](call)
+
+
+def _describe(error: BaseException) -> tuple[int, str]:
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), _UNKNOWN)
+    return code, f"{type(error).__name__}: {error}"
+
+
+def _self_test() -> str:
+    """Run a graph with one thread, of which each of two operations completes only once both have started."""
+    started: list[GraphCall] = []
+    results: list[Any] = []
+
+    def complete() -> None:
+        for call in started:
+            call.output(0, (2,))[...] = call.inputs[0] + 1
+            call.done(None)
+
+    def start(call: GraphCall) -> None:
+        started.append(call)
+        if len(started) == 2:
+            threading.Thread(target=complete, daemon=True).start()
+
+    def run() -> None:
+        config = tf.compat.v1.ConfigProto(
+            inter_op_parallelism_threads=1, use_per_session_threads=True, device_count={"GPU": 0}
+        )
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+            x = [tf.constant([value, value], tf.float32) for value in (1, 2)]
+            works = [build(start, [x[i]], [tf.float32], stateful=i == 0, name="self_test")[0] for i in range(2)]
+            results.extend(session.run(works))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_SELF_TEST_SECONDS)
+    if thread.is_alive():
+        return f"the self-test has not completed within {_SELF_TEST_SECONDS} s"
+    if [result.tolist() for result in results] != [[2, 2], [3, 3]]:
+        return f"the self-test returned {results}"
+    return ""
