@@ -32,6 +32,8 @@ _HOMES = {
     "horovod.runner.util.threads": "pycollective.horovod.common.threads",
     "horovod.runner.util": "pycollective.horovod.common",
     "horovod.runner": "pycollective.horovod.launching",
+    "horovod.keras": "pycollective.keras",
+    "horovod.tensorflow": "pycollective.tensorflow",
     "horovod.torch": "pycollective.torch",
 }
 """Modules, with everything below them, and their replacements; the first match is used."""
