@@ -32,6 +32,8 @@ def call(
 ) -> list[tf.Tensor]:
     """An operation of the graph under construction that runs `start`; returns its results.
 
+    Outside of graphs it runs `start` and waits; its errors are raised unchanged.
+
     Errors raised by `start`, or passed to `done`, reach whoever runs the graph as: InvalidArgumentError (ValueError,
     TypeError), FailedPreconditionError (MismatchError; UnknownError where TensorFlow does not take our own operation),
     UnknownError for all others, with the class in the message; see `internal_error`.
@@ -45,10 +47,17 @@ def call(
 
     Raises:
         ValueError: no results.
+        TypeError: strings, resources and variants are not taken.
     """
+    for dtype in [*(x.dtype for x in inputs), *dtypes]:
+        if not graph_operation.is_numeric(dtype):
+            raise TypeError(f"the operation {name!r} takes numbers, not {dtype.name}")
     if not dtypes:
         raise ValueError(f"the operation {name!r} has no results: a v1 graph could not run it")
-    name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name.lstrip("_./\\>-")) or "pycollective"
+    if tf.executing_eagerly():
+        found = graph_call.run(start, [x.numpy() for x in inputs], [dtype.as_numpy_dtype for dtype in dtypes])
+        return [tf.convert_to_tensor(result) for result in found]
+    name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name).lstrip("_\\/>-") or "pycollective"
     with tf.device("CPU:0"):
         if why_not():
             outputs = _numpy_function(start, inputs, dtypes, name)

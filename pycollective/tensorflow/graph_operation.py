@@ -51,6 +51,15 @@ def build(
     return list(op_def_library.apply_op("PycollectiveOverlappingCall", token=token, **attributes))
 
 
+def is_numeric(dtype: tf.DType) -> bool:
+    """Whether NumPy shows tensors of this type without a copy."""
+    return dtype.is_numpy_compatible and dtype not in (tf.string, tf.resource, tf.variant)
+
+
+def _types() -> set[tf.DType]:
+    return {value for value in vars(tf.dtypes).values() if isinstance(value, tf.DType)}
+
+
 def why_not() -> str:
     """Why this process does not use the operation; empty if it does."""
     with _lock:
@@ -67,17 +76,12 @@ def _why_not() -> str:
         span = ".".join(map(str, oldest)) + ("" if oldest == newest else f" to {'.'.join(map(str, newest))}")
         return f"TensorFlow is {tf.__version__}; tried was {span}"
     folder = Path(tf.__file__).parent
-    types = {dtype.as_datatype_enum: np.dtype(dtype.as_numpy_dtype) for dtype in _numeric_types()}
+    types = {dtype.as_datatype_enum: np.dtype(dtype.as_numpy_dtype) for dtype in _types() if is_numeric(dtype)}
     try:
         _core.define_tensorflow_operations([str(folder / name) for name in _LIBRARIES], _run, _describe, types)
         return _self_test()
     except Exception as error:
         return f"TensorFlow {tf.__version__} refuses it: {error!r}"
-
-
-def _numeric_types() -> list[tf.DType]:
-    found = {value for value in vars(tf.dtypes).values() if isinstance(value, tf.DType)}
-    return [dtype for dtype in found if dtype.is_numpy_compatible and dtype not in (tf.string, tf.resource, tf.variant)]
 
 
 def _run(key: int, call: GraphCall) -> None:

@@ -81,7 +81,7 @@ void define(const char* name, bool stateful, const std::vector<const char*>& att
   for (const char* attribute : attributes) tf.TF_OpDefinitionBuilderAddAttr(builder, attribute);
   for (const char* input : inputs) tf.TF_OpDefinitionBuilderAddInput(builder, input);
   tf.TF_OpDefinitionBuilderAddOutput(builder, output);
-  tf.TF_OpDefinitionBuilderSetIsStateful(builder, stateful);
+  if (stateful) tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // 2.21 takes false for true
   tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shapes);
   const Status status;
   tf.TF_RegisterOpDefinition(builder, status);

@@ -1,0 +1,384 @@
+"""The checks of test_graph_calls.py, run by each of its ranks: one import of TensorFlow for all of them.
+
+Prints a line of JSON, {check: "" or its traceback}.
+"""
+
+import itertools
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pycollective.engine import Item
+from pycollective.hvd import basics, handles
+from pycollective.hvd.basics import engine_of
+from pycollective.hvd.graph_call import GraphCall, Start
+from pycollective.hvd.process_sets import global_process_set
+from pycollective.tensorflow import graph_calls
+
+tf.config.threading.set_inter_op_parallelism_threads(2)
+v1 = tf.compat.v1
+MANY = 200
+DTYPES = (
+    tf.float32, tf.float64, tf.half, tf.bfloat16, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32,
+    tf.uint64, tf.complex64, tf.complex128,
+)  # fmt: skip
+CHECKS: list[Callable[[], None]] = []
+WITH_THE_OPERATION: list[Callable[[], None]] = []
+"""Checks of what calls that block a thread cannot do."""
+starts = 0
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS.append(function)
+    return function
+
+
+def needs_operation(function: Callable[[], None]) -> Callable[[], None]:
+    WITH_THE_OPERATION.append(function)
+    return function
+
+
+def allreduce(name: str, op: str = "sum") -> Start:
+    def start(call: GraphCall) -> None:
+        global starts
+        starts += 1
+        x = call.inputs[0]
+        assert type(call).__name__ != "TensorFlowCall" or not x.flags.writeable
+        with handles.internal_errors():
+            (work,) = engine_of(global_process_set).submit([Item("allreduce", name, x, call.output(0, x.shape), op)])
+
+        def complete() -> None:
+            try:
+                with handles.internal_errors():
+                    work.wait()
+            except Exception as error:
+                call.done(error)
+            else:
+                call.done(None)
+
+        work.when_done(complete)
+
+    return start
+
+
+def reduced(x: Any, name: str, op: str = "sum", stateful: bool = True) -> Any:
+    return graph_calls.call(allreduce(name, op), [x], [x.dtype], [x.shape], stateful=stateful, name=name)[0]
+
+
+def raises(kind: type[BaseException], text: str, function: Callable[[], Any]) -> BaseException:
+    try:
+        function()
+    except kind as error:
+        assert text in str(error), str(error)
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def in_session(build: Callable[[], Any], **feeds: Any) -> Any:
+    config = v1.ConfigProto(inter_op_parallelism_threads=2, use_per_session_threads=True)
+    with tf.Graph().as_default() as graph, v1.Session(config=config) as session:
+        fetched = build()
+        return session.run(fetched, {graph.get_tensor_by_name(f"{name}:0"): x for name, x in feeds.items()})
+
+
+def rotated(values: list[int]) -> list[int]:
+    """In another order on each rank."""
+    return values if basics.rank() == 0 else values[::-1]
+
+
+SUM = sum(range(1, 1 + int(sys.argv[1])))
+
+
+@check
+def element_types() -> None:
+    for dtype in DTYPES:
+        x = tf.cast(tf.constant([[1, 2, 3], [4, 5, 6]]) * (basics.rank() + 1), dtype)
+        y = tf.function(lambda x: reduced(x, "types"))(x)
+        assert y.dtype == dtype and y.shape == (2, 3)
+        assert np.array_equal(y.numpy(), (SUM * np.array([[1, 2, 3], [4, 5, 6]])).astype(dtype.as_numpy_dtype))
+    yes = tf.constant([True, basics.rank() == 0])
+    assert tf.function(lambda x: reduced(x, "bool", "land"))(yes).numpy().tolist() == [True, False]
+
+
+@check
+def element_types_without_arithmetic() -> None:
+    x = tf.constant(["a"])
+    raises(TypeError, "string", lambda: tf.function(lambda: reduced(x, "text"))())
+
+
+@check
+def shapes() -> None:
+    for shape in ((), (0,), (3, 0, 2), (1,), (5, 1, 2)):
+        y = tf.function(lambda x: reduced(x, "shapes"))(tf.ones(shape))
+        assert np.array_equal(y.numpy(), np.full(shape, basics.size(), np.float32))
+
+
+@check
+def unknown_shapes() -> None:
+    for spec in (tf.TensorSpec(None, tf.float32), tf.TensorSpec([None, 2], tf.float32)):
+        step = tf.function(lambda x: reduced(x, "unknown"), input_signature=[spec])
+        assert step(tf.ones([4, 2])).numpy().sum() == 8 * basics.size()
+        assert step(tf.ones([0, 2])).shape == (0, 2)
+        assert str(step.get_concrete_function().output_shapes) == str(spec.shape)
+
+
+@check
+def several_operands_and_results() -> None:
+    def start(call: GraphCall) -> None:
+        a, b = call.inputs
+        call.output(1, (2,))[...] = [a.sum(), b.sum()]
+        call.output(0, a.shape)[...] = a + 1
+        call.done(None)
+
+    def build(a: Any, b: Any) -> Any:
+        return graph_calls.call(start, [a, b], [tf.int32, tf.float32], [a.shape, tf.TensorShape([2])], name="two/of.it")
+
+    first, second = tf.function(build)(tf.constant([[1, 2]]), tf.constant([0.5, 1.0, 2.0]))
+    assert first.numpy().tolist() == [[2, 3]] and second.numpy().tolist() == [3.0, 3.5]
+
+
+@check
+def without_operands_or_results() -> None:
+    def start(call: GraphCall) -> None:
+        call.output(0, ())[...] = 7
+        call.done(None)
+
+    shape = tf.TensorShape([])
+    assert tf.function(lambda: graph_calls.call(start, [], [tf.int64], [shape], name="-?"))()[0].numpy() == 7
+    raises(ValueError, "results", lambda: tf.function(lambda: graph_calls.call(start, [], [], [], name="none"))())
+
+
+@check
+def eagerly() -> None:
+    y = reduced(tf.constant([1.0, 2.0]), "eager")
+    assert y.numpy().tolist() == [basics.size(), 2.0 * basics.size()]
+
+
+@check
+def in_order_in_a_function() -> None:
+    order: list[int] = []
+
+    def start(number: int) -> Start:
+        def note(call: GraphCall) -> None:
+            order.append(number)
+            call.output(0, ())[...] = 0
+            call.done(None)
+
+        return note
+
+    @tf.function
+    def step() -> Any:
+        for number in range(20):
+            graph_calls.call(start(number), [], [tf.int32], [tf.TensorShape([])], name="ordered")
+        return tf.constant(0)
+
+    step()
+    step()
+    assert order == [*range(20), *range(20)]
+
+
+@check
+def in_loops_and_branches() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = reduced(x, "loop") if tf.reduce_sum(x) > 0 else x - 1
+        return x
+
+    assert step(tf.constant([1.0])).numpy().tolist() == [float(basics.size()) ** 3]
+
+
+@check
+def errors_of_a_start() -> None:
+    def failing(error: Exception, through_done: bool) -> Start:
+        def start(call: GraphCall) -> None:
+            if not through_done:
+                raise error
+            call.done(error)
+
+        return start
+
+    for through_done in (False, True):
+        for error, kind in ((ValueError("bad"), tf.errors.InvalidArgumentError), (TypeError("bad"),
+             tf.errors.InvalidArgumentError), (RuntimeError("bad"), tf.errors.UnknownError)):  # fmt: skip
+            start, shape = failing(error, through_done), tf.TensorShape([])
+
+            def build(start: Start = start, shape: Any = shape) -> Any:
+                return graph_calls.call(start, [], [tf.int32], [shape], name="failing")
+
+            caught = raises(kind, "bad", tf.function(build))
+            assert graph_calls.internal_error(caught) is None
+            raises(kind, "bad", lambda build=build: in_session(build))
+
+
+@check
+def ranks_that_do_not_match() -> None:
+    kind = tf.errors.UnknownError if graph_calls.why_not() else tf.errors.FailedPreconditionError
+    x = tf.ones([2 + basics.rank()])
+    raises(kind, "differ", tf.function(lambda: reduced(x, "differ")))
+    raises(kind, "differ", lambda: in_session(lambda: reduced(tf.ones([2 + basics.rank()]), "differ")))
+    assert tf.function(lambda: reduced(tf.ones([]), "differ"))().numpy() == basics.size()
+
+
+@check
+def a_v1_graph() -> None:
+    def build() -> Any:
+        return reduced(v1.placeholder(tf.float32, [2], "x"), "v1")
+
+    assert in_session(build, x=[1, 2]).tolist() == [basics.size(), 2 * basics.size()]
+
+
+@check
+def on_a_device_without_the_operation() -> None:
+    def build() -> Any:
+        with tf.device("GPU:0"):
+            return reduced(tf.constant(1.0), "placed")
+
+    assert tf.function(build)().device.endswith("CPU:0")
+
+
+@needs_operation
+def many_in_a_v1_graph_in_any_order() -> None:
+    def build() -> Any:
+        works = {i: reduced(tf.fill([3], float(i)), f"many.{i}") for i in rotated([*range(MANY)])}
+        return [works[i] for i in range(MANY)]
+
+    for _ in range(3):
+        found = in_session(build)
+        assert [x.tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
+
+
+@needs_operation
+def many_in_a_function_in_any_order() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        works = {i: reduced(x + float(i), f"many.{i}", stateful=False) for i in rotated([*range(MANY)])}
+        return [works[i] for i in range(MANY)]
+
+    for _ in range(3):
+        found = step(tf.zeros([3]))
+        assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
+
+
+@needs_operation
+def unordered_calls_are_neither_merged_nor_folded() -> None:
+    numbers = itertools.count()
+
+    def start(call: GraphCall) -> None:
+        allreduce(f"same.{next(numbers)}")(call)
+
+    x = np.ones(4, np.float32)
+
+    @tf.function
+    def inner() -> Any:
+        return graph_calls.call(start, [tf.constant(x)], [tf.float32], [tf.TensorShape([4])], stateful=False, name="s")
+
+    @tf.function
+    def outer() -> Any:  # the same operation twice: inlined, with equal attributes and inputs
+        (first,) = inner()
+        with tf.control_dependencies([first]):
+            (second,) = inner()
+        return first + second
+
+    before = starts
+    for runs in range(1, 4):
+        assert outer().numpy().tolist() == [2 * basics.size()] * 4
+        assert starts - before == 2 * runs, (starts, before, runs)
+
+    before = starts
+    with tf.Graph().as_default(), v1.Session() as session:
+        first = reduced(tf.constant(x), "folded.1", stateful=False)
+        with tf.control_dependencies([first]):
+            second = reduced(tf.constant(x), "folded.2", stateful=False)
+        for runs in range(1, 4):
+            session.run([first, second])
+            assert starts - before == 2 * runs
+
+
+@needs_operation
+def unused_calls_run_only_if_stateful() -> None:
+    @tf.function
+    def step() -> Any:
+        reduced(tf.constant(1.0), "unused.1", stateful=True)
+        reduced(tf.constant(1.0), "unused.2", stateful=False)
+        return tf.constant(0)
+
+    before = starts
+    step()
+    assert starts == before + 1
+
+
+@needs_operation
+def calls_that_break_the_rules() -> None:
+    kept: list[GraphCall] = []
+
+    def dropped(call: GraphCall) -> None:
+        """Neither completes nor keeps it."""
+
+    def twice(call: GraphCall) -> None:
+        call.output(0, ())[...] = 1
+        call.done(None)
+        kept.append(call)
+
+    def nothing(call: GraphCall) -> None:
+        call.done(None)
+
+    def indices(call: GraphCall) -> None:
+        try:
+            for index, shape in ((1, ()), (-1, ()), (0, (-1,)), (0, (1 << 40, 1 << 40))):
+                raises(ValueError, "", lambda index=index, shape=shape: call.output(index, shape))
+        except AssertionError as error:
+            call.done(error)
+        else:
+            call.output(0, ())[...] = 3
+            call.done(None)
+
+    def build(start: Start) -> Any:
+        return graph_calls.call(start, [], [tf.int32], [tf.TensorShape([])], name="rules")
+
+    raises(tf.errors.InternalError, "dropped", lambda: tf.function(build)(dropped))
+    assert tf.function(build)(twice)[0].numpy() == 1
+    raises(ValueError, "completed before", lambda: kept[0].done(None))
+    raises(ValueError, "completed", lambda: kept[0].output(0, ()))
+    raises(tf.errors.InternalError, "", lambda: tf.function(build)(nothing))
+    assert tf.function(build)(indices)[0].numpy() == 3
+
+
+@needs_operation
+def graphs_of_another_process() -> None:
+    with tf.Graph().as_default() as graph:
+        reduced(tf.ones([]), "elsewhere")
+    definition = graph.as_graph_def()
+    for node in definition.node:
+        if node.op == "PycollectiveCall":
+            node.attr["key"].i += 1 << 61
+    fetched = f"{next(node.name for node in definition.node if node.op == 'PycollectiveCall')}:0"
+    with tf.Graph().as_default(), v1.Session() as session:
+        tf.import_graph_def(definition, name="")
+        raises(tf.errors.InvalidArgumentError, "another process", lambda: session.run(fetched))
+
+
+def main() -> None:
+    basics.init()
+    found = {}
+    with_operation = sys.argv[2] == "operation"
+    why = graph_calls.why_not()
+    found["why_not"] = "" if bool(why) != with_operation else f"why_not() is {why!r}"
+    for function in CHECKS + (WITH_THE_OPERATION if with_operation else []):
+        try:
+            function()
+            found[function.__name__] = ""
+        except BaseException:
+            found[function.__name__] = traceback.format_exc()
+        print(function.__name__, file=sys.stderr, flush=True)
+    print(json.dumps(found))
+    handles.shutdown()
+
+
+if __name__ == "__main__":
+    main()
