@@ -108,15 +108,15 @@ class KerasState(ObjectState):
         return [*self.model.weights, *(found() if callable(found) else found)]
 
     def _save_variables(self) -> None:
-        self._saved_variables = [np.array(keras.ops.convert_to_numpy(v) if _of_keras3(v) else v) for v in self._variables()]
+        self._saved_variables = [_copied(variable) for variable in self._variables()]
 
     def _restore_variables(self) -> None:
         for variable, value in zip(self._variables(), self._saved_variables, strict=True):
             variable.assign(value)
 
 
-def _of_keras3(variable: Any) -> bool:
-    return isinstance(variable, keras.Variable)
+def _copied(variable: Any) -> Any:
+    return np.array(keras.ops.convert_to_numpy(variable) if isinstance(variable, keras.Variable) else variable.numpy())
 
 
 def _is_built(optimizer: Any) -> bool:

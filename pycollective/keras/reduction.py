@@ -18,7 +18,7 @@ class GradientReduction:
     """Reduces the gradients of an optimizer.
 
     Attributes:
-        count: how often a reduction was carried out or, in a function that is compiled, built into it.
+        count: how often gradients were given to be reduced or, in a function that is compiled, the code for it was built.
         applying: whether a method that reduces is running, so that the optimizer may change variables.
     """
 
@@ -127,6 +127,7 @@ class GradientReduction:
             if self._reduced_elsewhere:
                 yield list(gradients)
             elif accumulates:
+                self.count += 1
                 self._waiting = list(gradients), list(variables)
                 yield list(gradients)
             else:

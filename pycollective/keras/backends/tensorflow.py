@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pycollective.hvd import graph_call
 from pycollective.hvd.gradient_group import GradientGroup, Slices
 from pycollective.hvd.graph_call import GraphCall
 from pycollective.tensorflow import graph_calls
@@ -30,18 +29,13 @@ def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
             call.output(number, (0,))
         group.start(arrays, outputs, call.done)
 
-    results: list[Any]
-    if tf.executing_eagerly():
-        found = graph_call.run(start, [array(part) for part in flat], [part.dtype.as_numpy_dtype for part in flat])
-        results = [tf.convert_to_tensor(part) for part in found]
-    else:
-        shapes = [
-            tf.TensorShape([None, *part.shape[1:]]) if isinstance(gradient, tf.IndexedSlices) else part.shape
-            for gradient in gradients
-            for part in _parts(gradient)
-        ]
-        dtypes = [part.dtype for part in flat]
-        results = graph_calls.call(start, flat, dtypes, shapes or [flat[0].shape], name="DistributedOptimizer")
+    shapes = [
+        tf.TensorShape([None, *part.shape[1:]]) if isinstance(gradient, tf.IndexedSlices) else part.shape
+        for gradient in gradients
+        for part in _parts(gradient)
+    ]
+    dtypes = [part.dtype for part in flat]
+    results = graph_calls.call(start, flat, dtypes, shapes or [flat[0].shape], name="DistributedOptimizer")
     parts = iter(results)
     return [_assembled(gradient, parts) for gradient in gradients]
 
