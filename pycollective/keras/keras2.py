@@ -50,16 +50,23 @@ class Reducing:
             raise ValueError("backward_passes_per_step > 1 cannot be combined with a LossScaleOptimizer of tf_keras")
         else:
             reduced = self._agg_helper.compute_gradients(gradients, variables)
-        self._reduced = True
         return list(zip(reduced, variables, strict=True))
+
+    def _computed(self, pairs: Any) -> Pairs:
+        """Reduced gradients that the next apply_gradients must not reduce again."""
+        reduced = self._reduce(pairs)
+        self._reduced = True
+        return reduced
 
     def get_gradients(self: Any, loss: Any, params: Any) -> Any:
         """Collective: the reduced gradients."""
-        return [gradient for gradient, _ in self._reduce(zip(super().get_gradients(loss, params), params, strict=True))]
+        pairs = zip(super().get_gradients(loss, params), params, strict=True)
+        return [gradient for gradient, _ in self._computed(pairs)]
 
     def _aggregated(self, pairs: Any) -> Pairs:
         """Called by LossScaleOptimizers too, before they test whether gradients are finite."""
-        return list(pairs) if self._reduced else self._reduce(pairs)
+        before, self._reduced = self._reduced, False
+        return list(pairs) if before else self._reduce(pairs)
 
     def _apply(self: Any, pairs: Any, name: str | None, aggregate: bool, **as_they_are: Any) -> Any:
         pairs = list(pairs)
@@ -91,7 +98,7 @@ class ReducingCurrent(Reducing):
 
     def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         """Collective: the reduced gradients, with their variables."""
-        pairs: Pairs = self._reduce(super().compute_gradients(loss, var_list, tape))
+        pairs: Pairs = self._computed(super().compute_gradients(loss, var_list, tape))
         return pairs
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Pairs:
@@ -125,7 +132,7 @@ class ReducingLegacy(Reducing):
     """For tf_keras.optimizers.legacy."""
 
     def _compute_gradients(self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Pairs:
-        pairs: Pairs = self._reduce(super()._compute_gradients(loss, var_list, grad_loss, tape))
+        pairs: Pairs = self._computed(super()._compute_gradients(loss, var_list, grad_loss, tape))
         return pairs
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> list[Any]:
