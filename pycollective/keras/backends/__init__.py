@@ -59,7 +59,7 @@ def named(name: str) -> Backend:
 def of_tensor(tensor: Any) -> Backend:
     """The backend whose tensor this is: both Keras 3 and tf_keras may be in use in a process."""
     module = type(tensor).__module__.partition(".")[0]
-    return named({"jaxlib": "jax", "keras": _current()}.get(module, module))
+    return named({"jaxlib": "jax", "tf_keras": "tensorflow", "keras": _current()}.get(module, module))
 
 
 def current() -> Backend:
