@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -15,7 +16,7 @@ namespace {
 // The mutex lets a pending request for the GIL finish first.  No thread waits for the mutex while it holds the GIL.
 struct PythonEnd {
   std::mutex mutex;
-  bool ended = false;
+  std::atomic<bool> ended{false};
   std::thread::id last;  // the thread that finalizes Python
   bool without_me() const { return ended && std::this_thread::get_id() != last; }
   static PythonEnd& instance() { return of_this_process<PythonEnd>(); }
@@ -29,6 +30,10 @@ void python_ends() {
   const std::lock_guard lock(python.mutex);
   python.ended = true;
   python.last = std::this_thread::get_id();
+}
+
+bool python_has_ended() {
+  return PythonEnd::instance().ended;
 }
 
 Released::~Released() {

@@ -10,6 +10,7 @@ namespace pc {
 
 // Registered with Python's atexit: from then on only the calling thread gets the GIL.
 void python_ends();
+bool python_has_ended();  // with or without the GIL
 
 // Releases the GIL, as py::gil_scoped_release; a thread that is here when Python ends never returns.
 class Released {

@@ -12,7 +12,7 @@ import tensorflow as tf
 from pycollective.hvd import graph_call
 from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.graph_call import Start
-from pycollective.tensorflow import graph_operation
+from pycollective.tensorflow import graph_operation, xla_calls
 from pycollective.tensorflow.graph_operation import why_not
 
 __all__ = ["call", "internal_error", "why_not"]
@@ -58,6 +58,8 @@ def call(
         found = graph_call.run(start, [x.numpy() for x in inputs], [dtype.as_numpy_dtype for dtype in dtypes])
         return [tf.convert_to_tensor(result) for result in found]
     name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name).lstrip("_\\/>-") or "pycollective"
+    if xla_calls.needed():
+        return xla_calls.build(start, inputs, dtypes, shapes, name)
     with tf.device("CPU:0"):
         if why_not():
             outputs = _numpy_function(start, inputs, dtypes, name)
@@ -71,9 +73,9 @@ def call(
 def internal_error(error: BaseException) -> HorovodInternalError | None:
     """What an elastic loop recovers from, if this error of a graph was caused by the loss of a rank."""
     message = str(getattr(error, "message", ""))
-    if not isinstance(error, tf.errors.UnknownError) or _INTERNAL not in message:
+    if not isinstance(error, tf.errors.OpError) or _INTERNAL not in message:
         return None
-    return HorovodInternalError(message[message.index(_INTERNAL) + len(_INTERNAL) :].partition("\n")[0])
+    return HorovodInternalError(message[message.index(_INTERNAL) + len(_INTERNAL) :].partition("\n")[0].partition(" [Op:")[0])
 
 
 def _numpy_function(

@@ -7,7 +7,7 @@ import itertools
 import re
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,26 @@ def build(
     start: Start, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], *, stateful: bool, name: str
 ) -> list[tf.Tensor]:
     """Add an operation to the graph under construction; the results have unknown shapes."""
-    key = next(_keys)
-    _starts[key] = start
+    key = keep(start)
     attributes = {"operands": list(inputs), "key": key, "Tresults": list(dtypes), "name": name}
     if stateful:
         return list(op_def_library.apply_op("PycollectiveCall", **attributes))
     token = op_def_library.apply_op("PycollectiveToken", name=f"{name}_token")
     return list(op_def_library.apply_op("PycollectiveOverlappingCall", token=token, **attributes))
+
+
+def keep(start: Start) -> int:
+    """A key by which an operation finds its start."""
+    key = next(_keys)
+    _starts[key] = start
+    return key
+
+
+def run(key: int, call: GraphCall) -> None:
+    """Start what an operation does."""
+    if key not in _starts:
+        raise ValueError("this graph was built by another process: save models without the operations of pycollective")
+    _starts[key](call)
 
 
 def is_numeric(dtype: tf.DType) -> bool:
@@ -78,16 +91,10 @@ def _why_not() -> str:
     folder = Path(tf.__file__).parent
     types = {dtype.as_datatype_enum: np.dtype(dtype.as_numpy_dtype) for dtype in _types() if is_numeric(dtype)}
     try:
-        _core.define_tensorflow_operations([str(folder / name) for name in _LIBRARIES], _run, _describe, types)
-        return _self_test()
+        _core.define_tensorflow_operations([str(folder / name) for name in _LIBRARIES], run, _describe, types)
+        return within(_SELF_TEST_SECONDS, _self_test)
     except Exception as error:
         return f"TensorFlow {tf.__version__} refuses it: {error!r}"
-
-
-def _run(key: int, call: GraphCall) -> None:
-    if key not in _starts:
-        raise ValueError("this graph was built by another process: save models without the operations of pycollective")
-    _starts[key](call)
 
 
 def _describe(error: BaseException) -> tuple[int, str]:
@@ -95,10 +102,25 @@ def _describe(error: BaseException) -> tuple[int, str]:
     return code, f"{type(error).__name__}: {error}"
 
 
+def within(seconds: float, self_test: Callable[[], str]) -> str:
+    """What a self-test returns, which runs in a thread: outside of the graph under construction, and may hang."""
+    found: list[str] = []
+
+    def run_it() -> None:
+        try:
+            found.append(self_test())
+        except Exception as error:
+            found.append(f"the self-test failed: {error!r}")
+
+    thread = threading.Thread(target=run_it, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else f"the self-test has not completed within {seconds} s"
+
+
 def _self_test() -> str:
     """Run a graph with one thread, of which each of two operations completes only once both have started."""
     started: list[GraphCall] = []
-    results: list[Any] = []
 
     def complete() -> None:
         for call in started:
@@ -110,20 +132,11 @@ def _self_test() -> str:
         if len(started) == 2:
             threading.Thread(target=complete, daemon=True).start()
 
-    def run() -> None:
-        config = tf.compat.v1.ConfigProto(
-            inter_op_parallelism_threads=1, use_per_session_threads=True, device_count={"GPU": 0}
-        )
-        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
-            x = [tf.constant([value, value], tf.float32) for value in (1, 2)]
-            works = [build(start, [x[i]], [tf.float32], stateful=i == 0, name="self_test")[0] for i in range(2)]
-            results.extend(session.run(works))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(_SELF_TEST_SECONDS)
-    if thread.is_alive():
-        return f"the self-test has not completed within {_SELF_TEST_SECONDS} s"
-    if [result.tolist() for result in results] != [[2, 2], [3, 3]]:
-        return f"the self-test returned {results}"
-    return ""
+    config = tf.compat.v1.ConfigProto(
+        inter_op_parallelism_threads=1, use_per_session_threads=True, device_count={"GPU": 0}
+    )
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        x = [tf.constant([value, value], tf.float32) for value in (1, 2)]
+        works = [build(start, [x[i]], [tf.float32], stateful=i == 0, name="self_test")[0] for i in range(2)]
+        results = [result.tolist() for result in session.run(works)]
+    return "" if results == [[2, 2], [3, 3]] else f"the self-test returned {results}"

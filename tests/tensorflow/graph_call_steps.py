@@ -16,6 +16,7 @@ import tensorflow as tf
 from pycollective.engine import Item
 from pycollective.hvd import basics, handles
 from pycollective.hvd.basics import engine_of
+from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.graph_call import GraphCall, Start
 from pycollective.hvd.process_sets import global_process_set
 from pycollective.tensorflow import graph_calls
@@ -361,6 +362,74 @@ def graphs_of_another_process() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         tf.import_graph_def(definition, name="")
         raises(tf.errors.InvalidArgumentError, "another process", lambda: session.run(fetched))
+
+
+def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(function, jit_compile=True)
+
+
+@needs_operation
+def many_in_a_compiled_function() -> None:
+    @jitted
+    def step(x: Any) -> Any:
+        return [reduced(x + float(i), f"many.{i}", stateful=i % 2 == 0) for i in range(MANY)]
+
+    for _ in range(3):
+        found = step(tf.zeros([3]))
+        assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
+
+
+@needs_operation
+def element_types_and_shapes_in_a_compiled_function() -> None:
+    for dtype in DTYPES:
+        x = tf.cast(tf.constant([[1, 2, 3], [4, 5, 6]]) * (basics.rank() + 1), dtype)
+        y = jitted(lambda x: reduced(x, "types"))(x)
+        assert y.dtype == dtype and y.shape == (2, 3)
+        assert np.array_equal(y.numpy(), (SUM * np.array([[1, 2, 3], [4, 5, 6]])).astype(dtype.as_numpy_dtype))
+    yes = tf.constant([True, basics.rank() == 0])
+    assert jitted(lambda x: reduced(x, "bool", "land"))(yes).numpy().tolist() == [True, False]
+    for shape in ((), (0,), (3, 0, 2), (5, 1, 2)):
+        y = jitted(lambda x: reduced(x, "shapes"))(tf.ones(shape))
+        assert np.array_equal(y.numpy(), np.full(shape, basics.size(), np.float32))
+
+
+@needs_operation
+def in_loops_and_branches_of_a_compiled_function() -> None:
+    @jitted
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = reduced(x, "loop") if tf.reduce_sum(x) > 0 else x - 1
+        return reduced(x, "after") + reduced(x, "after.2")
+
+    assert step(tf.constant([1.0])).numpy().tolist() == [2 * float(basics.size()) ** 4]
+
+
+@needs_operation
+def errors_in_a_compiled_function() -> None:
+    def failing(call: GraphCall) -> None:
+        call.done(HorovodInternalError("rank 7 is gone"))
+
+    def other_shape(call: GraphCall) -> None:
+        call.output(0, (3,))
+
+    def build(start: Start) -> Any:
+        return graph_calls.call(start, [], [tf.int32], [tf.TensorShape([])], name="failing")
+
+    caught = raises(tf.errors.OpError, "rank 7", lambda: jitted(build)(failing))
+    assert str(graph_calls.internal_error(caught)) == "rank 7 is gone"
+    raises(tf.errors.OpError, "shape (3,)", lambda: jitted(build)(other_shape))
+    x = tf.ones([2 + basics.rank()])
+    raises(tf.errors.OpError, "MismatchError", lambda: jitted(lambda: reduced(x, "differ"))())
+    assert jitted(lambda: reduced(tf.ones([]), "differ"))().numpy() == basics.size()
+
+
+@check
+def unknown_shapes_in_a_compiled_function() -> None:
+    step = tf.function(
+        lambda x: reduced(x, "unknown"), jit_compile=True, input_signature=[tf.TensorSpec([None], tf.float32)]
+    )
+    kind = tf.errors.UnimplementedError if graph_calls.why_not() else tf.errors.InvalidArgumentError
+    raises(kind, "jit_compile", lambda: step(tf.ones([4])))
 
 
 def main() -> None:

@@ -45,7 +45,9 @@ GraphCall::GraphCall(TF_OpKernelContext* context, std::function<void()> complete
 }
 
 GraphCall::~GraphCall() {
-  if (TF_OpKernelContext* context = std::exchange(context_, nullptr); context != nullptr)
+  TF_OpKernelContext* context = std::exchange(context_, nullptr);
+  // Not while Python is being taken down: TensorFlow would go on with the graph, and so call Python, on this thread.
+  if (context != nullptr && !python_has_ended())
     finish(context, TF_INTERNAL, "the operation was dropped before it had completed");
 }
 

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "bindings/interpreter.h"
 #include "frameworks/tensorflow/graph_call.h"
+#include "frameworks/tensorflow/xla.h"
 
 namespace pc::tensorflow {
 namespace {
@@ -129,6 +130,7 @@ void bind_tensorflow(py::module_& m) {
         "Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.\n\n"
         "Args: the paths of its libraries; run(key, call); describe(exception) -> (TF_Code, message); a dict from "
         "numbers of TF_DataType to numpy.dtype.\n\nRaises OSError if TensorFlow lacks a function or refuses.");
+  tensorflow::bind_xla(m);
 }
 
 }  // namespace pc

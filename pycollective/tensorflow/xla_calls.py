@@ -1,0 +1,132 @@
+"""Calls from functions that XLA has compiled (`jit_compile=True`), on the CPU.
+
+They block, and run in the order of the program, which must be the same on all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_def_library
+from tensorflow.python.ops import control_flow_util
+
+from pycollective import _core
+from pycollective.hvd.graph_call import GraphCall, Start
+from pycollective.tensorflow import graph_operation
+
+_TARGET = "pycollective_call"
+_LIBRARY = "libtensorflow_cc.so.2"
+_SELF_TEST_SECONDS = 60
+_Rows = list[tuple[Any, tuple[int, ...]]]
+
+_signatures: dict[int, tuple[_Rows, _Rows]] = {}
+_lock = threading.Lock()
+
+
+def needed() -> bool:
+    """Whether the graph under construction will be compiled by XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def build(
+    start: Start,
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape],
+    name: str,
+) -> list[tf.Tensor]:
+    """Add a call to the function under construction.
+
+    Raises:
+        UnimplementedError: XLA cannot call; without jit_compile the function can.
+        InvalidArgumentError: a shape is unknown.
+    """
+    if reason := why_not():
+        raise tf.errors.UnimplementedError(None, None, f"{name!r} cannot be called with jit_compile=True: {reason}")
+    for shape in [*(x.shape for x in inputs), *shapes]:
+        if not tf.TensorShape(shape).is_fully_defined():
+            message = f"{name!r} needs known shapes with jit_compile=True, not {shape}: trace with them, or turn it off"
+            raise tf.errors.InvalidArgumentError(None, None, message)
+    return _build(start, inputs, dtypes, shapes, name)
+
+
+def _build(
+    start: Start,
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape],
+    name: str,
+) -> list[tf.Tensor]:
+    key = graph_operation.keep(start)
+    operands: _Rows = [(np.dtype(x.dtype.as_numpy_dtype), tuple(x.shape)) for x in inputs]
+    results: _Rows = [
+        (np.dtype(d.as_numpy_dtype), tuple(tf.TensorShape(s))) for d, s in zip(dtypes, shapes, strict=True)
+    ]
+    _signatures[key] = operands, results
+    graph = tf.compat.v1.get_default_graph()
+    token = getattr(graph, "_pycollective_token", None)  # a result of the call before, which orders them
+    outputs = op_def_library.apply_op(
+        "XlaCustomCallV2",
+        operands=[*inputs, tf.constant(0, tf.uint8) if token is None else token],
+        call_target_name=_TARGET,
+        backend_config=str(key),
+        has_side_effect=True,
+        result_dtypes=[*dtypes, tf.uint8],
+        result_shapes=[*shapes, tf.TensorShape([])],
+        name=name,
+    )
+    graph._pycollective_token = outputs[-1]
+    return list(outputs[:-1])
+
+
+def why_not() -> str:
+    """Why compiled functions of this process cannot call; empty if they can."""
+    with _lock:
+        return _why_not()
+
+
+@functools.cache
+def _why_not() -> str:
+    if reason := graph_operation.why_not():
+        return reason
+    if tf.config.list_physical_devices("GPU"):
+        return "it is compiled for the GPU"
+    try:
+        library = str(Path(tf.__file__).parent / _LIBRARY)
+        _core.define_tensorflow_xla_target(library, _TARGET, _signatures.__getitem__, graph_operation.run)
+        return graph_operation.within(_SELF_TEST_SECONDS, _self_test)
+    except Exception as error:
+        return f"XLA of TensorFlow {tf.__version__} refuses it: {error!r}"
+
+
+def _self_test() -> str:
+    def start(call: GraphCall) -> None:
+        call.output(0, (2,))[...] = call.inputs[0] + 1
+        call.output(1, ())[...] = 3
+        call.done(None)
+
+    def failing(call: GraphCall) -> None:
+        call.done(RuntimeError("of the self-test"))
+
+    shapes = [tf.TensorShape([2]), tf.TensorShape([])]
+
+    def compiled(start: Start) -> Any:
+        def function(x: Any) -> Any:
+            return _build(start, [x], [tf.float32, tf.int32], shapes, "self_test")
+
+        return tf.function(tf.autograph.experimental.do_not_convert(function), jit_compile=True)
+
+    found = [result.numpy().tolist() for result in compiled(start)(tf.constant([1.0, 2.0]))]
+    if found != [[2, 3], 3]:
+        return f"the self-test returned {found}"
+    try:
+        compiled(failing)(tf.constant([1.0, 2.0]))
+    except tf.errors.OpError as error:
+        return "" if "of the self-test" in str(error) else f"the self-test lost an error: {error}"
+    return "the self-test lost an error"
