@@ -105,6 +105,7 @@ void bind_segment(py::module_& m);
 void bind_table_directory(py::module_& m);
 void bind_tables(py::module_& m);
 void bind_team(py::module_& m);
+void bind_jax(py::module_& m);         // in csrc/frameworks/
 void bind_tensorflow(py::module_& m);  // in csrc/frameworks/
 
 }  // namespace pc

@@ -71,5 +71,6 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_engine(m);
   pc::bind_agreement(m);
   pc::bind_fast_path(m);
+  pc::bind_jax(m);
   pc::bind_tensorflow(m);
 }

@@ -1,6 +1,7 @@
 // From Python's arguments to an Operation: checks, plans, results.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -80,6 +81,7 @@ class TeamCall {
   std::unique_ptr<TeamCall> channel(int32_t sender, int32_t receiver, py::object planner) const;
   const std::shared_ptr<Team>& team() const { return team_; }
   std::shared_ptr<const Plan> make_plan(const PlanKey& key) const;
+  std::shared_ptr<const Plan> plan_for(const PlanKey& key);
 
  private:
   struct Arrays : CallArrays {
@@ -112,7 +114,6 @@ class TeamCall {
   void check(const Terms& terms, Arrays& arrays) const;
   static bool may_use_windows(Collective collective, const Arrays& arrays);
   uint8_t place(Collective collective, Arrays& arrays) const;
-  std::shared_ptr<const Plan> plan_for(const PlanKey& key);
   Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
 
   std::shared_ptr<Team> team_;
@@ -131,7 +132,7 @@ class TeamCall {
   LruCache<std::pair<Collective, std::vector<int64_t>>, Cut, std::map> cuts_{kMostPlans};
   template <class Key, class Value> using Plans = std::unordered_map<Key, Value, PlanKeyHash>;
   LruCache<PlanKey, CachedPlan, Plans> plans_{kMostPlans};
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};  // read without the GIL, too
 };
 
 template <> inline constexpr bool is_bound<TeamCall> = true;

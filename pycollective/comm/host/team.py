@@ -54,14 +54,14 @@ class HostTeam:
     def _call(self, r: CallRequest, nonblocking: bool) -> Any:
         kind = NUMBERS.get(r.collective)
         if kind is None or kind == _SEND:
-            return self._channel(r).call(_SEND, r.x, r.out, "sum", None, 0, None, None, r.timeout, nonblocking)
+            channel = self.channel(r.root, sends=r.out is None)
+            return channel.call(_SEND, r.x, r.out, "sum", None, 0, None, None, r.timeout, nonblocking)
         return self.team.call(
             kind, r.x, r.out, r.op, r.topology, r.root, r.counts, r.scale, r.timeout, nonblocking, r.note or None
         )
 
-    def _channel(self, request: CallRequest) -> _core.Team:
-        """The team of two ranks that carries a message."""
-        sends, peer = request.out is None, request.root
+    def channel(self, peer: int, sends: bool) -> _core.Team:
+        """The team of two ranks that carries this rank's messages to a peer, or those from it."""
         channels = self.outgoing if sends else self.incoming
         channel = channels.get(peer)
         if channel is None:

@@ -1,0 +1,25 @@
+// Collectives as custom calls of XLA: run by the core directly, without the GIL and without copies.
+#pragma once
+
+#include <optional>
+
+#include "bindings/fixed_call.h"
+#include "frameworks/jax/xla_ffi.h"
+
+namespace pc::jax {
+
+// What a custom call runs; `receive`: a message that arrives while `call` sends one.
+struct Collective {
+  FixedCall call;
+  int64_t element;  // bytes
+  std::optional<FixedCall> receive{};
+};
+
+// Returns the number by which custom calls refer to it.  It is never freed: executables may run as long as the process.
+int64_t add(Collective collective);
+// Throws InvalidArgument.
+const Collective& collective_of(int64_t number);
+
+xla::Error* run_collective(xla::CallFrame* frame);
+
+}  // namespace pc::jax

@@ -1,0 +1,55 @@
+// Calls of Python functions as custom calls of XLA, on views of its memory.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+
+#include "bindings/bindings.h"
+#include "frameworks/jax/xla_ffi.h"
+
+namespace pc::jax {
+
+// What Python provides.  Allocated once and never freed: executables may run while Python ends.
+struct Python {
+  py::dict starts;    // number -> Start, see pycollective/hvd/graph_call.py
+  py::dict types;     // XLA's number of an element type -> numpy.dtype
+  py::object describe;  // (exception) -> text
+};
+extern Python* python;
+
+// The end of a call: signalled on any thread, awaited by the handler.
+class Completion {
+ public:
+  void signal(std::string error, bool failed);
+  bool wait();  // without the GIL; true: failed
+  const std::string& error() const { return error_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable signalled_;
+  bool done_ = false, failed_ = false;
+  std::string error_;
+};
+
+// One execution, as Python sees it: a GraphCall of pycollective/hvd/graph_call.py.  All members need the GIL.
+class GraphCall {
+ public:
+  GraphCall(const xla::CallFrame& frame, Completion& completion);
+  ~GraphCall();  // fails the call if it has not completed: XLA must not wait for a call that was dropped
+  GraphCall(const GraphCall&) = delete;
+
+  const py::list& inputs() const { return inputs_; }
+  py::object output(int64_t index, const std::vector<int64_t>& shape) const;
+  void done(const py::object& error);
+  bool is_done() const { return completion_ == nullptr; }
+
+ private:
+  const xla::CallFrame* frame_;  // null, as is the completion, once the call has completed
+  Completion* completion_;
+  py::list inputs_;
+};
+
+xla::Error* run_python(xla::CallFrame* frame);
+
+}  // namespace pc::jax

@@ -1,0 +1,275 @@
+"""The primitives of the collectives: shapes, lowering, batching and derivatives.
+
+What is linear in the ranks' arrays together has a derivative: its tangent is the same collective of the tangents. The
+transposes are those of the map of all ranks' arrays to all ranks' results, but for allreduce: there every rank holds a
+copy of one result, of which each computes the same cotangent, so that the transpose is the identity (as in mpi4jax).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from pycollective.jax import handlers, planned, private
+from pycollective.jax.planned import Collective
+
+_LINEAR = ("sum", "avg")
+"""Operators whose reductions are linear."""
+
+
+def bind(call: Collective, x: Any) -> Any:
+    """The result of a collective of an array; not of a send or a barrier."""
+    return _COLLECTIVES[call.name].bind(x, call=call)
+
+
+# -- one array in, one out ---------------------------------------------------------------------------------------------
+
+
+def _evaluate(x: Any, *, call: Collective) -> tuple[Any, Any]:
+    planned.checked(x, call.name)
+    shape = planned.result_shape(call, x.shape)
+    planned.plan(call, x.shape, str(x.dtype))
+    return ShapedArray(shape, x.dtype), {private.ordered_effect}
+
+
+def _lower(ctx: Any, x: Any, *, call: Collective) -> list[Any]:
+    (aval,) = ctx.avals_in
+    if call.name in ("reduce", "gather") and not call.is_root:
+        _lower_call(ctx.replace(avals_out=()), (x,), call, aval, ctx)
+        return [x]
+    return _lower_call(ctx, (x,), call, aval, ctx)
+
+
+def _lower_call(ctx: Any, operands: Any, call: Collective, aval: Any, outer: Any) -> list[Any]:
+    number = planned.plan(call, aval.shape, str(aval.dtype))
+    results = _lower_number(ctx, operands, number, planned.start_of(call))
+    if ctx is not outer:
+        outer.set_tokens_out(ctx.tokens_out)
+    return results
+
+
+def _lower_number(ctx: Any, operands: Any, number: int | None, start: Any) -> list[Any]:
+    if handlers.problem():
+        return private.lower_to_python(ctx, handlers.blocking(start, ctx.avals_out), operands, True)
+    if number is None:
+        return private.lower_with_token(
+            ctx, handlers.lowering(handlers.PYTHON), operands, call=np.int64(handlers.add_start(start))
+        )
+    return private.lower_with_token(ctx, handlers.lowering(handlers.COLLECTIVE), operands, call=np.int64(number))
+
+
+def _batch(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, int]:
+    (x,), (axis,) = arguments, axes
+    if call.name in ("alltoall", "reduce_scatter") or (call.name == "scatter" and call.is_root):
+        x = jnp.moveaxis(x, axis, 1)  # behind the ranks' blocks
+        return bind(call, x), 1 if call.name == "alltoall" else 0
+    if call.name == "scatter":
+        return bind(call, jnp.moveaxis(x, axis, 0)), 0
+    adds_axis = call.name == "allgather" or (call.name == "gather" and call.is_root)
+    return bind(call, x), axis + adds_axis
+
+
+def _differentiate(primals: Any, tangents: Any, *, call: Collective) -> tuple[Any, Any]:
+    _require_linear(call)
+    (x,), (tangent,) = primals, tangents
+    return bind(call, x), bind(call, ad.instantiate_zeros(tangent))
+
+
+def _require_linear(call: Collective) -> None:
+    if planned.CALLS[call.name].reduces and call.op not in _LINEAR:
+        raise NotImplementedError(f"{call.name} has a derivative for the operators sum and avg only, not for {call.op}")
+
+
+def _transpose(cotangent: Any, x: Any, *, call: Collective) -> tuple[Any]:
+    _require_linear(call)
+    return (_TRANSPOSES[call.name](ad.instantiate_zeros(cotangent), x.aval, call),)
+
+
+def _of(call: Collective, name: str) -> Collective:
+    return Collective(name, call.comm, root=call.root)
+
+
+def _average(x: Any, call: Collective) -> Any:
+    return x / call.comm.size if call.op == "avg" else x
+
+
+def _transpose_reduce(cotangent: Any, aval: Any, call: Collective) -> Any:
+    other = bind(_of(call, "broadcast"), cotangent)
+    return _average(other, call) if call.is_root else cotangent + _average(other, call)
+
+
+def _transpose_gather(cotangent: Any, aval: Any, call: Collective) -> Any:
+    own = bind(_of(call, "scatter"), cotangent)
+    return own if call.is_root else cotangent + own
+
+
+def _transpose_broadcast(cotangent: Any, aval: Any, call: Collective) -> Any:
+    total = bind(_of(call, "reduce"), cotangent)
+    return total if call.is_root else jnp.zeros(aval.shape, aval.dtype)
+
+
+def _transpose_scatter(cotangent: Any, aval: Any, call: Collective) -> Any:
+    all_of_them = bind(_of(call, "gather"), cotangent)
+    return all_of_them if call.is_root else jnp.zeros(aval.shape, aval.dtype)
+
+
+def _transpose_scan(cotangent: Any, aval: Any, call: Collective) -> Any:
+    return bind(_of(call, "allgather"), cotangent)[call.comm.rank :].sum(0)
+
+
+_TRANSPOSES: dict[str, Any] = {
+    "allreduce": lambda cotangent, aval, call: _copies_p.bind(cotangent, call=call),
+    "reduce": _transpose_reduce,
+    "reduce_scatter": lambda cotangent, aval, call: _average(bind(_of(call, "allgather"), cotangent), call),
+    "scan": _transpose_scan,
+    "broadcast": _transpose_broadcast,
+    "allgather": lambda cotangent, aval, call: bind(_of(call, "reduce_scatter"), cotangent),
+    "gather": _transpose_gather,
+    "scatter": _transpose_scatter,
+    "alltoall": lambda cotangent, aval, call: bind(call, cotangent),
+}
+
+
+def _primitive(name: str) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_impl(lambda *arrays, **parameters: private.apply_primitive(primitive, *arrays, **parameters))
+    return primitive
+
+
+def _collective(name: str) -> Primitive:
+    primitive = _primitive(name)
+    primitive.def_effectful_abstract_eval(_evaluate)
+    mlir.register_lowering(primitive, _lower, platform="cpu")
+    batching.primitive_batchers[primitive] = _batch
+    ad.primitive_jvps[primitive] = _differentiate
+    ad.primitive_transposes[primitive] = _transpose
+    return primitive
+
+
+_COLLECTIVES = {name: _collective(name) for name in _TRANSPOSES}
+
+
+# -- the transpose of allreduce: the transpose of which is allreduce ---------------------------------------------------
+
+_copies_p = _primitive("allreduce_transpose")
+_copies_p.def_abstract_eval(lambda x, *, call: ShapedArray(x.shape, x.dtype))
+mlir.register_lowering(
+    _copies_p, mlir.lower_fun(lambda x, *, call: _average(x, call), multiple_results=False), platform="cpu"
+)
+batching.primitive_batchers[_copies_p] = lambda arguments, axes, *, call: (
+    _copies_p.bind(*arguments, call=call),
+    axes[0],
+)
+ad.deflinear2(_copies_p, lambda cotangent, x, *, call: [bind(call, ad.instantiate_zeros(cotangent))])
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _evaluate_send(x: Any, *, call: Collective) -> tuple[Any, Any]:
+    planned.checked(x, "send")
+    planned.plan(call, x.shape, str(x.dtype))
+    return [], {private.ordered_effect}
+
+
+def _lower_send(ctx: Any, x: Any, *, call: Collective) -> list[Any]:
+    return _lower_call(ctx, (x,), call, ctx.avals_in[0], ctx)
+
+
+def _batch_send(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, Any]:
+    return send_p.bind(*arguments, call=call), ()
+
+
+send_p = _primitive("send")
+send_p.multiple_results = True
+send_p.def_effectful_abstract_eval(_evaluate_send)
+mlir.register_lowering(send_p, _lower_send, platform="cpu")
+batching.primitive_batchers[send_p] = _batch_send
+
+
+def _batch_recv(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, Any]:
+    return recv_p.bind(*arguments, call=call), axes[0]
+
+
+recv_p = _primitive("recv")
+recv_p.def_effectful_abstract_eval(_evaluate)
+mlir.register_lowering(recv_p, _lower, platform="cpu")
+batching.primitive_batchers[recv_p] = _batch_recv
+
+
+def _evaluate_sendrecv(x: Any, like: Any, *, send: Collective, receive: Collective, forward: bool) -> tuple[Any, Any]:
+    planned.checked(x, "sendrecv")
+    planned.checked(like, "sendrecv")
+    planned.plan(send, x.shape, str(x.dtype))
+    planned.plan(receive, like.shape, str(like.dtype))
+    return ShapedArray(like.shape, like.dtype), {private.ordered_effect}
+
+
+def _lower_sendrecv(ctx: Any, x: Any, like: Any, *, send: Collective, receive: Collective, forward: bool) -> list[Any]:
+    if forward:
+        raise RuntimeError(
+            "sendrecv has no forward-mode derivative: the tangent of what another rank sends is on that rank; use "
+            "reverse mode (jax.grad, jax.vjp)"
+        )
+    sends, receives = (
+        planned.plan(call, aval.shape, str(aval.dtype))
+        for call, aval in zip((send, receive), ctx.avals_in, strict=True)
+    )
+    number = None if sends is None or receives is None else planned.plan_both(sends, receives)
+    return _lower_number(ctx, (x, like), number, planned.start_of_both(send, receive))
+
+
+def _batch_sendrecv(arguments: Any, axes: Any, **parameters: Any) -> tuple[Any, int]:
+    size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not None)
+    moved = [
+        jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arguments, axes, strict=True)
+    ]
+    return sendrecv_p.bind(*moved, **parameters), 0
+
+
+def _differentiate_sendrecv(primals: Any, tangents: Any, *, forward: bool, **calls: Any) -> tuple[Any, Any]:
+    tangent = [ad.instantiate_zeros(each) for each in tangents]
+    value = sendrecv_p.bind(*primals, forward=forward, **calls)
+    return value, sendrecv_p.bind(*tangent, forward=not forward, **calls)
+
+
+def _transpose_sendrecv(
+    cotangent: Any, x: Any, like: Any, *, send: Collective, receive: Collective, forward: bool
+) -> tuple[Any, Any]:
+    """The cotangent of what was received returns to its sender."""
+    template = jnp.zeros(x.aval.shape, x.aval.dtype)
+    back = sendrecv_p.bind(
+        ad.instantiate_zeros(cotangent),
+        template,
+        send=Collective("send", send.comm, root=receive.root, note=receive.note),
+        receive=Collective("send", send.comm, root=send.root, note=send.note, receives=True),
+        forward=not forward,
+    )
+    return back, (jnp.zeros(like.aval.shape, like.aval.dtype) if ad.is_undefined_primal(like) else None)
+
+
+sendrecv_p = _primitive("sendrecv")
+sendrecv_p.def_effectful_abstract_eval(_evaluate_sendrecv)
+mlir.register_lowering(sendrecv_p, _lower_sendrecv, platform="cpu")
+batching.primitive_batchers[sendrecv_p] = _batch_sendrecv
+ad.primitive_jvps[sendrecv_p] = _differentiate_sendrecv
+ad.primitive_transposes[sendrecv_p] = _transpose_sendrecv
+
+
+# -- barrier -----------------------------------------------------------------------------------------------------------
+
+
+def _lower_barrier(ctx: Any, *, call: Collective) -> list[Any]:
+    return _lower_number(ctx, (), planned.plan(call, (0,), "uint8"), planned.start_of(call))
+
+
+barrier_p = _primitive("barrier")
+barrier_p.multiple_results = True
+barrier_p.def_effectful_abstract_eval(lambda *, call: ([], {private.ordered_effect}))
+mlir.register_lowering(barrier_p, _lower_barrier, platform="cpu")

@@ -1,0 +1,62 @@
+"""Everything that this package uses of JAX's private modules and of modules that moved between its releases.
+
+Ordered effects are private in all releases: see jax/_src/effects.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax._src import effects
+from jax._src.dispatch import apply_primitive
+from jax.interpreters import mlir
+
+try:
+    from jax.ffi import abstract_token  # type: ignore[attr-defined]  # since 0.11
+except ImportError:
+    from jax._src.core import abstract_token
+
+__all__ = ["apply_primitive", "lower_with_token", "ordered_effect"]
+
+
+class CollectiveEffect(effects.Effect):
+    """Calls that have it run in the program's order."""
+
+    def __str__(self) -> str:
+        return "Collective"
+
+
+for _allowed in (
+    effects.lowerable_effects,
+    effects.ordered_effects,
+    effects.control_flow_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+):
+    _allowed.add_type(CollectiveEffect)
+ordered_effect = CollectiveEffect()
+
+
+def lower_with_token(ctx: Any, lower: Any, operands: Any, **attributes: Any) -> list[Any]:
+    """Lower to a call that takes the effect's token behind its operands, and returns it behind its results.
+
+    Args:
+        ctx: of the lowering rule.
+        lower: a lowering rule for a context with these tokens.
+    """
+    inner = ctx.replace(avals_in=(*ctx.avals_in, abstract_token), avals_out=(*ctx.avals_out, abstract_token))
+    *results, token = lower(inner, *operands, ctx.tokens_in.get(ordered_effect), **attributes)
+    ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
+    return results
+
+
+def lower_to_python(ctx: Any, function: Any, operands: Any, ordered: bool) -> list[Any]:
+    """Lower to a call of a Python function that takes NumPy arrays and returns a tuple of them."""
+    from jax.interpreters.mlir import emit_python_callback
+
+    token = ctx.tokens_in.get(ordered_effect) if ordered else None
+    results, token, _ = emit_python_callback(
+        ctx, function, token, list(operands), list(ctx.avals_in), list(ctx.avals_out), has_side_effect=True
+    )
+    if ordered:
+        ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
+    return list(results)
