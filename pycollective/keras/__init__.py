@@ -14,6 +14,14 @@ from pycollective.hvd import interface as _interface
 from pycollective.hvd.exceptions import HostsUpdatedInterrupt
 from pycollective.hvd.interface import *  # noqa: F403
 from pycollective.hvd.objects import allgather_object, broadcast_object
+from pycollective.keras import callbacks, elastic
+from pycollective.keras.callbacks import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
 from pycollective.keras.compression import Compression
 from pycollective.keras.functions import (
     allgather,
@@ -25,14 +33,6 @@ from pycollective.keras.functions import (
 )
 from pycollective.keras.loading import load_with as _load_with
 from pycollective.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from pycollective.keras import callbacks, elastic
-from pycollective.keras.callbacks import (
-    BestModelCheckpoint,
-    BroadcastGlobalVariablesCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    MetricAverageCallback,
-)
 
 __all__ = [
     *_interface.__all__,

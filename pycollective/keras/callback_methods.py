@@ -147,7 +147,7 @@ class MetricAverage:
         names = sorted(name for name, value in (logs or {}).items() if np.isscalar(value) or np.ndim(value) == 0)
         prefix = handles.unnamed("metrics", global_process_set)
         with handles.internal_errors():
-            Agreement(prefix, {name: ((), "float64") for name in names}, global_process_set).reach([DENSE] * len(names))
+            Agreement(prefix, dict.fromkeys(names, ((), "float64")), global_process_set).reach([DENSE] * len(names))
         if not logs or not names:
             return
         values = np.array([float(logs[name]) for name in names])

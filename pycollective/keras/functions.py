@@ -84,9 +84,7 @@ def broadcast_global_variables(root_rank: int) -> NoReturn:
     )
 
 
-def broadcast_variables(
-    variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set
-) -> None:
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Collective: overwrite variables of Keras 3 or of TensorFlow on all ranks with the root's.
 
     Raises:
@@ -106,4 +104,3 @@ def broadcast_variables(
     handles.run(items, process_set, list)
     for backend, variable, x in zip(home, variables, arrays, strict=True):
         variable.assign(backend.tensor(x))
-

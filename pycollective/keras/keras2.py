@@ -16,7 +16,11 @@ Pairs = list[tuple[Any, Any]]
 """Gradients with their variables."""
 
 
-class Reducing:
+_Optimizer: Any = object
+"""What Reducing is mixed into, for the type checker."""
+
+
+class Reducing(_Optimizer):
     """Mixed into the class of an optimizer.
 
     Gradients are reduced where they are computed (`minimize`, and so `fit`), or else in `apply_gradients`.
@@ -37,6 +41,10 @@ class Reducing:
         passes = self.options.backward_passes_per_step
         self._agg_helper = Aggregation(self.options, self.reduction) if passes > 1 else None
         self._weights_to_set: Any = None
+
+    def set_when_built(self, weights: list[Any]) -> None:
+        """Give the optimizer's variables these values, once they have been created."""
+        self._weights_to_set = weights
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradients of this variable."""
@@ -161,7 +169,7 @@ def distribute(optimizer: Any, options: Options) -> Any:
         if name.startswith("_exclude_from_weight_decay"):
             setattr(made, name, value)
     if isinstance(optimizer, tf_keras.optimizers.Optimizer) and getattr(optimizer, "_built", False):
-        made._weights_to_set = [variable.numpy() for variable in optimizer.variables]
+        made.set_when_built([variable.numpy() for variable in optimizer.variables])
     return made
 
 

@@ -13,8 +13,11 @@ from pycollective.keras import backends
 from pycollective.keras.options import Options
 from pycollective.keras.reduction import GradientReduction
 
+_Optimizer: Any = object
+"""What Reducing is mixed into, for the type checker."""
 
-class Reducing:
+
+class Reducing(_Optimizer):
     """Mixed into the class of an optimizer.
 
     All ways of applying gradients end in `apply`: `apply_gradients` and `stateless_apply` call it, and so do the
@@ -61,11 +64,11 @@ class Reducing:
             RuntimeError: called by anything else.
         """
         self._require_reduction()
-        return super().update_step(*args, **kwargs)  # type: ignore[misc]
+        return super().update_step(*args, **kwargs)
 
     def _backend_update_step(self, *args: Any, **kwargs: Any) -> Any:
         self._require_reduction()
-        return super()._backend_update_step(*args, **kwargs)  # type: ignore[misc]
+        return super()._backend_update_step(*args, **kwargs)
 
     def _require_reduction(self) -> None:
         if not self.reduction.applying:
@@ -103,7 +106,7 @@ def distribute(optimizer: Any, options: Options) -> Any:
     _reduce_before_finiteness_is_tested()
     if optimizer.built:
         if not made.built:
-            made.build(optimizer._trainable_variables)
+            made.build(optimizer._trainable_variables)  # noqa: SLF001
         if len(made.variables) == len(optimizer.variables):
             for mine, theirs in zip(made.variables, optimizer.variables, strict=True):
                 mine.assign(theirs)
@@ -125,7 +128,9 @@ def _copied(optimizer: Any, options: Options, kind: type) -> Any:
     passes = options.backward_passes_per_step
     if passes > 1:
         if config.get("gradient_accumulation_steps") not in (None, passes):
-            raise ValueError("backward_passes_per_step and the optimizer's gradient_accumulation_steps exclude each other")
+            raise ValueError(
+                "backward_passes_per_step and the optimizer's gradient_accumulation_steps exclude each other"
+            )
         config["gradient_accumulation_steps"] = passes
     made = subclass(kind, options).from_config(config)
     _require_known_structure(made)

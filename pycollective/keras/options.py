@@ -61,11 +61,8 @@ class Options:
             if len(set().union(*members)) < sum(map(len, members)):
                 raise ValueError("a variable can be in one group only")
             return [[name_of[key] for key in group if key in name_of] for group in members]
-        quotient, rest = divmod(len(names), self.groups)
-        ends = [0]
-        for i in range(self.groups):
-            ends.append(ends[-1] + quotient + (i < rest))
-        return [list(names[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+        count = checks.integer(self.groups, "groups")
+        return [list(names[i * len(names) // count : (i + 1) * len(names) // count]) for i in range(count)]
 
 
 def key_of(variable: Any) -> Any:

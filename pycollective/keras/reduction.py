@@ -1,4 +1,4 @@
-"""The reduction of one optimizer's gradients: which are reduced, under which names, and what happens before and after."""
+"""The reduction of one optimizer's gradients: which, under which names, and what is done before and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GradientReduction:
     """Reduces the gradients of an optimizer.
 
     Attributes:
-        count: how often gradients were given to be reduced or, in a function that is compiled, the code for it was built.
+        count: how often gradients were given to be reduced or, in a function that is compiled, traced.
         applying: whether a method that reduces is running, so that the optimizer may change variables.
     """
 

@@ -1,6 +1,6 @@
 """Checks of a package of Keras on several ranks, many in one process: a script, started by the tests of this folder.
 
-    python checks.py NAME...        the environment chooses the backend; prints a line of JSON for each check
+python checks.py NAME...        the environment chooses the backend; prints a line of JSON for each check
 """
 
 from __future__ import annotations
@@ -207,7 +207,9 @@ def clipping() -> None:
 
 
 def averages_and_ema() -> None:
-    opt = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2))
+    opt = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    )
     options = {} if BACKEND == "torch" else {"steps_per_execution": 2}
     train(opt, **options)
 

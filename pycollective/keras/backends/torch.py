@@ -14,11 +14,10 @@ from pycollective.torch.compiling import leave_alone
 leave_alone()  # with jit_compile=True, Keras compiles the training step
 
 
-@torch.no_grad()
 def reduce(group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
     if any(gradient is not None and gradient.layout is not torch.strided for gradient in gradients):
         raise ValueError("sparse gradients of torch are supported with sparse_as_dense=True only")
-    reduced = [None if gradient is None else gradient.contiguous() for gradient in gradients]
+    reduced = [None if gradient is None else gradient.detach().contiguous() for gradient in gradients]
     group.reduce(reduced, reduced)
     return reduced
 

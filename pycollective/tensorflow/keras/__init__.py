@@ -1,6 +1,6 @@
-"""The interface of `horovod.tensorflow.keras`, for tf.keras, which is Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1: `import pycollective.tensorflow.keras as hvd`.
+"""The interface of `horovod.tensorflow.keras`: `import pycollective.tensorflow.keras as hvd`.
 
-See docs/from-horovod.md.
+It serves tf.keras, which is Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1. See docs/from-horovod.md.
 """
 
 from __future__ import annotations
