@@ -80,7 +80,9 @@ def operator_of(op: Any) -> str | Op:
         return _OF_HOROVOD[op]
     found = next((ours for operator, ours in _mpi_operators() if operator == op), None)
     if found is None:
-        checks.refuse_type("op", f"an operator's name ({', '.join(OPERATORS)}), or one of mpi4py that has such a name", op)
+        checks.refuse_type(
+            "op", f"an operator's name ({', '.join(OPERATORS)}), or one of mpi4py that has such a name", op
+        )
     return found
 
 

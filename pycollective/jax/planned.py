@@ -146,8 +146,9 @@ def result_shape(call: Collective, shape: Shape) -> Shape:
     if name in ("alltoall", "reduce_scatter") or (name == "scatter" and call.is_root):
         if not shape or shape[0] != size:
             what = f"{name.capitalize()} input must have shape (nproc, ...)"
-            raise ValueError(f"{what} with nproc = {size} on {'the root' if name == 'scatter' else 'every rank'}, "
-                             f"not {shape}")
+            raise ValueError(
+                f"{what} with nproc = {size} on {'the root' if name == 'scatter' else 'every rank'}, not {shape}"
+            )
         return shape if name == "alltoall" else shape[1:]
     if name == "allgather" or (name == "gather" and call.is_root):
         return (size, *shape)

@@ -75,7 +75,9 @@ def internal_error(error: BaseException) -> HorovodInternalError | None:
     message = str(getattr(error, "message", ""))
     if not isinstance(error, tf.errors.OpError) or _INTERNAL not in message:
         return None
-    return HorovodInternalError(message[message.index(_INTERNAL) + len(_INTERNAL) :].partition("\n")[0].partition(" [Op:")[0])
+    return HorovodInternalError(
+        message[message.index(_INTERNAL) + len(_INTERNAL) :].partition("\n")[0].partition(" [Op:")[0]
+    )
 
 
 def _numpy_function(

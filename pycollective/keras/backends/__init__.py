@@ -1,0 +1,74 @@
+"""What Keras leaves to its backends: how their tensors are reduced, cast and read; one file for each backend."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pycollective.hvd.gradient_group import GradientGroup
+
+
+class Backend(Protocol):
+    """The functions of the modules in this folder."""
+
+    def reduce(self, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
+        """Collective: reduce a step's gradients, also in a function that is being compiled.
+
+        Raises:
+            ValueError: the function is compiled in a way that cannot call this library.
+        """
+        ...
+
+    def reduce_if(self, condition: Any, group: GradientGroup, gradients: Sequence[Any]) -> list[Any]:
+        """The same if `condition`, a scalar tensor equal on all ranks, is true; otherwise the gradients."""
+        ...
+
+    def to_dense(self, gradient: Any) -> Any:
+        """A sparse gradient as a dense tensor; others unchanged."""
+        ...
+
+    def cast(self, tensor: Any, dtype: Any) -> Any:
+        """The tensor in another type: the name of one, or what the attribute dtype of a tensor returned."""
+        ...
+
+    def multiply(self, gradient: Any, factor: float) -> Any:
+        """The product, in the gradient's type."""
+        ...
+
+    def array(self, value: Any) -> Any:
+        """A contiguous copy of a tensor, or of anything that the backend converts, in a form that collectives take."""
+        ...
+
+    def tensor(self, array: Any) -> Any:
+        """The reverse of `array`."""
+        ...
+
+
+def named(name: str) -> Backend:
+    """
+    Raises:
+        ValueError: Keras has the backend, this library does not.
+    """
+    if name not in ("tensorflow", "jax", "torch"):
+        raise ValueError(f"the backend of Keras must be tensorflow, jax or torch to train on several ranks, not {name}")
+    module: Any = importlib.import_module(f"{__name__}.{name}")
+    return module  # type: ignore[no-any-return]
+
+
+def of_tensor(tensor: Any) -> Backend:
+    """The backend whose tensor this is: both Keras 3 and tf_keras may be in use in a process."""
+    module = type(tensor).__module__.partition(".")[0]
+    return named({"jaxlib": "jax", "tf_keras": "tensorflow", "keras": _current()}.get(module, module))
+
+
+def current() -> Backend:
+    """Keras 3's."""
+    return named(_current())
+
+
+def _current() -> str:
+    import keras
+
+    name: str = keras.backend.backend()
+    return name

@@ -1,0 +1,188 @@
+"""The state of a training with Keras, the callbacks that update it, and the loop that returns to it after a loss."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from pycollective.hvd.elastic.running import reset, run_fn
+from pycollective.hvd.elastic.state import ObjectState
+from pycollective.hvd.exceptions import HorovodInternalError
+from pycollective.keras.functions import broadcast_variables
+
+Logs = dict[str, Any] | None
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a training function whose first argument is a KerasState; see pycollective.hvd.elastic.running.run.
+
+    The loss of a rank reaches it in the backend's own class of errors if a compiled function was running.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(state, *args, **kwargs)
+        except HorovodInternalError:
+            raise
+        except Exception as error:
+            lost = _internal_error(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    return run_fn(wrapper, reset)
+
+
+def _internal_error(error: Exception) -> HorovodInternalError | None:
+    """What a compiled function's error was caused by, if by the loss of a rank."""
+    text, name = str(error), f"{HorovodInternalError.__name__}: "
+    jax = sys.modules.get("jax")
+    if "tensorflow" in sys.modules:
+        from pycollective.tensorflow import graph_calls
+
+        found = graph_calls.internal_error(error)
+        if found is not None:
+            return found
+    if jax is not None and isinstance(error, jax.errors.JaxRuntimeError) and name in text:
+        return HorovodInternalError(text[text.index(name) + len(name) :].partition("\n")[0])
+    return None
+
+
+class KerasState(ObjectState):
+    """The weights of a model, the state of its optimizer, and plain values, each of these an attribute."""
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """
+        Args:
+            model: of Keras 3 or tf_keras, built.
+            optimizer: by default the one that the model was compiled with.
+            kwargs: the plain values, such as `batch` and `epoch`.
+
+        Raises:
+            ValueError: the model is not built.
+        """
+        if not model.built:
+            raise ValueError("the model must be built: call model.build(input_shape), or give its input's shape")
+        self.model, self.optimizer = model, optimizer or model.optimizer
+        super().__init__(**kwargs)
+        self._save_variables()
+
+    def save(self) -> None:
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        self._restore_variables()
+        super().restore()
+
+    def sync(self) -> None:
+        broadcast_variables(self._variables(), root_rank=0)
+        self._save_variables()
+        super().sync()
+
+    def reset(self) -> None:
+        self.model.train_function = None  # compiled for the old number of ranks
+
+    def kept(self) -> Any:
+        return {**super().kept(), "variables": self._saved_variables}
+
+    def take_kept(self, content: Any) -> None:
+        self._saved_variables = content["variables"]
+        self._restore_variables()
+        super().take_kept(content)
+
+    def _variables(self) -> list[Any]:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # within fit(), JAX's current values are elsewhere
+        if self.optimizer is None:
+            return list(self.model.weights)
+        if hasattr(self.optimizer, "build") and not _is_built(self.optimizer):
+            self.optimizer.build(self.model.trainable_variables)
+        found = self.optimizer.variables
+        return [*self.model.weights, *(found() if callable(found) else found)]
+
+    def _save_variables(self) -> None:
+        self._saved_variables = [_copied(variable) for variable in self._variables()]
+
+    def _restore_variables(self) -> None:
+        for variable, value in zip(self._variables(), self._saved_variables, strict=True):
+            variable.assign(value)
+
+
+def _copied(variable: Any) -> Any:
+    return np.array(keras.ops.convert_to_numpy(variable) if isinstance(variable, keras.Variable) else variable.numpy())
+
+
+def _is_built(optimizer: Any) -> bool:
+    return bool(getattr(optimizer, "built", False) or getattr(optimizer, "_built", False))
+
+
+class CommitState:
+    """Commits the state after every few batches, and after each epoch."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state, self.batches_per_commit = state, batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self.batches_remaining = self.batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.state.commit()
+            self.batches_remaining = self.batches_per_commit
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self.state.commit()
+
+
+class UpdateBatchState:
+    """Sets `state.batch` to the number of the current batch; 0 between epochs.
+
+    After a restart within an epoch, Keras is told that the first epoch has fewer steps, by those already done.
+    """
+
+    params: dict[str, Any]
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        if self.params.get("steps"):
+            if self.steps_per_epoch is None:
+                self.steps_per_epoch = self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochState:
+    """Sets `state.epoch` to the number of epochs done, also in earlier runs."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch + 1

@@ -1,0 +1,106 @@
+"""Collectives on values and on the variables of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pycollective.engine import Item
+from pycollective.hvd import handles, operations
+from pycollective.hvd.agreement import DENSE, Agreement
+from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun, operator_name
+from pycollective.hvd.horovod_basics import HorovodBasics
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.keras import backends
+from pycollective.keras.compression import Compression
+from pycollective.keras.reduction import rows_of
+
+_operator = get_average_backwards_compatibility_fun(HorovodBasics())
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """Collective: the ranks' values combined.
+
+    Args:
+        value: a tensor, an array, a number or a list of numbers, of the same shape and type on all ranks.
+        name: identifies the operation on all ranks; by default numbered.
+        average: old argument: Average or Sum.
+        op: Average (the default), Sum, Adasum, Min, Max or Product.
+
+    Returns:
+        a tensor of Keras's backend.
+    """
+    operator = _operator(op, average)
+    backend = backends.current()
+    compressed, context = compression.compress(backend.tensor(backend.array(value)))
+    x = backend.array(compressed)
+    label = handles.named("allreduce", name, global_process_set)
+    handles.run([operations.reduction(x, x, label, operator, prescale_factor, postscale_factor)], global_process_set)
+    return compression.decompress(backend.tensor(x), context)
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Collective: all ranks' values, concatenated along the first axis, whose extent may differ between ranks."""
+    backend = backends.current()
+    x = backend.array(value)
+    label = handles.named("allgather", name, global_process_set)
+    item = Item("allgather", label, x if x.ndim else x.reshape(1), complete=True)
+    return backend.tensor(handles.run([item], global_process_set))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """Collective: the root's value; all ranks pass one of the same shape and type."""
+    backend = backends.current()
+    x = backend.array(value)
+    handles.run([operations.broadcast(x, x, root_rank, name, global_process_set)], global_process_set)
+    return backend.tensor(x)
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """Collective: this rank's part, along the first axis, of the ranks' values combined (Average or Sum)."""
+    backend = backends.current()
+    label = handles.named("reducescatter", name, global_process_set)
+    item = Item("reducescatter", label, backend.array(value), op=operator_name(op))
+    return backend.tensor(handles.run([item], global_process_set))
+
+
+def broadcast_global_variables(root_rank: int) -> NoReturn:
+    """Not possible: Keras keeps no list of all variables when it runs eagerly.
+
+    Raises:
+        RuntimeError: always; the message has the alternatives.
+    """
+    raise RuntimeError(
+        "Keras keeps no list of all variables: use callbacks.BroadcastGlobalVariablesCallback(root_rank) in fit(), or "
+        "broadcast_variables(model.weights + model.optimizer.variables, root_rank)"
+    )
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Collective: overwrite variables of Keras 3 or of TensorFlow on all ranks with the root's.
+
+    Raises:
+        MismatchError: the ranks' variables differ; on every rank, with the names.
+    """
+    variables = list(variables)
+    rows = rows_of(variables)
+    prefix = handles.unnamed("broadcast_variables", process_set)
+    with handles.internal_errors():
+        Agreement(prefix, rows, process_set).reach([DENSE] * len(rows))
+    home = [backends.of_tensor(variable) for variable in variables]
+    arrays = [backend.array(variable) for backend, variable in zip(home, variables, strict=True)]
+    items = [
+        operations.broadcast(x, x, root_rank, f"{prefix}.{name}", process_set)
+        for x, name in zip(arrays, rows, strict=True)
+    ]
+    handles.run(items, process_set, list)
+    for backend, variable, x in zip(home, variables, arrays, strict=True):
+        variable.assign(backend.tensor(x))

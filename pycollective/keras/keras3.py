@@ -1,0 +1,208 @@
+"""The DistributedOptimizer of Keras 3: a subclass of the optimizer's class whose `apply` reduces first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import keras
+from keras.src import api_export
+from keras.src.saving import object_registration
+
+from pycollective.keras import backends
+from pycollective.keras.options import Options
+from pycollective.keras.reduction import GradientReduction
+
+_Optimizer: Any = object
+"""What Reducing is mixed into, for the type checker."""
+
+
+class Reducing(_Optimizer):
+    """Mixed into the class of an optimizer.
+
+    All ways of applying gradients end in `apply`: `apply_gradients` and `stateless_apply` call it, and so do the
+    trainers of all backends. An optimizer that accumulates gradients (gradient_accumulation_steps) reduces the sums,
+    where it would clip them.
+    """
+
+    options: ClassVar[Options]
+    wrapped_class: ClassVar[type]
+    reduction: GradientReduction
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.reduction = GradientReduction(type(self).options, backends.current())
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradients of this variable."""
+        self.reduction.register_local_var(var)
+
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        """Collective: reduce the gradients, then apply them."""
+        grads = list(grads)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if not grads or len(grads) != len(variables):  # the optimizer has its own error for this
+            return super().apply(grads, trainable_variables)
+        with self.reduction.step(grads, variables, bool(self.gradient_accumulation_steps)) as reduced:
+            return super().apply(reduced, trainable_variables)
+
+    def _clip_gradients(self: Any, grads: Sequence[Any]) -> Any:
+        steps = self.gradient_accumulation_steps
+        if steps:
+            only_if = None
+            if keras.backend.backend() == "jax":  # it clips in every step; others in those that update
+                only_if = keras.ops.equal(keras.ops.mod(self._iterations + 1, steps), 0)
+            grads = self.reduction.accumulated(grads, only_if)
+            if self.options.backward_passes_per_step > 1 and not self.options.average_aggregated_gradients:
+                grads = [self.reduction.multiplied(gradient, steps) for gradient in grads]  # Keras has divided
+        return super()._clip_gradients(grads)
+
+    def update_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Called by `apply`.
+
+        Raises:
+            RuntimeError: called by anything else.
+        """
+        self._require_reduction()
+        return super().update_step(*args, **kwargs)
+
+    def _backend_update_step(self, *args: Any, **kwargs: Any) -> Any:
+        self._require_reduction()
+        return super()._backend_update_step(*args, **kwargs)
+
+    def _require_reduction(self) -> None:
+        if not self.reduction.applying:
+            raise RuntimeError(
+                "a DistributedOptimizer reduces gradients in apply() and apply_gradients(): without these, the ranks "
+                "would diverge"
+            )
+
+    def finalize_variable_values(self: Any, var_list: Any) -> None:
+        """Called at the end of `fit`.
+
+        Raises:
+            RuntimeError: the training did not use this optimizer, so that nothing was reduced.
+        """
+        if list(var_list) and self.reduction.count == 0:
+            raise RuntimeError(
+                "the training has changed variables without this DistributedOptimizer: no gradient was reduced. A "
+                "custom train_step must call optimizer.apply() or apply_gradients()"
+            )
+        super().finalize_variable_values(var_list)
+
+
+def distribute(optimizer: Any, options: Options) -> Any:
+    """A distributed copy of an optimizer, with its state.
+
+    Raises:
+        ValueError: an argument does not suit the optimizer.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        made = type(optimizer).from_config(optimizer.get_config())
+        made.inner_optimizer = _copied(optimizer.inner_optimizer, options, type(made.inner_optimizer))
+        made.register_local_var = made.inner_optimizer.register_local_var
+    else:
+        made = _copied(optimizer, options, type(optimizer))
+    _reduce_before_finiteness_is_tested()
+    if optimizer.built:
+        if not made.built:
+            made.build(optimizer._trainable_variables)  # noqa: SLF001
+        if len(made.variables) == len(optimizer.variables):
+            for mine, theirs in zip(made.variables, optimizer.variables, strict=True):
+                mine.assign(theirs)
+    return made
+
+
+def convert(optimizer: Any, options: Options) -> None:
+    """Make an optimizer itself distributed, unless it is."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not isinstance(optimizer, Reducing):
+        optimizer.__class__ = subclass(type(optimizer), options)
+        optimizer.reduction = GradientReduction(options, backends.current())
+        _require_known_structure(optimizer)
+    _reduce_before_finiteness_is_tested()
+
+
+def _copied(optimizer: Any, options: Options, kind: type) -> Any:
+    config = optimizer.get_config()
+    passes = options.backward_passes_per_step
+    if passes > 1:
+        if config.get("gradient_accumulation_steps") not in (None, passes):
+            raise ValueError(
+                "backward_passes_per_step and the optimizer's gradient_accumulation_steps exclude each other"
+            )
+        config["gradient_accumulation_steps"] = passes
+    made = subclass(kind, options).from_config(config)
+    _require_known_structure(made)
+    for name, value in vars(optimizer).items():
+        if name.startswith("_exclude_from_weight_decay"):
+            setattr(made, name, value)
+    return made
+
+
+def subclass(kind: type, options: Options) -> Any:
+    """The class of the optimizers that reduce; models are saved as with the original class."""
+    base = getattr(kind, "wrapped_class", kind)
+    members = {"options": options, "wrapped_class": base, "__module__": base.__module__, "__doc__": base.__doc__}
+    made = type(base.__name__, (Reducing, base), members)
+    public = next((c for c in base.__mro__ if c.__name__ == base.__name__ and _public_name(c)), None)
+    if base.__module__.startswith("keras.") and public is not None:
+        api_export.REGISTERED_OBJS_TO_NAMES[made] = _public_name(public)
+    else:
+        object_registration.GLOBAL_CUSTOM_NAMES[made] = object_registration.get_registered_name(base)
+    return made
+
+
+def _public_name(kind: type) -> str | None:
+    name: str | None = api_export.get_name_from_symbol(kind)
+    return name
+
+
+def _require_known_structure(optimizer: Any) -> None:
+    """
+    Raises:
+        ValueError: the optimizer accumulates gradients in its own way, which would not be reduced.
+    """
+    if not optimizer.gradient_accumulation_steps:
+        return
+    for name in ("_backend_apply_gradients", "_clip_gradients"):
+        owner = next(c for c in optimizer.wrapped_class.__mro__ if name in vars(c))
+        if not owner.__module__.startswith("keras."):
+            raise ValueError(
+                f"{optimizer.wrapped_class.__name__} overrides {name}: it cannot accumulate gradients that are reduced"
+            )
+
+
+# -- mixed precision -----------------------------------------------------------------------------------------------
+
+
+def _reduce_before_finiteness_is_tested() -> None:
+    """Make a LossScaleOptimizer reduce before it tests whether gradients are finite, if its inner optimizer reduces.
+
+    It skips steps with infinite gradients. Before the reduction only some ranks may have them; afterwards all have, and
+    skip the step together. `compile` creates these optimizers itself, so their class is changed.
+    """
+    kind = keras.optimizers.LossScaleOptimizer
+    if hasattr(kind.apply, "reduces"):
+        return
+    apply, stateless_apply = kind.apply, kind.stateless_apply
+
+    def reducing_apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        inner = self.inner_optimizer
+        if not isinstance(inner, Reducing):
+            return apply(self, grads, trainable_variables)
+        grads = inner.reduction(list(grads), variables)
+        with inner.reduction.elsewhere():
+            return apply(self, grads, trainable_variables)
+
+    def reducing_stateless_apply(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        inner = self.inner_optimizer
+        if not isinstance(inner, Reducing):
+            return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+        grads = inner.reduction(list(grads), self._trainable_variables)
+        with inner.reduction.elsewhere():
+            return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+
+    reducing_apply.reduces = True  # type: ignore[attr-defined]
+    kind.apply, kind.stateless_apply = reducing_apply, reducing_stateless_apply

@@ -1,0 +1,165 @@
+"""The reduction of one optimizer's gradients: which, under which names, and what is done before and after."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pycollective.hvd.basics import engine_of
+from pycollective.hvd.gradient_group import GradientGroup, new_prefix
+from pycollective.keras.backends import Backend
+from pycollective.keras.options import Options, key_of
+
+
+class GradientReduction:
+    """Reduces the gradients of an optimizer.
+
+    Attributes:
+        count: how often gradients were given to be reduced or, in a function that is compiled, traced.
+        applying: whether a method that reduces is running, so that the optimizer may change variables.
+    """
+
+    def __init__(self, options: Options, backend: Backend) -> None:
+        self._options, self._backend = options, backend
+        self._local: set[Any] = set()
+        self._groups: dict[Any, GradientGroup] = {}
+        self._prefix: str | None = None
+        self._waiting: tuple[list[Any], list[Any]] | None = None
+        self.count = 0
+        self.applying = self._reduced_elsewhere = False
+
+    def register_local_var(self, variable: Any) -> None:
+        """Do not reduce this variable's gradients."""
+        self._local.add(key_of(variable))
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], only_if: Any = None) -> list[Any]:
+        """Collective: the gradients after their reduction, in the same order.
+
+        Args:
+            gradients: tensors, sparse ones, and None.
+            variables: theirs.
+            only_if: a scalar tensor, equal on all ranks: if it is false, nothing is reduced.
+
+        Raises:
+            ValueError: init() was not called, or the options do not allow for a gradient.
+        """
+        options, process_set = self._options, self._options.process_set
+        self.count += 1
+        if process_set.included() is False:
+            return list(gradients)
+        engine_of(process_set)
+        size = process_set.size() or 1
+        if size == 1:
+            return list(gradients)
+        local = [key_of(variable) in self._local for variable in variables]
+        kept = [i for i, mine in enumerate(local) if not mine]
+        results = list(gradients)
+        for i, mine in enumerate(local):
+            if mine and options.scale_local_gradients and results[i] is not None:
+                results[i] = self._backend.multiply(results[i], 1 / size)
+        reduced = self._reduced([gradients[i] for i in kept], [variables[i] for i in kept], only_if)
+        for i, gradient in zip(kept, reduced, strict=True):
+            results[i] = gradient
+        return results
+
+    def _reduced(self, gradients: list[Any], variables: list[Any], only_if: Any) -> list[Any]:
+        if not variables:
+            return []
+        if self._options.sparse_as_dense:
+            gradients = [None if gradient is None else self._backend.to_dense(gradient) for gradient in gradients]
+        compression, contexts = self._options.compression, []
+        for i, gradient in enumerate(gradients):
+            dense = gradient is not None and hasattr(gradient, "dtype") and not hasattr(gradient, "dense_shape")
+            gradients[i], context = compression.compress(gradient) if dense else (gradient, None)
+            contexts.append((dense, context))
+        group = self._group(variables)
+        if only_if is None:
+            reduced = self._backend.reduce(group, gradients)
+        else:
+            reduced = self._backend.reduce_if(only_if, group, gradients)
+        return [
+            compression.decompress(gradient, context) if dense else gradient
+            for gradient, (dense, context) in zip(reduced, contexts, strict=True)
+        ]
+
+    def multiplied(self, gradient: Any, factor: float) -> Any:
+        """A gradient of any kind times a number."""
+        return self._backend.multiply(gradient, factor)
+
+    def _group(self, variables: Sequence[Any]) -> GradientGroup:
+        rows = rows_of(variables)
+        key = tuple(rows.items())
+        if key not in self._groups:
+            options = self._options
+            if self._prefix is None:
+                # Not earlier: a rank may create further optimizers, such as that of a model which it loads.
+                self._prefix = new_prefix(options.process_set)
+            self._groups[key] = GradientGroup(
+                rows, options.op, options.gradient_predivide_factor, options.process_set,
+                options.group_names(list(rows), variables), self._prefix,
+            )  # fmt: skip
+        return self._groups[key]
+
+    # -- when the gradients of several passes are accumulated, and when another object reduces them ------------------
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """While this is entered, the gradients that the optimizer applies are reduced ones."""
+        self._reduced_elsewhere = True
+        try:
+            yield
+        finally:
+            self._reduced_elsewhere = False
+
+    @contextlib.contextmanager
+    def step(self, gradients: Sequence[Any], variables: Sequence[Any], accumulates: bool) -> Iterator[list[Any]]:
+        """While this is entered, the optimizer may apply the gradients that it yields.
+
+        Args:
+            accumulates: the optimizer adds up the gradients of several steps, and reduces the sum by `accumulated`.
+        """
+        before = self.applying
+        self.applying = True
+        try:
+            if self._reduced_elsewhere:
+                yield list(gradients)
+            elif accumulates:
+                self.count += 1
+                self._waiting = list(gradients), list(variables)
+                yield list(gradients)
+            else:
+                yield self(gradients, variables)
+        finally:
+            self.applying, self._waiting = before, None
+
+    def accumulated(self, gradients: Sequence[Any], only_if: Any = None) -> list[Any]:
+        """Reduce what an optimizer has accumulated: gradients of the step's variables except those without one."""
+        if self._waiting is None:
+            return list(gradients)
+        given, variables = self._waiting
+        sums = iter(gradients)
+        every = [None if gradient is None else next(sums) for gradient in given]
+        return [gradient for gradient in self(every, variables, only_if) if gradient is not None]
+
+
+def rows_of(variables: Sequence[Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Name of each variable, in the given order -> its shape and element type.
+
+    The names are equal on all ranks: without the numbers that Keras gives to layers, which differ if a rank has built
+    further models before. Variables with equal names are numbered.
+    """
+    plain = [re.sub(r"_\d+(?=/|$)", "", str(getattr(v, "path", v.name)).partition(":")[0]) for v in variables]
+    seen: Counter[str] = Counter()
+    names = []
+    for name in plain:
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return {name: (tuple(v.shape), _dtype_name(v)) for name, v in zip(names, variables, strict=True)}
+
+
+def _dtype_name(variable: Any) -> str:
+    dtype = variable.dtype
+    return dtype if isinstance(dtype, str) else str(dtype.name)

@@ -1,0 +1,56 @@
+"""Training with Keras 3 on each backend, and with tf_keras: many checks in one start of the ranks, see checks.py."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from launch import launch
+
+pytest.importorskip("keras")
+CHECKS = Path(__file__).with_name("checks.py")
+ALL = [
+    "fit", "eager", "fusion", "whole_batch", "accumulation", "clipping", "averages_and_ema", "operators",
+    "mixed_precision", "sets_and_local_layers", "sparse", "saving", "state_is_kept", "metrics_and_rates",
+    "momentum_is_corrected", "elastic", "values", "gradients_differ", "bypassed", "invalid_arguments",
+    "frozen_in_fit", "steps_differ", "batches_run_out",
+]  # fmt: skip
+KINDS = {
+    "tensorflow": ["jit_is_never_silent", "own_accumulation", *ALL],
+    "jax": ["jit", "own_accumulation", *ALL],
+    "torch": ["own_accumulation", *ALL],
+    "tf_keras": [name for name in ALL if name != "steps_differ"],
+}
+
+
+@functools.cache
+def outcomes(kind: str) -> dict[str, list[str]]:
+    """Check -> each rank's outcome."""
+    for module in ("tensorflow", "tf_keras") if kind == "tf_keras" else (kind,):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs {module}")
+    chosen = {"TF_USE_LEGACY_KERAS": "1"} if kind == "tf_keras" else {"KERAS_BACKEND": kind}
+    env = {**chosen, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "PYCOLLECTIVE_TIMEOUT": "8"}
+    found: dict[str, list[str]] = {name: [] for name in KINDS[kind]}
+    try:
+        ranks = launch(2, CHECKS, *KINDS[kind], timeout=240, env=env, grace=20)
+    except AssertionError as error:  # too slow: remembered, not repeated for each check
+        return {name: [str(error)] for name in found}
+    for output in ranks:
+        for line in output.splitlines():
+            if line.startswith("["):
+                name, outcome = json.loads(line)
+                found[name].append(outcome)
+    for each in found.values():
+        each += [f"did not end\n{ranks.stderr[-4000:]}"] * (2 - len(each))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "check"), [(kind, check) for kind, checks in KINDS.items() for check in checks])
+def test_check(kind: str, check: str) -> None:
+    for rank, outcome in enumerate(outcomes(kind)[check]):
+        assert outcome == "ok", f"rank {rank}\n{outcome}"
