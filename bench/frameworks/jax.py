@@ -103,7 +103,9 @@ def main() -> None:
         if pj.rank() == 0:
             for name, seconds in times.items():
                 ratio = statistics.median(t / t0 for t, t0 in zip(seconds, times["pycollective"], strict=True))
-                print(f"{size:>10} B  {name:<15} {statistics.median(seconds) * 1e6:12.1f} us  {ratio:6.2f}x", flush=True)
+                print(
+                    f"{size:>10} B  {name:<15} {statistics.median(seconds) * 1e6:12.1f} us  {ratio:6.2f}x", flush=True
+                )
     pj.barrier()
     jax.effects_barrier()
     jax.distributed.shutdown()

@@ -54,8 +54,8 @@ SEEN = "524288 2.5 t.json 1 7 1 log.csv\n"
     [([], ["train.py"]), (["-H", "localhost:3"], ["python", "train.py"]), (["--gloo"], ["-m", "train"])],
 )
 def test_options_reach_the_ranks(script: Path, hosts: list[str], program: list[str]) -> None:
-    _, said = _horovod(script.parent, "-np", "2", *hosts, *OPTIONS, "--verbose", *program, "--np", "-x")
-    assert f"run -np 2 {sys.executable} {' '.join(program[program[0] == 'python' :])} --np -x" in said
+    _, stderr = _horovod(script.parent, "-np", "2", *hosts, *OPTIONS, "--verbose", *program, "--np", "-x")
+    assert f"run -np 2 {sys.executable} {' '.join(program[program[0] == 'python' :])} --np -x" in stderr
     for rank in range(2):
         assert (script.parent / f"out.{rank}").read_text() == f"['--np', '-x'] {SEEN}"
 
@@ -89,20 +89,20 @@ def test_options_of_a_rank_itself(script: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(script: Path, words: str, message: str) -> None:
-    _, said = _horovod(script.parent, *words.split(), code=2)
-    assert message in said and said.startswith("✗") and said.count("\n") == 1
+    _, stderr = _horovod(script.parent, *words.split(), code=2)
+    assert message in stderr and stderr.startswith("✗") and stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", ["", "nothing.py", "-m"])
 def test_usage(script: Path, words: str) -> None:
-    _, said = _horovod(script.parent, *words.split(), code=1)
-    assert said.startswith("usage: python -m pycollective.horovod")
+    _, stderr = _horovod(script.parent, *words.split(), code=1)
+    assert stderr.startswith("usage: python -m pycollective.horovod")
 
 
 def test_an_error_of_the_script_is_its_own(script: Path) -> None:
     script.write_text("raise ValueError('of mine')")
-    _, said = _horovod(script.parent, "train.py", code=1)
-    assert "ValueError: of mine" in said and "usage" not in said
+    _, stderr = _horovod(script.parent, "train.py", code=1)
+    assert "ValueError: of mine" in stderr and "usage" not in stderr
 
 
 @pytest.fixture
@@ -124,12 +124,12 @@ def _imports(python: str, module: str) -> bool:
 
 def test_install_and_uninstall(environment: str, tmp_path: Path) -> None:
     assert not _imports(environment, "horovod")
-    said, _ = _horovod(tmp_path, "install", python=environment)
-    assert "pycollective-horovod.pth" in said and str(tmp_path) in said
+    stdout, _ = _horovod(tmp_path, "install", python=environment)
+    assert "pycollective-horovod.pth" in stdout and str(tmp_path) in stdout
     assert _imports(environment, "horovod.common.util") and not _imports(environment, "horovod.spark")
     _horovod(tmp_path, "install", python=environment)  # again is no error
-    said, _ = _horovod(tmp_path, "uninstall", python=environment)
-    assert said.startswith("removed ")
+    stdout, _ = _horovod(tmp_path, "uninstall", python=environment)
+    assert stdout.startswith("removed ")
     assert not _imports(environment, "horovod")
     assert _horovod(tmp_path, "uninstall", python=environment)[0] == "it was not installed\n"
 
@@ -140,6 +140,6 @@ def test_install_is_refused_beside_horovod(environment: str, tmp_path: Path) -> 
     theirs = Path(place, "horovod-0.28.1.dist-info")
     theirs.mkdir()
     (theirs / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
-    _, said = _horovod(tmp_path, "install", code=1, python=environment)
-    assert "Horovod 0.28.1 is installed here" in said
+    _, stderr = _horovod(tmp_path, "install", code=1, python=environment)
+    assert "Horovod 0.28.1 is installed here" in stderr
     assert not list(Path(place).glob("pycollective*.pth"))

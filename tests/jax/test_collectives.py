@@ -76,11 +76,14 @@ def _bits() -> None:
 
 def test_messages_order_loops_batching_and_derivatives() -> None:
     for output in launch(3, _properties, timeout=120, check=True):
-        assert output.split() == (
-            "gather scatter ring big-ring self nowhere tag barrier traced-in-other-orders fori scan while cond "
-            "vmap allgather-transpose bcast-transpose reduce-transpose gather-transpose scatter-transpose "
-            "alltoall-transpose scan-transpose reduce_scatter-transpose allreduce-grad avg-grad ring-grad empty"
-        ).split()
+        assert (
+            output.split()
+            == (
+                "gather scatter ring big-ring self nowhere tag barrier traced-in-other-orders fori scan while cond "
+                "vmap allgather-transpose bcast-transpose reduce-transpose gather-transpose scatter-transpose "
+                "alltoall-transpose scan-transpose reduce_scatter-transpose allreduce-grad avg-grad ring-grad empty"
+            ).split()
+        )
 
 
 def _properties() -> None:
