@@ -56,10 +56,8 @@ def writable(arrays: Sequence[Any]) -> list[NDArray[Any]]:
     for array in arrays:
         _require_dense(array)
     for array in arrays:  # all of them before the first wait: NDArray.wait_to_write costs two changes of thread each
-        handle = ctypes.c_void_p(array.handle.value)
-        check_call(
-            _LIB.MXEnginePushSyncND(_NO_OPERATION, None, None, _CPU, None, 0, ctypes.byref(handle), 1, None, 0, None)
-        )
+        written = ctypes.byref(array.handle)
+        check_call(_LIB.MXEnginePushSyncND(_NO_OPERATION, None, None, _CPU, None, 0, written, 1, None, 0, None))
     return readable(arrays)
 
 

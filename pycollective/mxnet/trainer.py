@@ -49,7 +49,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             process_set: the participating ranks; others update with their own gradients.
 
         Raises:
-            ValueError: sparse parameters or gradients, or parameters on several devices, which would not be reduced.
+            ValueError: two parameters of the same name; sparse parameters or gradients, or parameters on several
+                devices, which would not be reduced.
         """
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn("DistributedTrainer reduces gradients itself: the optimizer is unwrapped", stacklevel=2)
@@ -61,6 +62,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._process_set = checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
         self._group: GradientGroup | None = None
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        if len(self._param2idx) != len(self._params):
+            raise ValueError("DistributedTrainer needs parameters of different names")
         if self._contains_sparse_weight or self._contains_sparse_grad:
             raise ValueError("DistributedTrainer needs parameters and gradients of storage type 'default'")
         if self._contexts and len(self._contexts) > 1:

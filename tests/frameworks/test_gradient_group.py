@@ -75,9 +75,24 @@ def _missing(rank: int, size: int) -> str:
     error = _wait_for(group, lacking, inputs)
     assert isinstance(error, MismatchError) and str(error) == str(caught.value)
     none_anywhere = [inputs[0], None, inputs[2]]
-    group.reduce(none_anywhere, inputs)  # goes on, and leaves that one alone
+    group.reduce(none_anywhere, inputs)  # continues, and leaves that one alone
     assert (inputs[0] == 6).all() and (inputs[1] == rank + 1).all()
     return str(error)
+
+
+def test_a_gradient_that_is_stale_on_some_ranks() -> None:
+    for text in _run(2, _stale):
+        assert "'a' is dense on rank 0, stale on rank 1" in text
+
+
+def _stale(rank: int, size: int) -> str:
+    group = GradientGroup(ROWS, arguments.Sum)
+    inputs = _gradients(rank)
+    with pytest.raises(MismatchError) as caught:
+        group.reduce(inputs, inputs, [False, rank == 1, False])
+    group.reduce(inputs, inputs, [False, True, False])  # on all ranks: it is reduced all the same
+    assert all((x == 3).all() for x in inputs)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("change", ["shape", "more"])

@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "gluon_digits.py"
 
 def _digits(n: int, launcher: str, script: Any = EXAMPLE, **options: Any) -> tuple[float, str]:
     """(accuracy, digest) of a run."""
-    ran = launch(n, script, "--epochs", 8, launcher=launcher, timeout=100, **options).check()
+    ran = launch(n, script, "--epochs", 4, launcher=launcher, timeout=100, **options).check()
     assert ran.outputs[1:] == [""] * (n - 1)
     found = re.fullmatch(rf"accuracy (\d\.\d{{4}})  digest ([0-9a-f]{{16}})  ranks {n}\n", ran.outputs[0])
     assert found, ran.report()
@@ -25,7 +25,7 @@ def _digits(n: int, launcher: str, script: Any = EXAMPLE, **options: Any) -> tup
 
 def test_it_learns_and_the_launcher_does_not_change_bits(tmp_path: Path) -> None:
     accuracy, digest = _digits(2, "pycollective", env={"HOROVOD_FUSION_THRESHOLD": "0"})
-    assert accuracy >= 0.93
+    assert accuracy >= 0.9
     if find_mpirun() is not None:
         script = tmp_path / "horovod_digits.py"
         script.write_text(EXAMPLE.read_text().replace("pycollective.mxnet", "horovod.mxnet"))

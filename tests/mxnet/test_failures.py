@@ -99,7 +99,7 @@ def test_elastic() -> None:
 
 
 def _elastic(hvd: Any) -> tuple[int, int, list[float], list[float]]:
-    net = mx.gluon.nn.Dense(2, in_units=3, weight_initializer=mx.init.Constant(hvd.rank()))
+    net = mx.gluon.nn.Dense(2, in_units=3, weight_initializer=mx.init.Constant(hvd.rank() + 1))
     net.initialize()
     options = {"learning_rate": 0.125, "momentum": 0.5}
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", options)
@@ -126,7 +126,7 @@ def _elastic(hvd: Any) -> tuple[int, int, list[float], list[float]]:
     other = hvd.elastic.GluonState(net, trainer, step=0)
     other.take_kept(pickle.loads(pickle.dumps(state.kept())))  # from the file of an earlier job
     assert other.step == 8
-    alone = mx.gluon.nn.Dense(2, in_units=3, weight_initializer=mx.init.Constant(0))
+    alone = mx.gluon.nn.Dense(2, in_units=3, weight_initializer=mx.init.Constant(1))
     alone.initialize()
     single = mx.gluon.Trainer(alone.collect_params(), "sgd", options, kvstore=None)
     for _ in range(8):

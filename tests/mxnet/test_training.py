@@ -214,9 +214,17 @@ def _refused(hvd: Any) -> None:
     sparse.initialize()
     two = mx.gluon.nn.Dense(2, in_units=2)
     two.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
-    for block, text in [(sparse, "storage type"), (two, "one device")]:
+    twins = [mx.gluon.Parameter("p", shape=(2,)) for _ in range(2)]
+    for p in twins:
+        p.initialize()
+    params = [
+        (sparse.collect_params(), "storage type"),
+        (two.collect_params(), "one device"),
+        (twins, "different names"),
+    ]
+    for wrong, text in params:
         with pytest.raises(ValueError, match=text):
-            hvd.DistributedTrainer(block.collect_params(), "sgd")
+            hvd.DistributedTrainer(wrong, "sgd")
     with pytest.raises(ValueError, match="not registered"):
         hvd.DistributedTrainer(_started(0).collect_params(), "sgd", process_set=hvd.ProcessSet([0])).step(1)
     for params, root in [([mx.nd.ones(2)], 0), ({"a": 3}, 0), ({"a": mx.nd.ones(2)}, 7)]:
