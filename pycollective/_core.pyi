@@ -443,7 +443,7 @@ class TensorFlowCall:
     def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
         ...
     @property
-    def inputs(self) -> list:
+    def inputs(self) -> typing.Any:
         ...
 class TensorFlowCompiledCall:
     """
@@ -451,10 +451,10 @@ class TensorFlowCompiledCall:
     """
     def done(self, error: typing.Any) -> None:
         ...
-    def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: collections.abc.Sequence) -> typing.Any:
+    def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: typing.Any) -> typing.Any:
         ...
     @property
-    def inputs(self) -> list:
+    def inputs(self) -> typing.Any:
         ...
 def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex) -> list[bytes]:
     """
@@ -472,7 +472,7 @@ def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collec
     """
     Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. `prescale`: a factor on each array; `postscale`: on the result.
     """
-def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: collections.abc.Callable, describe: collections.abc.Callable, types: dict) -> None:
+def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: typing.Any, describe: typing.Any, types: typing.Any) -> None:
     """
     Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.
     
@@ -480,7 +480,7 @@ def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: 
     
     Raises OSError if TensorFlow lacks a function or refuses.
     """
-def define_tensorflow_xla_target(library: str, name: str, signature: collections.abc.Callable, run: collections.abc.Callable) -> None:
+def define_tensorflow_xla_target(library: str, name: str, signature: typing.Any, run: typing.Any) -> None:
     """
     Adds a target for custom calls, whose backend_config is a key, to TensorFlow's XLA on the CPU.
     

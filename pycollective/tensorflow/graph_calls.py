@@ -34,7 +34,7 @@ def call(
 
     Outside of graphs it runs `start` and waits; its errors are raised unchanged.
 
-    Errors raised by `start`, or passed to `done`, reach whoever runs the graph as: InvalidArgumentError (ValueError,
+    Errors raised by `start`, or passed to `done`, reach the caller that runs the graph as: InvalidArgumentError (ValueError,
     TypeError), FailedPreconditionError (MismatchError; UnknownError where TensorFlow does not take our own operation),
     UnknownError for all others, with the class in the message; see `internal_error`.
 
