@@ -25,6 +25,7 @@ ENOUGH_SHM = 1 << 30
 """Bytes of /dev/shm below which the doctor warns: containers often have only 64 MiB."""
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
 _PROBE_SECONDS = 30
+_TENSORFLOW_SECONDS = 150
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def _tensorflow() -> Iterator[Finding]:
         yield Finding("TensorFlow", "tensorflow", "not installed", None)
         return
     yield Finding("TensorFlow", "tensorflow", version)
-    found = _run([sys.executable, "-c", _TENSORFLOW]).strip().splitlines()
+    found = _run([sys.executable, "-c", _TENSORFLOW], seconds=_TENSORFLOW_SECONDS).strip().splitlines()
     try:
         graphs, compiled = json.loads(found[-1])
     except (IndexError, ValueError):
@@ -422,7 +423,7 @@ def _first_line(command: list[str], line: int = 0) -> str:
     return lines[line].strip() if lines else ""
 
 
-def _run(command: list[str], check: bool = False) -> str:
+def _run(command: list[str], check: bool = False, seconds: float = _PROBE_SECONDS) -> str:
     """A command's output on both streams; the reason if it cannot run."""
     try:
         return subprocess.run(
@@ -432,7 +433,7 @@ def _run(command: list[str], check: bool = False) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_PROBE_SECONDS,
+            timeout=seconds,
             check=check,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:

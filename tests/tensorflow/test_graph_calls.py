@@ -13,6 +13,7 @@ from launch import launch
 if importlib.util.find_spec("tensorflow") is None:  # importing it takes 5 s; the ranks do
     pytest.skip("needs TensorFlow", allow_module_level=True)
 
+pytestmark = pytest.mark.timeout(300)
 STEPS = Path(__file__).with_name("graph_call_steps.py")
 FALLBACK = {"PYCOLLECTIVE_TENSORFLOW_OP": "0"}
 
