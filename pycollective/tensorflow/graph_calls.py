@@ -34,9 +34,10 @@ def call(
 
     Outside of graphs it runs `start` and waits; its errors are raised unchanged.
 
-    Errors raised by `start`, or passed to `done`, reach the caller that runs the graph as: InvalidArgumentError (ValueError,
-    TypeError), FailedPreconditionError (MismatchError; UnknownError where TensorFlow does not take our own operation),
-    UnknownError for all others, with the class in the message; see `internal_error`.
+    Errors raised by `start`, or passed to `done`, reach the caller that runs the graph as: InvalidArgumentError
+    (ValueError, TypeError), FailedPreconditionError (MismatchError; UnknownError where TensorFlow does not take our own
+    operation), UnknownError for all others; functions compiled by XLA raise InternalError for all. The message has the
+    class of the error; see `internal_error`.
 
     Args:
         start: kept for the life of the process, as TensorFlow does not report the end of a graph's last copy.
