@@ -25,6 +25,7 @@ ENOUGH_SHM = 1 << 30
 """Bytes of /dev/shm below which the doctor warns: containers often have only 64 MiB."""
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
 _PROBE_SECONDS = 30
+_TENSORFLOW_SECONDS = 150
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,11 @@ class Finding:
     why: str = ""
 
 
-def examine() -> list[Finding]:
+def examine(frameworks: bool = False) -> list[Finding]:
     """All findings. A check that fails is a finding, too; nothing raises."""
     findings: list[Finding] = []
-    for check in (_machine, _memory, _core, _packages, _mpi, _gpu, _job, _paths, _settings):
+    checks = [_machine, _memory, _core, _packages, _mpi, _gpu, _job, _paths, _settings]
+    for check in [*checks, _tensorflow] if frameworks else checks:
         try:
             findings.extend(check())
         except Exception as error:  # the report must continue
@@ -49,11 +51,11 @@ def examine() -> list[Finding]:
     return findings
 
 
-def report(json_file: Path | None) -> int:
+def report(json_file: Path | None, frameworks: bool = False) -> int:
     """Print the findings; the exit code is 1 if one of them prevents use."""
     with refusing():
         outputs.check(None, json_file)
-    findings = examine()
+    findings = examine(frameworks)
     if json_file is not None:
         groups: dict[str, dict[str, dict[str, object]]] = {}
         for finding in findings:
@@ -219,6 +221,32 @@ def _mpi() -> Iterator[Finding]:
         True if usable else None,
         "" if usable else library,
     )
+
+
+def _tensorflow() -> Iterator[Finding]:
+    """How TensorFlow's graphs call, tried in a separate process: importing TensorFlow takes 5 s."""
+    version = next(filter(None, map(_version, ("tensorflow", "tensorflow-cpu"))), None)
+    if version is None:
+        yield Finding("TensorFlow", "tensorflow", "not installed", None)
+        return
+    yield Finding("TensorFlow", "tensorflow", version)
+    found = _run([sys.executable, "-c", _TENSORFLOW], seconds=_TENSORFLOW_SECONDS).strip().splitlines()
+    try:
+        graphs, compiled = json.loads(found[-1])
+    except (IndexError, ValueError):
+        yield Finding("TensorFlow", "graphs", "cannot be loaded", None, found[-1] if found else "")
+        return
+    way = "by numpy_function, which blocks a thread" if graphs else "by an operation of pycollective"
+    yield Finding("TensorFlow", "graphs", way, None if graphs else True, graphs)
+    yield Finding("TensorFlow", "jit_compile", "raises" if compiled else "works", None if compiled else True, compiled)
+
+
+_TENSORFLOW = """
+import json, os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+from pycollective.tensorflow import graph_calls, xla_calls
+print(json.dumps([graph_calls.why_not(), xla_calls.why_not()]))
+"""
 
 
 def _mpirun() -> str | None:
@@ -395,7 +423,7 @@ def _first_line(command: list[str], line: int = 0) -> str:
     return lines[line].strip() if lines else ""
 
 
-def _run(command: list[str], check: bool = False) -> str:
+def _run(command: list[str], check: bool = False, seconds: float = _PROBE_SECONDS) -> str:
     """A command's output on both streams; the reason if it cannot run."""
     try:
         return subprocess.run(
@@ -405,7 +433,7 @@ def _run(command: list[str], check: bool = False) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_PROBE_SECONDS,
+            timeout=seconds,
             check=check,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:

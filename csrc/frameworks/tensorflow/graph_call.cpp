@@ -46,7 +46,7 @@ GraphCall::GraphCall(TF_OpKernelContext* context, std::function<void()> complete
 
 GraphCall::~GraphCall() {
   TF_OpKernelContext* context = std::exchange(context_, nullptr);
-  // Not while Python is being taken down: TensorFlow would go on with the graph, and so call Python, on this thread.
+  // Not while Python is being taken down: TensorFlow would continue with the graph, and so call Python, on this thread.
   if (context != nullptr && !python_has_ended())
     finish(context, TF_INTERNAL, "the operation was dropped before it had completed");
 }
