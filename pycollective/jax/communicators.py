@@ -46,10 +46,10 @@ def communicator_of(comm: Any) -> Communicator:
     if not hasattr(comm, "Get_rank"):
         checks.refuse_type("comm", "a pycollective.Communicator, an mpi4py communicator or None", comm)
     # Kept as an attribute of the MPI communicator, so that a later one with the same handle is not taken for it.
-    found = comm.Get_attr(_attribute(type(comm)))
+    found = comm.Get_attr(_attribute(comm.__class__))
     if found is None:
         found = from_mpi(comm)
-        comm.Set_attr(_attribute(type(comm)), found)
+        comm.Set_attr(_attribute(comm.__class__), found)
     assert isinstance(found, Communicator)
     return found
 
@@ -80,7 +80,9 @@ def operator_of(op: Any) -> str | Op:
         return _OF_HOROVOD[op]
     found = next((ours for operator, ours in _mpi_operators() if operator == op), None)
     if found is None:
-        checks.refuse_type("op", f"an operator's name ({', '.join(OPERATORS)}), or one of mpi4py that has such a name", op)
+        checks.refuse_type(
+            "op", f"an operator's name ({', '.join(OPERATORS)}), or one of mpi4py that has such a name", op
+        )
     return found
 
 

@@ -116,11 +116,14 @@ def start_of(call: Collective) -> Start:
         has_result = has_output and call.name != "barrier"
         out = graph.output(0, result_shape(call, shape)) if has_result else given if has_output else None
         counts = counts_of(call, shape) or None
-        flat = [None if array is None else array.reshape(-1) for array in (x, out)]
-        backend.run(CallRequest(call.name, *flat, op=call.op, root=call.root, counts=counts))
+        backend.run(CallRequest(call.name, _flat(x), _flat(out), op=call.op, root=call.root, counts=counts))
         graph.done(None)
 
     return start
+
+
+def _flat(array: Any) -> Any:
+    return None if array is None else array.reshape(-1)
 
 
 def start_of_both(send: Collective, receive: Collective) -> Start:
@@ -146,8 +149,9 @@ def result_shape(call: Collective, shape: Shape) -> Shape:
     if name in ("alltoall", "reduce_scatter") or (name == "scatter" and call.is_root):
         if not shape or shape[0] != size:
             what = f"{name.capitalize()} input must have shape (nproc, ...)"
-            raise ValueError(f"{what} with nproc = {size} on {'the root' if name == 'scatter' else 'every rank'}, "
-                             f"not {shape}")
+            raise ValueError(
+                f"{what} with nproc = {size} on {'the root' if name == 'scatter' else 'every rank'}, not {shape}"
+            )
         return shape if name == "alltoall" else shape[1:]
     if name == "allgather" or (name == "gather" and call.is_root):
         return (size, *shape)
