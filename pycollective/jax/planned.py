@@ -12,7 +12,6 @@ import numpy as np
 from pycollective import _core, checks
 from pycollective.comm.arguments.operators import Op
 from pycollective.comm.communicator import Communicator
-from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.dtypes import DTYPES
 from pycollective.hvd.graph_call import GraphCall, Start
@@ -79,7 +78,7 @@ def plan(call: Collective, shape: Shape, dtype: str) -> int | None:
         TypeError, ValueError: the call's arguments are invalid.
     """
     backend = call.comm.backend
-    if not isinstance(backend, HostTeam):
+    if backend.team is None:
         return None
     counts, count = list(counts_of(call, shape)), math.prod(shape)
     if call.name != "send":
