@@ -22,6 +22,7 @@ FREE = (
     "pycollective/bench/",
     "pycollective/hvd/",
     "pycollective/torch/",
+    "pycollective/jax/",
     "pycollective/horovod/",
     "pycollective/optim/",
     "pycollective/__init__.py",

@@ -71,6 +71,10 @@ class HostBackend(Backend, Protocol):
         """The same for messages from other ranks."""
         ...
 
+    def channel(self, peer: int, sends: bool) -> _core.Team | None:
+        """The channel for messages to a rank, or those from it; made if it does not exist. None between hosts."""
+        ...
+
     @property
     def poisoned(self) -> bool:
         """Whether a fault has ended the communicator."""

@@ -11,19 +11,17 @@ from pycollective.hvd.objects import allgather_object, broadcast_object
 from pycollective.jax import collectives as _collectives
 from pycollective.jax import training as _training
 from pycollective.jax import trees as _trees
-from pycollective.jax.collectives import *  # noqa: F403
+from pycollective.jax.collectives import *  # type: ignore[assignment]  # noqa: F403
 from pycollective.jax.compression import Compression
 from pycollective.jax.training import *  # noqa: F403
 from pycollective.jax.trees import *  # noqa: F403
 
-__all__ = sorted(
-    {
-        *_interface.__all__,
-        *_collectives.__all__,
-        *_training.__all__,
-        *_trees.__all__,
-        "Compression",
-        "allgather_object",
-        "broadcast_object",
-    }
-)
+__all__ = [
+    *_interface.__all__,
+    *_collectives.__all__,
+    *_training.__all__,
+    *_trees.__all__,
+    "Compression",
+    "allgather_object",
+    "broadcast_object",
+]

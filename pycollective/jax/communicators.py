@@ -46,10 +46,10 @@ def communicator_of(comm: Any) -> Communicator:
     if not hasattr(comm, "Get_rank"):
         checks.refuse_type("comm", "a pycollective.Communicator, an mpi4py communicator or None", comm)
     # Kept as an attribute of the MPI communicator, so that a later one with the same handle is not taken for it.
-    found = comm.Get_attr(_attribute(type(comm)))
+    found = comm.Get_attr(_attribute(comm.__class__))
     if found is None:
         found = from_mpi(comm)
-        comm.Set_attr(_attribute(type(comm)), found)
+        comm.Set_attr(_attribute(comm.__class__), found)
     assert isinstance(found, Communicator)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,12 +43,6 @@ _call_p = Primitive("pycollective_call")
 _call_p.multiple_results = True
 
 
-@_call_p.def_impl
-def _run(*inputs: Any, **parameters: Any) -> Any:
-    return private.apply_primitive(_call_p, *inputs, **parameters)
-
-
-@_call_p.def_effectful_abstract_eval
 def _evaluate(*inputs: Any, start: Start, results: Any, ordered: bool) -> tuple[Any, Any]:
     return results, {private.ordered_effect} if ordered else set()
 
@@ -61,4 +56,6 @@ def _lower(ctx: Any, *operands: Any, start: Start, results: Any, ordered: bool) 
     return list(handlers.pure_lowering(handlers.PYTHON)(ctx, *operands, call=number))
 
 
+_call_p.def_impl(functools.partial(private.apply_primitive, _call_p))
+_call_p.def_effectful_abstract_eval(_evaluate)
 mlir.register_lowering(_call_p, _lower, platform="cpu")

@@ -12,7 +12,6 @@ import numpy as np
 from pycollective import _core, checks
 from pycollective.comm.arguments.operators import Op
 from pycollective.comm.communicator import Communicator
-from pycollective.comm.host.team import HostTeam
 from pycollective.comm.request import CallRequest
 from pycollective.dtypes import DTYPES
 from pycollective.hvd.graph_call import GraphCall, Start
@@ -79,7 +78,7 @@ def plan(call: Collective, shape: Shape, dtype: str) -> int | None:
         TypeError, ValueError: the call's arguments are invalid.
     """
     backend = call.comm.backend
-    if not isinstance(backend, HostTeam):
+    if backend.team is None:
         return None
     counts, count = list(counts_of(call, shape)), math.prod(shape)
     if call.name != "send":
@@ -116,11 +115,14 @@ def start_of(call: Collective) -> Start:
         has_result = has_output and call.name != "barrier"
         out = graph.output(0, result_shape(call, shape)) if has_result else given if has_output else None
         counts = counts_of(call, shape) or None
-        flat = [None if array is None else array.reshape(-1) for array in (x, out)]
-        backend.run(CallRequest(call.name, *flat, op=call.op, root=call.root, counts=counts))
+        backend.run(CallRequest(call.name, _flat(x), _flat(out), op=call.op, root=call.root, counts=counts))
         graph.done(None)
 
     return start
+
+
+def _flat(array: Any) -> Any:
+    return None if array is None else array.reshape(-1)
 
 
 def start_of_both(send: Collective, receive: Collective) -> Start:

@@ -17,6 +17,7 @@ from jax.interpreters import ad, batching, mlir
 
 from pycollective.jax import handlers, planned, private
 from pycollective.jax.planned import Collective
+from pycollective.schedule.collectives import CALLS
 
 _LINEAR = ("sum", "avg")
 """Operators whose reductions are linear."""
@@ -81,7 +82,7 @@ def _differentiate(primals: Any, tangents: Any, *, call: Collective) -> tuple[An
 
 
 def _require_linear(call: Collective) -> None:
-    if planned.CALLS[call.name].reduces and call.op not in _LINEAR:
+    if CALLS[call.name].reduces and call.op not in _LINEAR:
         raise NotImplementedError(f"{call.name} has a derivative for the operators sum and avg only, not for {call.op}")
 
 
@@ -156,7 +157,7 @@ _COLLECTIVES = {name: _collective(name) for name in _TRANSPOSES}
 
 # -- the transpose of allreduce: the transpose of which is allreduce ---------------------------------------------------
 
-_copies_p = _primitive("allreduce_transpose")
+_copies_p: Primitive = _primitive("allreduce_transpose")
 _copies_p.def_abstract_eval(lambda x, *, call: ShapedArray(x.shape, x.dtype))
 mlir.register_lowering(
     _copies_p, mlir.lower_fun(lambda x, *, call: _average(x, call), multiple_results=False), platform="cpu"

@@ -12,14 +12,14 @@ from jax._src.dispatch import apply_primitive
 from jax.interpreters import mlir
 
 try:
-    from jax.ffi import abstract_token  # type: ignore[attr-defined]  # since 0.11
+    from jax.ffi import abstract_token  # since 0.11
 except ImportError:
     from jax._src.core import abstract_token
 
 __all__ = ["apply_primitive", "lower_with_token", "ordered_effect"]
 
 
-class CollectiveEffect(effects.Effect):
+class CollectiveEffect(effects.Effect):  # type: ignore[misc]
     """Calls that have it run in the program's order."""
 
     def __str__(self) -> str:
@@ -44,6 +44,7 @@ def lower_with_token(ctx: Any, lower: Any, operands: Any, **attributes: Any) -> 
         lower: a lowering rule for a context with these tokens.
     """
     inner = ctx.replace(avals_in=(*ctx.avals_in, abstract_token), avals_out=(*ctx.avals_out, abstract_token))
+    results: list[Any]
     *results, token = lower(inner, *operands, ctx.tokens_in.get(ordered_effect), **attributes)
     ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
     return results

@@ -1,5 +1,6 @@
 // What pycollective/jax uses.
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include "frameworks/jax/collective.h"
 #include "frameworks/jax/python_call.h"
@@ -30,10 +31,14 @@ int64_t plan_both(int64_t send, int64_t receive) {
   return add({sends.call, sends.element, receives.call});
 }
 
-py::dict handlers(const py::dict& types, const py::function& describe) {
+using Types = py::typing::Dict<py::int_, py::object>;
+using Describe = py::typing::Callable<py::str(py::object)>;
+using Handlers = py::typing::Dict<py::str, py::object>;
+
+Handlers handlers(const Types& types, const Describe& describe) {
   if (python == nullptr) python = new Python{py::dict(), types, describe};
   const auto capsule = [](xla::Handler* handler) { return py::capsule(reinterpret_cast<void*>(handler)); };
-  py::dict made;
+  Handlers made;
   made["pycollective_collective"] = capsule(run_collective);
   made["pycollective_python"] = capsule(run_python);
   return made;
@@ -53,7 +58,8 @@ namespace pc {
 
 void bind_jax(py::module_& m) {
   py::class_<jax::GraphCall>(m, "JaxGraphCall", "One execution of a custom call of XLA: a GraphCall.")
-      .def_property_readonly("inputs", &jax::GraphCall::inputs)
+      .def_property_readonly("inputs",
+                             [](const jax::GraphCall& self) -> py::typing::List<py::object> { return self.inputs(); })
       .def_property_readonly("is_done", &jax::GraphCall::is_done)
       .def("output", &jax::GraphCall::output, py::arg("index"), py::arg("shape"))
       .def("done", &jax::GraphCall::done, py::arg("error"));

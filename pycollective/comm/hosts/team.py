@@ -63,6 +63,9 @@ class HostsTeam:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
+    def channel(self, peer: int, sends: bool) -> None:
+        return None
+
     def run(self, request: CallRequest) -> None:
         prepared = self._prepare(request)
         if self._thread is None or request.collective in ("send", "recv"):  # MPI orders these separately

@@ -1,0 +1,30 @@
+"""The JAX example as a reader would run it: it learns, and launchers and fusion do not change the bits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launch import find_mpirun, launch
+
+for _needed in ("jax", "optax", "sklearn"):
+    pytest.importorskip(_needed)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_digits.py"
+needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
+
+
+def digits(n: int, launcher: str, *args: str, **env: str) -> tuple[float, str]:
+    """(accuracy, digest) of a run."""
+    ran = launch(n, EXAMPLE, *args, launcher=launcher, env=env, timeout=120).check()
+    found = re.fullmatch(r"accuracy (\d\.\d{4})  digest ([0-9a-f]{16})  ranks (\d)\n", ran.outputs[0])
+    assert found and int(found[3]) == n, ran.report()
+    return float(found[1]), found[2]
+
+
+@pytest.mark.parametrize("launcher", ["pycollective", pytest.param("mpirun", marks=needs_mpi)])
+def test_it_learns_and_fusion_does_not_change_bits(launcher: str) -> None:
+    accuracy, digest = digits(4, launcher)
+    assert accuracy >= 0.96
+    assert digest == digits(4, "pycollective", HOROVOD_FUSION_THRESHOLD="0")[1]
