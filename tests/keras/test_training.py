@@ -20,7 +20,7 @@ ALL = [
     "frozen_in_fit", "steps_differ", "batches_run_out",
 ]  # fmt: skip
 KINDS = {
-    "tensorflow": ["jit_is_never_silent", "own_accumulation", *ALL],
+    "tensorflow": ["jit", "own_accumulation", *ALL],
     "jax": ["jit", "own_accumulation", *ALL],
     "torch": ["own_accumulation", *ALL],
     "tf_keras": [name for name in ALL if name != "steps_differ"],
