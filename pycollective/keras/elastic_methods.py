@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             lost = _internal_error(error)
             if lost is None:
                 raise
+            if keras.backend.backend() == "jax":
+                importlib.import_module("pycollective.keras.backends.jax").forget_failure()
             raise lost from error
 
     return run_fn(wrapper, reset)

@@ -116,17 +116,15 @@ def eager() -> None:
 
 
 def jit() -> None:
-    """With jit_compile the weights are bit-equal too, or the first step raises."""
-    for on in (True, False):
-        train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), jit_compile=on)
-
-
-def jit_is_never_silent() -> None:
-    """Where XLA cannot call this library, the first step raises."""
+    """With jit_compile the weights are bit-equal too; where XLA cannot call this library, the first step raises."""
+    refused = None
+    if BACKEND == "tensorflow":
+        refused = importlib.import_module("pycollective.tensorflow.graph_calls").why_not()
     try:
         train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), jit_compile=True)
-    except (ValueError, RuntimeError, Exception) as error:
-        assert "ompil" in str(error), error
+    except Exception as error:
+        if not refused or "ompil" not in str(error):
+            raise
 
 
 def fusion() -> None:
@@ -415,6 +413,8 @@ def frozen_in_fit() -> None:
     x, y = rows()
     with raises(Exception, "dense/kernel", "rank 1"):
         model.fit(x, y, verbose=0)
+    if BACKEND == "jax":
+        importlib.import_module("pycollective.keras.backends.jax").forget_failure()
 
 
 def bypassed() -> None:
