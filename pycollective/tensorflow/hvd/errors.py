@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import tensorflow as tf
 
@@ -22,9 +22,14 @@ def translated(run: Callable[[], _T]) -> _T:
     """
     try:
         return run()
-    except MismatchError as error:
+    except Exception as error:
+        raise_translated(error)
+
+
+def raise_translated(error: Exception) -> NoReturn:
+    """Raise an error of the engine as described above, or unchanged."""
+    if isinstance(error, MismatchError):
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
-    except NotImplementedError:
-        raise
-    except (ValueError, TypeError) as error:
+    if isinstance(error, (ValueError, TypeError)):
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
+    raise error
