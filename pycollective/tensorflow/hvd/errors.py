@@ -8,6 +8,8 @@ from typing import NoReturn, TypeVar
 import tensorflow as tf
 
 from pycollective.errors import MismatchError
+from pycollective.hvd import basics
+from pycollective.hvd.process_sets import ProcessSet
 
 _T = TypeVar("_T")
 
@@ -23,6 +25,20 @@ def translated(run: Callable[[], _T]) -> _T:
     try:
         return run()
     except Exception as error:
+        raise_translated(error)
+
+
+def require_member(process_set: ProcessSet) -> None:
+    """
+    Raises:
+        ValueError: init() was not called, or the set is not registered.
+        tf.errors.InvalidArgumentError: this rank is not in it.
+    """
+    try:
+        basics.engine_of(process_set)
+    except ValueError as error:
+        if not basics.is_initialized() or process_set.process_set_id not in basics.process_set_ranks():
+            raise
         raise_translated(error)
 
 

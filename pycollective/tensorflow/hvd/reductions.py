@@ -53,7 +53,7 @@ def _at_once(
     if x.dtype.kind == "O":
         as_tensor(tensor)
     out = result_memory.empty(x.shape, x.dtype)
-    label = handles.named("allreduce", name, process_set)
+    label = calls.eager_label("allreduce", name, process_set)
     items = [operations.reduction(x, out, label, op, prescale, postscale)]
     try:
         handles.run(items, process_set)
