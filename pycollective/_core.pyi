@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_target', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -268,6 +268,10 @@ class Work:
         """
         Whether it has completed, successfully or not.
         """
+    def urge(self) -> None:
+        """
+        Run it as soon as all ranks have submitted it, as if this thread waited for it.
+        """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
         """
         Block until it has completed, at most `timeout` seconds; returns the result, raises what the operation raised.
@@ -430,6 +434,28 @@ class Agreement:
         """
         Number of operations that some ranks have not announced.
         """
+class TensorFlowCall:
+    """
+    A GraphCall of hvd/graph_call.py.
+    """
+    def done(self, error: typing.Any) -> None:
+        ...
+    def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
+        ...
+    @property
+    def inputs(self) -> list:
+        ...
+class TensorFlowCompiledCall:
+    """
+    A GraphCall of hvd/graph_call.py.
+    """
+    def done(self, error: typing.Any) -> None:
+        ...
+    def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: collections.abc.Sequence) -> typing.Any:
+        ...
+    @property
+    def inputs(self) -> list:
+        ...
 def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex) -> list[bytes]:
     """
     This rank's announcements of items submitted together, among `size` ranks. Raises for an invalid item.
@@ -445,6 +471,22 @@ def collectives() -> list[str]:
 def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False, prescale: typing.SupportsFloat | typing.SupportsIndex = 1.0, postscale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
     """
     Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. `prescale`: a factor on each array; `postscale`: on the result.
+    """
+def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: collections.abc.Callable, describe: collections.abc.Callable, types: dict) -> None:
+    """
+    Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.
+    
+    Args: the paths of its libraries; run(key, call); describe(exception) -> (TF_Code, message); a dict from numbers of TF_DataType to numpy.dtype.
+    
+    Raises OSError if TensorFlow lacks a function or refuses.
+    """
+def define_tensorflow_xla_target(library: str, name: str, signature: collections.abc.Callable, run: collections.abc.Callable) -> None:
+    """
+    Adds a target for custom calls, whose backend_config is a key, to TensorFlow's XLA on the CPU.
+    
+    Args: the path of the library; the target's name; signature(key) -> (operands, results), each a list of (numpy.dtype, shape); run(key, call).
+    
+    Raises OSError if TensorFlow lacks a function.
     """
 def dlpack_layout(array: typing.Any) -> tuple[int, tuple[int, ...]]:
     """

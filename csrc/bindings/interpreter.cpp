@@ -32,9 +32,7 @@ void python_ends() {
   python.last = std::this_thread::get_id();
 }
 
-bool python_has_ended() {
-  return PythonEnd::instance().ended;
-}
+bool python_has_ended() { return PythonEnd::instance().ended; }
 
 Released::~Released() {
   PythonEnd& python = PythonEnd::instance();

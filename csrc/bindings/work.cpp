@@ -60,6 +60,12 @@ void Work::when_done(py::object callback) {
   if (done()) call_back();
 }
 
+// As a thread that waits does, for callers that cannot: operations are otherwise held back to be fused with later ones.
+void Work::urge() const {
+  const Released released;
+  engine_->urge(*pending, Clock::now() + std::chrono::milliseconds(100));
+}
+
 // Each callback is called once: the first thread to get here takes them all.
 void Work::call_back() {
   for (const py::object& callback : std::exchange(callbacks_, {})) callback();

@@ -27,6 +27,7 @@ class Work {
   bool done() const { return pending->done(); }
   py::object wait(std::optional<double> timeout) const;
   void when_done(py::object callback);
+  void urge() const;
   void call_back();
 
   std::shared_ptr<engine::Pending> pending;

@@ -38,10 +38,11 @@ class Finding:
     why: str = ""
 
 
-def examine() -> list[Finding]:
+def examine(frameworks: bool = False) -> list[Finding]:
     """All findings. A check that fails is a finding, too; nothing raises."""
     findings: list[Finding] = []
-    for check in (_machine, _memory, _core, _packages, _mpi, _gpu, _job, _paths, _settings):
+    checks = [_machine, _memory, _core, _packages, _mpi, _gpu, _job, _paths, _settings]
+    for check in [*checks, _tensorflow] if frameworks else checks:
         try:
             findings.extend(check())
         except Exception as error:  # the report must continue
@@ -49,11 +50,11 @@ def examine() -> list[Finding]:
     return findings
 
 
-def report(json_file: Path | None) -> int:
+def report(json_file: Path | None, frameworks: bool = False) -> int:
     """Print the findings; the exit code is 1 if one of them prevents use."""
     with refusing():
         outputs.check(None, json_file)
-    findings = examine()
+    findings = examine(frameworks)
     if json_file is not None:
         groups: dict[str, dict[str, dict[str, object]]] = {}
         for finding in findings:
@@ -219,6 +220,32 @@ def _mpi() -> Iterator[Finding]:
         True if usable else None,
         "" if usable else library,
     )
+
+
+def _tensorflow() -> Iterator[Finding]:
+    """How TensorFlow's graphs call, tried in a separate process: importing TensorFlow takes 5 s."""
+    version = next(filter(None, map(_version, ("tensorflow", "tensorflow-cpu"))), None)
+    if version is None:
+        yield Finding("TensorFlow", "tensorflow", "not installed", None)
+        return
+    yield Finding("TensorFlow", "tensorflow", version)
+    found = _run([sys.executable, "-c", _TENSORFLOW]).strip().splitlines()
+    try:
+        graphs, compiled = json.loads(found[-1])
+    except (IndexError, ValueError):
+        yield Finding("TensorFlow", "graphs", "cannot be loaded", None, found[-1] if found else "")
+        return
+    way = "by numpy_function, which blocks a thread" if graphs else "by an operation of pycollective"
+    yield Finding("TensorFlow", "graphs", way, None if graphs else True, graphs)
+    yield Finding("TensorFlow", "jit_compile", "raises" if compiled else "works", None if compiled else True, compiled)
+
+
+_TENSORFLOW = """
+import json, os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+from pycollective.tensorflow import graph_calls, xla_calls
+print(json.dumps([graph_calls.why_not(), xla_calls.why_not()]))
+"""
 
 
 def _mpirun() -> str | None:

@@ -73,11 +73,16 @@ def run(
 
 
 @app.command(cls=Command)
-def doctor(json: Json = None) -> None:
+def doctor(
+    json: Json = None,
+    frameworks: Annotated[
+        bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
+    ] = False,
+) -> None:
     """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
     from pycollective.cli.doctor import report
 
-    raise typer.Exit(report(json))
+    raise typer.Exit(report(json, frameworks))
 
 
 @app.command(cls=Command)

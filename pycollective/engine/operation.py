@@ -69,6 +69,10 @@ class Work(Protocol):
         """
         ...
 
+    def urge(self) -> None:
+        """Run it as soon as all ranks have submitted it, as if this thread waited for it."""
+        ...
+
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call `callback` once it has completed, on the engine's thread, or immediately if it has."""
         ...

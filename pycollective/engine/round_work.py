@@ -49,6 +49,9 @@ class RoundWork:
             self.on_wait()
         return self.result
 
+    def urge(self) -> None:
+        """Does nothing: between hosts an operation runs when its round is due, even if a thread waits for it."""
+
     def when_done(self, callback: Callable[[], None]) -> None:
         with self._lock:
             if not self._done.is_set():

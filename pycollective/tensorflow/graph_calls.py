@@ -20,7 +20,7 @@ __all__ = ["call", "internal_error", "why_not"]
 _INTERNAL = f"{HorovodInternalError.__name__}: "
 
 
-@tf.autograph.experimental.do_not_convert
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def call(
     start: Start,
     inputs: Sequence[tf.Tensor],
@@ -39,7 +39,7 @@ def call(
     UnknownError for all others, with the class in the message; see `internal_error`.
 
     Args:
-        start: kept for the life of the process, as TensorFlow does not say when the last copy of a graph is gone.
+        start: kept for the life of the process, as TensorFlow does not report the end of a graph's last copy.
         dtypes, shapes: of the results, of which there must be one at least; a shape may be partly or wholly unknown.
         stateful: in a `tf.function`, stateful operations run in the order of their creation and one after the other,
             even if nothing uses their results. Others run when their inputs exist, and only if a result is used.
@@ -75,7 +75,8 @@ def internal_error(error: BaseException) -> HorovodInternalError | None:
     message = str(getattr(error, "message", ""))
     if not isinstance(error, tf.errors.OpError) or _INTERNAL not in message:
         return None
-    return HorovodInternalError(message[message.index(_INTERNAL) + len(_INTERNAL) :].partition("\n")[0].partition(" [Op:")[0])
+    cause = message.partition(_INTERNAL)[2].partition("\n")[0]
+    return HorovodInternalError(cause.partition(" [Op:")[0])
 
 
 def _numpy_function(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ _SELF_TEST_SECONDS = 60
 _Rows = list[tuple[Any, tuple[int, ...]]]
 
 _signatures: dict[int, tuple[_Rows, _Rows]] = {}
+_tokens: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()
+"""The name of a result of the last call in a graph, which is an operand of the next: this orders them."""
 _lock = threading.Lock()
 
 
@@ -70,10 +73,10 @@ def _build(
     ]
     _signatures[key] = operands, results
     graph = tf.compat.v1.get_default_graph()
-    token = getattr(graph, "_pycollective_token", None)  # a result of the call before, which orders them
+    token = graph.get_tensor_by_name(_tokens[graph]) if graph in _tokens else tf.constant(0, tf.uint8)
     outputs = op_def_library.apply_op(
         "XlaCustomCallV2",
-        operands=[*inputs, tf.constant(0, tf.uint8) if token is None else token],
+        operands=[*inputs, token],
         call_target_name=_TARGET,
         backend_config=str(key),
         has_side_effect=True,
@@ -81,7 +84,7 @@ def _build(
         result_shapes=[*shapes, tf.TensorShape([])],
         name=name,
     )
-    graph._pycollective_token = outputs[-1]
+    _tokens[graph] = outputs[-1].name
     return list(outputs[:-1])
 
 

@@ -63,6 +63,7 @@ def allreduce(name: str, op: str = "sum") -> Start:
                 call.done(None)
 
         work.when_done(complete)
+        work.urge()
 
     return start
 
@@ -323,8 +324,8 @@ def calls_that_break_the_rules() -> None:
 
     def twice(call: GraphCall) -> None:
         call.output(0, ())[...] = 1
-        call.done(None)
         kept.append(call)
+        call.done(None)
 
     def nothing(call: GraphCall) -> None:
         call.done(None)

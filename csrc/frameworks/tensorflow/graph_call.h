@@ -10,9 +10,9 @@ namespace pc::tensorflow {
 
 // What Python provides.  Allocated once and never freed: kernels may outlive the interpreter.
 struct Python {
-  py::object run;       // (key, GraphCall): starts the operation
+  py::object run;  // (key, GraphCall): starts the operation
   py::object describe;  // (exception) -> (TF_Code, message)
-  py::dict types;       // TF_DataType -> numpy.dtype
+  py::dict types;  // TF_DataType -> numpy.dtype
 };
 extern Python* python;
 
@@ -24,7 +24,7 @@ class GraphCall {
   ~GraphCall();  // fails the operation if it has not completed: a graph must not wait for a call that was dropped
   GraphCall(const GraphCall&) = delete;
 
-  const py::list& inputs() const { return inputs_; }
+  py::object inputs() const { return inputs_; }
   py::object output(int index, const std::vector<int64_t>& shape);
   void done(const py::object& error);
   bool is_done() const { return context_ == nullptr; }
@@ -32,7 +32,7 @@ class GraphCall {
  private:
   void finish(TF_OpKernelContext* context, TF_Code code, const std::string& message);
 
-  TF_OpKernelContext* context_;      // null once the operation has completed
+  TF_OpKernelContext* context_;  // null once the operation has completed
   std::function<void()> completed_;  // the context may be freed as soon as it is called
   py::list inputs_;
 };

@@ -101,16 +101,16 @@ void define_all() {
   define(kOverlappingCall, false, attributes, {"operands: Toperands", "token: int64"}, "results: Tresults");
   define(kToken, true, {}, {}, "token: int64");
   implement(kCall, tf.TF_NewAsyncKernelBuilder(kCall, "CPU", create_call, compute_call, delete_kernel));
-  implement(kOverlappingCall, tf.TF_NewAsyncKernelBuilder(kOverlappingCall, "CPU", create_overlapping_call,
-                                                          compute_call, delete_kernel));
+  implement(kOverlappingCall,
+            tf.TF_NewAsyncKernelBuilder(kOverlappingCall, "CPU", create_overlapping_call, compute_call, delete_kernel));
   implement(kToken, tf.TF_NewKernelBuilder(kToken, "CPU", nullptr, compute_token, nullptr));
 }
 
-void define_operations(const std::vector<std::string>& libraries, const py::function& run, const py::function& describe,
-                       const py::dict& types) {
+void define_operations(const std::vector<std::string>& libraries, const py::object& run, const py::object& describe,
+                       const py::object& types) {
   if (python != nullptr) throw InvalidArgument("the operations are defined once in a process");
   resolve(libraries);
-  python = new Python{run, describe, types};
+  python = new Python{run, describe, py::dict(types)};
   define_all();
 }
 

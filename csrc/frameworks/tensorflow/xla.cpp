@@ -23,13 +23,11 @@ constexpr const char* kRegister =
     "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPvS8_";
 
 // XlaCustomCallStatus_ of xla/service/custom_call_status_internal.h; the function that sets it is not exported.
-struct CallStatus {
-  std::optional<std::string> failure;
-};
+struct CallStatus { std::optional<std::string> failure; };
 
 struct Compiled {
-  py::function signature;  // key -> ([(numpy.dtype, shape) of each operand], [of each result])
-  py::function run;        // (key, CompiledCall): starts the call
+  py::object signature;  // key -> ([(numpy.dtype, shape) of each operand], [of each result])
+  py::object run;        // (key, CompiledCall): starts the call
 };
 Compiled* compiled = nullptr;  // allocated once and never freed: compiled functions may outlive the interpreter
 
@@ -79,8 +77,8 @@ class CompiledCall {
   CompiledCall(const CompiledCall&) = delete;
 
   bool is_done() const { return completion_ == nullptr; }
-  const py::list& inputs() const { return inputs_; }
-  py::object output(size_t index, const py::sequence& shape) const {
+  py::object inputs() const { return inputs_; }
+  py::object output(size_t index, const py::object& shape) const {
     if (is_done()) throw InvalidArgument("the operation has completed");
     if (index >= outputs_.size()) throw InvalidArgument("the operation has no output " + std::to_string(index));
     py::object found = outputs_[index];
@@ -132,8 +130,8 @@ void target(void* out, const void** in, const char* config, size_t bytes, CallSt
   status->failure = completion->wait();
 }
 
-void define_xla_target(const std::string& library, const std::string& name, const py::function& signature,
-                       const py::function& run) {
+void define_xla_target(const std::string& library, const std::string& name, const py::object& signature,
+                       const py::object& run) {
   if (compiled != nullptr) throw InvalidArgument("the target is defined once in a process");
   void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   const auto find = [handle](const char* symbol) {
