@@ -203,8 +203,8 @@ def tape_of_many_gradients() -> None:
             name = "sum" if "op" in options else "avg"
             for found, mine in zip(reduced_by_tape(in_function, gradients, **options), gradients, strict=True):
                 same(found, comm.allreduce(mine, op=name))
-        halved = reduced_by_tape(in_function, gradients, gradient_predivide_factor=2.0)
-        same(halved[0], comm.allreduce(gradients[0], op="avg", prescale=0.5, postscale=2.0))
+        halved = reduced_by_tape(in_function, gradients, gradient_predivide_factor=3.0)
+        same(halved[0], comm.allreduce(gradients[0], op="avg", prescale=1 / 3.0, postscale=3.0))
         small = reduced_by_tape(in_function, gradients, compression=hvd.Compression.fp16)
         same(small[1], comm.allreduce(gradients[1].astype(np.float16), op="avg").astype(np.float32))
 
