@@ -21,6 +21,7 @@ FREE = (
     "pycollective/topologies/",
     "pycollective/bench/",
     "pycollective/hvd/",
+    "pycollective/tensorflow/",
     "pycollective/torch/",
     "pycollective/jax/",
     "pycollective/horovod/",

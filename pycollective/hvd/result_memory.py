@@ -18,17 +18,24 @@ if TYPE_CHECKING:
 
 LEAST_BYTES = 64 << 10
 """From this size on malloc requests pages from the kernel."""
+MOST_SMALL = 256
+"""Up to this size results are parts of a common page: aligning each costs more than the copy of its elements."""
 MOST_KEPT = 512 << 20
 """Upper limit of the bytes kept for reuse."""
 ALIGNMENT = 64
 """Of every result, in bytes: frameworks end the process where they find less."""
+_PAGE = 4096
 _kept: dict[int, list[NDArray[Any]]] = {}
 _bytes_kept = 0
+_page = np.empty(0, np.uint8)
+_used = 0
 _lock = threading.RLock()  # a tensor may be freed while this thread holds it
 
 
 def lease(nbytes: int) -> NDArray[Any]:
     """Uninitialized bytes, to be used as long as the array or a view of it lives."""
+    if nbytes <= MOST_SMALL:
+        return _part_of_page(nbytes)
     if nbytes < LEAST_BYTES:
         return _aligned(nbytes)
     memory = _take(nbytes)
@@ -43,6 +50,17 @@ def empty(shape: Sequence[int], dtype: Any) -> NDArray[Any]:
     dtype = np.dtype(dtype)
     made: NDArray[Any] = lease(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     return made
+
+
+def _part_of_page(nbytes: int) -> NDArray[Any]:
+    global _page, _used
+    with _lock:
+        start = _used
+        end = start + nbytes
+        if end > len(_page):
+            _page, start, end = _aligned(_PAGE), 0, nbytes
+        _used = (end + ALIGNMENT - 1) & -ALIGNMENT
+        return _page[start:end]
 
 
 def _aligned(nbytes: int) -> NDArray[Any]:

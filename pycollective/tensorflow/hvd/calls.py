@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from pycollective import checks
-from pycollective.hvd import basics, handles
+from pycollective.hvd import handles
 from pycollective.hvd.graph_operations import Operation
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.tensorflow import graph_calls
-from pycollective.tensorflow.hvd.errors import translated
+from pycollective.tensorflow.hvd.errors import require_member, translated
 from pycollective.tensorflow.hvd.tensors import EagerResults, as_array, could_be_recorded
 
 Make = Callable[[str], Operation]
@@ -42,13 +42,13 @@ def run(
     if dtypes is None:
         dtypes = [tensor.dtype for tensor in tensors]
     if tf.executing_eagerly():
-        label = handles.named(kind, name, process_set)
+        label = eager_label(kind, name, process_set)
         results = EagerResults([dtype.as_numpy_dtype for dtype in dtypes])
         operation, arrays = make(label), [as_array(tensor) for tensor in tensors]
         return results.tensors(translated(lambda: operation.run(arrays, results.output)))
     if shapes is None:
         shapes = [tensor.shape for tensor in tensors]
-    basics.engine_of(process_set)  # not initialized, or not a member: found here, not when the graph runs
+    require_member(process_set)  # now, not when the graph runs
     node = f"Pycollective{kind.title()}" if name is None else checks.text(name, "name")
     label = graph_label(node)
     if ignore_name_scope:
@@ -57,6 +57,15 @@ def run(
         make(f"{kind}.{label}").start, tensors, dtypes, shapes, stateful=True, name=node
     )
     return found
+
+
+def eager_label(kind: str, name: str | None, process_set: ProcessSet) -> str:
+    """The ranks' name of an operation that is executed at once."""
+    try:
+        return handles.named(kind, name, process_set)
+    except ValueError:
+        require_member(process_set)
+        raise
 
 
 def graph_label(node: str) -> str:

@@ -13,6 +13,7 @@ from pycollective.hvd import basics, graph_operations
 from pycollective.hvd.arguments import Average
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.tensorflow.hvd import calls
+from pycollective.tensorflow.hvd.errors import require_member
 from pycollective.tensorflow.hvd.tensors import as_tensor, several
 from pycollective.tensorflow.util import unconverted
 
@@ -127,7 +128,7 @@ def grouped_broadcast(
 
 
 def _root(root_rank: Any, process_set: ProcessSet) -> int:
-    basics.engine_of(process_set)
+    require_member(process_set)
     root: int = checks.integer(root_rank, "root_rank")
     ranks = process_set.ranks or []
     if root not in ranks:

@@ -25,6 +25,7 @@ except ImportError:
 could_be_recorded: Callable[[], bool] = _could_possibly_record
 """Whether a tape might record what is executed eagerly: only then gradients have to be defined."""
 
+EagerTensor: type = tf.__internal__.EagerTensor
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 _NATIVE = "biufc"
 """Kinds of element types that NumPy itself has; others, such as bfloat16, it does not pass through DLPack."""
@@ -89,6 +90,11 @@ def _shared(array: Any) -> tf.Tensor:
     return _from_dlpack(array.__dlpack__())
 
 
+def as_result(array: NDArray[Any]) -> tf.Tensor:
+    """The same for an array of result_memory."""
+    return _shared(array) if array.dtype.kind in _NATIVE else as_eager(array)
+
+
 class EagerResults:
     """Allocates results, as graphs do."""
 
@@ -105,4 +111,6 @@ class EagerResults:
 
     def tensors(self, late: Sequence[Any]) -> list[tf.Tensor]:
         """The results; `late`: those that were not written to `output`, if any."""
-        return [as_eager(array) for array in (late or self._arrays)]
+        if late:
+            return list(map(as_eager, late))
+        return list(map(as_result, self._arrays))
