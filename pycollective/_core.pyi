@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_target', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -268,6 +268,10 @@ class Work:
         """
         Whether it has completed, successfully or not.
         """
+    def urge(self) -> None:
+        """
+        Run it as soon as all ranks have submitted it, as if this thread waited for it.
+        """
     def wait(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> typing.Any:
         """
         Block until it has completed, at most `timeout` seconds; returns the result, raises what the operation raised.
@@ -453,7 +457,18 @@ class TensorFlowCall:
     def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> typing.Any:
         ...
     @property
-    def inputs(self) -> list:
+    def inputs(self) -> typing.Any:
+        ...
+class TensorFlowCompiledCall:
+    """
+    A GraphCall of hvd/graph_call.py.
+    """
+    def done(self, error: typing.Any) -> None:
+        ...
+    def output(self, index: typing.SupportsInt | typing.SupportsIndex, shape: typing.Any) -> typing.Any:
+        ...
+    @property
+    def inputs(self) -> typing.Any:
         ...
 def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex) -> list[bytes]:
     """
@@ -471,13 +486,21 @@ def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collec
     """
     Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. `prescale`: a factor on each array; `postscale`: on the result.
     """
-def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: collections.abc.Callable, describe: collections.abc.Callable, types: dict) -> None:
+def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: typing.Any, describe: typing.Any, types: typing.Any) -> None:
     """
     Adds PycollectiveCall, PycollectiveOverlappingCall and PycollectiveToken to TensorFlow.
     
     Args: the paths of its libraries; run(key, call); describe(exception) -> (TF_Code, message); a dict from numbers of TF_DataType to numpy.dtype.
     
     Raises OSError if TensorFlow lacks a function or refuses.
+    """
+def define_tensorflow_xla_target(library: str, name: str, signature: typing.Any, run: typing.Any) -> None:
+    """
+    Adds a target for custom calls, whose backend_config is a key, to TensorFlow's XLA on the CPU.
+    
+    Args: the path of the library; the target's name; signature(key) -> (operands, results), each a list of (numpy.dtype, shape); run(key, call).
+    
+    Raises OSError if TensorFlow lacks a function.
     """
 def dlpack_layout(array: typing.Any) -> tuple[int, tuple[int, ...]]:
     """

@@ -11,7 +11,7 @@ import pytest
 
 from pycollective.schedule.language import registry
 
-for _name in ("jax", "torch"):
+for _name in ("jax", "keras", "mxnet", "tensorflow", "torch"):
     _found = importlib.util.find_spec(_name)
     if _found is not None and _found.origin is None:  # found the folder of its tests, which is on the path
         modules: dict[str, Any] = sys.modules

@@ -109,6 +109,7 @@ class GradientGroup:
         except Exception as error:
             done(error)
             return
+        work.urge()
         work.when_done(lambda: self._announced(work, item, gradients, outputs, done))
 
     def _announced(self, work: Work, item: Item, gradients: Sequence[Any], outputs: Sequence[Any], done: Done) -> None:
@@ -204,7 +205,10 @@ def _finish(works: Sequence[tuple[Work, Finish]], error: BaseException | None, d
 
 
 def when_all_done(works: Sequence[Work], done: Done) -> None:
-    """Call `done` once all have completed, with the error of the first that failed."""
+    """Call `done` once all have completed, with the error of the first that failed.
+
+    They are not held back to be fused with later ones: a graph waits for them.
+    """
     left = itertools.count(len(works) - 1, -1)  # next() is atomic: each of the works takes one number
 
     def one_more() -> None:
@@ -222,4 +226,5 @@ def when_all_done(works: Sequence[Work], done: Done) -> None:
     if not works:
         done(None)
     for work in works:
+        work.urge()
         work.when_done(one_more)
