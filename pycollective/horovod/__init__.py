@@ -32,6 +32,8 @@ PATH = str(Path(__file__).parent / "path")
 _HOMES = {
     "horovod.common.exceptions": "pycollective.hvd.exceptions",
     "horovod.common": "pycollective.horovod.common",
+    "horovod.runner.common.util": "pycollective.horovod.common",
+    "horovod.runner.common": "pycollective.horovod.common",
     "horovod.runner.util.threads": "pycollective.horovod.common.threads",
     "horovod.runner.util": "pycollective.horovod.common",
     "horovod.runner": "pycollective.horovod.launching",

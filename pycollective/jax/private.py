@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax._src import effects
+from jax._src import dispatch, effects
 from jax._src.dispatch import apply_primitive
 from jax.interpreters import mlir
 
@@ -16,7 +16,7 @@ try:
 except ImportError:
     from jax._src.core import abstract_token
 
-__all__ = ["apply_primitive", "lower_with_token", "ordered_effect"]
+__all__ = ["apply_primitive", "forget_failure", "lower_to_python", "lower_with_token", "ordered_effect"]
 
 
 class CollectiveEffect(effects.Effect):  # type: ignore[misc]
@@ -61,3 +61,8 @@ def lower_to_python(ctx: Any, function: Any, operands: Any, ordered: bool) -> li
     if ordered:
         ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
     return list(results)
+
+
+def forget_failure() -> None:
+    """Allow further calls after one has failed: JAX keeps its error, and raises it again for every later call."""
+    dispatch.runtime_tokens.clear()

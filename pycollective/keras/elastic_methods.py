@@ -36,7 +36,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             if lost is None:
                 raise
             if keras.backend.backend() == "jax":
-                importlib.import_module("pycollective.keras.backends.jax").forget_failure()
+                importlib.import_module("pycollective.jax.private").forget_failure()
             raise lost from error
 
     return run_fn(wrapper, reset)

@@ -254,6 +254,7 @@ def installed() -> Iterator[None]:
         ("horovod.common.process_sets", "ProcessSet global_process_set add_process_set remove_process_set"),
         ("horovod.common.elastic", "run_fn State ObjectState"),
         ("horovod.runner", "run"),
+        ("horovod.runner.common.util.env", "get_env_rank_and_size"),
     ],
 )
 def test_what_scripts_import_exists(module: str, names: str) -> None:

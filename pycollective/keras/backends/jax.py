@@ -56,10 +56,3 @@ def array(value: Any) -> Any:
 
 def tensor(array: Any) -> Any:
     return jnp.asarray(array)
-
-
-def forget_failure() -> None:
-    """Allow further calls after one has failed: JAX keeps its error, and raises it again for every later call."""
-    from jax._src import dispatch
-
-    dispatch.runtime_tokens.clear()
