@@ -414,7 +414,7 @@ def frozen_in_fit() -> None:
     with raises(Exception, "dense/kernel", "rank 1"):
         model.fit(x, y, verbose=0)
     if BACKEND == "jax":
-        importlib.import_module("pycollective.keras.backends.jax").forget_failure()
+        importlib.import_module("pycollective.jax.private").forget_failure()
 
 
 def bypassed() -> None:
