@@ -49,6 +49,10 @@ class Block:
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
+    @property
+    def needs(self) -> list[str]:
+        return [need for need in self.options.get("needs", "").split(",") if need]
+
 
 def blocks_of(page: Path) -> Iterator[Block]:
     last: Block | None = None
@@ -69,7 +73,7 @@ BLOCKS = [block for page in PAGES for block in list(blocks_of(page))]
 
 def named(*options: str) -> pytest.MarkDecorator:
     chosen = [b for b in BLOCKS if any(o in b.options for o in options)]
-    return pytest.mark.parametrize("block", chosen, ids=str)
+    return pytest.mark.parametrize("block", chosen, ids=lambda block: " ".join([str(block), *block.needs]))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +100,7 @@ def is_installed(name: str) -> bool:
 
 @named("run")
 def test_block_runs(block: Block, folders: dict[Path, Path]) -> None:
-    for need in filter(None, block.options.get("needs", "").split(",")):
+    for need in block.needs:
         if not (find_mpirun() if need == "mpi" else is_installed(need)):
             pytest.skip(f"needs {need}")
     if block.language == "console":
