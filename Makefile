@@ -22,6 +22,7 @@ export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
 RECIPES := $(VENV)/recipes/bin/python
 FRAMEWORKS := $(VENV)/frameworks/bin/python
+JAX_OLDEST := $(VENV)/jax-oldest/bin/python
 MXNET := $(VENV)/mxnet/bin/python
 NOTEBOOK := $(VENV)/notebook/bin/python
 DOCS := $(VENV)/site/bin/python
@@ -76,10 +77,11 @@ asan: $(VENV)/.installed ## native and close-to-core tests under the address and
 faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
 	cd tests && $(abspath $(BIN))/python -m faults.trials $(ARGS)
 
-test-frameworks: $(VENV)/.frameworks $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
+test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
+	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/jax $(ARGS)
 	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
 
 test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
@@ -196,6 +198,11 @@ $(VENV)/.recipes: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.to
 $(VENV)/.frameworks: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,frameworks)
 	@$(call STEP,"installing TensorFlow Keras and JAX") $(FRAMEWORKS) -m pip install $(TORCH) --group frameworks
+	@touch $@
+
+$(VENV)/.jax-oldest: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed
+	$(call INNER,jax-oldest)
+	@$(call STEP,"installing the oldest JAX") $(JAX_OLDEST) -m pip install --group jax-oldest
 	@touch $@
 
 $(VENV)/.mxnet: pyproject.toml $(VENV)/.wheel

@@ -53,3 +53,5 @@ class GraphCall {
 xla::Error* run_python(xla::CallFrame* frame);
 
 }  // namespace pc::jax
+
+template <> inline constexpr bool pc::is_bound<pc::jax::GraphCall> = true;

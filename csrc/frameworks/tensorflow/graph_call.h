@@ -41,3 +41,5 @@ class GraphCall {
 void fail(TF_OpKernelContext* context, TF_Code code, const std::string& message);
 
 }  // namespace pc::tensorflow
+
+template <> inline constexpr bool pc::is_bound<pc::tensorflow::GraphCall> = true;

@@ -104,6 +104,14 @@ class CompiledCall {
   py::list inputs_, outputs_;
 };
 
+}  // namespace
+}  // namespace pc::tensorflow
+
+template <> inline constexpr bool pc::is_bound<pc::tensorflow::CompiledCall> = true;
+
+namespace pc::tensorflow {
+namespace {
+
 void start(int64_t key, void* out, const void** in, const std::shared_ptr<Completion>& completion) {
   const auto signature = compiled->signature(key).cast<py::tuple>();
   const auto call = std::make_shared<CompiledCall>(completion, views(signature[0], in, false),
