@@ -1,1 +1,1 @@
-"""The labs of a course on data-parallel training: see README.md. `python -m examples.course` runs all of them."""
+"""The labs of a course on data-parallel training; README.md lists them. `python -m examples.course` runs all."""

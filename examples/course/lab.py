@@ -66,7 +66,7 @@ def in_notebook() -> bool:
 
 
 def dataset(args: argparse.Namespace) -> Any:
-    """The data chosen by --data: train_x, test_x float32 [n, height, width, channels] in 0..1; train_y, test_y int64."""
+    """The data of --data: train_x, test_x float32 [n, height, width, channels] in 0..1; train_y, test_y int64 [n]."""
     from data import load
 
     return load(args.data, args.folder)
@@ -100,7 +100,7 @@ def subplots(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]
 
 
 def save(figure: Any, name: str, args: argparse.Namespace, kind: str = "svg") -> Path:
-    """Write a figure to OUT/name.kind (svg, or png for many points or an image) and print the path, which it returns."""
+    """Write a figure to OUT/name.kind (svg, or png for images and many points); print the path, and return it."""
     import matplotlib
 
     path = Path(args.out, f"{name}.{kind}")
