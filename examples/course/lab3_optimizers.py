@@ -8,8 +8,8 @@ Part 2: a network with one hidden layer: a small batch against a large one, with
 Part 3: a batch that grows instead of a rate that decays.
 
 Published: LARS (You et al. 2017), LAMB (You et al. 2020) and NovoGrad (Ginsburg et al. 2019) train with batches with
-which SGD loses accuracy. Hoffer et al. 2017: the square root of the batch as factor of the rate, noise and as many steps
-as with the small batch close the gap in generalisation. Smith et al. 2018: growing batches reach the accuracy of
+which SGD loses accuracy. Hoffer et al. 2017: a rate that grows with the square root of the batch, noise, and as many
+steps as with the small batch close the gap in generalisation. Smith et al. 2018: growing batches reach the accuracy of
 decaying rates with fewer steps.
 
 Change one line: the depth, or the rates to choose from (RULES).
