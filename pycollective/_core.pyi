@@ -154,9 +154,9 @@ class Team:
         """
         planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked.
         """
-    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None) -> typing.Any:
+    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None, step: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
         """
-        Run one collective; returns its result, or a Handle. The ranks must agree on `note`.
+        Run one collective; returns its result, or a Handle. The ranks must agree on `note`, and on the `step` of a weighted one.
         """
     def channel(self, sender: typing.SupportsInt | typing.SupportsIndex, receiver: typing.SupportsInt | typing.SupportsIndex, planner: typing.Any) -> Team:
         """

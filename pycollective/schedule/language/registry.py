@@ -173,6 +173,12 @@ def info(topology: object) -> TopologyInfo:
     raise TopologyError(f"{cls.__qualname__} is not a topology: decorate it with @topology(name)")
 
 
+def is_registered(topology: object) -> bool:
+    """Whether it is the class or an instance of a topology; names are looked up by `info`."""
+    cls = topology if isinstance(topology, type) else type(topology)
+    return any(row.cls is cls for row in _registered.values())
+
+
 def get(topology: object) -> Any:
     """The topology as an instance.
 
