@@ -51,7 +51,7 @@ def test_each_collective_is_there() -> None:
     rows = describe()
     assert all({"allreduce", "broadcast"} <= set(row.collectives) for row in rows)
     unweighted = [name for name, row in COLLECTIVES.items() if not row.weighted]
-    assert {name for row in rows for name in row.collectives} == set(unweighted)
+    assert {name for row in rows for name in row.collectives} >= set(unweighted)
     assert info("direct").collectives == tuple(unweighted)
 
 
