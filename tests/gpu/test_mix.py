@@ -11,7 +11,7 @@ from core.processes import run
 
 from gpu import emulation
 from gpu.device import LONG, data, get, put
-from pycollective import Communicator, MismatchError, _core, local_world
+from pycollective import Communicator, MismatchError, local_world
 from pycollective.dtypes import DTYPES
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -58,7 +58,7 @@ def every_type(comm: Communicator, link: Connection) -> None:
     emulation.install()
     for row in DTYPES.values():
         if row.kind == "real" and row.name != "float8_e8m0fnu":
-            compare(comm, data(comm.rank, 1003).astype(_core.dtype(row.name)))
+            compare(comm, data(comm.rank, 1003, row.name))
     with pytest.raises(TypeError, match="mix takes floating-point types, not int32"):
         comm.mix(put(np.arange(4, dtype=np.int32)), ring)
 

@@ -100,9 +100,7 @@ def changed(schedule: Schedule, **values: Any) -> Schedule:
     """The schedule with another last step of rank 0."""
     first, *others = schedule.ranks
     step = dataclasses.replace(first.steps[-1], **values)
-    return dataclasses.replace(
-        schedule, ranks=(dataclasses.replace(first, steps=(*first.steps[:-1], step)), *others)
-    )
+    return dataclasses.replace(schedule, ranks=(dataclasses.replace(first, steps=(*first.steps[:-1], step)), *others))
 
 
 def test_the_verifier_rejects_what_is_not_the_mixture() -> None:
@@ -133,7 +131,7 @@ def test_the_language_takes_mix_in_programs_of_mix_only() -> None:
     p.chunks(1)
     with pytest.raises(ProgramError, match=r"a program of mix adds by p.mix\(\)"):
         p[0, 0] = p.sum(p[q, 0] for q in p.ranks)
-    with pytest.raises(ProgramError, match="p.mix\\(\\) of nothing"):
+    with pytest.raises(ProgramError, match=r"p.mix\(\) of nothing"):
         p[0, 0] = p.mix({})
     for wrong in ([1, 2], {"a": 1.0}, {0: "b"}, {0.5: 1.0}):
         with pytest.raises(ProgramError, match="a mapping from ranks, integers, to weights"):
