@@ -381,6 +381,58 @@ def many_in_a_compiled_function() -> None:
 
 
 @needs_operation
+def many_in_a_compiled_function_in_any_order() -> None:
+    @jitted
+    def step(x: Any) -> Any:
+        works = {i: reduced(x + float(i), f"many.{i}", stateful=i % 2 == 0) for i in rotated([*range(MANY)])}
+        return [works[i] for i in range(MANY)]
+
+    for _ in range(3):
+        found = step(tf.zeros([3]))
+        assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
+
+
+@needs_operation
+def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
+    n, variable = basics.size(), tf.Variable(1.0)
+
+    def squared(i: int) -> Any:
+        return reduced(reduced(tf.constant(float(i)), f"inner.{i}"), f"outer.{i}")
+
+    @jitted
+    def step() -> Any:
+        first = {i: squared(i) for i in rotated([*range(9)])}
+        if (total := reduced(variable, "read")) > 0:  # a branch that contains a call
+            total = reduced(total, "branch")
+        variable.assign(total)  # what reads it depends on calls, by a control dependency of tf.function
+        second = {i: reduced(variable + float(i), f"read.{i}") for i in rotated([*range(9)])}
+        with tf.control_dependencies([second[0]]):
+            third = {i: reduced(tf.constant(float(i)), f"third.{i}") for i in rotated([*range(9)])}
+        return [[works[i] for i in range(9)] for works in (first, second, third)]
+
+    for turn in (1, 2):
+        first, second, third = step()
+        assert np.array_equal(first, [float(i * n * n) for i in range(9)])
+        assert variable.numpy() == float(n) ** (2 * turn)
+        assert np.array_equal(second, [n * (variable.numpy() + float(i)) for i in range(9)])
+        assert np.array_equal(third, [float(n * i) for i in range(9)])
+
+
+@needs_operation
+def unused_calls_of_a_compiled_function_run() -> None:
+    @jitted
+    def step() -> Any:
+        reduced(tf.constant(1.0), "unused.1")
+        reduced(tf.constant(1.0), "unused.2", stateful=False)
+        return tf.constant(0)
+
+    before = starts
+    step()
+    step()
+    assert starts == before + 4
+
+
+@needs_operation
 def element_types_and_shapes_in_a_compiled_function() -> None:
     for dtype in DTYPES:
         x = tf.cast(tf.constant([[1, 2, 3], [4, 5, 6]]) * (basics.rank() + 1), dtype)
