@@ -370,17 +370,6 @@ def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @needs_operation
-def many_in_a_compiled_function() -> None:
-    @jitted
-    def step(x: Any) -> Any:
-        return [reduced(x + float(i), f"many.{i}", stateful=i % 2 == 0) for i in range(MANY)]
-
-    for _ in range(3):
-        found = step(tf.zeros([3]))
-        assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
-
-
-@needs_operation
 def many_in_a_compiled_function_in_any_order() -> None:
     @jitted
     def step(x: Any) -> Any:
@@ -402,7 +391,8 @@ def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
     @jitted
     def step() -> Any:
         first = {i: squared(i) for i in rotated([*range(9)])}
-        if (total := reduced(variable, "read")) > 0:  # a branch that contains a call
+        total = reduced(variable, "read")
+        if total > 0:  # a branch that contains a call
             total = reduced(total, "branch")
         variable.assign(total)  # what reads it depends on calls, by a control dependency of tf.function
         second = {i: reduced(variable + float(i), f"read.{i}") for i in rotated([*range(9)])}
