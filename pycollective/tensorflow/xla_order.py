@@ -91,11 +91,9 @@ class Order:
         return self._levels[level].all_started
 
     def completed(self, level: int, result: tf.Tensor) -> None:
-        """Adds the second operation of a call, by one of its results. It runs even if nothing uses them."""
+        """Adds the second operation of a call, by one of its results."""
         self._level_of[result.op.name] = level + 1
         self._completed.append(result)
-        if isinstance(self._graph, FuncGraph):
-            self._graph.control_outputs.append(result.op)
 
     def before_inner(self) -> list[tf.Tensor]:
         """What a graph that is built inside of this one depends on."""

@@ -385,27 +385,28 @@ def many_in_a_compiled_function_in_any_order() -> None:
 def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
     n, variable = basics.size(), tf.Variable(1.0)
 
-    def squared(i: int) -> Any:
-        return reduced(reduced(tf.constant(float(i)), f"inner.{i}"), f"outer.{i}")
+    def rotated_calls(name: str, build: Callable[[int], Any]) -> list[Any]:
+        works = {i: reduced(build(i), f"{name}.{i}") for i in rotated([*range(9)])}
+        return [works[i] for i in range(9)]
 
     @jitted
-    def step() -> Any:
-        first = {i: squared(i) for i in rotated([*range(9)])}
-        total = reduced(variable, "read")
-        if total > 0:  # a branch that contains a call
-            total = reduced(total, "branch")
-        variable.assign(total)  # what reads it depends on calls, by a control dependency of tf.function
-        second = {i: reduced(variable + float(i), f"read.{i}") for i in rotated([*range(9)])}
+    def step(x: Any) -> Any:
+        first = rotated_calls("first", lambda i: reduced(x + float(i), f"inner.{i}"))
+        variable.assign(reduced(variable, "variable"))  # what reads it comes later by a control dependency
+        second = rotated_calls("second", lambda i: variable + float(i))
         with tf.control_dependencies([second[0]]):
-            third = {i: reduced(tf.constant(float(i)), f"third.{i}") for i in rotated([*range(9)])}
-        return [[works[i] for i in range(9)] for works in (first, second, third)]
+            third = rotated_calls("third", lambda i: x + float(i))
+        branch = x
+        if x < 1:
+            branch = reduced(x + 1, "branch")
+        return [first, second, third, rotated_calls("fourth", lambda i: x + float(i)), [branch]]
 
+    numbers = np.arange(9.0)
     for turn in (1, 2):
-        first, second, third = step()
-        assert np.array_equal(first, [float(i * n * n) for i in range(9)])
-        assert variable.numpy() == float(n) ** (2 * turn)
-        assert np.array_equal(second, [n * (variable.numpy() + float(i)) for i in range(9)])
-        assert np.array_equal(third, [float(n * i) for i in range(9)])
+        first, second, third, fourth, branch = map(np.array, step(tf.constant(0.0)))
+        assert variable.numpy() == float(n) ** turn
+        assert np.array_equal(first, n * n * numbers) and np.array_equal(second, n * (variable.numpy() + numbers))
+        assert np.array_equal(third, n * numbers) and np.array_equal(fourth, n * numbers) and branch == [n]
 
 
 @needs_operation
