@@ -410,6 +410,32 @@ def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
 
 
 @needs_operation
+def loops_of_a_compiled_function_run_between_the_calls_before_and_behind() -> None:
+    order: list[str] = []
+
+    def noted(name: str, x: Any) -> Any:
+        def start(call: GraphCall) -> None:
+            order.append(name)
+            call.output(0, ())[...] = call.inputs[0]
+            call.done(None)
+
+        return graph_calls.call(start, [x], [tf.float32], [tf.TensorShape([])], name=name)[0]
+
+    @jitted
+    def step(x: Any) -> Any:
+        before = [noted("before", x) for _ in range(3)]
+        y = x
+        for _ in tf.range(2):
+            y = noted("loop", y)
+            if y > 0:
+                y = noted("branch", y)
+        return [*before, y, *(noted("behind", x) for _ in range(3))]
+
+    step(tf.constant(1.0))
+    assert order == ["before"] * 3 + ["loop", "branch"] * 2 + ["behind"] * 3, order
+
+
+@needs_operation
 def unused_calls_of_a_compiled_function_run() -> None:
     @jitted
     def step() -> Any:
