@@ -1,10 +1,10 @@
 """The order of the calls in a function that XLA compiles.
 
-XLA decides in which order operations run that do not depend on each other, and an operation that waits keeps its thread:
-ranks whose operations waited in different orders would wait forever. So a call is two operations, of which only the
-second waits, and it has a level: that of a call is one above the highest of the calls that it depends on. The second
-operations of a level depend on all first ones of that level. Levels follow from the dependencies alone: ranks may build
-independent calls in any order, and XLA may choose any.
+XLA chooses in which order operations run that do not depend on each other, and one that waits keeps its thread: ranks
+whose operations waited in different orders would wait forever. So a call is two operations, of which only the second
+waits. Its level is 0, or one above the highest level of the calls that it depends on. The second operations of a level
+depend on all first ones of it. Levels follow from the dependencies alone, so every rank starts the same calls before it
+waits for any of them, whatever the order in which it built them or in which XLA runs them.
 
 Loops and branches that contain calls run behind all calls before them, and before all calls behind them.
 """
@@ -70,8 +70,9 @@ class Order:
     def level_for(self, inputs: Sequence[tf.Tensor]) -> int:
         """The level of a call to be built with these inputs, under the present tf.control_dependencies."""
         self._visit()
-        operations = [x.op for x in inputs if getattr(x, "graph", None) is self._graph]
-        return max(self._lowest, self._highest([*operations, *self._graph._current_control_dependencies()]))
+        operations = {x.op for x in inputs if getattr(x, "graph", None) is self._graph}
+        operations |= self._graph._current_control_dependencies()  # noqa: SLF001 (there is no public way)
+        return max(self._lowest, self._highest(operations))
 
     def tickets_before(self, level: int) -> list[tf.Tensor]:
         """What the first operation of a call depends on, behind its inputs; the first one is a ticket."""
@@ -87,7 +88,7 @@ class Order:
             self._levels.append(_Level(ticket, tf.identity(ticket)))
         else:
             self._levels[level].last = ticket
-            self._levels[level].all_started.op._update_input(0, ticket)
+            self._levels[level].all_started.op._update_input(0, ticket)  # noqa: SLF001 (as above)
         return self._levels[level].all_started
 
     def completed(self, level: int, result: tf.Tensor) -> None:
@@ -116,7 +117,7 @@ class Order:
         self._has_inner = False
 
     def _visit_one(self, operation: tf.Operation) -> None:
-        """Its level: that of what it reads, also through variables, which tf.function orders by control dependencies."""
+        """Its level is that of what it reads, also of variables: tf.function adds control dependencies for those."""
         states = [x.name for x in operation.inputs if x.dtype == tf.resource]
         if op_is_stateful(operation) and not states:
             states = [_STATEFUL]

@@ -29,7 +29,7 @@ struct CallStatus { std::optional<std::string> failure; };
 
 struct Compiled {
   py::object signature;  // key -> ([(numpy.dtype, shape) of each operand], [of each result])
-  py::object run;        // (key, CompiledCall): starts the call
+  py::object run;  // (key, CompiledCall): starts the call
 };
 Compiled* compiled = nullptr;  // allocated once and never freed: compiled functions may outlive the interpreter
 
