@@ -1,4 +1,4 @@
-"""A rank is killed inside `fit`: the others raise an error that names it and end, or continue without it."""
+"""A rank is killed inside `fit`: the others raise an error that names it, and end."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ print("has not noticed")
 """
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_a_killed_rank(backend: str) -> None:
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"needs {backend}")
-    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+def test_a_killed_rank() -> None:
+    """On JAX, which runs most asynchronously; test_training kills a rank on every backend, in an elastic training."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("needs jax")
+    env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
     ended = launch(2, KILLED_IN_FIT, env=env, timeout=100, grace=30)
     assert ended[0] == "trains\n", ended.report()
     assert "HorovodInternalError" in ended.stderr and "rank 1" in ended.stderr, ended.report()
