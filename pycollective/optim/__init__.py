@@ -13,11 +13,17 @@ batch; see docs/large-batch.md:
 
     optimizer = DistributedOptimizer(params, lamb, lr=0.01)     # or lars, larc, novograd
 
+Without a sum over all ranks, by averaging parameters with neighbours (see docs/gossip.md):
+
+    sgd = GossipSGD(params, graphs.one_peer, lr=0.1, momentum=0.9)
+
 The arrays are NumPy's or those of any library that follows the Python array API standard.
 """
 
 from pycollective.optim import schedules
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
+from pycollective.optim.consensus import consensus_distance
+from pycollective.optim.gossip import GossipSGD
 from pycollective.optim.noise_scale import NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
@@ -28,8 +34,10 @@ from pycollective.optim.sgd import DistributedSGD
 __all__ = [
     "DistributedOptimizer",
     "DistributedSGD",
+    "GossipSGD",
     "NoiseScale",
     "broadcast_object",
+    "consensus_distance",
     "lamb",
     "larc",
     "lars",
