@@ -114,7 +114,7 @@ class Graph:
 def even(members: Collection[int]) -> Weights:
     """The same weight for each of the members."""
     weight = 1 / len(members)
-    return {source: weight for source in sorted(members)}
+    return dict.fromkeys(sorted(members), weight)
 
 
 def metropolis_hastings(rank: int, neighbours: list[set[int]]) -> Weights:

@@ -44,7 +44,8 @@ def consensus_distance(comm: Communicator | None, params: Arrays) -> float:
 
 
 def _wide(name: str, array: object) -> np.ndarray:
-    found = arrays.readable(array, repr(name))
+    detached = array.detach() if hasattr(array, "detach") else array  # of torch, which exports no trained parameter
+    found = arrays.readable(detached, repr(name))
     if "float" not in str(found.dtype):
         raise TypeError(f"{name!r} has dtype {found.dtype}; parameters are floating-point arrays")
     host = found if isinstance(found, np.ndarray) else found.array(arrays.numpy_dtype(found.dtype))

@@ -61,7 +61,7 @@ class GossipSGD(DistributedSGD):
 
         Args:
             params, lr, momentum, weight_decay, comm, nesterov: as in DistributedSGD.
-            graph: a function of (rank, size, step) that returns {source: weight}, the rank's own weight included: one of
+            graph: a function of (rank, size, step) that returns {source: weight}, the rank's own weight included: of
                 `pycollective.graphs`, or your own; the same on all ranks. Rows and columns must sum to 1.
             topology: for exact averages, as for `Communicator.allreduce`.
             order: see above.

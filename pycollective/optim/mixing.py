@@ -59,7 +59,7 @@ class Mixing:
         for column, total in enumerate(columns):
             if abs(total - 1) > _TOLERANCE:
                 raise ValueError(
-                    f"column {column} of the graph sums to {total:.6g} in step {step}: the weights with which all ranks "
+                    f"column {column} of the graph sums to {total:.6g} in step {step}: the weights with which ranks "
                     f"read rank {column} must sum to 1, or the mean over the ranks changes"
                 )
 

@@ -21,8 +21,8 @@ class Random:
       allreduce, small         2hα + h (degree) S β    one tree
       broadcast, reduce         hα +   (degree) S β    one tree for each of n chunks, all with the same root
 
-    The graph has `degree` neighbours for each rank and depends on `seed`; see `pycollective.graphs.random_regular`. Only
-    neighbours exchange data. Such graphs have short distances: Bollobás and Fernandez de la Vega, "The diameter of
+    The graph has `degree` neighbours for each rank and depends on `seed`, as `pycollective.graphs.random_regular`.
+    Only neighbours exchange data. Such graphs have short distances: Bollobás and Fernandez de la Vega, "The diameter of
     random regular graphs" (Combinatorica 1982).
     """
 
