@@ -108,7 +108,7 @@ class Graph:
             product = self.matrix(size, step) @ product
         rest = float(np.abs(np.linalg.eigvals(product - 1 / size)).max())  # without the eigenvalue 1, of the mean
         rounding = 4 * size * float(np.finfo(np.float64).eps)
-        return 1 - (0.0 if rest < rounding else rest ** (1 / period))
+        return 1 - (0.0 if rest < rounding else float(rest ** (1 / period)))
 
 
 def even(members: Collection[int]) -> Weights:

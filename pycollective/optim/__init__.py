@@ -17,6 +17,8 @@ Without a sum over all ranks, by averaging parameters with neighbours (see docs/
 
     sgd = GossipSGD(params, graphs.one_peer, lr=0.1, momentum=0.9)
 
+or asynchronously, through a rank that holds the weights: `ParameterServer`.
+
 The arrays are NumPy's or those of any library that follows the Python array API standard.
 """
 
@@ -27,6 +29,7 @@ from pycollective.optim.gossip import GossipSGD
 from pycollective.optim.noise_scale import NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
+from pycollective.optim.parameter_server import ParameterServer
 from pycollective.optim.partition import partition
 from pycollective.optim.rules import lamb, larc, lars, novograd
 from pycollective.optim.sgd import DistributedSGD
@@ -36,6 +39,7 @@ __all__ = [
     "DistributedSGD",
     "GossipSGD",
     "NoiseScale",
+    "ParameterServer",
     "broadcast_object",
     "consensus_distance",
     "lamb",

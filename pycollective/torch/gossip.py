@@ -126,7 +126,7 @@ class Gossiping:
             self._start()
             self._finish()
         self.gossip_steps += 1
-        self._made_of._opt_called = True  # type: ignore[attr-defined]  # its learning rate schedulers check it
+        self._made_of._opt_called = True  # its learning rate schedulers check it
         return loss
 
     step.hooked = True  # type: ignore[attr-defined]  # wrapped_class's step calls the hooks of a step
