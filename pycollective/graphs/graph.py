@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,7 @@ class Graph:
 
         size = checks.integer(size, "size", 1)
         if self.mean_contraction is not None:
-            return 1 - float(self.mean_contraction(size)) ** 0.5
+            return 1 - math.sqrt(self.mean_contraction(size))
         period = self.period(size) if self.period else 1
         product: Any = np.eye(size)
         for step in range(period):

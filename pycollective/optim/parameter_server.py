@@ -88,11 +88,13 @@ class ParameterServer:
         outer = given_or_world(comm)
         self.server = checks.integer(server, "server", 0, outer.size - 1)
         self.comm, self.params, self._params = outer, params, named(params)
-        self.version, self.staleness_counts = 0, dict[int, int]()
+        self.version = 0
+        self.staleness_counts: dict[int, int] = {}
         self._messages = outer.dup()
         self._fused = Fused(self._params, self._messages)
         self._fused.broadcast(self._params, self.server)
-        self._finished, self._threads, self._service = False, list[threading.Thread](), None
+        self._service: Service | None = None
+        self._finished, self._threads = False, list[threading.Thread]()
         if outer.rank == self.server:
             self._begin(Service(self._copies(), outer.size, lr, momentum, staleness, self._timeout))
         else:  # opens both channels before the server's threads use them
@@ -139,7 +141,7 @@ class ParameterServer:
         self._finished = True
         for thread in self._threads:
             thread.join()
-        counts = dict(sorted(self._service.counts.items())) if self._service is not None else {}
+        counts: dict[int, int] = dict(sorted(self._service.counts.items())) if self._service is not None else {}
         self.staleness_counts = self._messages.broadcast_object(counts, self.server)
         self._messages.free()
 
