@@ -23,14 +23,16 @@ The arrays are NumPy's or those of any library that follows the Python array API
 """
 
 from pycollective.optim import schedules
+from pycollective.optim.batches import growing_batches
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
 from pycollective.optim.consensus import consensus_distance
 from pycollective.optim.gossip import GossipSGD
+from pycollective.optim.gradient_noise import GradientNoise
 from pycollective.optim.noise_scale import NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
 from pycollective.optim.parameter_server import ParameterServer
-from pycollective.optim.partition import partition
+from pycollective.optim.partition import partition, sample_rows
 from pycollective.optim.rules import lamb, larc, lars, novograd
 from pycollective.optim.sgd import DistributedSGD
 
@@ -38,16 +40,19 @@ __all__ = [
     "DistributedOptimizer",
     "DistributedSGD",
     "GossipSGD",
+    "GradientNoise",
     "NoiseScale",
     "ParameterServer",
     "broadcast_object",
     "consensus_distance",
+    "growing_batches",
     "lamb",
     "larc",
     "lars",
     "load_checkpoint",
     "novograd",
     "partition",
+    "sample_rows",
     "save_checkpoint",
     "schedules",
 ]
