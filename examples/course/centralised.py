@@ -56,17 +56,13 @@ def links(method):
     return {pair: chunks / schedule.chunks for pair, chunks in traffic(schedule).items()}
 
 
-def of_ranks(moved):
-    """What each rank sends and receives."""
-    return [sum(share for pair, share in moved.items() if r in pair) for r in range(n)]
-
-
 table = {}
 for method in METHODS:
     moved = links(method)
-    seconds = simulate(method, "allreduce", n, SIZE, small=False).seconds if method in ALLREDUCE else None
-    table[method] = {"busiest_rank": max(of_ranks(moved)), "mean_rank": float(np.mean(of_ranks(moved))),
-                     "busiest_link": max(moved.values(), default=0), "simulated_seconds": seconds}  # fmt: skip
+    ranks = [sum(share for pair, share in moved.items() if r in pair) for r in range(n)]  # sent and received
+    table[method] = {"busiest_rank": max(ranks), "mean_rank": np.mean(ranks), "busiest_link": max(moved.values())}
+    if method in ALLREDUCE:
+        table[method]["simulated_ms"] = 1e3 * simulate(method, "allreduce", n, SIZE, small=False).seconds
 
 # %% [markdown]
 # ## Training
@@ -77,45 +73,39 @@ for method in METHODS:
 
 # %%
 def optimizer(comm, method, params):
+    """What to call before, with, and after the gradients, and the optimizer itself."""
+    if method == "asynchronous star":
+        server = ParameterServer(params, RATE / n, 0.9, STALENESS, comm)
+        return server.pull, server.push, server.finish, server
     if method == "gossip":
-        return GossipSGD(params, GOSSIP, RATE, 0.9, comm=comm)
-    return DistributedSGD(params, RATE, 0.9, comm=comm, topology=method)
+        gossip = GossipSGD(params, GOSSIP, RATE, 0.9, comm=comm)
+        return (lambda: None), gossip.step, gossip.average_parameters, gossip
+    sgd = DistributedSGD(params, RATE, 0.9, comm=comm, topology=method)
+    return (lambda: None), sgd.step, (lambda: None), sgd
 
 
 def train(comm, method, seed):
-    """The test accuracy after each epoch, the seconds per step, and how stale gradients were."""
+    """The test accuracy, the seconds per step, and the staleness of gradients."""
     params = network.parameters(train_x.shape[1], HIDDEN, 10, seed)
-    asynchronous = method == "asynchronous star"
-    if asynchronous:
-        sgd = ParameterServer(params, RATE / n, 0.9, STALENESS, comm)
-    else:
-        sgd = optimizer(comm, method, params)
-    steps, seconds, counts = 0, 0.0, {}
+    before, step, after, used = optimizer(comm, method, params)
     comm.barrier()
-    begin = time.perf_counter()
+    begin, steps = time.perf_counter(), 0
     for rows in network.batches(comm, len(train_x), BATCH, EPOCHS, seed):
-        if asynchronous:
-            sgd.pull()
-        found = network.gradients(params, train_x[rows], data.train_y[rows])
-        (sgd.push if asynchronous else sgd.step)(found)
+        before()
+        step(network.gradients(params, train_x[rows], data.train_y[rows]))
         steps += 1
-    if asynchronous:
-        sgd.finish()
-        counts = sgd.staleness_counts
-    elif method == "gossip":
-        sgd.average_parameters()
-    seconds = time.perf_counter() - begin
-    return network.accuracy(params, test_x, data.test_y), seconds / steps, counts
+    after()
+    seconds = (time.perf_counter() - begin) / steps
+    return network.accuracy(params, test_x, data.test_y), seconds, getattr(used, "staleness_counts", {})
 
 
 runs = {method: [] for method in METHODS}
 order = [(seed, method) for seed in SEEDS for method in METHODS]  # methods alternate, so that all see the same machine
 for seed, method in lab.track(order, "training", total=len(order)):
-    runs[method].append(pc.local_world(n).run(lambda comm: train(comm, method, seed))[0])
+    runs[method].append(pc.local_world(n).run(lambda comm, of=(method, seed): train(comm, *of))[0])
 for method, found in runs.items():
-    table[method]["accuracy"] = [accuracy for accuracy, _, _ in found]
-    table[method]["milliseconds"] = [1e3 * seconds for _, seconds, _ in found]
-    print(f"{method:18}", {key: np.round(value, 4).tolist() for key, value in table[method].items() if value is not None})
+    table[method] |= {"accuracy": [row[0] for row in found], "milliseconds": [1e3 * row[1] for row in found]}
+    print(f"{method:18}", {key: np.round(value, 4).tolist() for key, value in table[method].items()})
 staleness = sum((Counter(counts) for _, _, counts in runs["asynchronous star"]), Counter())
 
 # %% [markdown]
@@ -124,19 +114,13 @@ staleness = sum((Counter(counts) for _, _, counts in runs["asynchronous star"]),
 # %%
 figure, axes = lab.subplots(2, 2, figsize=(10, 7))
 places = np.arange(len(METHODS))
-
-
-def column(key):
-    return [table[method][key] for method in METHODS]
-
-
-axes[0, 0].bar(places - 0.27, column("busiest_rank"), 0.27, label="busiest rank")
-axes[0, 0].bar(places, column("mean_rank"), 0.27, label="mean of the ranks")
-axes[0, 0].bar(places + 0.27, column("busiest_link"), 0.27, label="busiest link, one direction")
+bars = {"busiest_rank": "busiest rank", "mean_rank": "mean of the ranks", "busiest_link": "busiest link, one direction"}
+for shift, (key, label) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
+    axes[0, 0].bar(places + shift, [table[method][key] for method in METHODS], 0.27, label=label)
 axes[0, 0].set(title="traffic per step / bytes of the parameters")
 axes[0, 0].legend(fontsize=8)
 for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), (axes[1, 0], "accuracy", "accuracy")):
-    for place, values in zip(places, column(key), strict=True):
+    for place, values in enumerate(table[method][key] for method in METHODS):
         axis.plot([place] * len(values), values, "o", color="C0", alpha=0.5)
         axis.plot(place, np.mean(values), "_", color="k", markersize=16)
     axis.set(title=f"{title} ({len(SEEDS)} seeds, bar: mean)")
@@ -162,8 +146,8 @@ lab.conclude(
     ring=table["ring"]["busiest_rank"],
     gossip=table["gossip"]["busiest_rank"],
     worst=min(means, key=means.get),
-    lowest=min(means.values()),
     best=max(means, key=means.get),
+    lowest=min(means.values()),
     highest=max(means.values()),
     stale=sum(age * count for age, count in staleness.items()) / staleness.total(),
     fastest=min(times, key=times.get),
