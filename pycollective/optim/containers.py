@@ -51,6 +51,15 @@ def contained(values: dict[str, Any], container: Arrays) -> Any:
     return dict(values) if isinstance(container, Mapping) else list(values.values())
 
 
+def like(values: Any, array: Any) -> Any:
+    """NumPy's `values` as an array of the library, dtype and device of `array`."""
+    xp = namespace(array)
+    try:
+        return xp.asarray(values, dtype=array.dtype, device=array.device)
+    except (AttributeError, TypeError):  # NumPy 1 and cupy have no option for the device
+        return xp.asarray(values, dtype=array.dtype)
+
+
 def zeros(like: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays of zeros with the shapes and dtypes of the given ones."""
     return {name: namespace(array).zeros_like(array) for name, array in like.items()}

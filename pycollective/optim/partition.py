@@ -1,4 +1,4 @@
-"""Distribution of the rows of the data among the ranks."""
+"""Which rows of the data a rank processes: a share of its own, or a sample of all of them."""
 
 from __future__ import annotations
 
@@ -56,3 +56,40 @@ def partition(
         rows = rows[: n - n % comm.size]
     share = np.array_split(rows, comm.size)[comm.rank] if contiguous else rows[comm.rank :: comm.size]
     return np.ascontiguousarray(share, np.int64)
+
+
+def sample_rows(
+    n: int,
+    comm: Communicator | None = None,
+    *,
+    seed: int,
+    epoch: int = 0,
+    count: int | None = None,
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Rows that this rank draws at random from all n, in an order of its own, which is new in each epoch.
+
+    The alternative to `partition` if every rank has the whole data set: the ranks draw independently of each other, so
+    in one epoch some rows are processed by several ranks and others by none; over the epochs every rank sees all rows.
+    All ranks get the same number of rows, hence the same number of batches. Not a collective: no communication.
+
+    Args:
+        n: number of rows.
+        comm: provides rank and size; by default that of `pycollective.init`.
+        seed, epoch: the sample depends on both and on the rank.
+        count: number of rows, at most n, as a rank draws each row at most once in an epoch; by default n // size, so
+            that the ranks together process as many rows as with `partition(..., drop_last=True)`.
+
+    Returns:
+        row numbers, 1-d int64.
+
+    Raises:
+        ValueError: a number is out of range.
+        TypeError: not integers.
+    """
+    n = checks.integer(n, "n", 0, _MOST_ROWS)
+    seed, epoch = checks.integer(seed, "seed", 0), checks.integer(epoch, "epoch", 0)
+    comm = given_or_world(comm)
+    count = n // comm.size if count is None else checks.integer(count, "count", 0, n)
+    # As a spawn key, the rank gives streams that are independent of each other and of `partition`.
+    sequence = np.random.SeedSequence([seed, epoch], spawn_key=(comm.rank,))
+    return np.ascontiguousarray(np.random.default_rng(sequence).permutation(n)[:count], np.int64)

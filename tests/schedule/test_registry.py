@@ -50,7 +50,7 @@ class Pair:
 
 
 def test_built_in_topologies_are_found() -> None:
-    assert {"direct", "halving_doubling", "ring", "star", "tree", "wheel"} <= set(names())
+    assert {"direct", "halving_doubling", "random", "ring", "star", "tree", "wheel"} <= set(names())
     files = {path.stem for path in (Path(registry.__file__).parents[1] / "topologies").glob("[!_]*.py")}
     assert files <= set(names())
 

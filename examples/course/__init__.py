@@ -1,0 +1,1 @@
+"""The labs of a course on data-parallel training; README.md lists them. `python -m examples.course` runs all."""
