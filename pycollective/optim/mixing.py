@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
-from pycollective.optim.containers import namespace
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -38,7 +37,7 @@ class Mixing:
         Returns:
             a function that waits for it.
         """
-        return _start_mix(self.comm, x, out, self.graph, step)
+        return self.comm.imix(x, self.graph, step, out).wait
 
     def check(self, step: int) -> None:
         """Check that every rank is read with weights that sum to 1; on all ranks alike, without communication.
@@ -62,20 +61,3 @@ class Mixing:
                     f"column {column} of the graph sums to {total:.6g} in step {step}: the weights with which ranks "
                     f"read rank {column} must sum to 1, or the mean over the ranks changes"
                 )
-
-
-def _start_mix(comm: Communicator, x: Any, out: Any, graph: Neighbours, step: int) -> Callable[[], None]:
-    """Stands in for `comm.imix(x, graph, step, out=out).wait`, with every rank's x instead of the neighbours'."""
-    gathered = comm.iallgather(x)
-
-    def finish() -> None:
-        xp = namespace(x)
-        rows = xp.reshape(gathered.result(), (comm.size, *x.shape))
-        wide = xp.float64 if x.dtype == xp.float64 else xp.float32
-        total: Any = None
-        for source, weight in sorted(graph(comm.rank, comm.size, step).items()):
-            part = xp.asarray(rows[source], dtype=wide) * xp.asarray(weight, dtype=wide)
-            total = part if total is None else total + part
-        out[...] = xp.asarray(total, dtype=x.dtype)
-
-    return finish
