@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import keras
+import keras as _keras
 
-from pycollective.keras import callback_methods
-from pycollective.keras.binding import bound
+from pycollective.keras import callback_methods as _methods
+from pycollective.keras.binding import bound as _bound
 from pycollective.keras.callback_methods import *  # noqa: F403 # what type checkers see
 
-__all__ = [*callback_methods.__all__]
-
-globals().update(bound(callback_methods, keras, __name__))
+globals().update(_bound(_methods, _keras, __name__))
