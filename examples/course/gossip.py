@@ -27,7 +27,7 @@ STEPS = 200
 # ## Contraction
 #
 # With gradients of zero GossipSGD only mixes. The rate is that of the last steps before rounding ends it; a graph that
-# is drawn anew in each step gets a new x in each step, and the rate is the root of the mean squared ratio.
+# is drawn again in each step gets a new x in each step, and the rate is the root of the mean squared ratio.
 
 
 # %%

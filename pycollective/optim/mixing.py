@@ -41,7 +41,7 @@ class Mixing:
         return _start_mix(self.comm, x, out, self.graph, step)
 
     def check(self, step: int) -> None:
-        """Check that every rank is read with weights that sum to 1; on all ranks alike, without communication.
+        """Check that every rank is read with weights that sum to 1, the same on all ranks, without communication.
 
         Otherwise mixing would move the mean over the ranks towards ranks that are read with more weight than others.
 
