@@ -27,7 +27,7 @@ STEPS = 200
 # ## Contraction
 #
 # With gradients of zero GossipSGD only mixes. The rate is that of the last steps before rounding ends it; a graph that
-# is drawn anew in each step gets a new x in each step, and the rate is the root of the mean squared ratio.
+# is drawn again in each step gets a new x in each step, and the rate is the root of the mean squared ratio.
 
 
 # %%
@@ -137,8 +137,8 @@ lab.conclude(
     "gossip",
     "on {ranks} ranks the measured contraction per step is that of the spectral gap up to {error:.3f} (ring: "
     "{measured[ring]:.4f}, predicted {predicted[ring]:.4f}). Over {seeds} seeds the all-reduced model has "
-    "{reduced:.2f}% accuracy (spread {spread:.2f}); the averaged model of gossip differs from it by {difference:+.2f} points at most "
-    "({farthest}).",
+    "{reduced:.2f}% accuracy (spread {spread:.2f}); the averaged model of gossip differs from it by {difference:+.2f} "
+    "points at most ({farthest}).",
     ranks=args.ranks,
     error=error,
     seeds=len(SEEDS),

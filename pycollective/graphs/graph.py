@@ -85,7 +85,7 @@ class Graph:
 
         With the matrix W of a graph that is the same in every step, r is the second largest absolute value of its
         eigenvalues (Xiao and Boyd, "Fast linear iterations for distributed averaging", 2004). If the graph repeats
-        after k steps, r is the k-th root of that of the product of the k matrices. If it is drawn anew in every step,
+        after k steps, r is the k-th root of that of the product of the k matrices. If every step draws a new one,
         r² is the second largest eigenvalue of the expectation of WᵀW: the mean factor of the squared disagreement
         (Boyd, Ghosh, Prabhakar and Shah, "Randomized gossip algorithms", 2006).
 

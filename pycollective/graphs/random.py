@@ -1,4 +1,4 @@
-"""Random graphs from a seed that all ranks share: pairs drawn anew in every step, and regular graphs."""
+"""Random graphs from a seed that all ranks share: new pairs in every step, and regular graphs."""
 
 from __future__ import annotations
 

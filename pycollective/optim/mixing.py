@@ -40,7 +40,7 @@ class Mixing:
         return self.comm.imix(x, self.graph, step, out).wait
 
     def check(self, step: int) -> None:
-        """Check that every rank is read with weights that sum to 1; on all ranks alike, without communication.
+        """Check that every rank is read with weights that sum to 1, the same on all ranks, without communication.
 
         Otherwise mixing would move the mean over the ranks towards ranks that are read with more weight than others.
 

@@ -50,7 +50,7 @@ def test_on_a_ring_of_eight_the_disagreement_shrinks_by_0_8047_per_step():
 
 @pytest.mark.parametrize("n", [6, 7])
 def test_random_pairs_shrink_the_squared_disagreement_by_the_mean_factor(n):
-    """200 independent matchings, x drawn anew for each: within four standard errors."""
+    """200 independent matchings, a new x for each: within four standard errors."""
     rng, graph = np.random.default_rng(n), graphs.random_pairs(seed=11)
     ratios = []
     for step in range(200):
