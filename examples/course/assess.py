@@ -35,6 +35,10 @@ HERE = Path(__file__).resolve().parent
 CHECKS = "runs", "distributed", "partition", "broadcast", "checkpoint", "accuracy"
 TARGETS = {"digits": (0.95, 0.93, 5), "fashion-mnist": (0.85, 0.84, 30), "cifar-10": (0.65, 0.60, 60)}
 """Data -> training accuracy, validation accuracy, minutes."""
+PARTITION = "give each its part: DistributedSampler(train, hvd.size(), hvd.rank()), or x[hvd.rank() :: hvd.size()]"
+BROADCAST = (
+    "hvd.broadcast_parameters and broadcast_optimizer_state, in Keras callbacks.BroadcastGlobalVariablesCallback(0)"
+)
 ACCURACIES = re.compile(r"training accuracy\D*?(\d*\.\d+).*?validation accuracy\D*?(\d*\.\d+)")
 TOKEN = "COURSE_ASSESSMENT"
 """Environment variable by which the processes of a run are found."""
@@ -92,7 +96,7 @@ def run(script: Path, ranks: int, words: list[str], seconds: float, mpi: bool) -
             errors.seek(0)
             done.errors = errors.read()
         for rank in range(ranks):
-            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # of a rank that was ended early
                 done.printed[rank] = (notes / f"{rank}.out").read_text(errors="replace")
                 done.stacks[rank] = (notes / f"{rank}.stack").read_text(errors="replace")
                 done.records[rank] = json.loads((notes / f"{rank}.json").read_text())
@@ -177,32 +181,17 @@ def _partition(records: list[dict[str, Any]]) -> Iterator[Finding]:
         if same:
             yield (
                 "partition",
-                (
-                    f"in step {step} ranks {same} have the same gradients before the reduction: they train on the same images"
-                ),
+                f"in step {step} ranks {same} have equal gradients before the reduction, from equal images",
             )
             return
-    for rank, record in enumerate(records):
-        if record["longest"] >= record["images"] > 0:
-            yield (
-                "partition",
-                (
-                    f"rank {rank} passes over all {record['images']} images in an epoch: give every rank its part, by "
-                    "DistributedSampler(train, hvd.size(), hvd.rank()) or x[hvd.rank() :: hvd.size()]"
-                ),
-            )
-            return
+    all_of_them = [rank for rank, record in enumerate(records) if record["longest"] >= record["images"] > 0]
+    if all_of_them:
+        yield "partition", f"ranks {all_of_them} pass over all {records[0]['images']} images in an epoch; {PARTITION}"
 
 
 def _broadcast(records: list[dict[str, Any]]) -> Iterator[Finding]:
     if not any(record["broadcasts"] for record in records):
-        yield (
-            "broadcast",
-            (
-                "rank 0's state is never broadcast, so the ranks begin differently: hvd.broadcast_parameters and "
-                "broadcast_optimizer_state, in Keras hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
-            ),
-        )
+        yield "broadcast", f"rank 0's state is never broadcast, so the ranks begin differently; {BROADCAST}"
     ends = [record["parameters"] for record in records]
     if differing := [rank for rank, end in enumerate(ends) if end != ends[0]]:
         yield "broadcast", f"in the end the parameters of ranks {differing} are not those of rank 0"
@@ -237,13 +226,11 @@ def _accuracy(done: Run, targets: tuple[float, ...]) -> Iterator[Finding]:
         yield "runs", f"ranks {others} print the accuracies too: only rank 0 may"
 
 
-def judged(findings: list[Finding], done: Run) -> tuple[str, ...]:
+def judged(findings: list[Finding], done: Run) -> set[str]:
     """The checks that could be made: without complete records only the first, and serial runs have no gradients."""
     if len(done.records) < done.ranks or any(record["error"] for record in done.records.values()):
-        return CHECKS[:1]
-    return (
-        tuple(c for c in CHECKS if c not in ("partition", "broadcast")) if ("distributed" in dict(findings)) else CHECKS
-    )
+        return {"runs"}
+    return set(CHECKS) - ({"partition", "broadcast"} if "distributed" in dict(findings) else set())
 
 
 def main() -> int:
@@ -253,9 +240,7 @@ def main() -> int:
     parser.add_argument("--data", default="digits", choices=TARGETS)
     parser.add_argument("--folder", type=Path, help="of the data's files")
     parser.add_argument("--epochs", type=int, help="passed to the script; by default the script decides")
-    parser.add_argument(
-        "--training", type=float, help="target of the training accuracy; the default depends on the data"
-    )
+    parser.add_argument("--training", type=float, help="target of the training accuracy; default: see TARGETS")
     parser.add_argument("--validation", type=float, help="target of the validation accuracy")
     parser.add_argument("--minutes", type=float, help="time limit")
     parser.add_argument("--mpi", action="store_true", help="start the ranks by mpirun instead of `pycollective run`")

@@ -2,8 +2,8 @@
 
     python assess_probe.py FOLDER SECONDS script.py [ARGUMENTS]
 
-The script is not changed. In FOLDER each rank leaves RANK.json, with the fields of `Record`, and RANK.out, the text that
-it has printed; and RANK.stack, where it was after SECONDS.
+The script is not changed. In FOLDER each rank leaves RANK.json, with the fields of `Record`; RANK.out, the text that it
+has printed; and RANK.stack, where it was after SECONDS.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def finish_step() -> None:
     _step.clear()
 
 
-# -- wrappers, applied when a module is imported ------------------------------------------------------------------------
+# -- wrappers, applied when a module is imported ----------------------------------------------------------------------
 
 
 def before(owner: Any, name: str, note: Any) -> None:
@@ -205,7 +205,7 @@ def note_open(event: str, args: Any) -> None:
     """Audit hook: files opened by Python under the working directory."""
     if event == "open" and isinstance(args[0], (str, bytes, os.PathLike)):
         flags = args[2] or 0
-        written = args[1] is not None and set(args[1]) & set("wax+") or flags & (os.O_WRONLY | os.O_RDWR)
+        written = set(args[1] or "") & set("wax+") or flags & (os.O_WRONLY | os.O_RDWR)
         path = os.path.realpath(os.fsdecode(args[0]))
         if path.startswith(os.getcwd() + os.sep) and not path.endswith(".pyc"):
             note_file(path, "w" if written else "r")
@@ -229,8 +229,8 @@ def main() -> int:
     folder, seconds, script = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     names = ("PYCOLLECTIVE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
     rank = next(os.environ[name] for name in names if name in os.environ)
-    faulthandler.dump_traceback_later(seconds, file=open(folder / f"{rank}.stack", "w"))
-    printed = open(folder / f"{rank}.out", "w", buffering=1)
+    faulthandler.dump_traceback_later(seconds, file=open(folder / f"{rank}.stack", "w"))  # noqa: SIM115  kept open to the end
+    printed = open(folder / f"{rank}.out", "w", buffering=1)  # noqa: SIM115
     sys.stdout = Tee(sys.stdout, printed)
     sys.meta_path.insert(0, Watcher())
     sys.addaudithook(note_open)
