@@ -56,7 +56,6 @@ class Run:
         printed: rank -> standard output.
         stacks: rank -> where it was when the time was over.
         errors: standard error of all ranks.
-        left: number of processes that had to be killed after the launcher had ended.
     """
 
     ranks: int
@@ -66,7 +65,6 @@ class Run:
     printed: dict[int, str] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     errors: str = ""
-    left: int = 0
 
 
 def run(script: Path, ranks: int, words: list[str], seconds: float, mpi: bool) -> Run:
@@ -91,7 +89,7 @@ def run(script: Path, ranks: int, words: list[str], seconds: float, mpi: bool) -
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(10)
                 done.seconds = time.monotonic() - begin
-                done.left = _kill_all(token)
+                _kill_all(token)
                 process.wait()
             errors.seek(0)
             done.errors = errors.read()
@@ -114,16 +112,13 @@ def _launcher(ranks: int, mpi: bool) -> list[str]:
     return [mpirun, *root, "-np", str(ranks)]
 
 
-def _kill_all(token: str) -> int:
-    """Kill the processes of a run that are left, which have its token in their environment; returns their number."""
+def _kill_all(token: str) -> None:
+    """Kill the processes of a run that are left, which have its token in their environment."""
     wanted = f"{TOKEN}={token}".encode()
-    killed = 0
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if int(entry.name) != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0"):
                 os.kill(int(entry.name), signal.SIGKILL)
-                killed += 1
-    return killed
 
 
 Finding = tuple[str, str]
@@ -254,6 +249,7 @@ def main() -> int:
     words = [f"--data={args.data}", *([f"--folder={args.folder.resolve()}"] if args.folder else [])]
     words += [f"--epochs={args.epochs}"] if args.epochs is not None else []
     script = args.script.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks are ended too
     try:
         done = run(script, args.ranks, words, targets[2] * 60, args.mpi)
     except FileNotFoundError as error:
