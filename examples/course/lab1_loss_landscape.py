@@ -6,6 +6,7 @@
 # so that networks with large and with small weights can be compared. Change `DEPTH`, or the batches in `SOLUTIONS`.
 
 # %%
+from copy import deepcopy
 from functools import partial
 
 import lab
@@ -87,7 +88,7 @@ def loss(network, weights, *moves):
 def surface(network, weights, along, comm):
     """The loss on a grid over two directions: every rank computes some of the rows."""
     one, two, values = direction(weights, 1), direction(weights, 2), np.zeros((POINTS, POINTS))
-    mine = range(comm.rank, POINTS, comm.size)
+    mine, network = range(comm.rank, POINTS, comm.size), deepcopy(network)  # ranks are threads, and loss() changes it
     for i in lab.track(mine, "loss surface") if comm.rank == 0 else mine:
         values[i] = [loss(network, weights, (along[i], one), (t, two)) for t in along]
     return comm.allreduce(values)  # a row is zero on all ranks but one

@@ -10,6 +10,7 @@ import pycollective.keras as hvd  # hvd: or `import horovod.keras as hvd`, by `p
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="digits")
+parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
@@ -22,7 +23,7 @@ if keras.backend.backend() == "tensorflow":  # hvd 2: pin one device to each ran
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 keras.utils.set_random_seed(args.seed + hvd.rank())  # hvd: so that a missing broadcast would be noticed
 
-data = load(args.data)
+data = load(args.data, args.folder)
 part = len(data.train_x) // hvd.size()  # hvd 3: every rank trains on a part, all with the same number of batches
 mine = slice(hvd.rank() * part, (hvd.rank() + 1) * part)  # hvd 3
 x, y = data.train_x[mine], data.train_y[mine]

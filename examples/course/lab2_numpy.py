@@ -11,12 +11,13 @@ from pycollective.optim import DistributedSGD, partition  # pc
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="digits")
+parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 
 comm = pc.init()  # pc 1: find the other ranks
-data = load(args.data)
+data = load(args.data, args.folder)
 x, y = data.train_x.reshape(len(data.train_x), -1), data.train_y
 
 rng = np.random.default_rng(args.seed + comm.rank)  # pc: so that a missing broadcast would be noticed

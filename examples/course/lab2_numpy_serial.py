@@ -8,11 +8,12 @@ from data import load
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="digits")
+parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 
-data = load(args.data)
+data = load(args.data, args.folder)
 x, y = data.train_x.reshape(len(data.train_x), -1), data.train_y
 
 rng = np.random.default_rng(args.seed)

@@ -11,9 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler  # hvd
 
 import pycollective.torch as hvd  # hvd: or `import horovod.torch as hvd`, by `python -m pycollective.horovod`
+from pycollective.torch.samplers import IndependentSampler  # hvd
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="digits")
+parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--checkpoint", type=Path, help="continue from this file, and write it after each epoch")
@@ -26,12 +28,12 @@ if torch.cuda.is_available():  # hvd 2: pin one device to each rank
 torch.set_num_threads(1)
 torch.manual_seed(args.seed + hvd.rank())  # hvd: so that a missing broadcast would be noticed
 
-data = load(args.data)
+data = load(args.data, args.folder)
 train = TensorDataset(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y))
 if args.partition == 1:  # hvd 3: every rank trains on a part of the images; new parts in each epoch
     sampler = DistributedSampler(train, hvd.size(), hvd.rank(), seed=args.seed, drop_last=True)
 else:  # hvd 3: or every rank draws at random from all of them, as many as would be in its part
-    sampler = torch.utils.data.RandomSampler(train, replacement=True, num_samples=len(train) // hvd.size())
+    sampler = IndependentSampler(train, seed=args.seed)
 loader = DataLoader(train, batch_size=32, sampler=sampler)
 
 model = nn.Sequential(nn.Flatten(), nn.Linear(data.train_x[0].size, 128), nn.ReLU(), nn.Linear(128, data.classes))
@@ -50,8 +52,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # hvd
 
 begin, images = time.perf_counter(), 0
 for epoch in range(first, args.epochs):
-    if args.partition == 1:  # hvd 3
-        sampler.set_epoch(epoch)
+    sampler.set_epoch(epoch)  # hvd 3: another order in each epoch
     for x, y in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()

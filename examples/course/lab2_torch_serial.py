@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="digits")
+parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--checkpoint", type=Path, help="continue from this file, and write it after each epoch")
@@ -19,7 +20,7 @@ args = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(args.seed)
 
-data = load(args.data)
+data = load(args.data, args.folder)
 train = TensorDataset(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y))
 loader = DataLoader(train, batch_size=32, shuffle=True)
 
