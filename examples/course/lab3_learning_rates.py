@@ -1,0 +1,122 @@
+"""Lab 3: accuracy against batch size, with a fixed learning rate and with rates that grow with the batch.
+
+    python examples/course/lab3_learning_rates.py --ranks 4
+
+All trainings process the same number of epochs, so a batch that is k times as large takes k times fewer steps.
+
+Published: Goyal et al. 2017 scale the rate linearly with the batch, with a gradual warm-up, up to 8192 images of
+ImageNet; Krizhevsky 2014 and Hoffer et al. 2017 scale it by the square root. Keskar et al. 2017 report the loss of
+accuracy that large batches have otherwise.
+
+Change one line: the rate for the smallest batch (LR), the epochs, or the schedule of the warm-up.
+"""
+
+from __future__ import annotations
+
+import lab
+import numpy as np
+from lab3_network import Network, Result, sgd, spread, train
+
+from pycollective.optim.schedules import linear_scaling, sqrt_scaling, warm_up
+
+BASE, LR = 16, 0.1  # the rate for batches of BASE rows
+HIDDEN = 128
+WARM_UP = 5  # epochs
+
+
+def batches(rows: int, quick: bool) -> list[int]:
+    """Up to the whole training set, rounded down so that the ranks' shares are equal."""
+    full = rows - rows % 64
+    given = (16, 64, 256, 512) if quick else (16, 32, 64, 128, 256, 384, 512)
+    return [*given, full]
+
+
+def rates(batch: int) -> dict[str, float]:
+    linear = linear_scaling(LR, batch, BASE)
+    return {"fixed": LR, "square root": sqrt_scaling(LR, batch, BASE), "linear": linear, "linear, warm-up": linear}
+
+
+def run(data, args, batch: int, name: str, epochs: int, seed: int) -> Result:
+    network = Network((data.train_x[0].size, HIDDEN, data.classes))
+    per_epoch = len(data.train_x) / batch
+    schedule = warm_up(round(WARM_UP * per_epoch), start=BASE / batch) if "warm-up" in name else None
+    optimizer = sgd(rates(batch)[name])
+    steps = round(epochs * per_epoch)
+    return train(data, network, batch, steps, optimizer, ranks=args.ranks, seed=seed, schedule=schedule)
+
+
+def same_on_one_rank(data, args) -> float:
+    """The largest difference between weights trained on --ranks ranks and on one rank, on the same batches."""
+    network = Network((data.train_x[0].size, HIDDEN, data.classes))
+    many, one = (train(data, network, 256, 20, sgd(LR), ranks=n).parameters for n in (args.ranks, 1))
+    return max(float(abs(many[name] - one[name]).max()) for name in many)
+
+
+def main() -> None:
+    args = lab.start(__doc__)
+    data = lab.dataset(args)
+    epochs, seeds = (15, 3) if args.quick else (30, 5)
+    sizes = batches(len(data.train_x), args.quick)
+    todo = [(batch, name, seed) for batch in sizes for name in rates(batch) for seed in range(seeds)]
+    results = {
+        one: run(data, args, one[0], one[1], epochs, one[2])
+        for one in lab.track(todo, "batches and rates")
+        if one[0] > BASE or one[1] == "fixed"  # for BASE rows, all rates are the same
+    }
+    results |= {(BASE, name, seed): results[BASE, "fixed", seed] for name in rates(BASE) for seed in range(seeds)}
+
+    figure, (left, right) = lab.subplots(1, 2)
+    accuracy = {
+        name: np.array([[results[batch, name, seed].accuracy for seed in range(seeds)] for batch in sizes])
+        for name in rates(BASE)
+    }
+    for name, reached in accuracy.items():
+        left.plot(sizes, 100 * reached.mean(1), "o-", label=name, markersize=3)
+        left.fill_between(sizes, 100 * reached.min(1), 100 * reached.max(1), alpha=0.2)
+        losses = results[sizes[-1], name, 0].losses
+        right.plot(np.arange(len(losses)) * sizes[-1] / len(data.train_x), losses, label=name)
+    left.set(
+        xscale="log", xlabel="rows in a batch", ylabel="test accuracy (%)", title=f"{epochs} epochs, {seeds} seeds"
+    )
+    left.set_xticks(sizes, map(str, sizes), rotation=45, fontsize=7)
+    left.minorticks_off()
+    right.set(xlabel="epoch", ylabel="training loss", title=f"batch of {sizes[-1]}", yscale="log")
+    left.legend(title="learning rate", fontsize=7, title_fontsize=8)
+    lab.save(figure, "lab3_learning_rates", args)
+
+    small, fixed, root = (accuracy[n][i] for n, i in (("fixed", 0), ("fixed", -1), ("square root", -1)))
+    failing = [b for b, reached in zip(sizes, accuracy["linear"], strict=True) if reached.mean() < 2 / data.classes]
+    warm = accuracy["linear, warm-up"]
+    saved = [b for b in failing if warm[sizes.index(b)].mean() >= 2 / data.classes]
+    lab.conclude(
+        args,
+        "lab3_learning_rates",
+        "With a fixed rate, accuracy goes from {small} with batches of {base} rows to {fixed} with {full}; square-root "
+        "scaling reaches {root}, which recovers {share:.0%} of the difference. {linear} On {ranks} ranks and on one, "
+        "weights differ by at most {rounding:.0e}.",
+        small=spread(small),
+        fixed=spread(fixed),
+        root=spread(root),
+        base=BASE,
+        full=sizes[-1],
+        share=(root.mean() - fixed.mean()) / (small.mean() - fixed.mean()),
+        linear=describe_linear(failing, saved, sizes[-1]),
+        failing=failing,
+        saved=saved,
+        ranks=args.ranks,
+        rounding=same_on_one_rank(data, args),
+        sizes=sizes,
+        accuracy={name: reached.tolist() for name, reached in accuracy.items()},
+    )
+
+
+def describe_linear(failing: list[int], saved: list[int], full: int) -> str:
+    if not failing:
+        return "Linear scaling works for all of these batches."
+    rows = ", ".join(map(str, failing))
+    text = f"Linear scaling fails, with an accuracy near that of guessing, for batches of {rows} rows"
+    return f"{text}; gradual warm-up prevents that for {', '.join(map(str, saved)) if saved else 'none of them'}."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Lab 3: how many steps a training needs to reach a target accuracy, against the batch size.
+
+    python examples/course/lab3_steps_to_target.py --ranks 4
+
+For each batch size, the rate that needs the fewest steps is searched among powers of two. The noise scale is measured
+by pycollective.optim.NoiseScale during one of the trainings, on --ranks ranks.
+
+Published: Shallue et al. 2018 find that doubling the batch first halves the steps (perfect scaling), then saves less
+and less, and finally nothing. McCandlish et al. 2018 predict steps = least * (1 + B / rows), B near the noise scale.
+
+Change one line: the target, the momentum, or the network's hidden units (HIDDEN).
+"""
+
+from __future__ import annotations
+
+import math
+
+import lab
+import numpy as np
+from lab3_network import Network, sgd, train
+
+import pycollective as pc
+from pycollective.optim import DistributedSGD, NoiseScale, partition
+
+TARGET = 0.95  # of the test set
+HIDDEN = 128
+MOMENTUM = 0.0
+RATES = [2.0**power for power in range(-6, 3)]
+PATIENCE = 3  # a rate is given up after this many times the steps of the best one
+
+
+def steps_to_target(data, args, batch: int, lr: float, seed: int, most: int) -> float:
+    """Infinite if the target is not reached within `most` steps."""
+    x, reached = data.test_x.reshape(len(data.test_x), -1), []
+    due = 1
+
+    def watch(step, net, parameters):
+        nonlocal due
+        if step < due:
+            return False
+        due = max(step + 1, math.ceil(1.04 * step))  # steps are known to 4%
+        if net.accuracy(parameters, x, data.test_y) >= TARGET:
+            reached.append(step)
+        return bool(reached)
+
+    network = Network((x.shape[1], HIDDEN, data.classes))
+    train(data, network, batch, most, sgd(lr, MOMENTUM), ranks=args.ranks, seed=seed, watch=watch)
+    return reached[0] if reached else math.inf
+
+
+def search(data, args, batch: int, start: float, seeds: int) -> tuple[float, list[float]]:
+    """The best rate and its steps for each seed, from `start` upward and downward until it gets worse."""
+    best, best_steps = 0.0, [math.inf] * seeds
+    for rates in ([lr for lr in RATES if lr >= start], [lr for lr in RATES[::-1] if lr < start]):
+        for lr in rates:
+            limit = np.median(best_steps)
+            most = int(min(PATIENCE * limit, 200_000 / batch + 2000))
+            steps = [steps_to_target(data, args, batch, lr, seed, most) for seed in range(seeds)]
+            if np.median(steps) < limit:
+                best, best_steps = lr, steps
+            elif np.isfinite(limit):
+                break
+    return best, best_steps
+
+
+def noise_scales(data, ranks: int, lr: float, steps: int, rows: int) -> list[float]:
+    """The noise scale over the steps of a training with `rows` rows on each rank."""
+    x, network = data.train_x.reshape(len(data.train_x), -1), Network((data.train_x[0].size, HIDDEN, data.classes))
+
+    def work(comm: pc.Communicator) -> list[float]:
+        parameters = network.parameters(0)
+        optimizer, scale, values = DistributedSGD(parameters, lr, MOMENTUM, comm=comm), NoiseScale(rows, 0.9, comm), []
+        for step in range(steps):
+            share = partition(len(x), comm, seed=1, epoch=step)[:rows]
+            network.backward(parameters, x[share], data.train_y[share], optimizer.gradients)
+            local = {name: g.copy() for name, g in optimizer.gradients.items()}
+            optimizer.step()
+            values.append(scale.update(local, optimizer.gradients))
+        return values
+
+    return pc.local_world(ranks).run(work)[0]
+
+
+def main() -> None:
+    args = lab.start(__doc__)
+    data = lab.dataset(args)
+    full = len(data.train_x) - len(data.train_x) % 64
+    batches = [16, 64, 256, full] if args.quick else [8, 16, 32, 64, 128, 256, 512, full]
+    lr, found = RATES[2], {}
+    for batch in lab.track(batches, "batch sizes"):
+        lr, steps = search(data, args, batch, lr, seeds=3)  # the best rate does not fall as the batch grows
+        found[batch] = (lr, steps)
+    usable = [batch for batch in batches if np.isfinite(np.median(found[batch][1]))]
+    medians = np.array([np.median(found[batch][1]) for batch in usable])
+
+    # steps = least + samples / batch, by least squares of relative errors
+    rows = np.stack([np.ones(len(usable)), 1 / np.array(usable)], 1) / medians[:, None]
+    least, samples = np.linalg.lstsq(rows, np.ones(len(usable)), rcond=None)[0]
+    ranks, middle = max(2, args.ranks), usable[len(usable) // 2]
+    scales = noise_scales(data, ranks, found[middle][0], int(medians[len(usable) // 2]), max(1, middle // ranks))
+    scales = [value for value in scales[len(scales) // 4 :] if value > 0]  # without the start of the moving average
+
+    figure, axis = lab.subplots(figsize=(6, 4))
+    for batch in usable:
+        axis.plot([batch] * len(found[batch][1]), found[batch][1], ".", color="C0", alpha=0.5)
+    axis.plot(usable, medians, "o-", color="C0", label="measured (median of 3 seeds)")
+    axis.plot(usable, medians[0] * usable[0] / np.array(usable), ":", color="gray", label="perfect scaling")
+    axis.plot(usable, least + samples / np.array(usable), "--", color="C1", label="least (1 + B / rows)")
+    axis.axvline(samples / least, color="C1", linewidth=0.8)
+    axis.axvspan(np.percentile(scales, 15), np.percentile(scales, 85), color="C2", alpha=0.15)
+    axis.axvline(np.median(scales), color="C2", label="noise scale (15th to 85th percentile)")
+    axis.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel=f"steps to {TARGET:.0%} of test accuracy")
+    for batch, median in zip(usable, medians, strict=True):
+        axis.annotate(f"{found[batch][0]:g}", (batch, median), textcoords="offset points", xytext=(0, 6), fontsize=6)
+    axis.legend(fontsize=7, title="numbers: best learning rate", title_fontsize=7)
+    lab.save(figure, "lab3_steps_to_target", args)
+
+    lab.conclude(
+        args,
+        "lab3_steps_to_target",
+        "From {small} to {next} rows the steps fall by a factor of {first:.2f}, from {before} to {full} by {last:.2f} "
+        "(perfect scaling: {perfect:.1f} and {perfect_last:.1f}). The fitted knee is at {knee:.0f} rows; the measured "
+        "noise scale is {scale:.0f}, from {low:.0f} to {high:.0f} in the course of the training.",
+        small=usable[0],
+        next=usable[1],
+        before=usable[-2],
+        full=usable[-1],
+        first=medians[0] / medians[1],
+        last=medians[-2] / medians[-1],
+        perfect=usable[1] / usable[0],
+        perfect_last=usable[-1] / usable[-2],
+        knee=samples / least,
+        scale=np.median(scales),
+        low=np.percentile(scales, 15),
+        high=np.percentile(scales, 85),
+        steps={str(batch): found[batch][1] for batch in batches},
+        rates={str(batch): found[batch][0] for batch in batches},
+    )
+
+
+if __name__ == "__main__":
+    main()
