@@ -1,8 +1,8 @@
 """Makes a notebook of each lab of examples/course, beside its script, which is the file to edit.
 
-python tools/course_notebooks.py                    # writes examples/course/NAME.ipynb, without outputs; git ignores them
-python tools/course_notebooks.py --execute          # also executes each in its --quick form, in a real kernel
-python tools/course_notebooks.py --only NAME ...    # some of them
+python tools/course_notebooks.py                  # writes examples/course/NAME.ipynb, without outputs; ignored by git
+python tools/course_notebooks.py --execute        # also executes each in its --quick form, in a real kernel
+python tools/course_notebooks.py --only NAME ...  # some of them
 """
 
 from __future__ import annotations
