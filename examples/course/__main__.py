@@ -17,8 +17,9 @@ HERE = Path(__file__).resolve().parent
 
 
 def labs() -> list[str]:
-    """The names of the labs: the scripts that begin as a notebook does."""
-    return [path.stem for path in sorted(HERE.glob("*.py")) if path.read_text().startswith("# %% [markdown]")]
+    """The names of the labs: the scripts that start as one."""
+    scripts = [path for path in sorted(HERE.glob("[a-z]*.py")) if path.stem != "lab"]
+    return [path.stem for path in scripts if "= lab.start(" in path.read_text(encoding="utf-8")]
 
 
 def run(name: str, words: list[str], out: Path) -> tuple[float, str]:

@@ -16,14 +16,13 @@ import pycollective as pc
 
 args = lab.start("Pipeline parallelism: GPipe and 1F1B, their bubbles, and the memory that they need.")
 MICRO_BATCHES, STEPS = 8, 3 if args.quick else 20
-# What a device would compute: a pause, so that more stages than cores of this machine still work at the same time.
-FORWARD, BACKWARD = 0.004, 0.008  # seconds for a micro-batch
+FORWARD, BACKWARD = 0.004, 0.008  # seconds for a micro-batch, most of it a pause: there may be fewer cores than stages
 ROWS, WIDTH, RATE = 16, 48, 0.2  # rows of a micro-batch; what travels is ROWS by WIDTH
 data = lab.dataset(args)
 x, y = data.train_x.reshape(len(data.train_x), -1).astype(np.float64), data.train_y
 
 # %% [markdown]
-# ## Two schedules: what one stage does, in order
+# ## Two schedules: what a stage does, in order
 
 
 # %%
@@ -32,19 +31,16 @@ def gpipe(stage, stages, micro_batches):
 
 
 def one_forward_one_backward(stage, stages, micro_batches):
-    ahead = min(stages - 1 - stage, micro_batches)  # forward passes before the first backward pass comes back
-    order = [("F", i) for i in range(ahead)]
-    for i in range(micro_batches - ahead):
-        order += [("F", ahead + i), ("B", i)]
-    return order + [("B", i) for i in range(micro_batches - ahead, micro_batches)]
+    ahead = min(stages - 1 - stage, micro_batches)  # forward passes before the first backward pass arrives
+    pairs = [pair for i in range(micro_batches - ahead) for pair in (("F", ahead + i), ("B", i))]
+    rest = [("B", i) for i in range(micro_batches - ahead, micro_batches)]
+    return [("F", i) for i in range(ahead)] + pairs + rest
 
 
 SCHEDULES = {"GPipe": gpipe, "1F1B": one_forward_one_backward}
 
 # %% [markdown]
-# ## A stage
-#
-# One layer, `tanh(h W)`; the last stage has the loss too. Gradients are added up over the micro-batches.
+# ## A stage: one layer, `tanh(h W)`; the last has the loss too
 
 
 # %%
@@ -57,7 +53,7 @@ class Stage:
 
     def forward(self, i, h):
         output = np.tanh(h @ self.w)
-        self.stored[i] = h, output  # until the backward pass
+        self.stored[i] = h, output
         self.most = max(self.most, len(self.stored))
         return output
 
@@ -84,7 +80,6 @@ def micro_batches(step):
 
 
 def alone(stages):
-    """The losses of one process."""
     layers, losses = [Stage(s, stages) for s in range(stages)], []
     for step in range(STEPS):
         for i, rows in enumerate(micro_batches(step)):
@@ -104,7 +99,7 @@ def pipeline(comm, schedule):
         parts, sent, trace = micro_batches(step), [], []
         comm.barrier()
         for kind, i in schedule(comm.rank, comm.size, MICRO_BATCHES):
-            source, to = (comm.rank - 1, comm.rank + 1) if kind == "F" else (comm.rank + 1, comm.rank - 1)
+            source, to = comm.rank + (-1 if kind == "F" else 1), comm.rank + (1 if kind == "F" else -1)
             arrived = comm.recv(np.empty((ROWS, WIDTH)), source) if 0 <= source <= last else x[parts[i]]
             begin = time.perf_counter()
             result = stage.forward(i, arrived) if kind == "F" else stage.backward(i, arrived, y[parts[i]])
@@ -142,8 +137,8 @@ axes[-1, 0].set_xlabel("milliseconds; blue: forward, orange: backward")
 lab.save(figure, "pipeline_parallel", args)
 
 # %%
-theory = {stages: (stages - 1) / (MICRO_BATCHES + stages - 1) for stages, _ in runs}
 most = max(stages for stages, _ in runs)
+theory = (most - 1) / (MICRO_BATCHES + most - 1)
 lab.conclude(
     args,
     "pipeline_parallel",
@@ -151,5 +146,5 @@ lab.conclude(
     "{other[bubble]:.0%} (theory for both: {theory:.0%}); stage 0 stores {gpipe[stored]} and {other[stored]} "
     "micro-batches. The losses of all runs differ from the single process's by at most {difference:.0e}.",
     stages=most, micro=MICRO_BATCHES, gpipe=measured[f"GPipe, {most} stages"], other=measured[f"1F1B, {most} stages"],
-    theory=theory[most], difference=max(run["difference"] for run in measured.values()), runs=measured,
+    theory=theory, difference=max(run["difference"] for run in measured.values()), runs=measured,
 )  # fmt: skip
