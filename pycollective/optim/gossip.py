@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
 from pycollective.optim.containers import Arrays, check_fit, contained, copy_into, named, zeros
-from pycollective.optim.mixing import Mixing, Neighbours
+from pycollective.optim.mixing import Mixing
 from pycollective.optim.sgd import DistributedSGD
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
+    from pycollective.schedule.mixing import Graph
 
 ORDERS = ("combine_then_adapt", "adapt_then_combine")
 
@@ -46,7 +47,7 @@ class GossipSGD(DistributedSGD):
     def __init__(
         self,
         params: Arrays,
-        graph: Neighbours,
+        graph: Graph,
         lr: float,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

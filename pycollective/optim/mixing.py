@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
-
-Neighbours = Callable[[int, int, int], Mapping[int, float]]
-"""(rank, size, step) -> {source: weight}; the same function on all ranks."""
-
-_TOLERANCE = 1e-6
+    from pycollective.schedule.mixing import Graph
 
 
 class Mixing:
@@ -24,7 +20,7 @@ class Mixing:
         graph: the weights.
     """
 
-    def __init__(self, comm: Communicator, graph: Neighbours) -> None:
+    def __init__(self, comm: Communicator, graph: Graph) -> None:
         """
         Raises:
             TypeError: graph is not a function.
@@ -40,23 +36,22 @@ class Mixing:
         return self.comm.imix(x, self.graph, step, out).wait
 
     def check(self, step: int) -> None:
-        """Check that every rank is read with weights that sum to 1, the same on all ranks, without communication.
+        """Check that every rank is read with weights that sum to 1; equal on all ranks, without communication.
 
         Otherwise mixing would move the mean over the ranks towards ranks that are read with more weight than others.
 
         Raises:
-            ValueError: a column of the matrix has another sum, or a source is not a rank.
-            TypeError: the graph did not return a mapping of ranks to numbers.
+            TypeError, ValueError: as comm.mix, for any rank's weights; or a column of the matrix has another sum.
         """
-        size = self.comm.size
-        columns = [0.0] * size
-        for rank in range(size):
-            weights = checks.instance(self.graph(rank, size, step), "graph(...)", Mapping, "a dict {source: weight}")
-            for source, weight in weights.items():
-                source = checks.integer(source, f"a source of rank {rank}", 0, size - 1)
-                columns[source] += checks.number(weight, f"the weight of rank {source} for rank {rank}")
+        from pycollective.schedule.mixing import TOLERANCE, evaluate
+
+        matrix = evaluate(self.graph, self.comm.size, step)
+        columns = [0.0] * matrix.size
+        for row in matrix.rows:
+            for source, weight in row:
+                columns[source] += weight
         for column, total in enumerate(columns):
-            if abs(total - 1) > _TOLERANCE:
+            if abs(total - 1) > TOLERANCE:
                 raise ValueError(
                     f"column {column} of the graph sums to {total:.6g} in step {step}: the weights with which ranks "
                     f"read rank {column} must sum to 1, or the mean over the ranks changes"

@@ -14,7 +14,8 @@ from pycollective.hvd.handles import internal_errors
 from pycollective.optim.containers import copy_into
 from pycollective.optim.fusion import Fused
 from pycollective.optim.gossip import ORDERS
-from pycollective.optim.mixing import Mixing, Neighbours
+from pycollective.optim.mixing import Mixing
+from pycollective.schedule.mixing import Graph
 from pycollective.torch.hvd.gradient_reducer import Reducing
 from pycollective.torch.hvd.gradients import changes
 from pycollective.torch.hvd.optimizer_methods import bare
@@ -24,7 +25,7 @@ from pycollective.torch.optimizer import unique_names, with_methods
 def GossipOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
-    graph: Neighbours,
+    graph: Graph,
     *,
     order: str = "combine_then_adapt",
     average_every: int | None = None,
@@ -76,7 +77,7 @@ class Gossiping:
         self,
         optimizer: torch.optim.Optimizer,
         named: dict[str, torch.Tensor],
-        graph: Neighbours,
+        graph: Graph,
         order: str,
         average_every: int | None,
         topology: Any,

@@ -113,10 +113,10 @@ def invalid(rank, size, step):
     "graph, error, reason",
     [
         (lopsided, ValueError, r"column 0 of the graph sums to 1\.5 in step 0"),
-        (outside, ValueError, "a source of rank 0 must be an integer from 0 to 2, not 3"),
-        (invalid, ValueError, "the weight of rank 0 for rank 0 must be a finite number"),
+        (outside, ValueError, "graph outside: rank 0 of 3: source 3 is not a rank"),
+        (invalid, ValueError, "the weight of rank 0 is nan"),
         ({0: 1.0}, TypeError, "graph must be a function"),
-        (lambda rank, size, step: None, TypeError, "must be a dict"),
+        (lambda rank, size, step: None, TypeError, "{source: weight} is needed, not None"),
     ],
 )
 def test_graphs_that_would_move_the_mean_are_refused_on_every_rank(graph, error, reason):
