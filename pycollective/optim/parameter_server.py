@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from pycollective.optim.parameter_service import DONE, FINISH, PULL, PUSH, Faile
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
 
+_ANSWERS = 1.0
+"""Most seconds that the server's rank waits, after a failure, for its threads to report it to the workers."""
 _GRACE = 5.0
 """Seconds that a worker waits longer than the server, whose reply names the rank at fault."""
 
@@ -171,9 +174,16 @@ class ParameterServer:
             try:
                 self.version = answer(self.server, self._fused.buffers)
             except Failed as error:
+                self._let_threads_answer()
                 raise failure(*error.args) from None
         copy_into(self._params, self._fused.views)
         return self.version
+
+    def _let_threads_answer(self) -> None:
+        """Before the server's rank raises, and may free the communicator: the others' replies name the same rank."""
+        deadline = time.monotonic() + _ANSWERS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _send(self, request: int, arrays: Sequence[Any] = ()) -> None:
         for message in (_header(request), *arrays):
