@@ -35,7 +35,7 @@ from .table import pivot_table
 __all__ = ["demo"]
 
 RANKS = 4
-TOPOLOGIES = ("direct", "ring", "tree", "wheel", "star", "halving_doubling")
+TOPOLOGIES = ("direct", "ring", "tree", "wheel", "star", "halving_doubling", "random")
 LEAST_ACCURACY = 0.96
 _LAST_LINE = re.compile(r"accuracy\s+([\d.]+)\s+digest\s+([0-9a-f]+)")
 

@@ -44,6 +44,7 @@ else()
     csrc/executor/cuda/kernels_reals.cu
     csrc/executor/cuda/kernels_scaled_integers.cu
     csrc/executor/cuda/kernels_small_reals.cu
+    csrc/executor/cuda/kernels_weighted_sums.cu
     csrc/executor/cuda/loading.cpp
     csrc/executor/cuda/moves.cu
     csrc/executor/cuda/plan_pool.cpp

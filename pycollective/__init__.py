@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     _world = world()
     allreduce, reduce, reduce_scatter = _world.allreduce, _world.reduce, _world.reduce_scatter
     scan, exscan, iscan, iexscan = _world.scan, _world.exscan, _world.iscan, _world.iexscan
+    mix, imix = _world.mix, _world.imix
     broadcast, allgather, allgatherv = _world.broadcast, _world.allgather, _world.allgatherv
     gather, scatter, alltoall, alltoallv = _world.gather, _world.scatter, _world.alltoall, _world.alltoallv
     barrier, send, recv = _world.barrier, _world.send, _world.recv
@@ -109,6 +110,7 @@ __all__ = [
 __all__ += ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 __all__ += ["allreduce", "reduce", "reduce_scatter", "broadcast", "allgather", "allgatherv", "gather", "scatter"]
 __all__ += ["alltoall", "alltoallv", "barrier", "send", "recv", "scan", "exscan", "iscan", "iexscan"]
+__all__ += ["mix", "imix"]
 __all__ += ["iallreduce", "ireduce", "ireduce_scatter", "ibroadcast", "iallgather", "iallgatherv", "igather"]
 __all__ += ["iscatter", "ialltoall", "ialltoallv", "ibarrier", "isend", "irecv"]
 __all__ += ["broadcast_object", "allgather_object", "gather_object", "scatter_object"]

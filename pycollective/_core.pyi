@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_target', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -154,9 +154,9 @@ class Team:
         """
         planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked.
         """
-    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None) -> typing.Any:
+    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None, step: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
         """
-        Run one collective; returns its result, or a Handle. The ranks must agree on `note`.
+        Run one collective; returns its result, or a Handle. The ranks must agree on `note`, and on the `step` of a weighted one.
         """
     def channel(self, sender: typing.SupportsInt | typing.SupportsIndex, receiver: typing.SupportsInt | typing.SupportsIndex, planner: typing.Any) -> Team:
         """
@@ -494,11 +494,11 @@ def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: 
     
     Raises OSError if TensorFlow lacks a function or refuses.
     """
-def define_tensorflow_xla_target(library: str, name: str, signature: typing.Any, run: typing.Any) -> None:
+def define_tensorflow_xla_targets(library: str, start: str, finish: str, signature: typing.Any, run: typing.Any) -> None:
     """
-    Adds a target for custom calls, whose backend_config is a key, to TensorFlow's XLA on the CPU.
+    Adds two targets for custom calls to TensorFlow's XLA on the CPU. `start`: its backend_config is a key; takes the operands, and a ticket or zeros; returns a ticket. `finish`: takes the ticket; returns the results, and a uint8 for others to depend on. A ticket is two int64.
     
-    Args: the path of the library; the target's name; signature(key) -> (operands, results), each a list of (numpy.dtype, shape); run(key, call).
+    Args: the path of the library; the targets' names; signature(key) -> (operands, results), each a list of (numpy.dtype, shape); run(key, call).
     
     Raises OSError if TensorFlow lacks a function.
     """

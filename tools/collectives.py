@@ -45,10 +45,12 @@ ALLOWED: dict[str, set[str]] = {
     "pycollective/comm/cuda/signature.py": {"allreduce"},
     # An allreduce between hosts is composed of these.
     "pycollective/comm/cuda/rail.py": {"allreduce", "reduce_scatter", "allgather"},
+    # A mixing matrix is a program of it.
+    "pycollective/schedule/mixing.py": {"mix"},
     # A message is a broadcast to one rank.
     "pycollective/schedule/compiler/p2p.py": {"broadcast"},
     # Calls with additional arguments.
-    "pycollective/comm/request.py": {"broadcast", "reduce", "allgather", "alltoall"},
+    "pycollective/comm/request.py": {"broadcast", "reduce", "allgather", "alltoall", "mix"},
     "csrc/bindings/plain_calls.cpp": {"allgather", "alltoall"},
     # An exchange of bytes consists of these.
     "pycollective/comm/host/team.py": {"allgather"},

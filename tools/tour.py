@@ -20,11 +20,11 @@ MOST_SECONDS = 120
 """On a busy machine; on an idle one it takes less than 30."""
 
 
-def generate() -> Any:
-    """The notebook without outputs: reproducible."""
+def as_notebook(script: Path) -> Any:
+    """A script as a notebook without outputs: reproducible."""
     import jupytext
 
-    notebook = jupytext.read(SCRIPT)
+    notebook = jupytext.read(script)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -32,6 +32,11 @@ def generate() -> Any:
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{number}", {}
     return notebook
+
+
+def generate() -> Any:
+    """The notebook of the tour, without outputs."""
+    return as_notebook(SCRIPT)
 
 
 def sources(notebook: Any) -> list[tuple[str, str]]:

@@ -237,6 +237,7 @@ Outcome run(PyObject* self, const Given& given, bool nonblocking) {
   else if constexpr (method == allgatherv) return run_allgatherv(self, given, nonblocking);
   else if constexpr (method == alltoallv) return run_alltoallv(self, given, nonblocking);
   else if constexpr (method == barrier) return run_barrier(self, given, nonblocking);
+  else if constexpr (kCollectives[method].weighted) return {};  // its graph is evaluated in Python
   else return run_collective<static_cast<Collective>(method)>(self, given, nonblocking);
 }
 
@@ -279,14 +280,15 @@ PyObject* enter(PyObject* self, PyObject* const* values, Py_ssize_t count, PyObj
 
 PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   const Given given{args, count, names};
-  TeamCall* team = names == nullptr && (count == 10 || count == 11) ? team_of(self) : nullptr;
+  TeamCall* team = names == nullptr && count >= 10 && count <= 12 ? team_of(self) : nullptr;
   const auto collective = team == nullptr ? std::nullopt : plain_int(args[0]);
   const auto root = team == nullptr ? std::nullopt : plain_int(args[5]);
-  if (!collective || !root || !PyBool_Check(args[9])) return call_general(team_call.general, self, given);
+  const auto step = count == 12 ? plain_int(args[11]) : 0;
+  if (!collective || !root || !step || !PyBool_Check(args[9])) return call_general(team_call.general, self, given);
   try {
     return team
         ->call(*collective, borrow(args[1]), borrow(args[2]), borrow(args[3]), borrow(args[4]), *root, borrow(args[6]),
-               borrow(args[7]), borrow(args[8]), args[9] == Py_True, borrow(count == 11 ? args[10] : Py_None))
+               borrow(args[7]), borrow(args[8]), args[9] == Py_True, borrow(count > 10 ? args[10] : Py_None), *step)
         .release()
         .ptr();
   } catch (...) {

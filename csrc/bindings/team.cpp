@@ -109,10 +109,12 @@ void bind_team(py::module_& m) {
            "planner: see Planner. Its result is checked, except for the address of a custom operator's function, which "
            "calls jump to unchecked.")
       .def_static("segment_bytes", &Team::segment_bytes, py::arg("size"), py::arg("scratch_bytes"))
-      .def("call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
-           py::arg("topology"), py::arg("root"), py::arg("counts"), py::arg("scale"), py::arg("timeout"),
-           py::arg("nonblocking"), py::arg("note") = py::none(),
-           "Run one collective; returns its result, or a Handle. The ranks must agree on `note`.")
+      .def(
+          "call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
+          py::arg("topology"), py::arg("root"), py::arg("counts"), py::arg("scale"), py::arg("timeout"),
+          py::arg("nonblocking"), py::arg("note") = py::none(), py::arg("step") = 0,
+          "Run one collective; returns its result, or a Handle. The ranks must agree on `note`, and on the `step` of a "
+          "weighted one.")
       .def("channel", &TeamCall::channel, py::arg("sender"), py::arg("receiver"), py::arg("planner"),
            "The two-rank team over which `sender` sends to `receiver`.")
       .def(

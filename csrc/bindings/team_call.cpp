@@ -213,6 +213,11 @@ std::shared_ptr<const Plan> TeamCall::make_plan(const PlanKey& key) const {
   plan->scaling = key.scaling;
   plan->element = size_of(key.dtype);
   const bool reduces = runs_reduction(key.collective);
+  if (traits(key.collective).weighted) {
+    plan->kernel = kernel_for(key.dtype, Operator::sum);
+    if (plan->kernel.weighted == nullptr)
+      throw WrongType(std::string(name_of(key.collective)) + " takes floating-point types, not " + name_of(key.dtype));
+  }
   if (reduces) {
     plan->custom = reinterpret_cast<CustomFunction>(made[4].cast<uintptr_t>());
     if (plan->custom == nullptr) plan->kernel = kernel_for(key.dtype, print.op);
@@ -260,6 +265,7 @@ Operation TeamCall::prepare(Terms& terms, Arrays& a) {
   }
   operation.input = a.input.data;
   operation.output = a.output.data;
+  operation.step = terms.step;
   operation.input_at = a.input_at;
   operation.output_at = a.output_at;
   if (traits(collective).single_buffer && placement != 0 && team_->rank() == terms.root &&
@@ -293,13 +299,13 @@ void TeamCall::run(Operation& operation, const py::object& x, const py::object& 
 void TeamCall::run_queued(Operation operation, const py::object& x, const py::object& out) {
   team_->one_call.require_other();
   Progress::require_other_thread(team_->name());
-  const std::shared_ptr<const Plan> plan = operation.plan;
+  const std::string description = operation.describe();
   const std::shared_ptr<Task> task = submit(std::move(operation), x, out);
   try {
     Handle(task, out).wait(std::nullopt);
   } catch (const py::error_already_set&) {  // Ctrl-C: as in any other blocked call
     const Released released;
-    team_->interrupt(plan->fingerprint.describe());
+    team_->interrupt(description);
     while (!task->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));  // then the arrays are released
     throw;
   }
@@ -314,7 +320,7 @@ std::shared_ptr<Task> TeamCall::submit(Operation operation, const py::object& x,
 
 py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
                           const py::object& topology, int32_t root, const py::object& counts, const py::object& scale,
-                          const py::object& timeout, bool nonblocking, const py::object& note) {
+                          const py::object& timeout, bool nonblocking, const py::object& note, int64_t step) {
   if (collective_number < 0 || collective_number >= static_cast<int>(Collective::count))
     throw py::value_error("no collective has the number " + std::to_string(collective_number));
   const auto collective = static_cast<Collective>(collective_number);
@@ -334,7 +340,8 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
               timeout,
               read_counts(counts),
               note.is_none() ? std::string() : note.cast<std::string>(),
-              read_scaling(scale)};
+              read_scaling(scale),
+              step};
   Arrays a = read(x, out);
   Outcome outcome = finish(prepare(terms, a), x, out, nonblocking, out);
   return nonblocking ? py::cast(Handle(std::move(outcome.task), out)) : out;

@@ -65,10 +65,10 @@ class TeamCall {
   // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.
   // An `x` that is not C-contiguous is packed when the call runs.
   // NotImplemented: arrays that must be adapted first (another library's, or an `out` that is not contiguous).
-  // `note`: text on which the ranks must also agree.
+  // `note`: text on which the ranks must also agree.  `step`: of a weighted call.
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
-                  bool nonblocking, const py::object& note);
+                  bool nonblocking, const py::object& note, int64_t step);
   // The latency paths, of arrays that read_plain takes (plain_calls.cpp).
   Outcome call_plain(Collective collective, const PlainCall& call);
   Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
@@ -97,6 +97,7 @@ class TeamCall {
     std::vector<int64_t> counts{};
     std::string note{};
     Scaling scaling{};
+    int64_t step = 0;  // of a weighted call
   };
   Operation prepare(Terms& terms, Arrays& arrays);
   Outcome run_plain(const PlainCall& call, Terms& terms, const PlainArray& x, std::span<const int64_t> shape);

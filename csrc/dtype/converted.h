@@ -71,6 +71,9 @@ template <class Op>
   for (size_t i = 0; i < count; ++i) values[i] = values[i] / divisor * factor;
 }
 
+// What sources are multiplied by.
+enum class Factors { none, scaling, weights };
+
 // An operator on floats, in stretches.
 struct FloatOperator {
   void (*first)(float*, size_t);  // null: leaves a single contribution as it is
@@ -78,7 +81,7 @@ struct FloatOperator {
 };
 
 template <class T>
-[[gnu::noinline]] void combine_stretches(const Block& b, FloatOperator op, bool scaled) {
+[[gnu::noinline]] void combine_stretches(const Block& b, FloatOperator op, Factors factors) {
   alignas(64) float values[kStretch], next[kStretch];
   T packed[kStretch];
   for (size_t at = 0; at < b.count; at += kStretch) {
@@ -92,11 +95,13 @@ template <class T>
       }
       float* into = s == 0 ? values : next;
       decode(from, into, whole);
-      if (scaled && b.initial[s]) scale(into, whole, 1.0f, static_cast<float>(b.scaling->prescale));
+      if (factors == Factors::scaling && b.initial[s])
+        scale(into, whole, 1.0f, static_cast<float>(b.scaling->prescale));
+      if (factors == Factors::weights) scale(into, whole, 1.0f, static_cast<float>(b.weights[s]));
       if (s > 0) op.apply(values, next, whole);
       else if (op.first != nullptr) op.first(values, whole);
     }
-    if (scaled && b.complete)
+    if (factors == Factors::scaling && b.complete)
       scale(values, whole, static_cast<float>(b.scaling->divisor), static_cast<float>(b.scaling->postscale));
     encode(values, packed, whole);
     for (int d = 0; d < b.m; ++d)
@@ -104,9 +109,9 @@ template <class T>
   }
 }
 
-template <class T, class Op, bool Scaled>
+template <class T, class Op, Factors factors>
 void combine_converted(const Block& b) {
-  combine_stretches<T>(b, {Op::normalises ? apply_first<Op> : nullptr, apply<Op>}, Scaled);
+  combine_stretches<T>(b, {Op::normalises ? apply_first<Op> : nullptr, apply<Op>}, factors);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct Block {
   const Scaling* scaling;
   CustomFunction custom;
   const bool* streamed = nullptr;  // m flags: the target is not read soon, bypass the caches; or null
+  const double* weights = nullptr;  // k factors, for Kernel::weighted
 };
 
 using Combine = void (*)(const Block&);
@@ -45,6 +46,7 @@ using Combine = void (*)(const Block&);
 struct Kernel {
   Combine plain = nullptr;   // no scaling
   Combine scaled = nullptr;  // with scaling; null if the operator does not support it
+  Combine weighted = nullptr;  // the sum of the sources, each times its weight; null if not the sum of a real type
   bool normalises = false;   // applies even to a single contribution (land, lor)
 };
 

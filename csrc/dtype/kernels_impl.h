@@ -19,7 +19,7 @@ constexpr int kUnroll = 4;  // registers in flight per source; hides the latency
 
 // One run of kUnroll registers: all sources combined left to right, then written to all targets.  `Partial` runs hold
 // fewer elements and go through a padded buffer, so that the arithmetic is the same.
-template <class T, class Op, bool Scaled, bool Partial>
+template <class T, class Op, Factors factors, bool Partial>
 inline void combine_run(const Block& b, size_t at, size_t count) {
   using L = Lanes<T>;
   using V = typename L::Vector;
@@ -37,13 +37,14 @@ inline void combine_run(const Block& b, size_t at, size_t count) {
 #pragma GCC unroll 4
     for (int u = 0; u < kUnroll; ++u) {
       V v = L::load(from + u * L::count);
-      if constexpr (Scaled) {
+      if constexpr (factors == Factors::scaling) {
         if (b.initial[s]) v = v * static_cast<typename L::Scalar>(b.scaling->prescale);
       }
+      if constexpr (factors == Factors::weights) v = v * static_cast<typename L::Scalar>(b.weights[s]);
       acc[u] = s == 0 ? Op::first(v) : Op::apply(acc[u], v);
     }
   }
-  if constexpr (Scaled) {
+  if constexpr (factors == Factors::scaling) {
     if (b.complete) {
       for (V& v : acc)
         v = v / static_cast<typename L::Scalar>(b.scaling->divisor) *
@@ -75,7 +76,7 @@ size_t elements_before_line(const Block& b) {
   return 0;
 }
 
-template <class T, class Op, bool Scaled>
+template <class T, class Op, Factors factors>
 void combine(const Block& b) {
   constexpr size_t run = static_cast<size_t>(Lanes<T>::count) * kUnroll;
   size_t at = 0;
@@ -83,12 +84,12 @@ void combine(const Block& b) {
     const size_t head = elements_before_line<T>(b);
     for (; at < head && at < b.count;) {
       const size_t part = std::min({run, head - at, b.count - at});
-      combine_run<T, Op, Scaled, true>(b, at, part);
+      combine_run<T, Op, factors, true>(b, at, part);
       at += part;
     }
   }
-  for (; at + run <= b.count; at += run) combine_run<T, Op, Scaled, false>(b, at, run);
-  if (at < b.count) combine_run<T, Op, Scaled, true>(b, at, b.count - at);
+  for (; at + run <= b.count; at += run) combine_run<T, Op, factors, false>(b, at, run);
+  if (at < b.count) combine_run<T, Op, factors, true>(b, at, b.count - at);
   if (b.streamed != nullptr) stream_fence();
 }
 
@@ -144,7 +145,7 @@ template <size_t Size, class Op>
 void combine_bits(const Block& b) {
   Block bytes = b;
   bytes.count *= Size;
-  combine<uint8_t, Op, false>(bytes);
+  combine<uint8_t, Op, Factors::none>(bytes);
 }
 
 template <class Op, class... Ops>
@@ -154,14 +155,14 @@ constexpr bool is_one_of = (std::is_same_v<Op, Ops> || ...);
 template <class T, class Op>
 constexpr Combine combine_integers() {
   if constexpr (is_one_of<Op, BitAnd, BitOr, BitXor>) return combine_bits<sizeof(T), Op>;
-  else if constexpr (is_one_of<Op, Minimum, Maximum>) return combine<T, Op, false>;
-  else return combine<std::make_unsigned_t<T>, Op, false>;
+  else if constexpr (is_one_of<Op, Minimum, Maximum>) return combine<T, Op, Factors::none>;
+  else return combine<std::make_unsigned_t<T>, Op, Factors::none>;
 }
 
-template <class T, class Op, bool Scaled>
+template <class T, class Op, Factors factors>
 constexpr Combine combine_reals() {
-  if constexpr (is_converted<T>) return combine_converted<T, Op, Scaled>;
-  else return combine<T, Op, Scaled>;
+  if constexpr (is_converted<T>) return combine_converted<T, Op, factors>;
+  else return combine<T, Op, factors>;
 }
 
 template <class Real, class Op, bool Scaled>
@@ -170,7 +171,7 @@ void combine_complex(const Block& b) {
   if constexpr (std::is_same_v<Op, Sum>) {  // real and imaginary parts separately
     Block parts = b;
     parts.count *= 2;
-    return combine<Real, Op, Scaled>(parts);
+    return combine<Real, Op, Scaled ? Factors::scaling : Factors::none>(parts);
   }
   for (size_t i = 0; i < b.count; ++i) {
     T acc{};
@@ -194,8 +195,9 @@ constexpr Kernel make_kernel() {
     kernel.plain = combine_bits<sizeof(T), typename OnBooleans<Op>::type>;
   } else if constexpr (kind == Kind::real) {
     kernel.normalises = Op::normalises;
-    kernel.plain = combine_reals<T, Op, false>();
-    if constexpr (scalable) kernel.scaled = combine_reals<T, Op, true>();
+    kernel.plain = combine_reals<T, Op, Factors::none>();
+    if constexpr (scalable) kernel.scaled = combine_reals<T, Op, Factors::scaling>();
+    if constexpr (std::is_same_v<Op, Sum>) kernel.weighted = combine_reals<T, Op, Factors::weights>();
   } else if constexpr (kind == Kind::complex) {
     using Real = decltype(T::real);
     kernel.plain = combine_complex<Real, Op, false>;

@@ -35,7 +35,7 @@ uint64_t Fingerprint::digest() const {
       .value();
 }
 
-std::string Fingerprint::describe(bool receives) const {
+std::string Fingerprint::describe(bool receives, int64_t step) const {
   const Traits& t = traits(collective);
   std::string text = receives ? t.received_as : t.name;
   text += "(count=" + std::to_string(count) + ", dtype=" + name_of(dtype);
@@ -48,6 +48,7 @@ std::string Fingerprint::describe(bool receives) const {
   factor("prescale", prescale);
   factor("postscale", postscale);
   if (root >= 0) text += ", root=" + std::to_string(root);
+  if (t.weighted) text += ", step=" + std::to_string(step);
   if (!t.is_message()) text += std::string(", topology=") + topology + ", " + describe_placement(placement);
   if (*note != '\0') text += std::string(", ") + note;
   return text + ")";

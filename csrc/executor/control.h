@@ -36,7 +36,8 @@ struct Fingerprint {
 
   uint64_t digest() const;  // of everything but the placement
   // For messages; send or recv from the perspective of the sender or the receiver.
-  std::string describe(bool receives = false) const;
+  // `step`: of a weighted call.
+  std::string describe(bool receives = false, int64_t step = 0) const;
   // The difference between two with the same description; empty: none.
   std::string hidden_difference(const Fingerprint& other) const;
 };
@@ -53,6 +54,7 @@ struct Entry {
   Fingerprint fingerprint;
   Location input;
   Location output;
+  int64_t step;  // of a weighted call, see Operation
   bool fills;  // its arrays hold the call's input only after it has filled them: see Team::fill
 };
 

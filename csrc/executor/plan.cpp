@@ -75,13 +75,15 @@ void Plan::check(bool reduces) const {
   };
   Step step = s.first();
   for (int32_t i = 0; i < s.steps(); ++i, step = step.next()) {
-    require(reduces || step.sources() == 1, "it reduces, and the collective does not");
+    require(reduces || step.weighted() || step.sources() == 1, "it reduces, and the collective does not");
+    require(!step.weighted() || kernel.weighted != nullptr, "it has weights, and the collective has none");
     for (int32_t k = 0; k < step.sources(); ++k) check_place(step.source(k).rank, step.source(k).place, step.chunk());
     for (int32_t m = 0; m < step.targets(); ++m) check_place(step.target(m).rank, step.target(m).place, step.chunk());
   }
 }
 
 void Plan::combine(const Block& block) const {
+  if (block.weights != nullptr) return kernel.weighted(block);
   const bool scale = scaling.active() && (block.k > 1 || block.complete);
   const bool arithmetic = block.k > 1 || scale || (block.complete && kernel.normalises);
   if (!arithmetic) return copy_block(block, element);

@@ -123,7 +123,7 @@ uint8_t placement_of(const Traits& t, const CallArrays& a, SharedInput&& shared_
   if (same) return shared_input() ? whole : 0;
   if (a.has_output && a.input.overlaps(a.output)) return 0;
   const uint8_t input = shared_input() ? input_shared : 0;
-  return t.output != Places::root && shared_output() ? input | output_shared : input;
+  return t.output != Places::root && !t.weighted && shared_output() ? input | output_shared : input;
 }
 
 }  // namespace pc

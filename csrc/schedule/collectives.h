@@ -44,6 +44,7 @@ struct Traits {
   bool reduces, rooted;
   bool windows;        // arrays that peers can address are used in place
   bool single_buffer;  // in windows the call works in the output, after copying the root's input into it
+  bool weighted;       // results are weighted sums: its steps have weights, and its outputs are private
   Collective program;  // the collective whose programs it runs
   const char* received_as;
 
@@ -82,9 +83,10 @@ struct Traits {
 };
 
 constexpr std::array<Traits, static_cast<size_t>(Collective::count)> kCollectives{{
-#define PC_ROW(name, input, output, split, prefix, in_place, reduces, rooted, windows, single, program, received_as) \
-  {#name,   Places::input, Places::output, Split::split, Prefix::prefix,      InPlace::in_place,                     \
-   reduces, rooted,        windows,        single,       Collective::program, received_as},
+#define PC_ROW(name, input, output, split, prefix, in_place, reduces, rooted, windows, single, weighted, program, \
+               received_as)                                                                                       \
+  {#name,  Places::input, Places::output, Split::split, Prefix::prefix,      InPlace::in_place, reduces,          \
+   rooted, windows,       single,         weighted,     Collective::program, received_as},
     PC_COLLECTIVES(PC_ROW)
 #undef PC_ROW
 }};

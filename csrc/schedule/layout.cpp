@@ -51,6 +51,7 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
     require(step.sources() >= 1 && step.sources() <= kMostOperands);
     require(step.targets() >= 1 && step.targets() <= kMostOperands);
     require(step.consumers() >= 0 && step.consumers() < v.size() && step.consumed() == (step.consumers() > 0));
+    require((step.words[1] & ~(step_complete | step_consumed | step_weighted)) == 0);
     require(step.next().words <= table_.data() + total);
     require(step.chunk() >= 0 && step.chunk() < v.chunks());
     for (int32_t w = 0; w < step.waits(); ++w) check_wait(step.wait(w));

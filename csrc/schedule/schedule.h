@@ -4,13 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "base/target.h"
 
 namespace pc {
 
-constexpr int32_t kTableVersion = 2;
+constexpr int32_t kTableVersion = 3;
 constexpr int32_t kPlaceInput = -1;   // the rank's input array
 constexpr int32_t kPlaceOutput = -2;  // the rank's output array; places >= 0 are scratch cells
 
@@ -30,7 +31,7 @@ struct Target {
   int32_t place;
 };
 
-enum StepFlag : int32_t { step_complete = 1, step_consumed = 2 };
+enum StepFlag : int32_t { step_complete = 1, step_consumed = 2, step_weighted = 4 };
 
 // A view of one step inside the table.
 struct Step {
@@ -38,6 +39,7 @@ struct Step {
   PC_FN int32_t chunk() const { return words[0]; }
   PC_FN bool complete() const { return (words[1] & step_complete) != 0; }
   PC_FN bool consumed() const { return (words[1] & step_consumed) != 0; }
+  PC_FN bool weighted() const { return (words[1] & step_weighted) != 0; }
   PC_FN int32_t waits() const { return words[2]; }
   PC_FN int32_t sources() const { return words[3]; }
   PC_FN int32_t targets() const { return words[4]; }
@@ -54,7 +56,17 @@ struct Step {
   PC_FN int32_t consumer(int32_t i) const {  // a rank that waits for exactly this step
     return words[6 + 2 * waits() + 3 * sources() + 2 * targets() + i];
   }
-  PC_FN Step next() const { return {words + 6 + 2 * waits() + 3 * sources() + 2 * targets() + consumers()}; }
+  PC_FN double weight(int32_t i) const {  // of a source, in a weighted step
+    double value;
+    memcpy(&value, end_of_lists() + 2 * i, sizeof value);
+    return value;
+  }
+  PC_FN Step next() const { return {end_of_lists() + (weighted() ? 2 * sources() : 0)}; }
+
+ private:
+  PC_FN const int32_t* end_of_lists() const {
+    return words + 6 + 2 * waits() + 3 * sources() + 2 * targets() + consumers();
+  }
 };
 
 // A view of one rank's table.

@@ -23,8 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from data import NAMES, load
+
 HERE = Path(__file__).resolve().parent
-DATA = ("digits", "fashion-mnist", "cifar-10")
 Item = TypeVar("Item")
 
 
@@ -36,7 +37,7 @@ def start(description: str, ranks: int = 4, data: str = "digits") -> argparse.Na
         ranks, data: the defaults of --ranks and --data.
 
     Returns:
-        ranks: int; quick: bool, a shorter run with coarser results; data: one of DATA; folder: Path of the data's
+        ranks: int; quick: bool, a shorter run with coarser results; data: one of data.NAMES; folder: Path of the data's
         files, or None for the usual places; out: Path of an existing folder for figures. In a notebook, which has no
         command line, the options are read from the environment variable COURSE_ARGS.
     """
@@ -44,15 +45,15 @@ def start(description: str, ranks: int = 4, data: str = "digits") -> argparse.Na
     parser.add_argument("--ranks", type=int, default=ranks, metavar="N", help=f"number of ranks (default: {ranks})")
     parser.add_argument("--quick", action="store_true", help="a shorter run with coarser results")
     parser.add_argument(
-        "--data", default=data, metavar="NAME[:FOLDER]", help=f"{', '.join(DATA)}, and the folder of its files"
+        "--data", default=data, metavar="NAME[:FOLDER]", help=f"{', '.join(NAMES)}, and the folder of its files"
     )
     parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
     words = shlex.split(os.environ.get("COURSE_ARGS", "")) if in_notebook() else sys.argv[1:]
     args = parser.parse_args(words)
     args.data, _, folder = args.data.partition(":")
     args.folder = Path(folder).expanduser() if folder else None
-    if args.data not in DATA:
-        parser.error(f"--data: {args.data!r} is not one of {', '.join(DATA)}")
+    if args.data not in NAMES:
+        parser.error(f"--data: {args.data!r} is not one of {', '.join(NAMES)}")
     if args.ranks < 1:
         parser.error(f"--ranks: {args.ranks} is less than 1")
     args.out.mkdir(parents=True, exist_ok=True)
@@ -67,8 +68,6 @@ def in_notebook() -> bool:
 
 def dataset(args: argparse.Namespace) -> Any:
     """The data of --data: train_x, test_x float32 [n, height, width, channels] in 0..1; train_y, test_y int64 [n]."""
-    from data import load
-
     return load(args.data, args.folder)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import lab
 import numpy as np
-from network import Network, sgd, spread, train
+from lab3_network import Network, sgd, spread, train
 
 LR, BATCH = 0.5, 64
 HIDDEN = (100, 100, 100)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import lab
 import numpy as np
-from network import Network, Result, sgd, spread, train
+from lab3_network import Network, Result, sgd, spread, train
 
 from pycollective.optim.schedules import linear_scaling, sqrt_scaling, warm_up
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import lab
 import numpy as np
-from network import Network, layer_wise, sgd, spread, train
+from lab3_network import Network, layer_wise, sgd, spread, train
 
 from pycollective.optim import GradientNoise, lamb, larc, lars, novograd
 from pycollective.optim.schedules import GrowingBatch, cosine, decay_steps, sqrt_scaling, warm_up

@@ -17,7 +17,7 @@ import math
 
 import lab
 import numpy as np
-from network import Network, sgd, train
+from lab3_network import Network, sgd, train
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, NoiseScale, partition

@@ -122,6 +122,15 @@ def draw(
     root: Root = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="only the communication graph, without time")] = False,
+    mix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mix",
+            metavar="GRAPH",
+            help="instead of a topology: a graph of neighbours for gossip, as one_peer or 'random_pairs(seed=3)'",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="of --mix: number of steps")] = 1,
     json: Json = None,
     plot: Annotated[
         Path | None,
@@ -130,14 +139,22 @@ def draw(
             "--out",
             metavar="FILE",
             help="a .png, .svg or .pdf; the stem if there are several",
-            show_default="topology.png; none with --json",
+            show_default="topology.png or graph.png; none with --json",
         ),
     ] = None,
 ) -> None:
     """Draw the data movement between ranks, step by step.
 
-    --json: every step with its time, chunk, sources, targets and waits, and the number of chunks between ranks.
+    --json: every step with its time, chunk, sources, targets and waits, and the number of chunks between ranks; with
+    --mix the weights of all ranks and the spectral gap.
     """
+    if mix:
+        from pycollective.cli import draw_mix
+
+        with refusing():
+            if topology or named:
+                raise ValueError("--mix draws graphs of neighbours: name no topology")
+        raise typer.Exit(draw_mix.draw(mix, ranks, steps, json, plot))
     from pycollective.cli.draw import Picture as Drawn
     from pycollective.cli.draw import draw as draw_
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from pycollective.comm.arguments.options import Moving, Options
+    from pycollective.comm.arguments.options import Calling, Moving, Options
     from pycollective.comm.cuda.side import GpuSide
+    from pycollective.schedule.mixing import Graph
     from pycollective.typing import A, ArrayLike, Out
 
 
@@ -207,6 +208,74 @@ class Collectives:
             ValueError: op is avg, since ranks reduce different numbers of arrays.
         """
         return self.call(request.elementwise("exscan", x, out, self.backend.group, options))
+
+    @overload
+    def mix(
+        self,
+        x: A,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: None = None,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> A: ...
+    @overload
+    def mix(
+        self,
+        x: ArrayLike,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: None = None,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> NDArray[Any]: ...
+    @overload
+    def mix(
+        self,
+        x: ArrayLike,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: Out = ...,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> Out: ...
+    def mix(
+        self,
+        x: ArrayLike,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: Any = None,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> Any:
+        """Weighted average with neighbours (gossip): rank r gets a weighted sum of x of the ranks it reads.
+
+        Sources are added in ascending rank; products and sums are computed in float32, or in float64 for float64, and
+        rounded once. Only the ranks that read each other, and each rank and the next, wait for each other.
+
+        Args:
+            x: array of a floating-point type and any shape, the same shape and dtype on every rank.
+            graph: a function graph(rank, size, step) that returns {source: weight}, the rank's own entry included, and
+                is the same on all ranks (see pycollective.graphs); or such a mapping for this rank alone, which costs
+                an exchange of all ranks' mappings; or a topology with programs of mix.
+            step: passed to the graph; the same on all ranks, from 0.
+            out: receives the result, of x's size and dtype; may be x. Default: a new array.
+            normalised: the weights of every rank must sum to 1 (within 1e-6).
+
+        Returns:
+            `out`, or a new array of x's library, shape and dtype.
+
+        Raises:
+            TypeError: x is not of a floating-point type, or the graph's result not a mapping of numbers.
+            ValueError: a source is not a rank, a rank's own entry is missing, or a weight or their sum is wrong.
+            MismatchError: the ranks' graphs, at any rank, or their steps differ.
+            CommunicatorError: the ranks are on several hosts.
+        """
+        return self.call(request.mix(x, graph, step, out, self.backend, normalised, options))
 
     # -- moving data -----------------------------------------------------------------------------------------------
 

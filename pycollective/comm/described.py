@@ -13,11 +13,16 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pycollective.comm.arguments.options import DEFAULTS, Moving, Options
+from pycollective.comm.arguments.options import DEFAULTS, Calling, Moving, Options
 
 _Class = TypeVar("_Class", bound=type)
 _SECTION = re.compile(r"^(Args|Returns|Raises):\n((?: +.*\n|\n(?= ))*)", re.MULTILINE)
-_KINDS: dict[str, type] = {"Unpack[Moving]": Moving, "Unpack[Options]": Options}
+_KINDS: dict[str, type] = {"Unpack[Calling]": Calling, "Unpack[Moving]": Moving, "Unpack[Options]": Options}
+_INHERITED: dict[type, tuple[type, ...]] = {
+    Calling: (Calling,),
+    Moving: (Moving, Calling),
+    Options: (Options, Moving, Calling),
+}
 
 
 class _Annotation(str):
@@ -100,7 +105,7 @@ def _shown(annotation: Any) -> Any:
 
 
 def _parameters(taken: type) -> list[inspect.Parameter]:
-    kinds = {**Moving.__annotations__, **taken.__annotations__}
+    kinds = taken.__annotations__
     return [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_Annotation(_source(kinds[name]))
@@ -117,6 +122,5 @@ def _source(annotation: Any) -> str:
 
 def _lines(taken: type) -> list[str]:
     """The docstrings of the options, as lines for Args."""
-    kinds = (Options, Moving) if taken is Options else (Moving,)
-    texts = (inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2] for kind in kinds)
+    texts = (inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2] for kind in _INHERITED[taken])
     return [textwrap.dedent(text).rstrip() for text in texts]

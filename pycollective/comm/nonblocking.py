@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from pycollective.comm.arguments.options import Moving, Options
+    from pycollective.comm.arguments.options import Calling, Moving, Options
+    from pycollective.schedule.mixing import Graph
     from pycollective.typing import A, ArrayLike, Out
 
 
@@ -94,6 +95,55 @@ class Nonblocking(Collectives):
     def iexscan(self, x: ArrayLike, out: Any = None, **options: Unpack[Options]) -> Handle[Any]:
         """Nonblocking `exscan`: same arguments; a Handle at once, for what it returns."""
         return self.start(request.elementwise("exscan", x, out, self.backend.group, options))
+
+    @overload
+    def imix(
+        self,
+        x: A,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: None = None,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> Handle[A]: ...
+
+    @overload
+    def imix(
+        self,
+        x: ArrayLike,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: None = None,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> Handle[NDArray[Any]]: ...
+
+    @overload
+    def imix(
+        self,
+        x: ArrayLike,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: Out = ...,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> Handle[Out]: ...
+
+    def imix(
+        self,
+        x: ArrayLike,
+        graph: Graph | Mapping[int, float],
+        step: int = 0,
+        out: Any = None,
+        *,
+        normalised: bool = True,
+        **options: Unpack[Calling],
+    ) -> Handle[Any]:
+        """Nonblocking `mix`: same arguments; a Handle at once, for what it returns."""
+        return self.start(request.mix(x, graph, step, out, self.backend, normalised, options))
 
     @overload
     def ibroadcast(self, x: A, root: int = 0, out: None = None, **options: Unpack[Moving]) -> Handle[A]: ...

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 from pycollective import _core, settings
 from pycollective.comm.arguments.function_digest import digest
@@ -15,6 +16,7 @@ from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 if TYPE_CHECKING:  # the first call loads the compiler, not init()
     from pycollective.schedule.compiler.schedule import Placement, Schedule
+    from pycollective.schedule.mixing import MixingMatrix
 
 DEFAULT_TOPOLOGY = "direct"
 """The default within a host: reduces in rank order and moves the fewest bytes."""
@@ -31,7 +33,8 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
 
     Args:
         collective: its name; a barrier is an empty allreduce.
-        topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default.
+        topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default. Of a weighted
+            collective also a MixingMatrix, which is returned.
         nbytes: bytes of the logical buffer.
 
     Raises:
@@ -39,6 +42,8 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
     """
     from pycollective.schedule.language import registry
 
+    if is_matrix(topology):
+        return topology, False
     if isinstance(topology, str) and topology == NCCL:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
     program = program_of(collective)
@@ -56,6 +61,19 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         able = [other.name for other in registry.describe() if program in other.collectives]
         raise TopologyError(f"topology {row.name!r} has no {program}; try {', '.join(able)}")
     return instance, registry.takes_small(instance, program, nbytes)
+
+
+def is_matrix(topology: object) -> TypeGuard[MixingMatrix]:
+    """Whether it is a mixing matrix, which stands for a topology in weighted collectives."""
+    module = sys.modules.get("pycollective.schedule.mixing")  # not loaded: there is no matrix
+    return module is not None and isinstance(topology, module.MixingMatrix)
+
+
+def label_of(topology: Any) -> str:
+    """The description of what `choose` has returned."""
+    from pycollective.schedule.language import registry
+
+    return topology.label if is_matrix(topology) else registry.label(topology)
 
 
 @functools.cache
@@ -100,6 +118,8 @@ def schedule_for(
     Raises:
         ProgramError, VerificationError: the topology's program is wrong.
     """
+    if is_matrix(topology):
+        return topology.schedule(placement)
     with _compiling:
         return _schedule_for(topology, collective, size, root, placement, small)
 
@@ -231,6 +251,9 @@ class Planner:
             table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
         instance, small = choose(collective, topology, nbytes)
+        if is_matrix(instance):
+            table = instance.schedule(Placement[PLACEMENTS[placement]]).table(self.rank)
+            return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum")
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
         where = Placement[PLACEMENTS[placement]]

@@ -7,21 +7,24 @@ Calls that work element by element (allreduce, reduce, broadcast) compare the nu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pycollective import checks
+from pycollective import _core, checks
 from pycollective.comm.arguments import arrays
 from pycollective.comm.arguments.operators import Op
-from pycollective.comm.arguments.options import ALLOWED, Moving, Options
+from pycollective.comm.arguments.options import ALLOWED, Calling, Moving, Options
 from pycollective.comm.arguments.rows import Shape, cut, note_of, rows_of
+from pycollective.dtypes import DTYPES
+from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:
+    from pycollective.comm.backend import HostBackend
     from pycollective.comm.group import Group
 
 _ONLY_REDUCING = frozenset(("op", "prescale", "postscale"))
@@ -47,6 +50,7 @@ class CallRequest:
         device, stream: of arrays in GPU memory: the number of the GPU, and the handle of the call's stream;
             None and 0 for the CPU.
         signature: the key of the call's plan on a GPU, once known (see cuda/signature.py).
+        step: of a weighted collective: on which the ranks must also agree.
         received: for a message to an array in GPU memory: the host buffer that copies it there.
     """
 
@@ -66,6 +70,7 @@ class CallRequest:
     stream: int = 0
     max_channels: int = 0
     signature: Any = None
+    step: int = 0
     received: Any = None
 
     @property
@@ -80,6 +85,37 @@ def elementwise(collective: str, x: Any, out: Any, group: Group, options: Option
     if out is None and not request.row.has_result(group.rank):
         _fill_with_zeros(request)
     return request
+
+
+def mix(
+    x: Any, graph: Any, step: int, out: Any, backend: HostBackend, normalised: bool, options: Calling
+) -> CallRequest:
+    """A weighted sum of some ranks' x. If `graph` is this rank's mapping, the ranks exchange theirs."""
+    if "topology" in options:
+        raise TypeError("unknown keyword arguments: topology; mix takes a graph")
+    request = read("mix", x, out, arrays.shape_of(x), cast("Moving", options))
+    name = request.x.dtype if isinstance(request.x.dtype, str) else _core.dtype_name(request.x.dtype)
+    if name is None or DTYPES[name].kind != "real":
+        raise TypeError(f"mix takes floating-point types, not {name or request.x.dtype}")
+    request.step = checks.integer(step, "step", 0, _MOST)
+    request.topology = _mixing(graph, request.step, backend, checks.flag(normalised, "normalised"))
+    return request
+
+
+def _mixing(graph: Any, step: int, backend: HostBackend, normalised: bool) -> Any:
+    """The graph of all ranks at a step, as a matrix; or a topology that has programs of `mix`."""
+    from pycollective.schedule import mixing
+    from pycollective.schedule.language import registry
+
+    group = backend.group
+    if backend.team is None:
+        raise CommunicatorError(f"mix is for ranks of one host; those of '{group.name}' are on several")
+    if isinstance(graph, Mapping):
+        row = mixing.row_of(graph, group.rank, group.size, normalised, "given")
+        return mixing.exchange(row, backend.exchange)
+    if registry.is_registered(graph):
+        return registry.get(graph)
+    return mixing.evaluate(graph, group.size, step, normalised)
 
 
 def barrier(options: Moving, device: int | None = None) -> CallRequest:

@@ -82,8 +82,8 @@ def plan(call: Collective, shape: Shape, dtype: str) -> int | None:
         return None
     counts, count = list(counts_of(call, shape)), math.prod(shape)
     if call.name != "send":
-        block = _block(call, shape)
-        note = f"blocks of shape {block}" if counts and block else ""
+        part, shown = ("blocks", _block(call, shape)) if counts else ("arrays", shape)
+        note = f"{part} of shape {shown}" if shown and count else ""
         return _core.jax_plan(backend.team, call.name, dtype, count, call.op, call.root, counts, note, None)
     channel = backend.channel(call.root, not call.receives)
     return _core.jax_plan(channel, "send", dtype, count, "sum", 0, [], call.note, None)

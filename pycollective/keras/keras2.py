@@ -174,7 +174,7 @@ def distribute(optimizer: Any, options: Options) -> Any:
 
 
 def convert(optimizer: Any, options: Options) -> None:
-    """Make an optimizer itself distributed, unless it is."""
+    """Make a loaded optimizer itself distributed, unless it is."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, Reducing):
         optimizer.__class__ = subclass(type(optimizer), options)

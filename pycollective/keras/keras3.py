@@ -114,9 +114,20 @@ def distribute(optimizer: Any, options: Options) -> Any:
 
 
 def convert(optimizer: Any, options: Options) -> None:
-    """Make an optimizer itself distributed, unless it is."""
+    """Make a loaded optimizer itself distributed, unless it is.
+
+    Raises:
+        ValueError: its gradient_accumulation_steps are not the options' backward_passes_per_step.
+    """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not isinstance(optimizer, Reducing):
+        steps, passes = optimizer.gradient_accumulation_steps or 1, options.backward_passes_per_step
+        if steps != passes:
+            raise ValueError(
+                f"the optimizer in the file adds up the gradients of {steps} steps: load it with "
+                f"backward_passes_per_step={steps}, not {passes}, and average_aggregated_gradients as in the training "
+                "(True for the optimizer's own gradient_accumulation_steps)"
+            )
         optimizer.__class__ = subclass(type(optimizer), options)
         optimizer.reduction = GradientReduction(options, backends.current())
         _require_known_structure(optimizer)

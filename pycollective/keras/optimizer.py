@@ -107,7 +107,11 @@ def distribute(optimizer: Any, options: Options) -> Any:
 
 
 def convert(optimizer: Any, options: Options) -> None:
-    """Make an optimizer itself distributed, unless it is."""
+    """Make a loaded optimizer itself distributed, unless it is.
+
+    Raises:
+        ValueError: the options do not suit it.
+    """
     _home(optimizer).convert(optimizer, options)
 
 

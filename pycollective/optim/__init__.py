@@ -13,16 +13,25 @@ batch; see docs/large-batch.md:
 
     optimizer = DistributedOptimizer(params, lamb, lr=0.01)     # or lars, larc, novograd
 
+Without a sum over all ranks, by averaging parameters with neighbours (see docs/gossip.md):
+
+    sgd = GossipSGD(params, graphs.one_peer, lr=0.1, momentum=0.9)
+
+or asynchronously, through a rank that holds the weights: `ParameterServer`.
+
 The arrays are NumPy's or those of any library that follows the Python array API standard.
 """
 
 from pycollective.optim import schedules
 from pycollective.optim.batches import growing_batches
 from pycollective.optim.checkpoint import load_checkpoint, save_checkpoint
+from pycollective.optim.consensus import consensus_distance
+from pycollective.optim.gossip import GossipSGD
 from pycollective.optim.gradient_noise import GradientNoise
 from pycollective.optim.noise_scale import NoiseScale
 from pycollective.optim.objects import broadcast_object
 from pycollective.optim.optimizer import DistributedOptimizer
+from pycollective.optim.parameter_server import ParameterServer
 from pycollective.optim.partition import partition, sample_rows
 from pycollective.optim.rules import lamb, larc, lars, novograd
 from pycollective.optim.sgd import DistributedSGD
@@ -30,9 +39,12 @@ from pycollective.optim.sgd import DistributedSGD
 __all__ = [
     "DistributedOptimizer",
     "DistributedSGD",
+    "GossipSGD",
     "GradientNoise",
     "NoiseScale",
+    "ParameterServer",
     "broadcast_object",
+    "consensus_distance",
     "growing_batches",
     "lamb",
     "larc",

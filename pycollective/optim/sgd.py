@@ -85,7 +85,10 @@ class DistributedSGD(Averaging):
             ValueError: names or shapes differ from the parameters'.
             TypeError: a dtype differs.
         """
-        gradients = self._average(grads)
+        self._update(self._average(grads))
+
+    def _update(self, gradients: Mapping[str, Any]) -> None:
+        """Step on gradients, by name, without communication."""
         lr, momentum, weight_decay = float(self.lr), float(self.momentum), float(self.weight_decay)
         if momentum:
             self._start_velocity()

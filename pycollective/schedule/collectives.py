@@ -45,6 +45,8 @@ class Collective:
         in_place: whether input and output may be one array.
         windows: arrays that peers can address are used in place; otherwise the call is always staged.
         single_buffer: in windows the call uses only the output, into which the root's input is copied first.
+        weighted: results are weighted sums of some ranks' contributions, which the call's graph determines; every
+            contribution enters in windows, but results are private.
         program: the collective whose programs it runs; its own by default.
         received_as: the name of the call on the receiving rank, if different.
     """
@@ -59,6 +61,7 @@ class Collective:
     in_place: InPlace = "staged"
     windows: bool = True
     single_buffer: bool = False
+    weighted: bool = False
     program: str = ""
     received_as: str = ""
 
@@ -164,7 +167,7 @@ class Collective:
         size = checks.integer(size, "size", 1)
         if self.in_blocks:
             return (size - 1) / size
-        all_to_all = self.input == self.output == "all" and self.prefix == "none"
+        all_to_all = self.input == self.output == "all" and self.prefix == "none" and not self.weighted
         return 2 * (size - 1) / size if all_to_all else 1.0
 
 
@@ -196,6 +199,7 @@ CALLS: dict[str, Collective] = {row.name: row for row in (
     Collective("gather", input="own", output="root", split="ranks", rooted=True, windows=False),
     Collective("scatter", input="root", output="own", split="ranks", rooted=True, windows=False),
     Collective("alltoall", input="sent", output="received", split="pairs", in_place="never"),
+    Collective("mix", weighted=True),
     # An allreduce of empty arrays: its operator and its topology do not matter.
     Collective("barrier", windows=False, program="allreduce"),
     # A message from rank 0 to rank 1 of a channel: a broadcast to one.
@@ -301,7 +305,7 @@ _HEAD = """// Generated from pycollective/schedule/collectives.py; do not edit.
 def _macros() -> Iterator[str]:
     yield "#define PC_COLLECTIVES(X) \\"
     for row in CALLS.values():
-        flags = map(_cpp, (row.reduces, row.rooted, row.windows, row.single_buffer))
+        flags = map(_cpp, (row.reduces, row.rooted, row.windows, row.single_buffer, row.weighted))
         words = (row.name, row.input, row.output, row.split, row.prefix, row.in_place, *flags, row.program)
         yield f'  X({", ".join(words)}, "{row.received_as}") \\'
     yield "\n#define PC_ENGINE_OPERATIONS(X) \\"

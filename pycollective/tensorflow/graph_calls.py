@@ -44,6 +44,7 @@ def call(
         dtypes, shapes: of the results, of which there must be one at least; a shape may be partly or wholly unknown.
         stateful: in a `tf.function`, stateful operations run in the order of their creation and one after the other,
             even if nothing uses their results. Others run when their inputs exist, and only if a result is used.
+            With jit_compile all run, and in the order that xla_order describes.
         name: of the operation in the graph; made unique.
 
     Raises:

@@ -1,13 +1,12 @@
 """Calls from functions that XLA has compiled (`jit_compile=True`), on the CPU.
 
-They block, and run in the order of the program, which must be the same on all ranks.
+Independent ones may be built in different orders by the ranks: see xla_order.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library
-from tensorflow.python.ops import control_flow_util
 
 from pycollective import _core
 from pycollective.hvd.graph_call import GraphCall, Start
-from pycollective.tensorflow import graph_operation
+from pycollective.tensorflow import graph_operation, xla_order
 
-_TARGET = "pycollective_call"
+_START, _FINISH = "pycollective_start", "pycollective_finish"
 _LIBRARY = "libtensorflow_cc.so.2"
 _SELF_TEST_SECONDS = 60
 _Rows = list[tuple[Any, tuple[int, ...]]]
 
 _signatures: dict[int, tuple[_Rows, _Rows]] = {}
-_tokens: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()
-"""The name of a result of the last call in a graph, which is an operand of the next: this orders them."""
 _lock = threading.Lock()
 
 
 def needed() -> bool:
     """Whether the graph under construction will be compiled by XLA."""
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+    return xla_order.is_compiled(tf.compat.v1.get_default_graph())
 
 
 def build(
@@ -72,20 +68,38 @@ def _build(
         (np.dtype(d.as_numpy_dtype), tuple(tf.TensorShape(s))) for d, s in zip(dtypes, shapes, strict=True)
     ]
     _signatures[key] = operands, results
-    graph = tf.compat.v1.get_default_graph()
-    token = graph.get_tensor_by_name(_tokens[graph]) if graph in _tokens else tf.constant(0, tf.uint8)
-    outputs = op_def_library.apply_op(
-        "XlaCustomCallV2",
-        operands=[*inputs, token],
-        call_target_name=_TARGET,
-        backend_config=str(key),
-        has_side_effect=True,
-        result_dtypes=[*dtypes, tf.uint8],
-        result_shapes=[*shapes, tf.TensorShape([])],
-        name=name,
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
+    order = xla_order.order_of(tf.compat.v1.get_default_graph())
+    level = order.level_for(inputs)
+    started = [*inputs, *order.tickets_before(level)]
+    (ticket,) = _custom_call(_START, started, [tf.int64], [tf.TensorShape([2])], f"{name}_start", key)
+    waits_for = [ticket, order.started(level, ticket)]
+    types, extents = [*dtypes, tf.uint8], [*shapes, tf.TensorShape([])]
+    *outputs, completed = _custom_call(_FINISH, waits_for, types, extents, name)
+    order.completed(level, completed)
+    return outputs
+
+
+def _custom_call(
+    target: str,
+    operands: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape],
+    name: str,
+    key: int | None = None,
+) -> list[tf.Tensor]:
+    return list(
+        op_def_library.apply_op(
+            "XlaCustomCallV2",
+            operands=list(operands),
+            call_target_name=target,
+            backend_config="" if key is None else str(key),
+            has_side_effect=True,
+            result_dtypes=list(dtypes),
+            result_shapes=list(shapes),
+            name=name,
+        )
     )
-    _tokens[graph] = outputs[-1].name
-    return list(outputs[:-1])
 
 
 def why_not() -> str:
@@ -102,7 +116,7 @@ def _why_not() -> str:
         return "it is compiled for the GPU"
     try:
         library = str(Path(tf.__file__).parent / _LIBRARY)
-        _core.define_tensorflow_xla_target(library, _TARGET, _signatures.__getitem__, graph_operation.run)
+        _core.define_tensorflow_xla_targets(library, _START, _FINISH, _signatures.__getitem__, graph_operation.run)
         return graph_operation.within(_SELF_TEST_SECONDS, _self_test)
     except Exception as error:
         return f"XLA of TensorFlow {tf.__version__} refuses it: {error!r}"

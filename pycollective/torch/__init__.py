@@ -17,6 +17,7 @@ from pycollective.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from pycollective.torch.gossip import GossipOptimizer
 from pycollective.torch.mpi_ops import *  # noqa: F403
 from pycollective.torch.optimizer import DistributedOptimizer
 from pycollective.torch.sync_batch_norm import SyncBatchNorm
@@ -27,6 +28,7 @@ if _distributed.is_available():
 __all__ = [
     *_mpi_ops.__all__,
     "DistributedOptimizer",
+    "GossipOptimizer",
     "HostsUpdatedInterrupt",
     "SyncBatchNorm",
     "allgather_object",

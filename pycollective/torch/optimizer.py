@@ -55,6 +55,8 @@ def DistributedOptimizer(
         ValueError: names are missing, duplicated or not names; arguments are incompatible.
     """
     checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
+    if hasattr(optimizer, "gossip_steps"):
+        raise ValueError("this optimizer is distributed already, by GossipOptimizer")
     compressor(compression)
     if checks.integer(backward_passes_per_step, "backward_passes_per_step") <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
@@ -71,14 +73,10 @@ def DistributedOptimizer(
         groups = num_groups if groups is None else groups
     if op not in OPS and op != Adasum:
         raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {op!r}")
-    named = _named(optimizer, named_parameters)
+    named = unique_names(optimizer, named_parameters)
     group_of = _group_parameters([p for _, p in named if p.requires_grad], groups)
     base = optimizer.wrapped_class if isinstance(optimizer, Stepping) else type(optimizer)
-    mixed_in = SteppingTogether if op == Adasum else Stepping
-    made_of: Any = type(base.__name__, (mixed_in, base), {"wrapped_class": base, "__module__": base.__module__})
-    made: Any = made_of.__new__(made_of)
-    made.__dict__.update(optimizer.__dict__)
-    made.__dict__.pop("step", None)  # a scheduler may have wrapped the optimizer's
+    made = with_methods(SteppingTogether if op == Adasum else Stepping, base, optimizer)
     made.start_reducing(
         optimizer, named, compression, backward_passes_per_step, op, gradient_predivide_factor, group_of,
         sparse_as_dense, process_set,
@@ -86,9 +84,23 @@ def DistributedOptimizer(
     return made
 
 
-def _named(
+def with_methods(mixed_in: type, base: type, optimizer: torch.optim.Optimizer) -> Any:
+    """An optimizer of a subclass of `base` with the methods of `mixed_in`; it shares parameters, options and state."""
+    made_of: Any = type(base.__name__, (mixed_in, base), {"wrapped_class": base, "__module__": base.__module__})
+    made: Any = made_of.__new__(made_of)
+    made.__dict__.update(optimizer.__dict__)
+    made.__dict__.pop("step", None)  # a scheduler may have wrapped the optimizer's
+    return made
+
+
+def unique_names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> list[tuple[str, torch.Tensor]]:
+    """(name, parameter) for the optimizer's parameters, each once.
+
+    Raises:
+        ValueError: names are missing, duplicated or not names.
+    """
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if named_parameters is None:
         return [

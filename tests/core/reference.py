@@ -25,7 +25,7 @@ OPERATORS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "land", 
 RANKS = (1, 2, 3, 5, 8)
 SMALL = (0, 1, 7, 1000)
 LARGE = (1 << 20) + 3
-TOPOLOGIES = ("direct", "star", "ring", "tree", "wheel", "halving_doubling")
+TOPOLOGIES = ("direct", "star", "ring", "tree", "wheel", "halving_doubling", "random")
 IN_RANK_ORDER = ("direct", "star")
 """Topologies that promise to reduce every element in rank order, and do it in one step."""
 

@@ -133,7 +133,7 @@ def test_repeats_and_threads_and_processes(dtype: str, topology: str) -> None:
     assert as_threads == as_processes == [[expected]] * 4
 
 
-@pytest.mark.parametrize("topology", ["ring", "tree", "wheel", "halving_doubling"])
+@pytest.mark.parametrize("topology", ["ring", "tree", "wheel", "halving_doubling", "random"])
 def test_all_ranks_have_the_same_bits_on_every_run(topology: str) -> None:
     """Also if the order depends on the chunk: it depends on nothing else."""
     xs = mixture("float32", 5, 50_000)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+
+from pycollective import Communicator, local_world
 
 BODIES = {
     "waits": "comm.barrier() if comm.rank else stay()",
@@ -67,3 +71,27 @@ def test_a_rank_in_native_code_is_left_behind_as_a_daemon(tmp_path: Path) -> Non
     code = code.replace("for thread in left:\n    thread.join(20)\nassert not any", "assert any")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n6 6 6 6\n", "")
+
+
+def test_a_rank_that_is_being_started_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt arrives in Thread.start(), before the new thread has a number."""
+    ran: list[int] = []
+    late: list[threading.Timer] = []
+    start = threading.Thread.start
+
+    def slow_start(thread: threading.Thread) -> None:
+        if thread.name != "rank-2":
+            return start(thread)
+        late.append(threading.Timer(0.2, start, [thread]))
+        start(late[0])
+        raise KeyboardInterrupt
+
+    def body(comm: Communicator) -> None:
+        ran.append(comm.rank)
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    with pytest.raises(KeyboardInterrupt):
+        local_world(3).run(body)
+    late[0].join()
+    time.sleep(0.1)
+    assert 2 not in ran

@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
 ONE = 1 / 449  # the weight of one held-out digit
 needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
-OWN = ["direct", "halving_doubling", "ring", "star", "tree", "wheel"]
+OWN = ["direct", "halving_doubling", "random", "ring", "star", "tree", "wheel"]
 
 
 @functools.cache

@@ -20,12 +20,13 @@ from pycollective import Communicator
 DEADLINE = 2.5
 """Seconds that calls wait for their peers."""
 SIZES = (1, 100, 5000, 70_000, 500_000)
-TOPOLOGIES = ("direct", "ring", "tree", "star", "wheel", "halving_doubling")
+TOPOLOGIES = ("direct", "ring", "tree", "star", "wheel", "halving_doubling", "random")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _FIRST = dict.fromkeys(TOPOLOGIES, ("allreduce", "broadcast"))
 _MORE = {
     "direct": ("reduce", "reduce_scatter", "allgather", "gather", "scatter", "alltoall"),
     "halving_doubling": ("reduce", "reduce_scatter", "allgather", "gather", "scatter"),
+    "random": ("reduce",),
     "ring": ("reduce", "reduce_scatter", "allgather"),
     "star": ("reduce", "reduce_scatter", "allgather", "gather", "scatter"),
     "tree": ("reduce", "gather", "scatter"),

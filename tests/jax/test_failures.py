@@ -57,6 +57,7 @@ DIFFERENCES = {
     "dtype": ("MismatchError", "float32", "int32"),
     "collective": ("MismatchError", "allreduce", "allgather"),
     "blocks": ("MismatchError", "(2, 3)", "(3, 2)"),
+    "order": ("MismatchError", "(2, 3)", "(3, 2)"),
     "tag": ("MismatchError", "tag 1", "tag 2"),
     "tree": ("MismatchError", "['b']"),
     "gradient": ("MismatchError", "['a']", "(3,)", "(4,)"),
@@ -93,6 +94,9 @@ def _differ(*cases: str) -> None:
             return pj.allgather(x, comm=comm) if rank else pj.allreduce(x, "sum", comm=comm)
         if case == "blocks":
             return pj.allgather(jnp.ones((3, 2) if rank else (2, 3)), comm=comm)
+        if case == "order":
+            shapes = [(2, 3), (3, 2)]
+            return [pj.allreduce(jnp.ones(shape), "sum", comm=comm) for shape in shapes[:: 1 - 2 * rank]]
         if case == "tag":
             return pj.recv(x, 0, tag=2, comm=comm) if rank else pj.sendrecv(x, x, 1, 1, sendtag=1, comm=comm)
         if case == "tree":

@@ -1,4 +1,4 @@
-"""A rank is killed inside `fit`: the others raise an error that names it and end, or continue without it."""
+"""A rank is killed inside `fit`: the others raise an error that names it, and end."""
 
 from __future__ import annotations
 
@@ -33,58 +33,12 @@ print("has not noticed")
 """
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_a_killed_rank(backend: str) -> None:
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"needs {backend}")
-    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+def test_a_killed_rank() -> None:
+    """On JAX, which runs most asynchronously; test_training kills a rank on every backend, in an elastic training."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("needs jax")
+    env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
     ended = launch(2, KILLED_IN_FIT, env=env, timeout=100, grace=30)
     assert ended[0] == "trains\n", ended.report()
     assert "HorovodInternalError" in ended.stderr and "rank 1" in ended.stderr, ended.report()
     assert "stopping" not in ended.stderr.partition("HorovodInternalError")[2], ended.report()
-
-
-ELASTIC = """
-import os, signal
-import keras, numpy as np
-import pycollective.keras as hvd
-
-hvd.init()
-first = hvd.rank()
-
-
-class Killed(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 2 and first == 1 and state.epoch == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
-model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9)), "mse")
-state = hvd.elastic.KerasState(model, batch=0, epoch=0)
-
-
-@hvd.elastic.run
-def train(state):
-    callbacks = [
-        Killed(),
-        hvd.elastic.UpdateEpochStateCallback(state),
-        hvd.elastic.CommitStateCallback(state, batches_per_commit=100),
-    ]
-    print("from epoch", state.epoch, "on", hvd.size(), flush=True)
-    x = np.ones((80, 4), "float32")
-    model.fit(x, x[:, :1], batch_size=8, epochs=3 - state.epoch, verbose=0, callbacks=callbacks)
-    print("epochs", state.epoch, "steps", int(model.optimizer.iterations), flush=True)
-
-
-train(state)
-"""
-
-
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_the_others_continue_from_the_last_commit(backend: str) -> None:
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"needs {backend}")
-    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    ended = launch(2, ELASTIC, env=env, timeout=100, grace=60)
-    assert ended[0].splitlines() == ["from epoch 0 on 2", "from epoch 1 on 1", "epochs 3 steps 30"], ended.report()

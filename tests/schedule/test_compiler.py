@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from pycollective.schedule import (
@@ -17,6 +19,8 @@ from pycollective.schedule import (
     compile_program,
     verify,
 )
+from pycollective.schedule.compiler.schedule import TABLE_VERSION
+from pycollective.schedule.mixing import evaluate
 
 
 def touched(schedule: Schedule, rank: int) -> int:
@@ -190,19 +194,29 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
         )
         targets = tuple(Target(*take(2)) for _ in range(n_targets))
         consumers = take(n_consumers)
-        steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2), consumers))
+        halves = array("i", take(2 * n_sources if flags & 4 else 0))
+        weights = tuple(memoryview(halves).cast("B").cast("d"))
+        steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2), weights, consumers))
     assert next(words, None) is None
     return header, exits, readers, steps
 
 
+def leftward(rank: int, size: int, step: int) -> dict[int, float]:
+    return {rank: 0.25, (rank - 1) % size: 0.75}
+
+
+@pytest.mark.parametrize("kind", ["wheel", "mix"])
 @pytest.mark.parametrize("placement", Placement)
-def test_the_table_matches_the_schedule(placement: Placement) -> None:
-    schedule = compile("wheel", "allreduce", 5, placement=placement)
+def test_the_table_matches_the_schedule(placement: Placement, kind: str) -> None:
+    if kind == "mix":
+        schedule = evaluate(leftward, 5, 0).schedule(placement)
+    else:
+        schedule = compile(kind, "allreduce", 5, placement=placement)
     for rank, mine in enumerate(schedule.ranks):
         table = schedule.table(rank)
         assert table.typecode == "i" and table.itemsize == 4
         header, exits, readers, steps = parse(table.tolist())
-        assert header[:6] == [2, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
+        assert header[:6] == [TABLE_VERSION, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
         assert (tuple(exits), tuple(readers)) == (mine.exit_waits, mine.readers)
         for number, (step, decoded) in enumerate(zip(mine.steps, steps, strict=True), 1):
             waiting = tuple(
@@ -212,7 +226,7 @@ def test_the_table_matches_the_schedule(placement: Placement) -> None:
                 if Wait(rank, number) in waits
             )
             expected = (step.chunk, step.sources, step.targets, step.waits, step.complete, step.consumed)
-            assert decoded == (*expected, tuple(sorted(set(waiting))))
+            assert decoded == (*expected, step.weights, tuple(sorted(set(waiting))))
 
 
 def test_the_table_tells_whether_outputs_are_read_again() -> None:

@@ -50,8 +50,9 @@ def test_any_root_will_do(topology: str) -> None:
 def test_each_collective_is_there() -> None:
     rows = describe()
     assert all({"allreduce", "broadcast"} <= set(row.collectives) for row in rows)
-    assert {name for row in rows for name in row.collectives} == set(COLLECTIVES)
-    assert info("direct").collectives == tuple(COLLECTIVES)
+    unweighted = [name for name, row in COLLECTIVES.items() if not row.weighted]
+    assert {name for row in rows for name in row.collectives} >= set(unweighted)
+    assert info("direct").collectives == tuple(unweighted)
 
 
 def variants(topology: str, sizes: tuple[int, ...]) -> Iterator[Schedule]:

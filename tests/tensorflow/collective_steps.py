@@ -4,7 +4,9 @@ Prints a line of JSON, {check: "" or its traceback}.
 """
 
 import json
+import queue
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -365,20 +367,36 @@ def tape_with_min() -> Any:
 
 @check
 def a_name_twice_in_flight() -> None:
-    """Two operations of a v1 graph may run at the same time; a graph gives them different names."""
+    """Two operations of a v1 graph may run at the same time; a graph gives them different names.
+
+    Two eager calls of one name cannot: the second of a rank raises, and the first completes with the other ranks'.
+    """
     with tf.Graph().as_default(), v1.Session() as session:
         x = tf.ones([3]) * (hvd.rank() + 1.0)
         first, second = (hvd.allreduce(x * k, name="twice", op=hvd.Sum) for k in (1.0, 2.0))
         for _ in range(3):
             a, b = session.run([first, second])
             assert (b == 2 * a).all()
-        clash = [hvd.allreduce(x, name="clash", ignore_name_scope=True) for _ in range(2)]
-        error = None
+    errors: queue.Queue[str] = queue.Queue()
+
+    def clash() -> None:
         try:
-            session.run(clash)
-        except tf.errors.InvalidArgumentError as found:
-            error = str(found)
-    assert error is None or "clash" in error, error
+            hvd.allreduce(tf.ones([3]), name="clash")
+        except tf.errors.InvalidArgumentError as error:
+            errors.put(str(error))
+
+    # Rank 0 calls once, after both calls of every other rank: neither can complete earlier, so one of them must fail.
+    threads = [threading.Thread(target=clash) for _ in range(2 if hvd.rank() else 0)]
+    for thread in threads:
+        thread.start()
+    if threads:
+        assert "clash" in errors.get(timeout=60)
+    hvd.barrier()
+    if not threads:
+        clash()
+    for thread in threads:
+        thread.join()
+    assert errors.empty()
     hvd.barrier()
 
 

@@ -370,14 +370,83 @@ def jitted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @needs_operation
-def many_in_a_compiled_function() -> None:
+def many_in_a_compiled_function_in_any_order() -> None:
     @jitted
     def step(x: Any) -> Any:
-        return [reduced(x + float(i), f"many.{i}", stateful=i % 2 == 0) for i in range(MANY)]
+        works = {i: reduced(x + float(i), f"many.{i}", stateful=i % 2 == 0) for i in rotated([*range(MANY)])}
+        return [works[i] for i in range(MANY)]
 
     for _ in range(3):
         found = step(tf.zeros([3]))
         assert [x.numpy().tolist() for x in found] == [[float(i * basics.size())] * 3 for i in range(MANY)]
+
+
+@needs_operation
+def calls_of_a_compiled_function_that_depend_on_others_in_any_order() -> None:
+    n, variable = basics.size(), tf.Variable(1.0)
+
+    def rotated_calls(name: str, build: Callable[[int], Any]) -> list[Any]:
+        works = {i: reduced(build(i), f"{name}.{i}") for i in rotated([*range(9)])}
+        return [works[i] for i in range(9)]
+
+    @jitted
+    def step(x: Any) -> Any:
+        first = rotated_calls("first", lambda i: reduced(x + float(i), f"inner.{i}"))
+        variable.assign(reduced(variable, "variable"))  # what reads it comes later by a control dependency
+        second = rotated_calls("second", lambda i: variable + float(i))
+        with tf.control_dependencies([second[0]]):
+            third = rotated_calls("third", lambda i: x + float(i))
+        branch = x
+        if x < 1:
+            branch = reduced(x + 1, "branch")
+        return [first, second, third, rotated_calls("fourth", lambda i: x + float(i)), [branch]]
+
+    numbers = np.arange(9.0)
+    for turn in (1, 2):
+        first, second, third, fourth, branch = map(np.array, step(tf.constant(0.0)))
+        assert variable.numpy() == float(n) ** turn
+        assert np.array_equal(first, n * n * numbers) and np.array_equal(second, n * (variable.numpy() + numbers))
+        assert np.array_equal(third, n * numbers) and np.array_equal(fourth, n * numbers) and branch == [n]
+
+
+@needs_operation
+def loops_of_a_compiled_function_run_between_the_calls_before_and_behind() -> None:
+    order: list[str] = []
+
+    def noted(name: str, x: Any) -> Any:
+        def start(call: GraphCall) -> None:
+            order.append(name)
+            call.output(0, ())[...] = call.inputs[0]
+            call.done(None)
+
+        return graph_calls.call(start, [x], [tf.float32], [tf.TensorShape([])], name=name)[0]
+
+    @jitted
+    def step(x: Any) -> Any:
+        before = [noted("before", x) for _ in range(3)]
+        y = x
+        for _ in tf.range(2):
+            y = noted("loop", y)
+            if y > 0:
+                y = noted("branch", y)
+        return [*before, y, *(noted("behind", x) for _ in range(3))]
+
+    step(tf.constant(1.0))
+    assert order == ["before"] * 3 + ["loop", "branch"] * 2 + ["behind"] * 3, order
+
+
+@needs_operation
+def unused_calls_of_a_compiled_function_run() -> None:
+    @jitted
+    def step() -> Any:
+        reduced(tf.constant(1.0), "unused.1")
+        reduced(tf.constant(1.0), "unused.2", stateful=False)
+        return tf.constant(0)
+
+    before = starts
+    step()
+    step()
+    assert starts == before + 4
 
 
 @needs_operation

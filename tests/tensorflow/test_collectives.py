@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+@pytest.mark.timeout(200)  # every rank imports TensorFlow: 5 s of a core that is idle
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_collectives(ranks: int) -> None:
     outputs = launch(ranks, HERE / "collective_steps.py", env=QUIET, timeout=150, check=True)

@@ -9,12 +9,12 @@ namespace pc::cuda {
 namespace {
 
 CallKind kind_of(const std::string& dtype, int op, double prescale, double divisor, double postscale, bool reduces,
-                 uint64_t digest) {
+                 bool weighted, uint64_t digest) {
   const Dtype type = dtype_named(dtype);
   const auto operation = static_cast<Operator>(op);
   if (reduces && operation != Operator::custom && !takes(operation, type))
     throw WrongType(std::string("operator ") + name_of(operation) + " does not take " + dtype);
-  return {type, operation, prescale, divisor, postscale, reduces, digest};
+  return {type, operation, prescale, divisor, postscale, reduces, weighted, digest};
 }
 
 Table table_of(const py::buffer& buffer) {
@@ -113,15 +113,16 @@ void bind_cuda_team(py::module_& m) {
           "plan",
           [](const Team& self, const Compilation& schedule, const std::optional<Compilation>& fallback,
              const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom, double prescale,
-             double divisor, double postscale, bool reduces, uint32_t placement, bool negotiates, uint64_t digest) {
-            const CallKind work = kind_of(dtype, op, prescale, divisor, postscale, reduces, digest);
+             double divisor, double postscale, bool reduces, bool weighted, uint32_t placement, bool negotiates,
+             uint64_t digest) {
+            const CallKind work = kind_of(dtype, op, prescale, divisor, postscale, reduces, weighted, digest);
             const Compiled compiled = compiled_of(schedule), staged = fallback ? compiled_of(*fallback) : Compiled{};
             const py::gil_scoped_release release;
             return self.plan(compiled, staged, work, placement, negotiates, std::move(custom));
           },
           py::arg("schedule"), py::arg("fallback"), py::arg("dtype"), py::arg("op"), py::arg("custom"),
-          py::arg("prescale"), py::arg("divisor"), py::arg("postscale"), py::arg("reduces"), py::arg("placement"),
-          py::arg("negotiates"), py::arg("digest"),
+          py::arg("prescale"), py::arg("divisor"), py::arg("postscale"), py::arg("reduces"), py::arg("weighted"),
+          py::arg("placement"), py::arg("negotiates"), py::arg("digest"),
           "A plan of a compiled schedule: (a table for each local rank, length, input offset and output offset of each "
           "chunk in elements); `fallback`: the same staged.")
       .def(
@@ -129,7 +130,7 @@ void bind_cuda_team(py::module_& m) {
           [](const Team& self, const std::string& dtype, int op, std::shared_ptr<const CustomOperator> custom,
              double prescale, double divisor, double postscale, bool reduces, const std::vector<Exchanged>& exchanges,
              int64_t longest, uint64_t digest) {
-            const CallKind work = kind_of(dtype, op, prescale, divisor, postscale, reduces, digest);
+            const CallKind work = kind_of(dtype, op, prescale, divisor, postscale, reduces, false, digest);
             std::vector<Exchange> made;
             for (const Exchanged& numbers : exchanges) made.push_back(exchange_of(numbers));
             const py::gil_scoped_release release;

@@ -145,6 +145,7 @@ class CpuGroup {
     const void* sources[kMostOperands];
     bool initial[kMostOperands];
     void* targets[kMostOperands];
+    double weights[kMostOperands];
     bool streamed[kMostOperands];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
     const int64_t bytes = mine * static_cast<int64_t>(plan_.element);
@@ -154,6 +155,7 @@ class CpuGroup {
       const Source s = step.source(i);
       sources[i] = place(s.rank, s.place, chunk, begin, skip, slot);
       initial[i] = s.initial != 0;
+      if (step.weighted()) weights[i] = step.weight(i);
     }
     for (int32_t i = 0; i < m; ++i) {
       const Target t = step.target(i);
@@ -171,8 +173,9 @@ class CpuGroup {
                       step.complete(),
                       &plan_.scaling,
                       plan_.custom,
-                      streams ? streamed : nullptr};
-    const bool own = k == 1 && cells && step.source(0).rank == team_.rank_ && lane() == 0;
+                      streams ? streamed : nullptr,
+                      step.weighted() ? weights : nullptr};
+    const bool own = k == 1 && !step.weighted() && cells && step.source(0).rank == team_.rank_ && lane() == 0;
     if (!own || bytes < CellWrites::kLeast || stream_cells) return plan_.combine(block);
     const auto since = Clock::now();
     plan_.combine(block);

@@ -226,6 +226,7 @@ void Team::announce(const Operation& op) {
   }
   entry.input = op.input_at;
   entry.output = op.output_at;
+  entry.step = op.step;
   entry.fills = op.fill != nullptr;
   mine.call[at].store(digest_of(op), std::memory_order_release);
   entry.complete.store(op.sequence, std::memory_order_release);
@@ -288,7 +289,7 @@ bool Team::read_locations(const Operation& op, int32_t peer) {
     known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
   if (!known)
     poison(Fault::mismatch, members_[peer],
-           label(peer) + " uses a window in " + op.plan->fingerprint.describe() + " whose array " + label(rank_) +
+           label(peer) + " uses a window in " + op.describe() + " whose array " + label(rank_) +
                " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
   return known;
 }

@@ -56,11 +56,13 @@ struct Operation {
   Location input_at, output_at;
   std::unique_ptr<Copy> gather;  // creates `input`, which only this rank reads, or null
   std::unique_ptr<Copy> fill;    // creates the input of the plan on windows, which peers read, or null
+  int64_t step = 0;  // of a weighted call: ranks compare it, and their schedules, but plans do not depend on it
   uint64_t sequence = 0;
   Span span{};
   Cursor cursor{};
   Clock::time_point deadline{};  // set by the first wait that does not end at once
   std::chrono::duration<double> timeout{};
+  std::string describe() const { return plan->fingerprint.describe(false, step); }
   bool begun = false;
   bool agreed = false;
   bool caller_waits = false;  // in a blocking call: nothing else in this thread needs its core
@@ -142,7 +144,10 @@ class Team {
   template <class Lanes> friend class CpuGroup;
   Status proceed(Operation& op, Waiting waiting);
   // Compared by peers: differs between any two calls, and between calls of different sequence.
-  static uint64_t digest_of(const Operation& op) { return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull; }
+  static uint64_t digest_of(const Operation& op) {
+    return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^
+           static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
+  }
   void announce(const Operation& op);
   bool greet(Operation& op);
   void fill(Operation& op);

@@ -133,7 +133,7 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
-    interrupt(op.plan->fingerprint.describe());
+    interrupt(op.describe());
     return false;
   }
   return true;
@@ -194,8 +194,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   std::snprintf(seconds, sizeof seconds, "%g", op.timeout.count());
   const int32_t culprit = hindrance(op, first < 0 ? peer : first);
   const std::string who = label_of_member(culprit);
-  std::string text =
-      op.plan->fingerprint.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
+  std::string text = op.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
   if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
   else text += std::string("not entered within ") + seconds + " s by " + missing;
   if (first >= 0 && control_.blocks[first].counter.load() < op.span.base && culprit != members_[first])
@@ -226,22 +225,23 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
     if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
   const Fingerprint& theirs = entry->fingerprint;
   const bool pair = parent_blocks_ != nullptr;
-  const auto calls = [&](int32_t rank, const Fingerprint& print) {
-    return label(rank) + " calls " + print.describe(pair && rank == 1);
+  const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
+    return label(rank) + " calls " + print.describe(pair && rank == 1, step);
   };
   std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
-                     "' differs between ranks: " + calls(rank_, mine) + "; " + calls(peer, theirs);
+                     "' differs between ranks: " + calls(rank_, mine, op.step) + "; " +
+                     calls(peer, theirs, entry->step);
   Fingerprint moved = theirs;
   moved.placement = mine.placement;  // ranks may differ here
-  if (moved.describe() == mine.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
+  if (moved.describe(false, entry->step) == op.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
   poison(Fault::mismatch, members_[peer], text);
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   const char* how = departed ? "it has freed the communicator, or its program has ended" : "its process has ended";
   poison(Fault::peer_lost, members_[peer],
-         label(peer) + " is gone (" + how + ") during " + op.plan->fingerprint.describe() + ", call " +
-             std::to_string(op.sequence) + " of communicator '" + name_ + "'");
+         label(peer) + " is gone (" + how + ") during " + op.describe() + ", call " + std::to_string(op.sequence) +
+             " of communicator '" + name_ + "'");
 }
 
 void Control::poison(int32_t size, int32_t writer, Fault fault, int32_t culprit, const std::string& text) {

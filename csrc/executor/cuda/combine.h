@@ -14,11 +14,19 @@ struct Operands {
   char* source[kOperands];
   char* target[kOperands];
   bool initial[kOperands];  // the source is a raw contribution
+  double weight[kOperands];  // of a weighted sum
   int32_t k, m;
   bool complete;  // the result holds every contribution
 };
 
 struct Threads { int64_t lane, width; };
+
+// What a source's elements are loaded with.
+template <class E>
+PC_FN auto factor_of(const Operands& o, int s) {
+  if constexpr (is_weighted<E>) return static_cast<typename E::A>(o.weight[s]);
+  else return o.initial[s];
+}
 
 // The run-time count if `Fixed` is 0, else the compile-time one, for which loops are unrolled.
 template <int Fixed>
@@ -39,12 +47,13 @@ struct Lanes {
   };
 
   // acc = v or acc op v
-  PC_FN static void fold(const E& e, A (&acc)[count], const Word& v, bool is_first, bool initial) {
+  template <class Factor>
+  PC_FN static void fold(const E& e, A (&acc)[count], const Word& v, bool is_first, Factor factor) {
     Bits bits;
     bits.word = v;
     A a[count];
 #pragma unroll
-    for (int i = 0; i < count; ++i) a[i] = e.load(bits.element[i], initial);
+    for (int i = 0; i < count; ++i) a[i] = e.load(bits.element[i], factor);
     if (!is_first) return apply_to_all(e.op, acc, a);
 #pragma unroll
     for (int i = 0; i < count; ++i) acc[i] = e.op.first(a[i]);
@@ -95,14 +104,14 @@ PC_FN void combine_words(const E& e, const Operands& o, int64_t skip, int64_t by
       for (int a = 0; a < Ahead; ++a) {
         typename L::A acc[L::count];
 #pragma unroll
-        for (int s = 0; s < K; ++s) L::fold(e, acc, v[a][s], s == 0, o.initial[s]);
+        for (int s = 0; s < K; ++s) L::fold(e, acc, v[a][s], s == 0, factor_of<E>(o, s));
         store_all<M>(o, skip + (i + a * t.width) * size, L::pack(e, acc, o.complete));
       }
     } else {
       typename L::A acc[L::count];
 #pragma unroll 4
       for (int s = 0; s < o.k; ++s)
-        L::fold(e, acc, load_word<Word>(o.source[s] + skip + i * size), s == 0, o.initial[s]);
+        L::fold(e, acc, load_word<Word>(o.source[s] + skip + i * size), s == 0, factor_of<E>(o, s));
       store_all<M>(o, skip + i * size, L::pack(e, acc, o.complete));
     }
   }
@@ -110,7 +119,8 @@ PC_FN void combine_words(const E& e, const Operands& o, int64_t skip, int64_t by
     for (; i < words; i += t.width) {
       typename L::A acc[L::count];
 #pragma unroll
-      for (int s = 0; s < K; ++s) L::fold(e, acc, load_word<Word>(o.source[s] + skip + i * size), s == 0, o.initial[s]);
+      for (int s = 0; s < K; ++s)
+        L::fold(e, acc, load_word<Word>(o.source[s] + skip + i * size), s == 0, factor_of<E>(o, s));
       store_all<M>(o, skip + i * size, L::pack(e, acc, o.complete));
     }
   }
@@ -140,7 +150,7 @@ PC_FN void combine_element(const E& e, const Operands& o, int64_t i) {
   using T = typename E::Element;
   typename E::A acc{};
   for (int s = 0; s < o.k; ++s) {
-    const auto a = e.load(reinterpret_cast<const T*>(o.source[s])[i], o.initial[s]);
+    const auto a = e.load(reinterpret_cast<const T*>(o.source[s])[i], factor_of<E>(o, s));
     acc = s == 0 ? e.op.first(a) : e.op.apply(acc, a);
   }
   const T result = e.store(acc, o.complete);

@@ -173,6 +173,22 @@ struct Unreduced {
   PC_FN Unreduced(int32_t, const ScaleFactors&) {}
 };
 
+// Elements that are added, each times its source's weight; no factors on contributions and results.
+template <class T>
+struct WeightedElements {
+  static constexpr Limit limit = std::is_class_v<T> && sizeof(T) == 1 ? Limit::mixed : Limit::memory;
+  using Element = T;
+  using A = Accumulator<T>;
+  Fixed<Sum> op;
+  PC_FN WeightedElements(int32_t number, const ScaleFactors&) : op(number) {}
+
+  PC_FN A load(T v, A weight) const { return widen(v) * weight; }
+  PC_FN T store(A a, bool) const { return narrow<T>(a); }
+};
+
+template <class E> constexpr bool is_weighted = false;
+template <class T> constexpr bool is_weighted<WeightedElements<T>> = true;
+
 // Scaled integers: 64-bit sums, scaling in double, division and rounding toward zero.
 template <class T>
 struct ScaledIntegers {

@@ -118,7 +118,7 @@ class CudaGroup {
       copy_block(o, count, a_.element, aligned, threads);
     } else {
       const bool changes = a_.scaling.active != 0 || a_.normalises != 0;
-      if (o.k > 1 || (o.complete && changes)) combine_block(elements_, o, count, aligned, threads);
+      if (o.k > 1 || step.weighted() || (o.complete && changes)) combine_block(elements_, o, count, aligned, threads);
       else copy_block<sizeof(typename E::Element)>(o, count, aligned, threads);
     }
   }
@@ -211,6 +211,7 @@ class CudaGroup {
       const Source s = step.source(i);
       o.source[i] = address(s.rank, s.place);
       o.initial[i] = s.initial != 0;
+      if (step.weighted()) o.weight[i] = step.weight(i);
       aligned = aligned && reinterpret_cast<uintptr_t>(o.source[i]) % kVectorBytes == off;
     }
     for (int32_t i = lane(); i < step.targets(); i += width()) {

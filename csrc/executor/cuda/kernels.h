@@ -21,6 +21,7 @@ Kernels kernels_of_small_reals(Dtype dtype, Operator op);
 Kernels kernels_of_complex(Dtype dtype);
 Kernels kernels_of_integers(size_t bytes);  // of an element; signed or not
 Kernels kernels_of_scaled_integers(Dtype dtype);
+Kernels kernels_of_weighted_sums(Dtype dtype);  // null if not a real type; no low-latency kernel
 
 // Operators that support prescale and postscale: arithmetic rather than bitwise ones, as on the CPU.
 constexpr bool is_arithmetic(Operator op) {

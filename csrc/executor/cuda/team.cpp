@@ -222,6 +222,7 @@ Kernels Team::choose(const CallKind& work, const CustomOperator* custom) const {
     throw WrongType(std::string("operator ") + name_of(work.op) + " on " + name_of(work.dtype) +
                     " takes no prescale or postscale");
   if (custom != nullptr) return custom->kernels();
+  if (work.weighted) return kernels_of_weighted_sums(work.dtype);
   if (!work.reduces) return kernels_of_copies();
   return kernels_for(work.dtype, work.op, scaling(work).active != 0);
 }

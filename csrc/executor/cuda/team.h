@@ -25,6 +25,7 @@ struct CallKind {
   Operator op;
   double prescale, divisor, postscale;
   bool reduces;
+  bool weighted;  // adds what it reads, each times its weight
   uint64_t digest;  // of the fingerprint: ranks whose digests differ report a mismatch
 };
 

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "base/huge_pages.h"
+
 namespace pc::jax {
 namespace {
 
@@ -53,6 +55,7 @@ xla::Error* run_collective(xla::CallFrame* frame) {
     const FixedCall& receives = made.receive ? *made.receive : made.call;
     const void* input = memory(xla::first_array(frame->arguments), made.element, made.call.input_bytes(), "argument");
     void* output = memory(xla::first_array(frame->results), made.element, receives.output_bytes(), "result");
+    if (receives.output_bytes() > 0) prefer_huge_pages(output, static_cast<size_t>(receives.output_bytes()));
     if (made.receive) FixedCall::run_both(made.call, input, receives, output);
     else made.call.run(input, output);
     return nullptr;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/huge_pages.h"
 #include "base/status.h"
 #include "bindings/interpreter.h"
 
@@ -63,6 +64,7 @@ py::object GraphCall::output(int index, const std::vector<int64_t>& shape) {
   TF_Tensor* tensor =
       tf.TF_AllocateOutput(context_, index, type, shape.data(), static_cast<int>(shape.size()), bytes, status);
   status.check();
+  prefer_huge_pages(tf.TF_TensorData(tensor), bytes);
   return view_of(tensor, element);
 }
 

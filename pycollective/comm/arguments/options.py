@@ -8,12 +8,10 @@ from typing import Any, TypedDict
 from pycollective.comm.arguments.operators import Op
 
 
-class Moving(TypedDict, total=False):
-    """Options of every collective.
+class Calling(TypedDict, total=False):
+    """Options of every call.
 
     Attributes:
-        topology: a name ("ring"), "name(parameter=value)", a topology class or instance; default `direct`, which
-            reduces in rank order 0..n-1 for every size, so that results are bitwise reproducible.
         timeout: seconds to wait for the peers; default PYCOLLECTIVE_TIMEOUT.
         name: appears in this call's errors.
         stream: for GPU arrays: the stream in which the call is enqueued, a handle or a stream object of the array's
@@ -21,11 +19,21 @@ class Moving(TypedDict, total=False):
         max_channels: for GPU arrays: maximum number of thread blocks for the call; the same on all ranks.
     """
 
-    topology: Any
     timeout: float | None
     name: str | None
     stream: Any
     max_channels: int | None
+
+
+class Moving(Calling, total=False):
+    """Options of every collective of topologies.
+
+    Attributes:
+        topology: a name ("ring"), "name(parameter=value)", a topology class or instance; default `direct`, which
+            reduces in rank order 0..n-1 for every size, so that results are bitwise reproducible.
+    """
+
+    topology: Any
 
 
 class Options(Moving, total=False):

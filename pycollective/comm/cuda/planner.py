@@ -12,12 +12,13 @@ from pycollective.comm.arguments.operators import Op
 from pycollective.comm.cuda.arrays import ITEMSIZE
 from pycollective.comm.cuda.signature import Signature
 from pycollective.comm.host.segments import setting
-from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
+from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, label_of, schedule_for
 from pycollective.settings import TABLE
 
 MOST_PLANS = 4096
 PLAN_BYTES = 4 << 20
 _PACKET_BYTES = 8  # of data in a packet of the low-latency path: one element must fit
+_MASK = (1 << 64) - 1
 _ALIGN_BYTES = 64  # chunks of one buffer are cut at multiples of this
 
 
@@ -40,6 +41,10 @@ class Planned(NamedTuple):
     digest: int
     text: str
     way: str
+
+    def at(self, step: int) -> Planned:
+        """The same, for a step of a weighted call: ranks compare it, but plans do not depend on it."""
+        return self._replace(digest=(self.digest + step) & _MASK, text=f"{self.text}, step {step}")
 
 
 class DevicePlanner:
@@ -75,7 +80,8 @@ class _PlanMaker:
         self._team, self._size, self._ranks = team, size, ranks
 
     def takes_packets(self, s: Signature) -> bool:
-        if s.row.prefix != "none" or ITEMSIZE[s.dtype] > _PACKET_BYTES:  # a rank reduces what all ranks have sent
+        # A rank reduces what all ranks have sent.
+        if s.row.prefix != "none" or s.row.weighted or ITEMSIZE[s.dtype] > _PACKET_BYTES:
             return False
         from pycollective.schedule.language import registry
 
@@ -86,10 +92,8 @@ class _PlanMaker:
         return registry.label(instance) == "direct" and s.nbytes <= most
 
     def make(self, s: Signature, placement: int, negotiates: bool) -> Planned:
-        from pycollective.schedule.language import registry
-
         instance, _ = choose(s.collective, s.topology, s.nbytes)
-        label = registry.label(instance)
+        label = label_of(instance)
         if self.takes_packets(s):
             digest = s.digest(label, "packets")
             return Planned(self._packets(s, digest), digest, s.text(label), "low-latency")
@@ -97,7 +101,7 @@ class _PlanMaker:
         digest = s.digest(label, f"schedule in tiles of {tile:.0f} bytes")
         plan = self._team.plan(
             schedule=self._compiled(s, placement), fallback=self._compiled(s, 0) if placement else None, dtype=s.dtype,
-            **self._arithmetic(s), placement=placement, negotiates=negotiates, digest=digest,
+            **self._arithmetic(s), weighted=s.row.weighted, placement=placement, negotiates=negotiates, digest=digest,
         )  # fmt: skip
         text = s.text(label)
         if tile != TABLE["PYCOLLECTIVE_CUDA_TILE"].default:

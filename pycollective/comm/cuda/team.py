@@ -108,7 +108,7 @@ class DeviceTeam:
         packets = self._planner.takes_packets(s)
         placement = self._place(request) if negotiates and not packets else 0
         planned = self._planner.plan(s, placement, negotiates and not packets)
-        self.note(planned)
+        self.note(planned.at(request.step) if s.row.weighted else planned)
         x, out = request.x, request.out
         addresses = (x.address if x is not None else 0, out.address if out is not None else 0)
         copies = []

@@ -71,9 +71,9 @@ class VirtualWorld:
         """
         signatures = [sign(request) for request in requests]
         first = signatures[0]
-        for rank, other in enumerate(signatures):
-            if not other.matches(first):
-                mine, theirs = first.text(str(first.topology)), other.text(str(other.topology))
+        for rank, (other, request) in enumerate(zip(signatures, requests, strict=True)):
+            if not other.matches(first) or request.step != requests[0].step:
+                mine, theirs = _described(requests[0]), _described(request)
                 raise MismatchError(f"rank 0 calls {mine}, rank {rank} calls {theirs}")
         if self.planner.takes_packets(first):
             return self.planner.plan(first, 0, False)
@@ -98,6 +98,12 @@ class VirtualWorld:
             addresses.append((x, out))
         timeout = min(_core.timeout_of(request.timeout) for request in requests)
         self.team.run(planned.plan, addresses, stream, signature.max_channels, timeout, copies)
+
+
+def _described(request: CallRequest) -> str:
+    signature = sign(request)
+    step = f", step {request.step}" if signature.row.weighted else ""
+    return signature.text(str(signature.topology)) + step
 
 
 def _placement(request: CallRequest) -> int:

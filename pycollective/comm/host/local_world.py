@@ -96,16 +96,19 @@ class _World(Generic[_Result]):
         self.results: dict[int, _Result] = {}
         self.failures: list[BaseException] = []
         self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # ranks, as they end
+        self.interrupted = False
 
     def serve(self, rank: int, function: Callable[[Communicator], _Result]) -> None:
         """A rank's thread."""
         try:
-            self._serve(rank, function)
+            if not self.interrupted:  # while this thread was being started, it could not be told
+                self._serve(rank, function)
         finally:
             self.ended.put(rank)
 
     def interrupt(self, threads: list[threading.Thread]) -> None:
         """End the ranks that still run, and wait briefly for them."""
+        self.interrupted = True
         self._lose("the run was interrupted")
         for thread in threads:
             if thread.ident is not None and thread.is_alive():  # else its number may be another thread's by now

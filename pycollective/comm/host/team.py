@@ -56,8 +56,9 @@ class HostTeam:
         if kind is None or kind == _SEND:
             channel = self.channel(r.root, sends=r.out is None)
             return channel.call(_SEND, r.x, r.out, "sum", None, 0, None, None, r.timeout, nonblocking)
+        note = r.note or None
         return self.team.call(
-            kind, r.x, r.out, r.op, r.topology, r.root, r.counts, r.scale, r.timeout, nonblocking, r.note or None
+            kind, r.x, r.out, r.op, r.topology, r.root, r.counts, r.scale, r.timeout, nonblocking, note, r.step
         )
 
     def channel(self, peer: int, sends: bool) -> _core.Team:

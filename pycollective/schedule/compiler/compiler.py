@@ -17,6 +17,7 @@ from pycollective import checks
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule.collectives import collective_named
 from pycollective.schedule.compiler.lowering import lower
+from pycollective.schedule.compiler.mixtures import mixtures
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.compiler.values import build_values
 from pycollective.schedule.compiler.waits import order_steps, synchronize
@@ -166,7 +167,8 @@ def compile_program(
     if program.size < 1:
         raise ProgramError(f"a program for {program.size} ranks")
     steps = lower(program, build_values(program, pull_copies=not placement.out_shared), placement)
-    ranks = synchronize(order_steps(steps, program.size))
+    weighted = collective_named(program.collective).weighted
+    ranks = synchronize(order_steps(steps, program.size), meets_next=weighted)
     cells = [target.place + 1 for step in steps for target in step.targets]
     return Schedule(
         topology=topology,
@@ -179,4 +181,5 @@ def compile_program(
         stride=max(1, *(len(mine.steps) for mine in ranks)),
         cells=max(0, 0, *cells),
         ranks=ranks,
+        mixtures=mixtures(program) if weighted else (),
     )

@@ -32,10 +32,29 @@ class LoweredStep:
         line: "file:line" of the statement; empty for steps that only make inputs available.
     """
 
-    __slots__ = ("chunk", "complete", "depends", "depth", "entered", "line", "position", "rank", "sources", "targets")
+    __slots__ = (
+        "chunk",
+        "complete",
+        "depends",
+        "depth",
+        "entered",
+        "line",
+        "position",
+        "rank",
+        "sources",
+        "targets",
+        "weights",
+    )
 
     def __init__(
-        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str
+        self,
+        rank: int,
+        chunk: int,
+        sources: list[Source],
+        targets: list[Target],
+        complete: bool,
+        line: str,
+        weights: tuple[float, ...],
     ) -> None:
         self.rank = rank
         self.chunk = chunk
@@ -43,6 +62,7 @@ class LoweredStep:
         self.targets = targets
         self.complete = complete
         self.line = line
+        self.weights = weights
         self.depends: list[LoweredStep] = []
         self.entered: list[int] = []
         self.depth = 0
@@ -168,7 +188,7 @@ class _Lowering:
     def execute(self, value: Value) -> None:
         """One execution: the step itself, and the copies to other ranks' private outputs."""
         sources = self._sources(value)
-        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line)
+        self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line, value.weights)
         self._copy_to_results(value)
 
     def _copy_to_results(self, value: Value) -> None:
@@ -215,7 +235,7 @@ class _Lowering:
         for value in group:
             sources = self._sources(value)
             cells.append(self._new_cell(value))
-            self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete, value.line)
+            self._emit(value.rank, value.chunk, sources, [cells[-1]], value.complete, value.line, value.weights)
         for value, cell in zip(group, cells, strict=True):
             source = Source(cell.rank, cell.place, self._reduces and value.raw)
             outputs = self._output_at[value] = self._live_outputs(value)
@@ -226,9 +246,16 @@ class _Lowering:
         return [self._locate(source, name, value.rank) for source, name in value.sources]
 
     def _emit(
-        self, rank: int, chunk: int, sources: list[Source], targets: list[Target], complete: bool, line: str = ""
+        self,
+        rank: int,
+        chunk: int,
+        sources: list[Source],
+        targets: list[Target],
+        complete: bool,
+        line: str = "",
+        weights: tuple[float, ...] = (),
     ) -> None:
-        step = LoweredStep(rank, chunk, sources, targets, complete, line)
+        step = LoweredStep(rank, chunk, sources, targets, complete, line, weights)
         written, read, depends = self._written, self._read, step.depends
         read_at = [self._location(source.rank, source.place, chunk) for source in sources]
         for source, where in zip(sources, read_at, strict=True):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import struct
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,9 +17,10 @@ IN = -1
 OUT = -2
 """Place of a step's source or target: the rank's output buffer. Places from 0 up are cells of shared scratch."""
 
-TABLE_VERSION = 2
+TABLE_VERSION = 3
 HEADER_WORDS = 10
-COMPLETE, CONSUMED = 1, 2
+COMPLETE, CONSUMED, WEIGHTED = 1, 2, 4
+_WEIGHT, _HALVES = struct.Struct("=d"), struct.Struct("=ii")
 
 
 class Placement(Enum):
@@ -76,6 +79,7 @@ class Step:
         chunk: the chunk of all sources and targets.
         complete: the result holds all contributions and no source did: postscale is applied here.
         consumed: a rank waits for exactly this step, so progress must be published after it.
+        weights: factors of the sources, whose products are added; empty: they are combined by the call's operator.
         line: "file:line" of the statement that it executes; empty for copies that the compiler adds.
     """
 
@@ -85,6 +89,7 @@ class Step:
     waits: tuple[Wait, ...] = ()
     complete: bool = False
     consumed: bool = False
+    weights: tuple[float, ...] = ()
     line: str = field(default="", compare=False, repr=False)
 
 
@@ -114,6 +119,8 @@ class Schedule:
         stride: increment of a rank's progress counter per tile: the maximum number of steps of any rank, at least 1.
         cells: scratch cells (of one tile each) that a rank needs in a slot, the maximum over all ranks.
         ranks: one entry per rank.
+        mixtures: of a weighted collective, for each rank and chunk (rank * chunks + chunk), the weights by source that
+            its result must have; otherwise empty.
     """
 
     topology: str
@@ -126,6 +133,7 @@ class Schedule:
     stride: int
     cells: int
     ranks: tuple[RankSchedule, ...]
+    mixtures: tuple[Mapping[int, float], ...] = ()
 
     @property
     def title(self) -> str:
@@ -182,9 +190,10 @@ class Schedule:
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
         in the call after it was written); then the exit waits and the readers as (peer, count); then for each step
-        chunk, flags (1 complete, 2 consumed), the numbers of waits, sources, targets and consumers, and these as
-        (peer, count), (rank, place, initial), (rank, place) and (rank). The consumers are the ranks that wait for
-        exactly this step: a GPU pushes its progress into their memory.
+        chunk, flags (1 complete, 2 consumed, 4 weighted), the numbers of waits, sources, targets and consumers, and
+        these as (peer, count), (rank, place, initial), (rank, place) and (rank). The consumers are the ranks that wait
+        for exactly this step: a GPU pushes its progress into their memory. If weighted, the weights follow: the two
+        halves of a float64 for each source.
         """
         rank = checks.integer(rank, "rank", 0, self.size - 1)
         mine, waiting = self.ranks[rank], self._consumers[rank]
@@ -195,7 +204,7 @@ class Schedule:
             words += (wait.peer, wait.count)
         for number, step in enumerate(mine.steps, 1):
             consumers = waiting.get(number, ())
-            flags = COMPLETE * step.complete + CONSUMED * step.consumed
+            flags = COMPLETE * step.complete + CONSUMED * step.consumed + WEIGHTED * bool(step.weights)
             words += (step.chunk, flags, len(step.waits), len(step.sources), len(step.targets), len(consumers))
             for wait in step.waits:
                 words += (wait.peer, wait.count)
@@ -204,6 +213,8 @@ class Schedule:
             for target in step.targets:
                 words += (target.rank, target.place)
             words += consumers
+            for weight in step.weights:
+                words += _HALVES.unpack(_WEIGHT.pack(weight))
         return array("i", words)
 
 
@@ -217,5 +228,8 @@ def place_name(rank: int, place: int) -> str:
 def describe_step(step: Step) -> str:
     """One step as text: `chunk 2: out[1] = in[1] + scratch[0] cell 3`."""
     targets = ", ".join(place_name(target.rank, target.place) for target in step.targets)
-    sources = " + ".join(place_name(source.rank, source.place) for source in step.sources)
+    factors = [f"{weight:g} " for weight in step.weights] or [""] * len(step.sources)
+    sources = " + ".join(
+        factor + place_name(source.rank, source.place) for factor, source in zip(factors, step.sources, strict=True)
+    )
     return f"chunk {step.chunk}: {targets} = {sources}"

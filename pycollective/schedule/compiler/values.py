@@ -6,6 +6,7 @@ meaning: an execution reads values, and a value knows its readers and its final 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pycollective.errors import ProgramError
@@ -21,6 +22,7 @@ class Value:
         chunk: the chunk whose content it is.
         sources: the (value, name) pairs that are combined; name is the rank under which the program reads it. Empty for
             initial values.
+        weights: the sources' factors; empty: they are combined by the call's operator.
         destinations: the ranks that the program writes it to.
         origin: the same object in a value and its copies, and the copies of these.
         raw: one rank's unchanged contribution, or a copy of it.
@@ -44,6 +46,7 @@ class Value:
         "raw",
         "reads",
         "sources",
+        "weights",
     )
 
     def __init__(
@@ -55,13 +58,16 @@ class Value:
         full: bool,
         complete: bool,
         line: str = "",
+        weights: tuple[float, ...] = (),
     ) -> None:
         self.rank = rank
         self.chunk = chunk
         self.sources = sources
         self.destinations = destinations
-        self.raw: bool = not sources or (len(sources) == 1 and sources[0][0].raw and not complete)
-        self.origin: object = sources[0][0].origin if len(sources) == 1 else object()
+        self.weights = weights
+        copies = len(sources) == 1 and not weights
+        self.raw: bool = not sources or (copies and sources[0][0].raw and not complete)
+        self.origin: object = sources[0][0].origin if copies else object()
         self.full = full
         self.complete = complete
         self.line = line
@@ -113,8 +119,12 @@ def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
     holds = {value: 1 << value.rank for value in initial.values()}  # the contributions in each value
     groups: list[list[Value]] = []
     by_fullness = collective.reduces and collective.prefix == "none"
-    for statement in program.statements:
-        group = _execute(statement, program, current, holds, masks[statement.chunk], by_fullness, pull_copies)
+    for together in steps_of(program.statements):
+        group = [
+            value
+            for statement in together
+            for value in _execute(statement, program, current, holds, masks[statement.chunk], by_fullness, pull_copies)
+        ]
         for value in group:
             for rank in value.destinations:
                 current[rank, value.chunk] = value
@@ -128,6 +138,24 @@ def build_values(program: Program, pull_copies: bool = False) -> ValueGraph:
     if collective.reduces and not by_fullness:
         kept += _complete([*initial.values(), *(value for group in kept for value in group)])
     return ValueGraph(initial, kept)
+
+
+def steps_of(statements: list[Statement]) -> Iterator[list[Statement]]:
+    """The statements whose right sides are read before any of them writes: one, or the `p.mix` statements of a step."""
+    step: list[Statement] = []
+    written: set[tuple[int, int]] = set()
+    for statement in statements:
+        places = {(rank, statement.chunk) for rank in statement.destinations}
+        if step and not (statement.weights and written.isdisjoint(places)):
+            yield step
+            step, written = [], set()
+        if statement.weights:
+            step.append(statement)
+            written |= places
+        else:
+            yield [statement]
+    if step:
+        yield step
 
 
 def _complete(values: list[Value]) -> list[list[Value]]:
@@ -178,7 +206,7 @@ def _execute(
             f" ({program.collective} on {program.size} ranks, root {program.root})"
         ) from None
     destinations = statement.destinations
-    if len(sources) == 1:
+    if len(sources) == 1 and not statement.weights:
         destinations = tuple(rank for rank in destinations if not _holds_copy(current.get((rank, chunk)), sources))
         if not destinations:
             return []
@@ -189,7 +217,10 @@ def _execute(
     full = mask == everyone
     complete = by_fullness and full and not any_full
     if statement.at is None or (pull_copies and len(sources) == 1):
-        group = [Value(rank, chunk, sources, (rank,), full, complete, statement.line) for rank in destinations]
+        group = [
+            Value(rank, chunk, sources, (rank,), full, complete, statement.line, statement.weights)
+            for rank in destinations
+        ]
     else:
         group = [Value(statement.at, chunk, sources, destinations, full, complete, statement.line)]
     for value in group:

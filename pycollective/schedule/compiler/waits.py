@@ -67,8 +67,14 @@ def _distance(step: LoweredStep, size: int) -> int:
     return 0 if len(step.sources) > 1 else (step.sources[0].rank - step.rank) % size
 
 
-def synchronize(lists: list[list[LoweredStep]]) -> tuple[RankSchedule, ...]:
-    """Each rank's steps with their waits, and the waits at the ends of call and slot."""
+def synchronize(lists: list[list[LoweredStep]], meets_next: bool = False) -> tuple[RankSchedule, ...]:
+    """Each rank's steps with their waits, and the waits at the ends of call and slot.
+
+    Args:
+        lists: each rank's steps, in order.
+        meets_next: before the call returns, a rank waits until the next rank has entered it. Needed if results do not
+            depend on all ranks: otherwise ranks that make different calls might never compare them.
+    """
     size = len(lists)
     waits = _Waits(lists)
     # A step depends only on steps of smaller depth, so in this order it follows those it waits for.
@@ -78,7 +84,8 @@ def synchronize(lists: list[list[LoweredStep]]) -> tuple[RankSchedule, ...]:
     exits: list[tuple[Wait, ...]] = []
     readers: list[tuple[Wait, ...]] = []
     for rank in range(size):
-        exits.append(waits.at_end(rank, [*buffers[rank].items(), *((peer, 0) for peer in scratch[rank])]))
+        met = [*scratch[rank], (rank + 1) % size] if meets_next and size > 1 else scratch[rank]
+        exits.append(waits.at_end(rank, [*buffers[rank].items(), *((peer, 0) for peer in met)]))
         readers.append(waits.at_end(rank, scratch[rank].items()))
     return _finish(lists, waits.of, exits, readers)
 
@@ -164,6 +171,7 @@ def _finish(
                 before,
                 step.complete,
                 (rank, count) in consumed,
+                step.weights,
                 step.line,
             )
             for count, (step, before) in enumerate(zip(mine, waits[rank], strict=True), start=1)

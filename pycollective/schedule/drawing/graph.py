@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
 from pycollective import checks
 from pycollective.schedule.compiler.schedule import Schedule
 
-_INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
+INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
+
+Point = tuple[float, float]
 
 
 def draw(schedule: Schedule, path: str | PathLike[str]) -> None:
@@ -46,11 +48,7 @@ def figure(schedule: Schedule) -> Any:
     side = min(12.0, 3.6 + 0.28 * schedule.size)
     picture = Figure(figsize=(side, side + 0.9), dpi=150, layout="constrained")
     axes = picture.subplots()
-    axes.set_aspect("equal")
-    axes.set_axis_off()
-    axes.set_xlim(-1.22, 1.22)
-    axes.set_ylim(-1.22, 1.22)
-    places = [_place(rank, schedule.size) for rank in range(schedule.size)]
+    places = circle(axes, schedule.size)
     most = max(moved.values(), default=1)
     crowded = len(moved) > 40
 
@@ -58,23 +56,33 @@ def figure(schedule: Schedule) -> Any:
         return (0.3 + 1.2 * count / most) * (1 if crowded else 2)
 
     for (giver, taker), count in sorted(moved.items(), key=lambda item: item[1]):
-        _draw_arrow(axes, places[giver], places[taker], width(count), crowded)
-    for rank, place in enumerate(places):
-        axes.plot(*place, "o", markersize=19, color=_NODE, markeredgecolor=_INK, markeredgewidth=1.2, zorder=3)
-        weight = "bold" if rank == schedule.root else "normal"
-        axes.text(*place, str(rank), ha="center", va="center", fontsize=9, color=_INK, weight=weight, zorder=4)
-    picture.suptitle(schedule.title, x=0.02, ha="left", fontsize=11, fontweight="bold", color=_INK)
+        draw_arrow(axes, places[giver], places[taker], width(count), crowded)
+    draw_ranks(axes, places, bold=schedule.root)
+    picture.suptitle(schedule.title, x=0.02, ha="left", fontsize=11, fontweight="bold", color=INK)
     _draw_legend(picture, moved, schedule.chunks, width)
     return picture
 
 
-def _place(rank: int, size: int) -> tuple[float, float]:
-    """The position, clockwise from the top."""
-    angle = math.tau * rank / size
-    return math.sin(angle), math.cos(angle)
+def circle(axes: Any, size: int) -> list[Point]:
+    """The places of the ranks, clockwise from the top, in axes that are prepared for them."""
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.set_xlim(-1.22, 1.22)
+    axes.set_ylim(-1.22, 1.22)
+    angles = [math.tau * rank / size for rank in range(size)]
+    return [(math.sin(angle), math.cos(angle)) for angle in angles]
 
 
-def _draw_arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float], width: float, crowded: bool) -> None:
+def draw_ranks(axes: Any, places: Sequence[Point], bold: int | None = None) -> None:
+    """The ranks' numbers in circles; that of the rank `bold` in bold."""
+    for rank, place in enumerate(places):
+        axes.plot(*place, "o", markersize=19, color=_NODE, markeredgecolor=INK, markeredgewidth=1.2, zorder=3)
+        weight = "bold" if rank == bold else "normal"
+        axes.text(*place, str(rank), ha="center", va="center", fontsize=9, color=INK, weight=weight, zorder=4)
+
+
+def draw_arrow(axes: Any, begin: Point, end: Point, width: float, crowded: bool) -> None:
+    """From one rank to another; lighter in a crowded picture."""
     axes.annotate(
         "",
         xy=end,

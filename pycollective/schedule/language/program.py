@@ -7,16 +7,20 @@
     p[r, c] = p.sum(p[q, c] for q in p.ranks)      reduce, left to right in the order given
     p[p.ranks, c] = p[q, c]                        several destinations, simultaneously
     p[r, c] = p.copy(p[q, c], at=q)                executed by rank q: a push
+    p[r, c] = p.mix({q: weight, ...})              the weighted sum of the ranks' chunk, in programs of `mix`
 
 "sum" stands for the operator of the call. A statement without `at` is executed by the rank that it writes to (a
 pull; with several destinations each executes it for itself), one with `at` by that rank, which writes all the
 destinations. The right side is read completely before anything is written.
+
+Consecutive `p.mix` statements form one step, until one writes a place for the second time: all of a step read the
+values before it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from types import FrameType
@@ -40,15 +44,18 @@ class Expression:
     """The right side of a statement: ranks whose `chunk` is combined, left to right, and the executing rank.
 
     `p[r, c]` by itself is an expression of one rank. It is a name: the statement reads the place's content at that
-    point.
+    point. One with `weights` has the chunk of the place that it is assigned to.
     """
 
-    __slots__ = ("at", "chunk", "sources")
+    __slots__ = ("at", "chunk", "sources", "weights")
 
-    def __init__(self, chunk: int, sources: tuple[int, ...], at: int | None = None) -> None:
+    def __init__(
+        self, chunk: int, sources: tuple[int, ...], at: int | None = None, weights: tuple[float, ...] = ()
+    ) -> None:
         self.chunk = chunk
         self.sources = sources
         self.at = at
+        self.weights = weights
 
     def __iadd__(self, other: Expression) -> Expression:
         if not isinstance(other, Expression) or other.chunk != self.chunk:
@@ -62,6 +69,8 @@ class Expression:
         raise ProgramError(f"{_caller()}: {other!r} + {self!r}: write p.sum(p[q, c] for q in ...)")
 
     def __repr__(self) -> str:
+        if self.weights:
+            return f"p.mix({dict(zip(self.sources, self.weights, strict=True))})"
         return " + ".join(f"p[{rank}, {self.chunk}]" for rank in self.sources)
 
 
@@ -70,6 +79,7 @@ class Statement:
     """One statement: the `destinations` (ranks) get the combined `sources` (ranks) of `chunk`.
 
     `at` is the rank that executes it, or None if each destination does. `line` is "file:line" of the user's code.
+    `weights`: of a `p.mix`, the factor of each source.
     """
 
     chunk: int
@@ -77,6 +87,7 @@ class Statement:
     sources: tuple[int, ...]
     at: int | None
     line: str
+    weights: tuple[float, ...] = ()
 
 
 class Program:
@@ -98,7 +109,8 @@ class Program:
     """
 
     def __init__(self, collective: str, size: int, root: int | None = None) -> None:
-        self._required = collective_named(collective).required_chunks(size)
+        row = collective_named(collective)
+        self._required, self._weighted = row.required_chunks(size), row.weighted
         self.collective = collective
         self.size = size = checks.integer(size, "size", 0, MOST_RANKS)
         root = None if root is None else checks.integer(root, "root", 0, max(0, size - 1))
@@ -164,6 +176,28 @@ class Program:
             raise ProgramError(f"{_caller()}: p.copy: {place!r} is not a place p[r, c]")
         return Expression(place.chunk, place.sources, self._executor(at, sys._getframe(1)))
 
+    def mix(self, weights: Mapping[SupportsIndex, float]) -> Expression:
+        """The sum of the ranks' chunk, each times its weight, in ascending order of the ranks.
+
+        Args:
+            weights: for each rank, modulo `size`, its weight; those of the same rank are added.
+        """
+        frame = sys._getframe(1)
+        if not self._weighted:
+            raise ProgramError(f"{_line(frame)}: p.mix() in a program of {self.collective}: it is for those of mix")
+        found: dict[int, float] = {}
+        try:
+            for rank, weight in weights.items():
+                source = index(rank) % self.size
+                found[source] = found.get(source, 0.0) + float(weight)
+        except (AttributeError, TypeError, ValueError):
+            rule = "it takes a mapping from ranks, integers, to weights, numbers"
+            raise ProgramError(f"{_line(frame)}: p.mix({checks.brief(weights)}): {rule}") from None
+        if not found:
+            raise ProgramError(f"{_line(frame)}: p.mix() of nothing")
+        sources = tuple(sorted(found))
+        return Expression(-1, sources, None, tuple(found[source] for source in sources))
+
     def __getitem__(self, key: tuple[SupportsIndex, SupportsIndex]) -> Expression:
         frame = sys._getframe(1)
         rank, chunk = self._place(key, frame)
@@ -176,15 +210,17 @@ class Program:
     def __setitem__(self, key: tuple[Ranks, SupportsIndex], value: Expression) -> None:
         frame = sys._getframe(1)
         ranks, chunk = self._place(key, frame)
-        if not isinstance(value, Expression) or value.chunk != chunk:
+        if not isinstance(value, Expression) or (value.chunk != chunk and not value.weights):
             rule = f"a statement on chunk {chunk} assigns p[r, {chunk}], p.sum(...) or p.copy(...) of such"
             raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}] = {value!r}: {rule}")
         try:
             destinations = self._destinations(ranks)
         except TypeError as error:
             raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}]: ranks are integers: {error}") from error
+        if self._weighted and len(value.sources) > 1 and not value.weights:
+            raise ProgramError(f"{_line(frame)}: p[{ranks!r}, {chunk}] = {value!r}: a program of mix adds by p.mix()")
         if destinations:  # none, e.g. below a leaf of a tree
-            self.record(Statement(chunk, destinations, value.sources, value.at, _line(frame)))
+            self.record(Statement(chunk, destinations, value.sources, value.at, _line(frame), value.weights))
 
     def record(self, statement: Statement) -> None:
         """Append a statement; a reader that need not keep all of them overrides it."""

@@ -173,6 +173,12 @@ def info(topology: object) -> TopologyInfo:
     raise TopologyError(f"{cls.__qualname__} is not a topology: decorate it with @topology(name)")
 
 
+def is_registered(topology: object) -> bool:
+    """Whether it is the class or an instance of a topology; names are looked up by `info`."""
+    cls = topology if isinstance(topology, type) else type(topology)
+    return any(row.cls is cls for row in _registered.values())
+
+
 def get(topology: object) -> Any:
     """The topology as an instance.
 
@@ -189,7 +195,7 @@ def get(topology: object) -> Any:
     row = info(topology)
     instance = topology
     if isinstance(topology, (str, type)):
-        parameters = _parameters(topology) if isinstance(topology, str) else {}
+        parameters = parameters_in(topology) if isinstance(topology, str) else {}
         fields = [field.name for field in dataclasses.fields(row.cls)]
         known = ", ".join(fields) or "none"
         if not parameters.keys() <= set(fields):
@@ -336,8 +342,12 @@ def _load_own() -> None:
     _loaded = True
 
 
-def _parameters(text: str) -> dict[str, Any]:
-    """The keywords in "wheel(hub=3)"; literals only, no evaluation."""
+def parameters_in(text: str) -> dict[str, Any]:
+    """The keywords in "wheel(hub=3)"; literals only, no evaluation.
+
+    Raises:
+        TopologyError: another form.
+    """
     if "(" not in text:
         return {}
     try:

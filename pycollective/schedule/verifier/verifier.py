@@ -20,6 +20,7 @@ from pycollective.schedule.language.program import MOST_RANKS
 from pycollective.schedule.language.registry import Order
 from pycollective.schedule.verifier.contributions import ProvenOrder, check_contributions
 from pycollective.schedule.verifier.interleaving import check_interleavings
+from pycollective.schedule.verifier.weights import check_weights
 
 _STRENGTH: dict[str, int] = {"none": 0, "chunk": 1, "fixed": 2, "rank": 3}
 
@@ -60,7 +61,12 @@ def verify(schedule: Schedule, order: Order | None = None) -> Report:
     if order is not None:
         checks.choice(order, "order", registry.ORDERS)
     check_structure(schedule)
-    proven = check_contributions(schedule, check_interleavings(schedule))
+    executed = check_interleavings(schedule)
+    proven: ProvenOrder = "rank"
+    if COLLECTIVES[schedule.collective].weighted:
+        check_weights(schedule, executed)
+    else:
+        proven = check_contributions(schedule, executed)
     claim = order or _claim(schedule)
     if claim is not None and _STRENGTH[proven] < _STRENGTH[claim]:
         found = {"none": "ranks reduce the same chunk in different orders"}.get(proven, f"it is {proven!r} at most")

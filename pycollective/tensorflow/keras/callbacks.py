@@ -1,48 +1,11 @@
-"""Callbacks of tf.keras: Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1: see `callback_methods`."""
+"""Callbacks of tf.keras: Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1."""
 
 from __future__ import annotations
 
-from typing import Any
+from tensorflow import keras as _keras
 
-from tensorflow import keras
+from pycollective.keras import callback_methods as _methods
+from pycollective.keras.binding import bound as _bound
+from pycollective.keras.callback_methods import *  # noqa: F403 # what type checkers see
 
-from pycollective.hvd import basics
-from pycollective.keras import callback_methods as methods
-
-
-class BroadcastGlobalVariablesCallback(methods.BroadcastGlobalVariables, keras.callbacks.Callback):
-    __doc__ = methods.BroadcastGlobalVariables.__doc__
-
-
-class MetricAverageCallback(methods.MetricAverage, keras.callbacks.Callback):
-    __doc__ = methods.MetricAverage.__doc__
-
-
-class LearningRateScheduleCallback(methods.LearningRateSchedule, keras.callbacks.Callback):
-    __doc__ = methods.LearningRateSchedule.__doc__
-
-
-class LearningRateWarmupCallback(methods.LearningRateWarmup, keras.callbacks.Callback):
-    __doc__ = methods.LearningRateWarmup.__doc__
-
-
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """A ModelCheckpoint that keeps the best model only, written by rank 0."""
-
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
-        filepath: str = "best_model.keras",
-    ) -> None:
-        """Args: filepath: also an attribute that may be set before training. The others: see ModelCheckpoint."""
-        super().__init__(
-            filepath, monitor=monitor, verbose=verbose, save_best_only=True, save_weights_only=False, mode=mode,
-            save_freq=save_freq,
-        )  # fmt: skip
-
-    def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if basics.rank() == 0:
-            super()._save_model(*args, **kwargs)
+globals().update(_bound(_methods, _keras, __name__))

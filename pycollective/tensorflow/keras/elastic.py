@@ -1,22 +1,18 @@
-"""Training with tf.keras: Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1 that survives lost ranks."""
+"""Training that survives lost ranks, with tf.keras: Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1."""
 
 from __future__ import annotations
 
 from tensorflow import keras
 
-from pycollective.keras import elastic_methods as methods
-from pycollective.keras.elastic_methods import KerasState, run
+from pycollective.keras.binding import bound
+from pycollective.keras.callback_methods import elastic as callback_methods
+from pycollective.keras.callback_methods.elastic import (  # what type checkers see
+    CommitStateCallback,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+)
+from pycollective.keras.elastic_state import KerasState, run
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
-
-class CommitStateCallback(methods.CommitState, keras.callbacks.Callback):
-    __doc__ = methods.CommitState.__doc__
-
-
-class UpdateBatchStateCallback(methods.UpdateBatchState, keras.callbacks.Callback):
-    __doc__ = methods.UpdateBatchState.__doc__
-
-
-class UpdateEpochStateCallback(methods.UpdateEpochState, keras.callbacks.Callback):
-    __doc__ = methods.UpdateEpochState.__doc__
+globals().update(bound(callback_methods, keras, __name__))

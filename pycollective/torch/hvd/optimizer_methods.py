@@ -133,7 +133,7 @@ class Stepping(Reducing):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle and copy as an optimizer of the base class."""
-        return _bare, (self.wrapped_class,), self.wrapped_class.__getstate__(self)
+        return bare, (self.wrapped_class,), self.wrapped_class.__getstate__(self)
 
 
 class SteppingTogether(Stepping):
@@ -185,5 +185,6 @@ class SteppingTogether(Stepping):
         return p, x, context, work
 
 
-def _bare(kind: Any) -> Any:
+def bare(kind: Any) -> Any:
+    """An optimizer of a class, without its state."""
     return kind.__new__(kind)

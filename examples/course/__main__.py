@@ -1,0 +1,56 @@
+"""Runs all labs one after another: python -m examples.course [--quick] [--only NAME]
+
+Each is a process, as if started by hand. At the end a table: name, seconds, conclusion. Exit code 1 if one has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def labs() -> list[str]:
+    """The names of the labs: the scripts that start as one."""
+    scripts = [path for path in sorted(HERE.glob("[a-z]*.py")) if path.stem != "lab"]
+    return [path.stem for path in scripts if "= lab.start(" in path.read_text(encoding="utf-8")]
+
+
+def run(name: str, words: list[str], out: Path) -> tuple[float, str]:
+    """(seconds, conclusion) of a lab; a conclusion that begins with FAILED if it has failed."""
+    result = out / f"{name}.json"
+    result.unlink(missing_ok=True)
+    begin = time.monotonic()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    code = subprocess.run([sys.executable, HERE / f"{name}.py", "--out", out, *words], env=environment).returncode
+    seconds = time.monotonic() - begin
+    if code or not result.exists():
+        return seconds, f"FAILED with exit code {code}" if code else "FAILED: no conclusion"
+    return seconds, json.loads(result.read_text())["conclusion"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", choices=labs(), help="this lab; may be repeated")
+    parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
+    args, words = parser.parse_known_args()  # the others are passed to the labs
+    args.out.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for name in args.only or labs():
+        print(f"\n=== {name}", flush=True)
+        results[name] = run(name, words, args.out)
+    print()
+    for name, (seconds, conclusion) in results.items():
+        print(f"{name:24} {seconds:4.0f} s  {conclusion}")
+    print(f"{'all':24} {sum(seconds for seconds, _ in results.values()):4.0f} s")
+    return int(any(conclusion.startswith("FAILED") for _, conclusion in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

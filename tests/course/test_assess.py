@@ -1,0 +1,145 @@
+"""The checker of the assessment: what it reports for scripts that fail, hang, or are converted wrongly.
+
+The scripts with torch and Keras, which take long, run only if COURSE is set: `make course`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COURSE = Path(__file__).parents[2] / "examples" / "course"
+long = pytest.mark.skipif("COURSE" not in os.environ, reason="takes long: set COURSE=1")
+RIGHT = "print('training accuracy 0.99  validation accuracy 0.98')"
+
+
+def assess(script, *words, timeout=280):
+    """(exit code, the lines of the checks as {name: text})."""
+    command = [sys.executable, COURSE / "assess.py", script, "--ranks", "2", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=script.parent)
+    checks = ("runs", "distributed", "partition", "broadcast", "checkpoint", "accuracy")
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith(checks)]
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.returncode, dict(lines)
+
+
+def written(tmp_path, text):
+    script = tmp_path / "student.py"
+    script.write_text(text)
+    return script
+
+
+def test_a_serial_script_is_not_distributed(tmp_path):
+    code, checks = assess(written(tmp_path, f"open('model.bin', 'w').close()\n{RIGHT}"))
+    assert code == 1
+    assert checks["distributed"].startswith("FAILED  it never calls hvd.init(): these are 2 serial runs")
+    assert checks["checkpoint"] == "FAILED  rank 1 writes model.bin: only rank 0 may, `if hvd.rank() == 0:`"
+    assert checks["accuracy"] == "passed" and checks["partition"] == "-"
+
+
+def test_a_script_that_prints_nothing(tmp_path):
+    code, checks = assess(written(tmp_path, "x = 1"))
+    assert code == 1 and checks["runs"].startswith("FAILED  rank 0 prints nothing")
+
+
+def test_a_script_that_crashes(tmp_path):
+    code, checks = assess(written(tmp_path, "x = 1\ny = x / 0"))
+    assert code == 1 and "student.py, line 2: ZeroDivisionError: division by zero" in checks["runs"]
+    assert checks["accuracy"] == "-"
+
+
+def test_a_script_that_waits_forever_is_ended_with_its_children(tmp_path):
+    child = "import time; time.sleep(271828)"
+    text = f"""import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "{child}"], start_new_session=True)
+while True:
+    time.sleep(0.1)
+"""
+    code, checks = assess(written(tmp_path, text), "--minutes", "0.1")
+    assert code == 1 and "rank 0 is at line 4, rank 1 is at line 4" in checks["runs"]
+    commands = [path.read_bytes() for path in _command_lines()]
+    assert not any(b"sleep(271828)" in command for command in commands)
+
+
+def _command_lines():
+    for folder in Path("/proc").glob("[0-9]*"):
+        path = folder / "cmdline"
+        try:
+            path.read_bytes()
+        except OSError:
+            continue
+        yield path
+
+
+@long
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["assessment_solution", "assessment_keras_solution"])
+def test_the_solution_passes(tmp_path, name):
+    pytest.importorskip("keras" if "keras" in name else "torch")
+    code, checks = assess(written(tmp_path, (COURSE / f"{name}.py").read_text()))
+    assert code == 0 and set(checks.values()) == {"passed"}, checks
+
+
+WRONG = {  # what is removed from the solution -> the check that fails, and what it reports
+    ("assessment_solution", "hvd.broadcast_"): ("broadcast", "rank 0's state is never broadcast"),
+    ("assessment_solution", "sampler=sampler"): ("partition", "over all 1348 images"),
+    ("assessment_solution", "if hvd.rank() == 0:  # hvd: only"): ("checkpoint", "rank 1 writes checkpoint.pt"),
+    ("assessment_keras_solution", "BroadcastGlobal"): ("broadcast", "rank 0's state is never broadcast"),
+    ("assessment_keras_solution", "[mine]"): ("partition", "images"),
+    ("assessment_keras_solution", "if hvd.rank() == 0:  # hvd: only"): ("checkpoint", "rank 1 writes checkpoint.keras"),
+}
+
+
+@long
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "removed"), WRONG)
+def test_wrong_conversions_are_told_what_is_wrong(tmp_path, name, removed):
+    pytest.importorskip("keras" if "keras" in name else "torch")
+    lines = (COURSE / f"{name}.py").read_text().splitlines()
+    assert any(removed in line for line in lines)
+    if removed.startswith("if "):
+        changed = [line.replace("hvd.rank() == 0", "True") if removed in line else line for line in lines]
+    elif removed == "sampler=sampler":
+        changed = [line.replace(removed, "shuffle=True") for line in lines]
+    elif removed == "[mine]":
+        changed = [line.replace(removed, "") for line in lines]
+    elif removed == "BroadcastGlobal":
+        changed = ["callbacks = []" if removed in line else line for line in lines]
+    else:
+        changed = [line for line in lines if not line.startswith(removed)]
+    code, checks = assess(
+        written(tmp_path, "\n".join(changed)), "--epochs", "2", "--training", "0", "--validation", "0"
+    )
+    check, text = WRONG[name, removed]
+    assert code == 1 and checks[check].startswith("FAILED") and text in checks[check], checks
+    assert [name for name in checks if checks[name] != "passed"] == [check], checks
+
+
+def test_judge_of_gradients_that_are_equal_and_parameters_that_differ():
+    judge = load("assess")
+    record = {"size": 2, "steps": 3, "gradients": ["a", "b"], "broadcasts": 1, "parameters": ["p"], "images": 10,
+              "longest": 5, "files": [["/m", "written"]], "error": ""}  # fmt: skip
+    other = {**record, "gradients": ["c", "b"], "parameters": ["q"], "files": [["/m", "read"]]}
+    run = judge.Run(2, 0, 1.0, {0: record, 1: other}, {0: "training accuracy 0.5, validation accuracy: 0.7"})
+    found = dict(judge.judge(run, Path("s.py"), (0.6, 0.6, 1)))
+    assert found == {
+        "partition": "in step 1 ranks [0, 1] have equal gradients before the reduction, from equal images",
+        "broadcast": "in the end the parameters of ranks [1] are not those of rank 0",
+        "checkpoint": "rank 1 reads m: let rank 0 read and broadcast it",
+        "accuracy": "the training accuracy is 0.5000, the target 0.6",
+    }
+    fewer = judge.Run(2, 0, 1.0, {0: record, 1: {**other, "steps": 4}}, run.printed)
+    assert "different numbers of steps: [3, 4]" in dict(judge.judge(fewer, Path("s.py"), (0, 0, 1)))["distributed"]
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, COURSE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,93 @@
+"""The labs: each runs, and what it concludes is plausible. Those with many processes run only if COURSE is set."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import course_notebooks as course
+import pytest
+
+HERE = Path(__file__).parents[2] / "examples" / "course"
+long = pytest.mark.skipif("COURSE" not in os.environ, reason="takes long: set COURSE=1")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+
+def measured(name, tmp_path, *words):
+    """What a lab has measured in its --quick form; its figures exist."""
+    command = [sys.executable, HERE / f"{name}.py", "--quick", "--out", tmp_path, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path for path in tmp_path.iterdir() if path.suffix in (".svg", ".png")]
+    content = json.loads((tmp_path / f"{name}.json").read_text())
+    assert content["conclusion"] in done.stdout
+    return content["measured"]
+
+
+def test_gradient_descent(tmp_path):
+    found = measured("lab1_gradient_descent", tmp_path, "--ranks", "3")
+    assert found["full"]["steps"] < found["mini"]["steps"] < found["single"]["steps"]
+    assert found["full"]["images"] > found["mini"]["images"]
+    assert found["kept"] == pytest.approx(found["theory"], rel=0.02)
+    assert found["ranks"] == 3 and found["difference"] < 1e-12
+
+
+def test_model_parallel(tmp_path):
+    found = measured("model_parallel", tmp_path)
+    assert found["difference"] == 0 and found["accuracy"] > 0.8
+
+
+def test_pipeline_parallel(tmp_path):
+    found = measured("pipeline_parallel", tmp_path, "--ranks", "3")
+    assert found["difference"] == 0
+    assert found["gpipe"]["stored"] == 8 and found["other"]["stored"] == 3
+    assert found["theory"] == pytest.approx(2 / 10) and 0 < found["gpipe"]["bubble"] < 1
+
+
+def test_wrong_options_are_refused(tmp_path):
+    for words, text in ((["--ranks", "0"], "0 is less than 1"), (["--data", "mnist"], "'mnist' is not one of digits")):
+        command = [sys.executable, HERE / "lab1_gradient_descent.py", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.returncode == 2 and text in done.stderr
+
+
+@long
+@pytest.mark.torch
+def test_loss_landscape(tmp_path):
+    pytest.importorskip("torch")
+    found = measured("lab1_loss_landscape", tmp_path)
+    assert found["better"]["without"] < found["better"]["with"]
+    assert all(ratio > 1 for ratio in found["wide"])
+
+
+@long
+@pytest.mark.torch
+def test_distributed(tmp_path):
+    pytest.importorskip("torch")
+    found = measured("lab2_distributed", tmp_path, "--ranks", "2")
+    assert found["same"] is True
+    assert "rank 0" in found["error"] and "the last" in found["joined"]
+    assert found["seen"] == pytest.approx(0.75, abs=0.02)  # 1 - (1 - 1/2)^2
+
+
+def test_each_lab_is_a_notebook():
+    pytest.importorskip("jupytext")
+    for name in course.labs():
+        notebook = course.generate(name)
+        code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+        compile(code, name, "exec")
+        assert "lab.conclude(" in code
+
+
+@long
+@pytest.mark.parametrize("name", course.labs())
+def test_a_notebook_runs(name, tmp_path):
+    for module in ("nbclient", "ipykernel", "jupytext"):
+        pytest.importorskip(module)
+    course.execute(course.generate(name), f"--quick --out {tmp_path}")
+    assert (tmp_path / f"{name}.json").exists()

@@ -1,0 +1,118 @@
+"""Training by `fit`: weights are bit-equal on all ranks, and what they should be."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import unittest.mock
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from common import BACKEND, digest, hvd, keras, rows, same_everywhere, train
+
+
+def fit() -> None:
+    """Bit-equal weights for several optimizers and options."""
+    train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+    train(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9), compression=hvd.Compression.fp16))
+    train(hvd.DistributedOptimizer(keras.optimizers.RMSprop(0.01), gradient_predivide_factor=2.0, groups=2))
+
+
+def eager() -> None:
+    train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), run_eagerly=True)
+
+
+def jit() -> None:
+    """With jit_compile the weights are bit-equal too; where XLA cannot call this library, the first step raises."""
+    refused = None
+    if BACKEND == "tensorflow":
+        refused = importlib.import_module("pycollective.tensorflow.graph_calls").why_not()
+    try:
+        with _without_generated_code():
+            train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), jit_compile=True)
+    except Exception as error:
+        if not refused or "ompil" not in str(error):
+            raise
+
+
+@contextlib.contextmanager
+def _without_generated_code() -> Iterator[None]:
+    """torch.compile traces, breaks graphs and differentiates as ever, but does not compile C++ for a minute."""
+    if BACKEND != "torch":
+        yield
+        return
+    torch = importlib.import_module("torch")
+    with unittest.mock.patch.object(torch, "compile", functools.partial(torch.compile, backend="aot_eager")):
+        yield
+
+
+def fusion() -> None:
+    """The same bits whatever is fused."""
+    found = set()
+    for threshold in (None, "0", "100"):
+        hvd.shutdown()
+        os.environ.pop("HOROVOD_FUSION_THRESHOLD", None)
+        if threshold is not None:
+            os.environ["HOROVOD_FUSION_THRESHOLD"] = threshold
+        hvd.init()
+        found.add(digest(train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))))
+    os.environ.pop("HOROVOD_FUSION_THRESHOLD", None)
+    assert len(found) == 1, found
+
+
+def whole_batch() -> None:
+    """In float64: what one process computes with the whole batch."""
+    keras.backend.set_floatx("float64")
+    try:
+        n, part, steps = hvd.size(), 4, 6
+        x, y = rows(n * part * steps, dtype="float64")
+        keras.utils.set_random_seed(1)
+        alone, here = (keras.Sequential([keras.Input((6,), dtype="float64"), _affine(8), _affine(2)]) for _ in range(2))
+        here.set_weights(alone.get_weights())
+        alone.compile(keras.optimizers.Adam(0.01), "mse")
+        here.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
+        alone.fit(x, y, batch_size=n * part, shuffle=False, epochs=2, verbose=0)
+        mine = [a.reshape(steps, n, part, -1)[:, hvd.rank()].reshape(steps * part, -1) for a in (x, y)]
+        here.fit(*mine, batch_size=part, shuffle=False, epochs=2, verbose=0)
+        for a, b in zip(alone.get_weights(), here.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+    finally:
+        keras.backend.set_floatx("float32")
+
+
+def _affine(units: int) -> Any:
+    """A dense layer in float64 throughout: Keras multiplies matrices in float32 on torch, whatever their type."""
+    if BACKEND != "torch":
+        return keras.layers.Dense(units, activation="tanh", dtype="float64")
+
+    class Affine(keras.layers.Layer):  # type: ignore[misc,name-defined]
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight((shape[-1], units), name="kernel")
+
+        def call(self, x: Any) -> Any:
+            return keras.ops.tanh(keras.ops.sum(keras.ops.expand_dims(x, -1) * self.kernel, axis=1))
+
+    return Affine(dtype="float64")
+
+
+def sparse() -> None:
+    """Embeddings' gradients, gathered or dense."""
+    for dense in (False, True):
+        keras.utils.set_random_seed(hvd.rank())
+        model = keras.Sequential([keras.Input((4,), dtype="int32"), keras.layers.Embedding(20, 3)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), sparse_as_dense=dense), "mse")
+        x = np.random.default_rng(hvd.rank()).integers(20, size=(16, 4))
+        first = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(x, np.zeros((16, 4, 3)), batch_size=4, verbose=0, callbacks=[first])
+        same_everywhere(digest(model))
+
+
+def averages_and_ema() -> None:
+    opt = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    )
+    options = {} if BACKEND == "torch" else {"steps_per_execution": 2}
+    train(opt, **options)
