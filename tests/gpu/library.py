@@ -1,15 +1,18 @@
 """A small array library on the emulated GPU, with what the array API standard and cupy have of what is used here.
 
-Arithmetic runs on the host, which can address the emulated memory, after all work in the default stream. Like cupy, it
-refuses arrays in host memory, so that a hidden copy through NumPy is an error.
+As `sys.modules["cupy"]` it is what the package takes for cupy. Arithmetic runs on the host, which can address the
+emulated memory, after all work in the default stream. Like cupy, it refuses arrays in host memory, so that a hidden
+copy through NumPy is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import operator
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,10 @@ from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 
 float32, float64 = np.dtype("float32"), np.dtype("float64")
+
+
+class Device(contextlib.nullcontext[None]):
+    id = 0
 
 
 class Array:
@@ -32,6 +39,10 @@ class Array:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3}
+
+    @property
+    def device(self) -> Any:
+        return Device()
 
     @property
     def host(self) -> np.ndarray[Any, Any]:
@@ -52,6 +63,12 @@ class Array:
 
     def __float__(self) -> float:
         return float(self.host)
+
+
+ndarray = Array
+cuda = SimpleNamespace(
+    get_current_stream=lambda: SimpleNamespace(ptr=0), ExternalStream=lambda stream, device: contextlib.nullcontext()
+)
 
 
 def _operand(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 import pycollective as pc
+from pycollective import graphs
 from pycollective.comm.world import Communicator
 from pycollective.optim import (
     DistributedOptimizer,
     DistributedSGD,
+    GossipSGD,
     GradientNoise,
     NoiseScale,
+    consensus_distance,
     lamb,
     larc,
     lars,
@@ -35,9 +39,10 @@ def numbers(*seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def library(cuda: ModuleType) -> ModuleType:
+def library(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     from gpu import library
 
+    monkeypatch.setitem(sys.modules, "cupy", library)
     return library
 
 
@@ -81,11 +86,27 @@ def test_arrays_on_a_gpu_give_the_bits_of_numpy(library: ModuleType, name: str, 
             np.testing.assert_array_equal(other[parameter], one[parameter], strict=True)
 
 
-def test_gradients_are_in_a_window_on_the_gpu(library: ModuleType) -> None:
+@pytest.mark.parametrize("order", ["combine_then_adapt", "adapt_then_combine"])
+def test_gossip_on_a_gpu_gives_the_bits_of_numpy(library: ModuleType, order: str) -> None:
+    def train(comm: Communicator, convert: Any) -> tuple[dict[str, Any], float]:
+        params = {name: convert(array) for name, array in numbers(comm.rank).items()}
+        sgd = GossipSGD(params, graphs.one_peer, 0.1, 0.9, 0.01, comm=comm, order=order, average_every=3)
+        for t in range(4):
+            sgd.step({name: convert(array) for name, array in numbers(t, comm.rank).items()})
+        return {name: host(p) for name, p in params.items()}, consensus_distance(comm, params)
+
+    ours = pc.local_world(3).run(lambda comm: train(comm, np.array))
+    theirs = pc.local_world(3).run(lambda comm: train(comm, library.asarray))
+    for (one, distance), (other, found) in zip(ours, theirs, strict=True):
+        assert found == distance > 0
+        for parameter in SHAPES:
+            np.testing.assert_array_equal(other[parameter], one[parameter], strict=True)
+
+
+def test_gradients_are_parts_of_one_buffer_on_the_gpu(library: ModuleType) -> None:
     def look(comm: Communicator) -> None:
         sgd = DistributedSGD({"w": library.asarray(np.zeros((8, 8))), "b": library.asarray(np.zeros(8))}, 1, comm=comm)
         (flat,) = sgd._fused.buffers
-        assert comm.gpu.locate(flat.address, 8 * 72) is not None
         sgd.gradients["b"][...] = 3.0
         sgd.gradients["w"][...] = 2.0
         assert flat.host.tolist() == [2.0] * 64 + [3.0] * 8
