@@ -16,6 +16,7 @@ from pycollective.comm.objects import on_root
 from pycollective.comm.private_file import require_replaceable
 from pycollective.optim.averaging import Averaging
 from pycollective.optim.containers import check_fit, copy_into, named, namespace
+from pycollective.optim.devices import like, to_host
 
 FORMAT = 2
 
@@ -134,19 +135,21 @@ def _restore(path: Path, optimizer: Averaging) -> Any:
 def _to_numpy(name: str, array: Any) -> Any:
     if isinstance(array, np.ndarray):
         return array
+    if arrays.on_device(array):
+        return to_host(array, repr(name))
     try:
         return np.from_dlpack(array)
     except (BufferError, RuntimeError):  # the latter from NumPy, for unsupported types
         raise TypeError(f"{name!r}: a .npz file cannot hold {array.dtype}") from None
 
 
-def _from_numpy(stored: dict[str, Any], name: str, like: Any) -> Any:
-    """Remove an array from `stored`, converted to like's library."""
+def _from_numpy(stored: dict[str, Any], name: str, parameter: Any) -> Any:
+    """Remove an array from `stored`, converted to the parameter's library and device."""
     if name not in stored:
         raise ValueError(f"the file has no {name}")
     array = stored.pop(name)
-    xp = namespace(like)
+    xp = namespace(parameter)
     try:
-        return array if namespace(array) is xp else xp.from_dlpack(array)
+        return like(array, parameter)
     except (BufferError, RuntimeError):
         raise TypeError(f"{name!r} is {array.dtype}, which {xp.__name__} cannot take from NumPy") from None

@@ -9,6 +9,7 @@ import numpy as np
 from pycollective.comm.arguments import arrays
 from pycollective.comm.world import given_or_world
 from pycollective.optim.containers import Arrays, named
+from pycollective.optim.devices import to_host
 from pycollective.optim.objects import require_same
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def consensus_distance(comm: Communicator | None, params: Arrays) -> float:
 
     Args:
         comm: of the ranks; None: that of `pycollective.init`.
-        params: a dict or list of floating-point arrays in CPU memory, of the same shapes on all ranks.
+        params: a dict or list of floating-point arrays in CPU or GPU memory, of the same shapes on all ranks.
 
     Returns:
         the distance, the same on all ranks; 0 if all parameters are equal.
@@ -45,7 +46,7 @@ def consensus_distance(comm: Communicator | None, params: Arrays) -> float:
 
 def _wide(name: str, array: object) -> np.ndarray:
     detached = array.detach() if hasattr(array, "detach") else array  # of torch, which exports no trained parameter
-    found = arrays.readable(detached, repr(name))
+    found = to_host(detached, repr(name)) if arrays.on_device(detached) else arrays.readable(detached, repr(name))
     if "float" not in str(found.dtype):
         raise TypeError(f"{name!r} has dtype {found.dtype}; parameters are floating-point arrays")
     host = found if isinstance(found, np.ndarray) else found.array(arrays.numpy_dtype(found.dtype))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycollective import checks
+from pycollective.comm.arguments.arrays import on_device
 
 Arrays = Mapping[str, Any] | Sequence[Any]
 """A dict of arrays by name, or a list; in a list their names are "0", "1", ..."""
@@ -51,15 +52,6 @@ def contained(values: dict[str, Any], container: Arrays) -> Any:
     return dict(values) if isinstance(container, Mapping) else list(values.values())
 
 
-def like(values: Any, array: Any) -> Any:
-    """NumPy's `values` as an array of the library, dtype and device of `array`."""
-    xp = namespace(array)
-    try:
-        return xp.asarray(values, dtype=array.dtype, device=array.device)
-    except (AttributeError, TypeError):  # NumPy 1 and cupy have no option for the device
-        return xp.asarray(values, dtype=array.dtype)
-
-
 def zeros(like: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays of zeros with the shapes and dtypes of the given ones."""
     return {name: namespace(array).zeros_like(array) for name, array in like.items()}
@@ -69,7 +61,7 @@ def check_fit(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Compare arrays with the parameters that they belong to.
 
     Raises:
-        ValueError: other names or shapes. TypeError: other dtypes, or not an array.
+        ValueError: other names or shapes. TypeError: other dtypes, another kind of memory, or not an array.
     """
     if values.keys() != parameters.keys():
         odd = ", ".join(sorted(map(repr, values.keys() ^ parameters.keys())))
@@ -82,6 +74,10 @@ def check_fit(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} has shape {tuple(value.shape)}, its parameter {tuple(wanted.shape)}")
         if value.dtype != wanted.dtype:
             raise TypeError(f"{name!r} has dtype {value.dtype}, its parameter {wanted.dtype}")
+        if on_device(value) != on_device(wanted):
+            places = ("in CPU memory", "on a GPU")
+            here, there = places[on_device(value)], places[on_device(wanted)]
+            raise TypeError(f"{name!r} is {here}, its parameter {there}")
 
 
 def copy_into(target: Mapping[str, Any], source: Mapping[str, Any]) -> None:

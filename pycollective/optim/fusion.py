@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pycollective.comm.arguments import arrays
 from pycollective.optim.containers import copy_into, namespace
+from pycollective.optim.devices import element_and_device
 from pycollective.optim.objects import require_same
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Fused:
-    """Storage for arrays like the given ones, in one flat window for each element type.
+    """Storage for arrays like the given ones, in one flat window for each element type and device.
 
     A collective on the windows handles all arrays at once without copies. With a topology that reduces in rank order
     fusion does not change results: each element is reduced independently of its position in the buffer.
 
     Attributes:
-        buffers: the flat arrays, 1-d, one for each element type.
+        buffers: the flat arrays, 1-d, one for each element type and device.
         views: name -> its part of a buffer, in the shape and dtype of the corresponding array.
     """
 
@@ -33,26 +33,27 @@ class Fused:
             comm: the communicator of all calls.
 
         Raises:
-            TypeError: not an array, memory of another device, or elements that are not floating-point.
+            TypeError: not an array, memory of a device that is no CUDA GPU, or elements that are not floating-point.
             MismatchError: names, shapes or dtypes differ between ranks.
         """
         self._comm = comm
-        elements = {name: _element_type(name, array) for name, array in like.items()}
-        lines = (f"{name!r} of shape {tuple(like[name].shape)}, {elements[name]}" for name in like)
+        kinds = {name: _kind(name, array) for name, array in like.items()}
+        places = {name: "" if device is None else " on a GPU" for name, (_, device) in kinds.items()}
+        lines = (f"{name!r} of shape {tuple(like[name].shape)}, {kinds[name][0]}{places[name]}" for name in like)
         require_same("\n".join(lines), "parameters", comm)
         groups: dict[Any, list[str]] = {}
         for name, array in like.items():
-            groups.setdefault((namespace(array), elements[name]), []).append(name)
+            groups.setdefault((namespace(array), *kinds[name]), []).append(name)
         self.buffers: list[Any] = []
         self.views: dict[str, Any] = dict.fromkeys(like)  # fixes the order of the names
-        for (xp, element), names in groups.items():
-            self._lay_out(xp, element, {name: like[name] for name in names})
+        for (xp, element, device), names in groups.items():
+            self._lay_out(xp, element, device, {name: like[name] for name in names})
 
-    def _lay_out(self, xp: Any, element: str, like: dict[str, Any]) -> None:
+    def _lay_out(self, xp: Any, element: str, device: int | None, like: dict[str, Any]) -> None:
         """Create one buffer and divide it into views."""
         sizes = {name: math.prod(array.shape) for name, array in like.items()}
         dtype = next(iter(like.values())).dtype
-        flat = self._window(xp, sum(sizes.values()), element, dtype)
+        flat = self._window(xp, sum(sizes.values()), element, device, dtype)
         self.buffers.append(flat)
         start = 0
         for name, size in sizes.items():
@@ -60,10 +61,10 @@ class Fused:
             self.views[name] = xp.reshape(flat[start : start + size], tuple(like[name].shape))
             start += size
 
-    def _window(self, xp: Any, count: int, element: str, dtype: Any) -> Any:
+    def _window(self, xp: Any, count: int, element: str, device: int | None, dtype: Any) -> Any:
         """A flat array of the library xp over a window; over its own memory if it cannot wrap a window."""
-        window = self._comm.empty(count, element)
-        if namespace(window) is xp:
+        window = self._comm.empty(count, element, device=device)
+        if device is None and namespace(window) is xp:
             return window
         try:
             return xp.from_dlpack(window)
@@ -85,8 +86,8 @@ class Fused:
             copy_into(values, self.views)
 
 
-def _element_type(name: str, array: Any) -> str:
-    element = str(arrays.readable(array, repr(name)).dtype)
+def _kind(name: str, array: Any) -> tuple[str, int | None]:
+    element, device = element_and_device(array, repr(name))
     if "float" not in element:
         raise TypeError(f"{name!r} has dtype {element}; only floating-point parameters can be trained")
-    return element
+    return element, device

@@ -9,7 +9,8 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.comm.world import given_or_world
-from pycollective.optim.containers import Arrays, like, named
+from pycollective.optim.containers import Arrays, named, namespace
+from pycollective.optim.devices import like
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -92,7 +93,8 @@ class GradientNoise:
         """
         if len(getattr(losses, "shape", (0,))) != 1:
             raise ValueError(f"losses must have one element per row, not {checks.shown(losses)}")
-        return losses * like(self.factors(losses.shape[0], step, part), losses)
+        factors = like(self.factors(losses.shape[0], step, part), losses)
+        return losses * namespace(losses).asarray(factors, dtype=losses.dtype)
 
     def micro_batch(self, grads: Arrays, step: int, part: int = 0) -> None:
         """Multiply all gradients of one micro-batch by one factor, in place.

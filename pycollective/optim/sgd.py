@@ -55,7 +55,8 @@ class DistributedSGD(Averaging):
 
         Args:
             params: dict or list of writable floating-point arrays, of any shapes and of one or several dtypes: NumPy's
-                or arrays of another library that follows the array API standard; the same on all ranks.
+                or arrays of another library that follows the array API standard, in CPU or GPU memory (cupy, torch);
+                the same on all ranks.
             lr: step size, at least 0.
             momentum: factor on the velocity, at least 0.
             weight_decay: factor of the L2 penalty, at least 0.
@@ -65,7 +66,7 @@ class DistributedSGD(Averaging):
 
         Raises:
             ValueError: a negative number, nesterov without momentum, an array passed twice.
-            TypeError: not a writable floating-point array in CPU memory.
+            TypeError: not a writable floating-point array in the memory of CPUs or CUDA GPUs.
             MismatchError: names, shapes or dtypes differ between ranks.
             TopologyError: no such topology, or it has no allreduce.
         """

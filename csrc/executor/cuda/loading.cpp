@@ -31,9 +31,12 @@ int32_t load_all(int device) {
     if (kernels.low_latency != nullptr) blocks = std::min(blocks, blocks_of(kernels.low_latency, threads));
   };
   load(kernels_of_copies());
-  for (int dtype = 0; dtype < static_cast<int>(Dtype::count); ++dtype)
+  for (int number = 0; number < static_cast<int>(Dtype::count); ++number) {
+    const auto dtype = static_cast<Dtype>(number);
     for (const Operator op : {Operator::sum, Operator::prod})  // the sum has separate kernels
-      for (const bool scaled : {false, true}) load(kernels_for(static_cast<Dtype>(dtype), op, scaled));
+      for (const bool scaled : {false, true}) load(kernels_for(dtype, op, scaled));
+    load(kernels_of_weighted_sums(dtype));
+  }
   load_moves();
   return blocks;
 }
