@@ -27,7 +27,7 @@ from .table import format_number
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["CallsResult", "Cell", "cells_of", "goal_for", "groups_for", "markdown"]
+__all__ = ["CallsResult", "Cell", "cells_of", "goal_for", "groups_for", "markdown", "measure_plans"]
 
 SCHEMA = "pycollective-calls/1"
 _FOLDER = Path(__file__).resolve().parent / "results"
@@ -171,7 +171,7 @@ def main(
                      conditions=Conditions(neighbours=neighbours)))
         for count in counts
     ]  # fmt: skip
-    result = _measure(plans, console, {"quick": quick, "ranks": ranks, "sizes": sizes, "neighbours": neighbours})
+    result = measure_plans(plans, console, {"quick": quick, "ranks": ranks, "sizes": sizes, "neighbours": neighbours})
     cells = cells_of(result.rows, wanted)
     out.mkdir(parents=True, exist_ok=True)
     (out / "calls.json").write_text(_json(cells, result))
@@ -182,7 +182,8 @@ def main(
         raise typer.Exit(1)
 
 
-def _measure(plans: Sequence[tuple[int, Plan]], console: Console, options: dict[str, Any]) -> Result:
+def measure_plans(plans: Sequence[tuple[int, Plan]], console: Console, options: dict[str, Any]) -> Result:
+    """Run plans, (rank count, plan) each, with their progress on the console; ends the program if one cannot start."""
     from .launch import LaunchError
     from .session import Session, run_plans
     from .speed import show

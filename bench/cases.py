@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pycollective import graphs
 from pycollective.cli.commands import choose
 from pycollective.cli.units import KIB, format_size, parse_size, parse_sizes
 from pycollective.dtypes import DTYPES
+from pycollective.graphs import Graph
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, Collective
 
 __all__ = [
     "BARRIER",
+    "GRAPHS",
     "KIB",
     "MEASURED",
     "SENDRECV",
@@ -26,11 +29,15 @@ __all__ = [
 
 SENDRECV, BARRIER = "sendrecv", "barrier"
 MEASURED: dict[str, Collective] = {
-    **{name: row for name, row in COLLECTIVES.items() if not row.weighted},  # see bench/mix.py
+    **COLLECTIVES,
     SENDRECV: Collective(SENDRECV),  # a message there and one back, between the ranks 0 and 1, 2 and 3, ...
     BARRIER: CALLS[BARRIER],
 }
 """The calls that can be measured, by name: every collective of topologies, messages, and the barrier."""
+
+
+GRAPHS = {graph.name: graph for graph in (graphs.ring, graphs.exponential, graphs.complete)}
+"""The graphs of weighted collectives, by name; a sweep takes the first."""
 
 
 def pair_partner(rank: int, ranks: int) -> int | None:
@@ -50,7 +57,7 @@ class Case:
 
     ``count`` is in elements and, as in nccl-tests, the smaller of the two buffers: what each rank
     contributes to an allgather or receives from a reduce_scatter; 0 for a barrier.  ``root`` is -1 where the
-    collective has none.
+    collective has none.  ``op`` is the operator, the graph's name in GRAPHS if weighted, or "none".
     """
 
     collective: str
@@ -68,6 +75,11 @@ class Case:
     @property
     def kind(self) -> Collective:
         return MEASURED[self.collective]
+
+    @property
+    def graph(self) -> Graph:
+        """Of a weighted collective."""
+        return GRAPHS[self.op]
 
     @property
     def send_count(self) -> int:
@@ -113,4 +125,5 @@ def sweep_cases(collective: str, dtype: str, op: str, sizes: Iterable[int], rank
     width = element_size(dtype)
     counts = sorted({max(1, size // width // shares) for size in sizes})
     root = root if kind.rooted else -1
-    return [Case(collective, dtype, op if kind.reduces else "none", count, ranks, root) for count in counts]
+    word = op if kind.reduces else next(iter(GRAPHS)) if kind.weighted else "none"
+    return [Case(collective, dtype, word, count, ranks, root) for count in counts]

@@ -90,14 +90,26 @@ def _reduced(dtype: str, op: str, sources: tuple[int, ...]) -> tuple[Array, Arra
     else:
         share = ranks if op == "avg" else 1
         values, size = wide.sum(0) / share, np.abs(wide).sum(0) / share
-    information = np.finfo(kind) if kind.kind == "f" else _ml_finfo(kind)
+    information = _information(kind)
     # one rounding a step, at most one step a rank, and one for the average
     return values, (ranks + 1) * float(information.eps) * size + ranks * float(information.smallest_subnormal)
 
 
-def _ml_finfo(kind: np.dtype[Any]) -> Any:
+def _information(kind: np.dtype[Any]) -> Any:
+    if kind.kind == "f":
+        return np.finfo(kind)
     ml_dtypes: Any = importlib.import_module("ml_dtypes")
     return ml_dtypes.finfo(kind)
+
+
+@lru_cache(maxsize=8)
+def _mixed(dtype: str, weights: tuple[tuple[int, float], ...]) -> tuple[Array, Array]:
+    """One period of the weighted sum over some ranks in float64, and the rounding it may carry."""
+    products = np.stack([weight * _block(source, dtype).astype(np.float64) for source, weight in weights])
+    information = _information(numpy_dtype(dtype))
+    # the weights, the products, their sums and the result are rounded
+    slack = (len(weights) + 3) * float(information.eps) * np.abs(products).sum(0)
+    return products.sum(0), slack + len(weights) * float(information.smallest_subnormal)
 
 
 def _reduce_exactly(blocks: list[Array], op: str, kind: np.dtype[Any]) -> Array:
@@ -128,6 +140,10 @@ def _expected(case: Case, rank: int) -> Iterator[_Segment]:
         sources = tuple(source for source in range(case.ranks) if row.contributes(source, rank))
         values, slack = _reduced(case.dtype, case.op, sources)
         yield _Segment(0, count, rank * count if row.packed_output else 0, values, slack)
+        return
+    if row.weighted:
+        values, slack = _mixed(case.dtype, tuple(case.graph(rank, case.ranks).items()))
+        yield _Segment(0, count, 0, values, slack)
         return
     senders = range(case.ranks) if row.in_blocks and not row.packed_output else (case.root,)
     for place, sender in enumerate(senders):

@@ -236,8 +236,8 @@ def _memories(options: Options, collective: str) -> list[tuple[str, str]]:
 
 
 def has_topologies(collective: str) -> bool:
-    """Whether topologies implement the call; messages and the barrier do not depend on them."""
-    return collective not in (SENDRECV, BARRIER)
+    """Whether topologies implement the call; messages and the barrier do not depend on them, `mix` has its graph."""
+    return collective not in (SENDRECV, BARRIER) and not MEASURED[collective].weighted
 
 
 def short_name(topology: str) -> str:

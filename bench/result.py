@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: Annotated[int, _about("bytes of the larger buffer")]
     count: Annotated[int, _about("elements")]
     type: str
-    op: Annotated[str, _about("none without a reduction")]
+    op: Annotated[str, _about("the operator, the graph of mix, or none")]
     root: Annotated[int, _about("-1 if there is none")]
     in_place: bool
     time_us: float

@@ -155,7 +155,7 @@ class _Ours:
         peers: dict[tuple[str, str], Peer] = {}
         for one in (one for group in groups for one in group):
             if one.library == CEILING:
-                peers[one.library, one.topology] = CeilingPeer(self._comm.size)
+                peers[one.library, one.topology] = CeilingPeer(self._comm.rank, self._comm.size)
             elif one.library == OURS and (OURS, one.topology) not in peers:
                 peers[OURS, one.topology] = PycollectivePeer(self._comm, find_topology(one.topology))
         return peers

@@ -482,9 +482,9 @@ def collectives() -> list[str]:
     """
     Names of the collectives, in numerical order.
     """
-def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False, prescale: typing.SupportsFloat | typing.SupportsIndex = 1.0, postscale: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> None:
+def combine(op: str, sources: collections.abc.Sequence[typing.Any], outs: collections.abc.Sequence[typing.Any], streamed: bool = False, prescale: typing.SupportsFloat | typing.SupportsIndex = 1.0, postscale: typing.SupportsFloat | typing.SupportsIndex = 1.0, weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
     """
-    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. `prescale`: a factor on each array; `postscale`: on the result.
+    Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. `prescale`: a factor on each array; `postscale`: on the result; `weights`: a factor for each array.
     """
 def define_tensorflow_operations(libraries: collections.abc.Sequence[str], run: typing.Any, describe: typing.Any, types: typing.Any) -> None:
     """

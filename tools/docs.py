@@ -149,10 +149,17 @@ def schemas() -> dict[str, str]:
     """The JSON schemas of what the benchmarks write, by file name."""
     from pycollective.bench.calls import CallsResult
     from pycollective.bench.engine.result import EngineResult
+    from pycollective.bench.mix import MixResult
     from pycollective.bench.result import Result, json_schema
     from pycollective.bench.speed import SpeedResult
 
-    kinds: dict[str, Any] = {"bench": Result, "speed": SpeedResult, "calls": CallsResult, "engine": EngineResult}
+    kinds: dict[str, Any] = {
+        "bench": Result,
+        "speed": SpeedResult,
+        "calls": CallsResult,
+        "engine": EngineResult,
+        "mix": MixResult,
+    }
     return {f"{name}.json": json_schema(kind) for name, kind in kinds.items()}
 
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from ..cases import BARRIER
 
 if TYPE_CHECKING:
+    from pycollective.graphs import Graph
+
     from ..cases import Case
     from ..world import World
 
@@ -60,6 +62,8 @@ class Peer(Protocol):
 
     def exscan(self, send: Array, recv: Array, op: str) -> Call: ...
 
+    def mix(self, send: Array, recv: Array, graph: Graph) -> Call: ...
+
     def broadcast(self, buffer: Array, root: int) -> Call: ...
 
     def reduce(self, send: Array, recv: Array, op: str, root: int) -> Call: ...
@@ -88,6 +92,8 @@ def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
     arguments: list[Any] = [recv] if row.single_buffer else [send, recv]
     if row.reduces:
         arguments.append(case.op)
+    if row.weighted:
+        arguments.append(case.graph)
     if row.rooted:
         arguments.append(case.root)
     made: Call = getattr(peer, case.collective)(*arguments)

@@ -1,8 +1,9 @@
-"""The ceiling: the cost of an allreduce without any waiting.
+"""The ceiling: the cost of an allreduce, or of a mix, without any waiting.
 
 Every rank reduces as many bytes, with the executor's own vector code, as ``direct`` would make it reduce: a
-1/n share of n inputs, written to n outputs.  All of them are its own, so there is no synchronization;
-the result is not an allreduce and is therefore not checked.
+1/n share of n inputs, written to n outputs; for a mix, as many whole inputs as it reads, with their weights, written to
+one output.  All of them are its own, so there is no synchronization; the result is that of no collective and is
+therefore not checked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 from . import Array, Call
 
 if TYPE_CHECKING:
+    from pycollective.graphs import Graph
+
     from ..cases import Case
 
 __all__ = ["CEILING", "CeilingPeer", "streams"]
@@ -29,19 +32,19 @@ def streams(nbytes: int, ranks: int) -> bool:
 
 
 class CeilingPeer:
-    """Only allreduce, and only for counts divisible by the number of ranks."""
+    """Only allreduce, for counts divisible by the number of ranks, and mix."""
 
     name = CEILING
     version = ""
     always_in_place = frozenset[str]()
     checked = False
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, rank: int, ranks: int) -> None:
+        self._rank, self._ranks = rank, ranks
         self._combine: Any = importlib.import_module("pycollective._core").combine
 
     def supports(self, case: Case) -> bool:
-        return case.collective == "allreduce" and case.count % case.ranks == 0
+        return case.kind.weighted or (case.collective == "allreduce" and case.count % case.ranks == 0)
 
     def allreduce(self, send: Array, recv: Array, op: str) -> Call:
         combine = self._combine
@@ -49,8 +52,14 @@ class CeilingPeer:
         streamed = send is not recv and streams(send.nbytes, self._ranks)
         return lambda: combine(op, sources, targets, streamed)
 
+    def mix(self, send: Array, recv: Array, graph: Graph) -> Call:
+        combine, weights = self._combine, list(graph(self._rank, self._ranks).values())
+        sources = [send, *(np.ones_like(send) for _ in weights[1:])]
+        streamed = (len(weights) + 1) * send.nbytes * self._ranks > _CACHE
+        return lambda: combine("sum", sources, [recv], streamed, weights=weights)
+
     def _none(self, *_: object) -> Call:
-        raise NotImplementedError("the ceiling supports allreduce only")
+        raise NotImplementedError("the ceiling supports allreduce and mix only")
 
     scan = exscan = broadcast = reduce = reduce_scatter = _none
     allgather = gather = scatter = alltoall = sendrecv = barrier = _none

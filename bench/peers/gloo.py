@@ -15,6 +15,8 @@ from . import Array, Call, PeerUnavailable
 from .tensors import as_tensor, import_torch
 
 if TYPE_CHECKING:
+    from pycollective.graphs import Graph
+
     from ..cases import Case
 
 __all__ = ["GlooPeer", "open"]
@@ -41,7 +43,7 @@ class GlooPeer:
         self.version = f"Gloo of PyTorch {torch.__version__}"
 
     def supports(self, case: Case) -> bool:
-        if case.kind.prefix != "none":
+        if case.kind.prefix != "none" or case.kind.weighted:
             return False
         if not case.kind.reduces:
             return case.dtype in _MOVES
@@ -62,6 +64,9 @@ class GlooPeer:
         raise NotImplementedError("torch.distributed has no prefix reductions")
 
     exscan = scan
+
+    def mix(self, send: Array, recv: Array, graph: Graph) -> Call:
+        raise NotImplementedError("torch.distributed has no collectives of neighbours")
 
     def broadcast(self, buffer: Array, root: int) -> Call:
         call, tensor = self._dist.broadcast, as_tensor(buffer)

@@ -6,10 +6,14 @@ import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..cases import pair_partner
 from . import Array, Call, PeerUnavailable
 
 if TYPE_CHECKING:
+    from pycollective.graphs import Graph
+
     from ..cases import Case
     from ..world import World
 
@@ -69,6 +73,31 @@ class MpiPeer:
     def _prefix(self, call: Any, send: Array, recv: Array, op: str) -> Call:
         source, target, operator = self._input(send, recv), self._buffer(recv), getattr(self._mpi, _OPS[op])
         return lambda: call(source, target, operator)
+
+    def mix(self, send: Array, recv: Array, graph: Graph) -> Call:
+        """The neighbours' arrays by MPI-3's neighbourhood collective, added by NumPy without temporary arrays."""
+        rank, size, count = self._comm.rank, self._comm.size, send.size
+        weights = {source: send.dtype.type(weight) for source, weight in graph(rank, size).items()}
+        sources = [source for source in weights if source != rank]
+        readers = [other for other in range(size) if other != rank and rank in graph(other, size)]
+        neighbours = self._comm.Create_dist_graph_adjacent(sources, readers)
+        received, product = np.empty((len(sources), count), send.dtype), np.empty_like(send)
+        _, _, element = self._buffer(send)
+        each = count if element != self._mpi.BYTE else send.nbytes
+        offsets = [k * send.nbytes for k in range(len(sources))]
+        given = [send.view("u1"), [each] * len(readers), [0] * len(readers), [element] * len(readers)]
+        taken = [received.view("u1"), [each] * len(sources), offsets, [element] * len(sources)]
+        exchange, multiply, add, own = neighbours.Neighbor_alltoallw, np.multiply, np.add, weights[rank]
+        pairs = [(received[k], weights[source]) for k, source in enumerate(sources)]
+
+        def call() -> None:
+            exchange(given, taken)
+            multiply(send, own, out=recv)
+            for array, weight in pairs:
+                multiply(array, weight, out=product)
+                add(recv, product, out=recv)
+
+        return call
 
     def broadcast(self, buffer: Array, root: int) -> Call:
         comm, both = self._comm, self._buffer(buffer)

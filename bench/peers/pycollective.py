@@ -9,6 +9,8 @@ from ..cases import pair_partner
 from . import Array, Call
 
 if TYPE_CHECKING:
+    from pycollective.graphs import Graph
+
     from ..cases import Case
 
 __all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of", "unsupported"]
@@ -52,6 +54,10 @@ class PycollectivePeer:
 
     def reduce_scatter(self, send: Array, recv: Array, op: str) -> Call:
         return self._made(self._comm.reduce_scatter, (send, recv), op)
+
+    def mix(self, send: Array, recv: Array, graph: Graph) -> Call:
+        call = self._comm.mix
+        return lambda: call(send, graph, 0, recv)
 
     def broadcast(self, buffer: Array, root: int) -> Call:
         return self._made(self._comm.broadcast, (buffer, root, buffer))

@@ -32,7 +32,7 @@ PyTypeObject* team_type = nullptr;
 PyTypeObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
     *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *prescale_name,
-    *postscale_name, *work_name, *value_name, *default_op;
+    *postscale_name, *graph_name, *step_name, *work_name, *value_name, *default_op;
 
 // Arguments as Python passes them to a function without a frame.
 struct Given {
@@ -153,6 +153,23 @@ PlainCall plain_call(const Arguments<middles>& a, int32_t root, bool nonblocking
   return {borrow(a.x), borrow(a.out), borrow(a.op), borrow(a.topology), borrow(a.timeout), root, nonblocking};
 }
 
+// A weighted collective, of a graph whose matrix is remembered.
+template <Collective collective>
+Outcome run_weighted(PyObject* self, const Given& given, bool nonblocking) {
+  Arguments<2> a;
+  if (!parse<false, false>(a, given, {graph_name, step_name}) || a.middle[0] == nullptr || a.topology != Py_None)
+    return {};
+  const auto step = a.middle[1] == nullptr ? 0 : plain_int(a.middle[1]);
+  const py::object held = own_team(self);
+  TeamCall* team = team_of(held.ptr());
+  if (team == nullptr || !step || *step < 0) return {};
+  PlainCall call = plain_call(a, -1, nonblocking);
+  call.topology = team->matrix(a.middle[0], *step);
+  call.step = *step;
+  if (call.topology.is_none()) return {};
+  return team->call_plain(collective, call);
+}
+
 template <Collective collective>
 Outcome run_collective(PyObject* self, const Given& given, bool nonblocking) {
   constexpr const Traits& t = traits(collective);
@@ -237,7 +254,8 @@ Outcome run(PyObject* self, const Given& given, bool nonblocking) {
   else if constexpr (method == allgatherv) return run_allgatherv(self, given, nonblocking);
   else if constexpr (method == alltoallv) return run_alltoallv(self, given, nonblocking);
   else if constexpr (method == barrier) return run_barrier(self, given, nonblocking);
-  else if constexpr (kCollectives[method].weighted) return {};  // its graph is evaluated in Python
+  else if constexpr (kCollectives[method].weighted)
+    return run_weighted<static_cast<Collective>(method)>(self, given, nonblocking);
   else return run_collective<static_cast<Collective>(method)>(self, given, nonblocking);
 }
 
@@ -352,6 +370,8 @@ void bind_fast_path(py::module_& m) {
            {&name_name, "name"},
            {&prescale_name, "prescale"},
            {&postscale_name, "postscale"},
+           {&graph_name, "graph"},
+           {&step_name, "step"},
            {&work_name, "_work"},
            {&value_name, "_value"},
            {&default_op, "sum"},

@@ -79,7 +79,7 @@ Outcome TeamCall::call_plain(Collective collective, const PlainCall& call) {
   PlainArray x;
   if (!read_plain(call.x, false, x)) return {};
   require_open();
-  Terms terms{collective, call.root, call.op, call.topology, call.timeout, {}, {}, call.scaling};
+  Terms terms{collective, call.root, call.op, call.topology, call.timeout, {}, {}, call.scaling, call.step};
   if (!traits(collective).in_blocks()) return run_plain(call, terms, x, x.shape);
   const Cut& c = cut(collective, x.shape);
   terms.counts = c.counts;

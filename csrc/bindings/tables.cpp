@@ -40,7 +40,7 @@ std::vector<std::tuple<std::string, double, double, std::string>> settings() {
 
 // Reduces arrays of this process into all of `outs` in one pass with the executor's vector code.
 void combine(const std::string& op, const std::vector<py::object>& sources, const std::vector<py::object>& outs,
-             bool streamed, double prescale, double postscale) {
+             bool streamed, double prescale, double postscale, const std::vector<double>& weights) {
   if (sources.empty() || outs.empty()) throw py::value_error("nothing to combine");
   const ArrayView first = view_of(sources[0], "source");
   std::vector<const void*> from;
@@ -65,7 +65,9 @@ void combine(const std::string& op, const std::vector<py::object>& sources, cons
   PC_OPERATORS(PC_ROW)
 #undef PC_ROW
   if (kernel.plain == nullptr) throw py::value_error("no such operator for this type: " + op);
-  const Combine run = scaling.active() ? kernel.scaled : kernel.plain;
+  if (!weights.empty() && (weights.size() != from.size() || scaling.active()))
+    throw py::value_error("weights: one for each source, without prescale and postscale");
+  const Combine run = !weights.empty() ? kernel.weighted : scaling.active() ? kernel.scaled : kernel.plain;
   if (run == nullptr) throw WrongType("operator " + op + " on " + name_of(first.dtype) + " takes no factors");
   const auto initial = std::make_unique<bool[]>(from.size());
   std::fill_n(initial.get(), from.size(), true);
@@ -73,7 +75,8 @@ void combine(const std::string& op, const std::vector<py::object>& sources, cons
   std::fill_n(stream.get(), into.size(), true);
   const py::gil_scoped_release release;
   run({from.data(), initial.get(), into.data(), static_cast<int>(from.size()), static_cast<int>(into.size()),
-       static_cast<size_t>(first.count), true, &scaling, nullptr, streamed ? stream.get() : nullptr});
+       static_cast<size_t>(first.count), true, &scaling, nullptr, streamed ? stream.get() : nullptr,
+       weights.empty() ? nullptr : weights.data()});
 }
 
 bool takes_name(const std::string& op, const std::string& dtype) {
@@ -94,9 +97,9 @@ void bind_tables(py::module_& m) {
   m.def("settings", &settings, "(variable, default, value, meaning) of each environment variable.");
   m.def("instruction_set", &instruction_set, "Vector code in use: baseline, avx2 or avx512.");
   m.def("combine", &combine, py::arg("op"), py::arg("sources"), py::arg("outs"), py::arg("streamed") = false,
-        py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+        py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("weights") = std::vector<double>(),
         "Reduce local arrays into all of `outs` with the executor's vector code; `streamed`: bypass the caches. "
-        "`prescale`: a factor on each array; `postscale`: on the result.");
+        "`prescale`: a factor on each array; `postscale`: on the result; `weights`: a factor for each array.");
 }
 
 }  // namespace pc

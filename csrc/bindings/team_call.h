@@ -45,6 +45,7 @@ struct PlainCall {
   int32_t root = -1;
   bool nonblocking = false;
   Scaling scaling{};
+  int64_t step = 0;  // of a weighted call, whose `topology` is a matrix
 };
 
 // Of a latency path.
@@ -75,6 +76,8 @@ class TeamCall {
   Outcome alltoallv(const PlainCall& call, py::handle send_counts, py::handle recv_counts);
   Outcome barrier(const PlainCall& call);
   Outcome message(const py::object& array, bool sends, const PlainCall& call);
+  // The matrix of a graph whose weights are remembered; None for another graph.
+  py::object matrix(PyObject* graph, int64_t step) const { return planner_.attr("matrix")(py::handle(graph), step); }
   void close();  // later calls of this rank raise
   bool closed() const { return closed_; }
   void require_open() const;  // throws if freed, or of another process

@@ -15,6 +15,8 @@ from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
 if TYPE_CHECKING:  # the first call loads the compiler, not init()
+    from collections.abc import Callable
+
     from pycollective.schedule.compiler.schedule import Placement, Schedule
     from pycollective.schedule.mixing import MixingMatrix
 
@@ -225,10 +227,19 @@ class Planner:
         self.rank = rank
         self.size = size
         self.shared = shared
+        self._find_matrix: Callable[[object, int, int], MixingMatrix | None] | None = None
 
     def cut(self, collective: str, shape: Shape) -> Cut:
         """How a call with this input shape cuts its arrays."""
         return cut(collective, shape, self.rank, self.size)
+
+    def matrix(self, graph: object, step: int) -> MixingMatrix | None:
+        """The matrix of a graph whose weights are remembered; None: the call must evaluate it."""
+        if self._find_matrix is None:
+            from pycollective.comm.arguments.graphs import find
+
+            self._find_matrix = find
+        return self._find_matrix(graph, self.size, step)
 
     def __call__(
         self,

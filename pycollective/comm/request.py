@@ -7,7 +7,7 @@ Calls that work element by element (allreduce, reduce, broadcast) compare the nu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +20,6 @@ from pycollective.comm.arguments.operators import Op
 from pycollective.comm.arguments.options import ALLOWED, Calling, Moving, Options
 from pycollective.comm.arguments.rows import Shape, cut, note_of, rows_of
 from pycollective.dtypes import DTYPES
-from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import CALLS, Collective
 
 if TYPE_CHECKING:
@@ -98,24 +97,10 @@ def mix(
     if name is None or DTYPES[name].kind != "real":
         raise TypeError(f"mix takes floating-point types, not {name or request.x.dtype}")
     request.step = checks.integer(step, "step", 0, _MOST)
-    request.topology = _mixing(graph, request.step, backend, checks.flag(normalised, "normalised"))
+    from pycollective.comm.arguments import graphs  # loads the compiler, which init() does not need
+
+    request.topology = graphs.read(graph, request.step, backend, checks.flag(normalised, "normalised"))
     return request
-
-
-def _mixing(graph: Any, step: int, backend: HostBackend, normalised: bool) -> Any:
-    """The graph of all ranks at a step, as a matrix; or a topology that has programs of `mix`."""
-    from pycollective.schedule import mixing
-    from pycollective.schedule.language import registry
-
-    group = backend.group
-    if backend.team is None:
-        raise CommunicatorError(f"mix is for ranks of one host; those of '{group.name}' are on several")
-    if isinstance(graph, Mapping):
-        row = mixing.row_of(graph, group.rank, group.size, normalised, "given")
-        return mixing.exchange(row, backend.exchange)
-    if registry.is_registered(graph):
-        return registry.get(graph)
-    return mixing.evaluate(graph, group.size, step, normalised)
 
 
 def barrier(options: Moving, device: int | None = None) -> CallRequest:

@@ -22,13 +22,16 @@ def always(size: int) -> int:
     return 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity, which finds remembered matrices fast
 class Graph:
     """A graph of neighbours, called as `graph(rank, size, step=0)`.
 
+    Its weights are evaluated once for each step, or each step of a period, while those of an ordinary function are
+    evaluated in every call: a function that depends on nothing else is made a Graph by `Graph("name", function)`.
+
     Attributes:
         name: as on the command line: "ring", "random_pairs(seed=3)".
-        weights: (rank, size, step) -> the weights of a rank.
+        weights: (rank, size, step) -> the weights of a rank; depends on nothing else.
         period: size -> the number of steps after which the weights repeat; None: they never do.
         mean_contraction: for graphs without a period, size -> the mean factor of the squared disagreement in a step:
             the largest eigenvalue, except that of the mean itself, of the expectation of WᵀW.

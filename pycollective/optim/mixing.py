@@ -43,14 +43,10 @@ class Mixing:
         Raises:
             TypeError, ValueError: as comm.mix, for any rank's weights; or a column of the matrix has another sum.
         """
-        from pycollective.schedule.mixing import TOLERANCE, evaluate
+        from pycollective.comm.arguments.graphs import evaluate
+        from pycollective.schedule.mixing import TOLERANCE
 
-        matrix = evaluate(self.graph, self.comm.size, step)
-        columns = [0.0] * matrix.size
-        for row in matrix.rows:
-            for source, weight in row:
-                columns[source] += weight
-        for column, total in enumerate(columns):
+        for column, total in enumerate(evaluate(self.graph, self.comm.size, step).column_sums):
             if abs(total - 1) > TOLERANCE:
                 raise ValueError(
                     f"column {column} of the graph sums to {total:.6g} in step {step}: the weights with which ranks "

@@ -49,6 +49,15 @@ class MixingMatrix:
         return len(self.rows)
 
     @functools.cached_property
+    def column_sums(self) -> tuple[float, ...]:
+        """For each rank, the sum of the weights with which it is read."""
+        sums = [0.0] * self.size
+        for row in self.rows:
+            for source, weight in row:
+                sums[source] += weight
+        return tuple(sums)
+
+    @functools.cached_property
     def digest(self) -> int:
         """64-bit digest of all rows."""
         found = hashlib.blake2b(digest_size=8)

@@ -11,7 +11,8 @@ import pytest
 from core.calls import PLACES, place
 from core.processes import run
 from core.reference import REALS, Array, numpy_type, same_bits
-from pycollective import Communicator, MismatchError, local_world, topology
+from pycollective import Communicator, MismatchError, graphs, local_world, topology
+from pycollective.graphs import Graph
 
 COUNTS = (0, 1, 7, 4099, 100_003)
 
@@ -27,7 +28,7 @@ def pairs(rank: int, size: int, step: int = 0) -> dict[int, float]:
     return {rank: 1.0} if partner == rank else {rank: 0.25, partner: 0.75}
 
 
-GRAPHS = {"ring": ring, "pairs": pairs}
+GRAPHS = {"ring": ring, "pairs": Graph("pairs", pairs, lambda size: size)}  # a Graph enters the core at once
 
 
 def inputs(name: str, n: int, count: int) -> list[Array]:
@@ -92,6 +93,26 @@ def between_processes(comm: Communicator, link: Connection) -> None:
     window[:] = x[comm.rank]
     comm.mix(window, ring, out=out)
     assert same_bits(out, mixed(x, ring(comm.rank, n)))
+
+
+def test_a_graph_is_evaluated_once_for_each_step_of_its_period() -> None:
+    asked: list[int] = []
+
+    def weights(rank: int, size: int, step: int) -> dict[int, float]:
+        asked.append(step)
+        return pairs(rank, size, step)
+
+    def body(comm: Communicator) -> None:
+        for graph in (Graph("periodic", weights, lambda size: 2), Graph("random", weights, None), weights):
+            asked.clear()
+            for step in (0, 1, 2, 3, 0):
+                comm.mix(np.ones(3), graph, step)
+                comm.imix(np.ones(3), graph, step=step).wait()
+            evaluated.append(sorted(asked))
+
+    evaluated: list[list[int]] = []
+    local_world(1).run(body)
+    assert evaluated == [[0, 1], [0, 1, 2, 3], sorted([0, 1, 2, 3, 0] * 2)]
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -176,8 +197,9 @@ def test_pairs_that_do_not_read_each_other_notice_different_graphs() -> None:
 def test_other_types_than_floating_point_are_refused(x: Any) -> None:
     def body(comm: Communicator) -> None:
         out = np.zeros(len(x), np.asarray(x).dtype)
-        with pytest.raises(TypeError, match="mix takes floating-point types, not "):
-            comm.mix(x, ring, 0, out)
+        for graph in (ring, graphs.ring):
+            with pytest.raises(TypeError, match="mix takes floating-point types, not "):
+                comm.mix(x, graph, 0, out)
         assert not out.any()
         assert comm.allreduce(np.ones(1))[0] == 2, "nothing was sent"
 
@@ -190,6 +212,9 @@ def test_other_types_than_floating_point_are_refused(x: Any) -> None:
         ((lambda rank, size, step: {rank: 0.5},), ValueError, "the weights sum to 0.5"),
         (({5: 1.0},), ValueError, "graph given: rank 0 of 1: source 5 is not a rank"),
         ((3,), TypeError, "graph must be a function of"),
+        ((Graph("half", lambda rank, size, step: {rank: 0.5}),), ValueError, "the weights sum to 0.5"),
+        ((graphs.ring, -1), ValueError, "step must be"),
+        ((graphs.ring, 1.5), TypeError, "step must be"),
         ((ring, -1), ValueError, "step must be"),
         ((ring, 1.5), TypeError, "step must be"),
         ((ring, 1 << 40), ValueError, "step must be"),
@@ -206,8 +231,9 @@ def test_bad_arguments_are_refused(arguments: Any, error: type[Exception], text:
 def test_options_of_topologies_are_refused() -> None:
     def body(comm: Communicator) -> None:
         for options in ({"topology": "ring"}, {"op": "sum"}, {"nonsense": 1}):
-            with pytest.raises(TypeError, match=r"unknown keyword|op, prescale and postscale"):
-                comm.mix(np.ones(3), ring, **options)  # type: ignore[call-overload]
+            for graph in (ring, graphs.ring):
+                with pytest.raises(TypeError, match=r"unknown keyword|op, prescale and postscale"):
+                    comm.mix(np.ones(3), graph, **options)  # type: ignore[call-overload]
         assert comm.mix(np.ones(3), lambda rank, size, step: {rank: 2.0}, normalised=False)[0] == 2
 
     local_world(1).run(body)

@@ -1,0 +1,56 @@
+"""Which matrix the graph of a call of `mix` stands for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pycollective.errors import CommunicatorError
+from pycollective.graphs import Graph
+from pycollective.schedule import mixing
+from pycollective.schedule.language import registry
+
+if TYPE_CHECKING:
+    from pycollective.comm.backend import HostBackend
+
+
+def read(graph: Any, step: int, backend: HostBackend, normalised: bool) -> Any:
+    """The matrix of all ranks at a step, or a topology that has programs of `mix`.
+
+    Collective if `graph` is this rank's mapping: the ranks exchange theirs.
+
+    Raises:
+        TypeError, ValueError: as `mixing.evaluate`.
+        CommunicatorError: the ranks are on several hosts.
+    """
+    group = backend.group
+    if backend.team is None:
+        raise CommunicatorError(f"mix is for ranks of one host; those of '{group.name}' are on several")
+    if isinstance(graph, Mapping):
+        row = mixing.row_of(graph, group.rank, group.size, normalised, "given")
+        return mixing.exchange(row, backend.exchange)
+    if registry.is_registered(graph):
+        return registry.get(graph)
+    return evaluate(graph, group.size, step, normalised)
+
+
+def evaluate(graph: Any, size: int, step: int, normalised: bool = True) -> mixing.MixingMatrix:
+    """As `mixing.evaluate`; remembered where `find` remembers it."""
+    found = find(graph, size, step) if normalised else None
+    return mixing.evaluate(graph, size, step, normalised) if found is None else found
+
+
+def find(graph: Any, size: int, step: int) -> mixing.MixingMatrix | None:
+    """The normalised matrix of a `Graph`, remembered, as its weights depend on its arguments only.
+
+    None for any other function, which may return something else the next time.
+    """
+    if type(graph) is not Graph:
+        return None
+    return _matrix(graph, size, step if graph.period is None else step % graph.period(size))
+
+
+@functools.lru_cache(maxsize=1024)
+def _matrix(graph: Graph, size: int, step: int) -> mixing.MixingMatrix:
+    return mixing.evaluate(graph, size, step)
