@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from pycollective import checks
-from pycollective.hvd.basics import world
+from pycollective.comm.communicator import Communicator
+from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
+from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.optim.containers import copy_into
 from pycollective.optim.fusion import Fused
 from pycollective.optim.gossip import ORDERS
@@ -30,6 +32,7 @@ def GossipOptimizer(
     order: str = "combine_then_adapt",
     average_every: int | None = None,
     topology: Any = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Collective: an optimizer of the same class whose ranks mix parameters with neighbours instead of gradients.
 
@@ -42,18 +45,18 @@ def GossipOptimizer(
     checkpoints, and the attribute `gossip_steps`, the number of steps so far.
 
     Args:
-        optimizer: any torch optimizer of parameters in CPU memory; the new one shares its parameters, options and
-            state.
+        optimizer: any torch optimizer; the new one shares its parameters, options and state.
         named_parameters: names of the parameters, the same on all ranks: model.named_parameters().
         graph: a function of (rank, size, step) that returns {source: weight}: of `pycollective.graphs`, or your own.
         order: "combine_then_adapt" or "adapt_then_combine".
         average_every: average all parameters exactly in every such step, instead of mixing; None: never.
         topology: for exact averages.
+        process_set: the participating ranks, by whose numbers and size the graph is called; others step alone.
 
     Raises:
         ValueError: names are missing or duplicated; a column of the graph does not sum to 1; the optimizer is
-            distributed already.
-        TypeError: not an optimizer; graph is not a function; parameters on a GPU, or not of a floating-point type.
+            distributed already; the process set is not registered.
+        TypeError: not an optimizer; graph is not a function; parameters that are not of a floating-point type.
         MismatchError: parameters differ between ranks.
     """
     checks.instance(optimizer, "optimizer", torch.optim.Optimizer, "a torch optimizer")
@@ -61,9 +64,14 @@ def GossipOptimizer(
         raise ValueError("this optimizer is distributed already: pass the torch optimizer that it was made from")
     checks.choice(order, "order", ORDERS)
     every = None if average_every is None else checks.integer(average_every, "average_every", 1)
+    checks.instance(process_set, "process_set", ProcessSet, "a ProcessSet")
+    included = process_set.included()
+    if included is None:
+        raise ValueError(f"{process_set} is not registered: pass it to init() or add_process_set()")
+    comm = engine_of(process_set).comm.dup() if included else None
     named = {name: p for name, p in unique_names(optimizer, named_parameters) if p.requires_grad}
     made = with_methods(Gossiping, type(optimizer), optimizer)
-    made.start_gossip(optimizer, named, graph, order, every, topology)
+    made.start_gossip(optimizer, named, comm, graph, order, every, topology)
     return made
 
 
@@ -77,21 +85,24 @@ class Gossiping:
         self,
         optimizer: torch.optim.Optimizer,
         named: dict[str, torch.Tensor],
+        comm: Communicator | None,
         graph: Graph,
         order: str,
         average_every: int | None,
         topology: Any,
     ) -> None:
-        """Collective. `optimizer`: the one that this one was made from."""
-        comm = world().comm.dup()
+        """Collective. `optimizer`: the one that this one was made from. `comm`: None on ranks that step alone."""
+        self._made_of, self._named, self._topology = optimizer, named, topology
+        self._order, self._average_every, self.gossip_steps = order, average_every, 0
+        self._in_progress: list[Callable[[], None]] = []
+        self._versions: list[int | None] = []  # of the parameters when their mixing started
+        self._mixing: Mixing | None = None
+        if comm is None:
+            return
         self._mixing = Mixing(comm, graph)
         self._mixing.check(0)
         comm.explain("allreduce", 0, topology)  # reject unknown topologies here
-        self._made_of, self._named, self._topology = optimizer, named, topology
-        self._order, self._average_every, self.gossip_steps = order, average_every, 0
         self._fused = Fused({name: p.detach() for name, p in named.items()}, comm)
-        self._in_progress: list[Callable[[], None]] = []
-        self._versions: list[int | None] = []  # of the parameters when their mixing started
         if order == "combine_then_adapt":
             hook = _starting(weakref.ref(self))
             for p in named.values():
@@ -122,7 +133,8 @@ class Gossiping:
             self._finish()
             self.wrapped_class.step(self)
         else:
-            self._mixing.check(self.gossip_steps)
+            if self._mixing is not None:
+                self._mixing.check(self.gossip_steps)
             self.wrapped_class.step(self)
             self._start()
             self._finish()
@@ -145,7 +157,7 @@ class Gossiping:
 
     def _start(self, exact: bool = False) -> None:
         """Start to mix or average the parameters, unless it has been started."""
-        if self._in_progress:
+        if self._in_progress or self._mixing is None:
             return
         step, comm = self.gossip_steps, self._mixing.comm
         exact = exact or (self._average_every is not None and (step + 1) % self._average_every == 0)
@@ -162,6 +174,8 @@ class Gossiping:
 
     def _finish(self) -> None:
         """Wait for the mixture, and store it in the parameters."""
+        if self._mixing is None:
+            return
         self._finish_unused()
         for (name, p), before in zip(self._named.items(), self._versions, strict=True):
             if changes(p) != before:

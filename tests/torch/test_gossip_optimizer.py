@@ -113,6 +113,30 @@ def _train(hvd: Any) -> Any:
     return losses[0], losses[-1], weights(model).numpy()
 
 
+def test_ranks_outside_the_process_set_step_alone() -> None:
+    found = run(3, _in_a_set, process_sets="dynamic")
+    assert found == [(0.75, 0.75, 0), (0.75, 0.75, None), (0.75, 0.75, 0)]  # the mean of 0 and 2, and 1, less 1/4
+
+
+def _in_a_set(hvd: Any) -> Any:
+    pair = hvd.add_process_set([0, 2])
+    found = []
+    for order in ORDERS:
+        p = torch.nn.Parameter(torch.tensor([float(hvd.rank())]))
+        sgd = torch.optim.SGD([p], lr=0.25)
+        optimizer = hvd.GossipOptimizer(sgd, [("p", p)], graphs.ring, order=order, process_set=pair)
+        p.sum().backward()
+        optimizer.step()
+        found.append(p.item())
+        optimizer.average_parameters()
+        assert p.item() == found[-1]
+    found.append(consensus_distance(optimizer._mixing.comm, [p]) if pair.included() else None)
+    hvd.remove_process_set(pair)
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.GossipOptimizer(sgd, [("p", p)], graphs.ring, process_set=pair)
+    return tuple(found)
+
+
 def test_wrong_use_is_refused() -> None:
     run(2, _refusals)
 
