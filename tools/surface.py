@@ -17,6 +17,7 @@ from typing import Any
 MODULES = (
     "pycollective",
     "pycollective.typing",
+    "pycollective.graphs",
     "pycollective.schedule",
     "pycollective.schedule.drawing",
     "pycollective.optim",

@@ -47,7 +47,7 @@ SIZE = sum(p.nbytes for p in network.parameters(train_x.shape[1], HIDDEN, 10, 0)
 def links(method):
     """(from, to) -> the parameters' bytes that one step sends, as a factor."""
     if method == "gossip":
-        period = GOSSIP.period(n)
+        period = GOSSIP.period_of(n)
         read = Counter((s, r) for t in range(period) for r in range(n) for s in GOSSIP(r, n, t) if s != r)
         return {pair: count / period for pair, count in read.items()}
     if method == "asynchronous star":

@@ -50,9 +50,9 @@ def contraction(graph):
     x = np.random.default_rng(0).normal(size=(args.ranks, 10))
     states = np.stack(pc.local_world(args.ranks).run(lambda comm: mix(comm, graph, x)), axis=1)
     course = np.array([disagreement(state) for state in (x, *states)]) / disagreement(x)
-    if graph.period is None:
+    if graph.period_of(args.ranks) is None:
         return course, np.sqrt(np.mean([fresh_ratio(graph, step) ** 2 for step in range(STEPS)]))
-    period = graph.period(args.ranks)
+    period = graph.period_of(args.ranks)
     end = np.count_nonzero(course > 1e-12) // period * period
     middle = end // 2 // period * period
     return course, (course[end - period] / course[middle]) ** (1 / (end - period - middle)) if end > 3 * period else 0.0

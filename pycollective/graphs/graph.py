@@ -17,11 +17,6 @@ Weights = dict[int, float]
 """Source -> weight, in ascending order of the sources, the rank's own among them."""
 
 
-def always(size: int) -> int:
-    """The period of a graph that is the same in every step."""
-    return 1
-
-
 @dataclass(frozen=True, eq=False)  # compared by identity, which finds remembered matrices fast
 class Graph:
     """A graph of neighbours, called as `graph(rank, size, step=0)`.
@@ -32,14 +27,14 @@ class Graph:
     Attributes:
         name: as on the command line: "ring", "random_pairs(seed=3)".
         weights: (rank, size, step) -> the weights of a rank; depends on nothing else.
-        period: size -> the number of steps after which the weights repeat; None: they never do.
+        period: the number of steps after which the weights repeat, or size -> that number; None: they never do.
         mean_contraction: for graphs without a period, size -> the mean factor of the squared disagreement in a step:
             the largest eigenvalue, except that of the mean itself, of the expectation of WᵀW.
     """
 
     name: str
     weights: Callable[[int, int, int], Weights] = field(repr=False)
-    period: Callable[[int], int] | None = field(default=always, repr=False)
+    period: int | Callable[[int], int] | None = field(default=1, repr=False)
     mean_contraction: Callable[[int], float] | None = field(default=None, repr=False)
 
     def __call__(self, rank: int, size: int, step: int = 0) -> Weights:
@@ -60,6 +55,10 @@ class Graph:
         size = checks.integer(size, "size", 1)
         rank, step = checks.integer(rank, "rank", 0, size - 1), checks.integer(step, "step", 0)
         return self.weights(rank, size, step)
+
+    def period_of(self, size: int) -> int | None:
+        """The number of steps after which the weights of `size` ranks repeat; None: they never do."""
+        return self.period(size) if callable(self.period) else self.period
 
     def matrix(self, size: int, step: int = 0) -> NDArray[np.float64]:
         """All weights of a step.
@@ -106,7 +105,7 @@ class Graph:
         size = checks.integer(size, "size", 1)
         if self.mean_contraction is not None:
             return 1 - math.sqrt(self.mean_contraction(size))
-        period = self.period(size) if self.period else 1
+        period = self.period_of(size) or 1
         product: Any = np.eye(size)
         for step in range(period):
             product = self.matrix(size, step) @ product

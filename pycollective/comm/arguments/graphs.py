@@ -48,7 +48,8 @@ def find(graph: Any, size: int, step: int) -> mixing.MixingMatrix | None:
     """
     if type(graph) is not Graph:
         return None
-    return _matrix(graph, size, step if graph.period is None else step % graph.period(size))
+    period = graph.period_of(size)
+    return _matrix(graph, size, step if period is None else step % period)
 
 
 @functools.lru_cache(maxsize=1024)
