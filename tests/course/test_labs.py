@@ -89,5 +89,5 @@ def test_each_lab_is_a_notebook():
 def test_a_notebook_runs(name, tmp_path):
     for module in ("nbclient", "ipykernel", "jupytext"):
         pytest.importorskip(module)
-    course.execute(course.generate(name), f"--quick --out {tmp_path}")
+    course.execute(course.generate(name), ["--quick", "--out", str(tmp_path)])
     assert (tmp_path / f"{name}.json").exists()
