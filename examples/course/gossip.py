@@ -138,14 +138,13 @@ errors = [abs(measured[name] - predicted[name]) / uncertain[name] for name in co
 means = {name: 100 * np.mean(found) for name, found in accuracies.items()}
 farthest = max(courses, key=lambda name: abs(means[name] - means["allreduce"]))
 lab.conclude(
-    args,
-    "gossip",
+    args, "gossip",
     "on {ranks} ranks the measured contraction per step is that of the spectral gap up to {error:.4f} (ring: "
     "{measured[ring]:.4f}, predicted {predicted[ring]:.4f}); for graphs drawn again in each step up to {errors:.1f} "
     "standard errors, over {steps} steps. Over {seeds} seeds the all-reduced model has {reduced:.2f}% accuracy (spread "
     "{spread:.2f}); the averaged model of gossip differs from it by {difference:+.2f} points at most ({farthest}).",
     ranks=args.ranks, error=error, errors=max(errors, default=0.0), steps=DRAWS,
     seeds=len(SEEDS), reduced=means["allreduce"], spread=100 * np.ptp(accuracies["allreduce"]), farthest=farthest,
-    difference=means[farthest] - means["allreduce"],
-    accuracies=accuracies, predicted=predicted, measured=measured, uncertain=uncertain,
+    difference=means[farthest] - means["allreduce"], accuracies=accuracies, predicted=predicted, measured=measured,
+    uncertain=uncertain,
 )  # fmt: skip
