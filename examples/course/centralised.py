@@ -104,7 +104,7 @@ order = [(seed, method) for seed in SEEDS for method in METHODS]  # methods alte
 for seed, method in lab.track(order, "training", total=len(order)):
     runs[method].append(pc.local_world(n).run(lambda comm, of=(method, seed): train(comm, *of))[0])
 for method, found in runs.items():
-    table[method] |= {"accuracy": [row[0] for row in found], "milliseconds": [1e3 * row[1] for row in found]}
+    table[method] |= {"percent": [100 * row[0] for row in found], "milliseconds": [1e3 * row[1] for row in found]}
     print(f"{method:18}", {key: np.round(value, 4).tolist() for key, value in table[method].items()})
 staleness = sum((Counter(counts) for _, _, counts in runs["asynchronous star"]), Counter())
 
@@ -119,12 +119,8 @@ for shift, (key, label) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
     axes[0, 0].bar(places + shift, [table[method][key] for method in METHODS], 0.27, label=label)
 axes[0, 0].set(title="traffic per step / bytes of the parameters")
 axes[0, 0].legend(fontsize=8)
-measurements = (
-    (axes[0, 1], "milliseconds", 1, "measured: ms per step"),
-    (axes[1, 0], "accuracy", 100, "test accuracy, %"),
-)
-for axis, key, unit, title in measurements:
-    for place, values in enumerate(unit * np.array(table[method][key]) for method in METHODS):
+for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), (axes[1, 0], "percent", "accuracy, %")):
+    for place, values in enumerate(table[method][key] for method in METHODS):
         axis.plot([place] * len(values), values, "o", color="C0", alpha=0.5)
         axis.plot(place, np.mean(values), "_", color="k", markersize=16)
     axis.set(title=f"{title} ({len(SEEDS)} seeds, bar: mean)")
@@ -137,7 +133,7 @@ axes[1, 1].set_xticks(range(0, max(staleness) + 1, 2))
 lab.save(figure, "centralised", args)
 
 # %%
-means = {method: 100 * np.mean(table[method]["accuracy"]) for method in METHODS}
+means = {method: np.mean(table[method]["percent"]) for method in METHODS}
 times = {method: np.mean(table[method]["milliseconds"]) for method in METHODS}
 lab.conclude(
     args, "centralised",

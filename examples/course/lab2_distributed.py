@@ -22,9 +22,8 @@ from pycollective.optim import sample_rows
 
 args = lab.start("A serial script and the same on several ranks, for NumPy, torch and Keras.")
 EPOCHS, SEEDS = (2, 1) if args.quick else (6, 3)
-FRAMEWORKS = [name for name in ("numpy", "torch", "keras") if importlib.util.find_spec(name)]
-if args.quick and "keras" in FRAMEWORKS:
-    FRAMEWORKS.remove("keras")  # which takes long to start
+keras = importlib.util.find_spec("keras") and not args.quick  # which takes long to start
+FRAMEWORKS = ["numpy", "torch", *(["keras"] if keras else [])]
 RANKS = sorted({2, args.ranks} if args.quick else {1, 2, args.ranks})
 DATA = [f"--data={args.data}", *([f"--folder={args.folder.resolve()}"] if args.folder else [])]
 scratch = tempfile.TemporaryDirectory(prefix="lab2-")
