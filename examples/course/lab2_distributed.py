@@ -124,7 +124,7 @@ for name in (*FRAMEWORKS, WIDE):
     axes[0].plot(RANKS, speeds, "o-", label=name)
 axes[0].axhline(1, color="grey", linewidth=0.5)
 axes[0].set(xlabel="ranks", ylabel="images/s over the serial script's", xticks=RANKS, ylim=(0, None))
-axes[0].legend()
+axes[0].legend(loc="upper right")
 for event in reduced:
     row = event["pid"], event["args"]["operation"]
     if row in rows and abs(event["ts"] - middle) < 4000:
