@@ -1,29 +1,28 @@
 """Makes a notebook of each lab of examples/course, beside its script, which is the file to edit.
 
-python tools/course_notebooks.py                  # writes examples/course/NAME.ipynb, without outputs; ignored by git
-python tools/course_notebooks.py --execute        # also executes each in its --quick form, in a real kernel
-python tools/course_notebooks.py --only NAME ...  # some of them
+python tools/course_notebooks.py                                    # writes examples/course/NAME.ipynb, without outputs
+python tools/course_notebooks.py --execute NAME --out FOLDER --quick     # FOLDER/NAME.ipynb, executed in a real kernel
+
+Git ignores them. Options other than --execute and --out are those of the lab.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-import tempfile
+from pathlib import Path
 from typing import Any
 
 from tour import EXAMPLES, as_notebook
 
+sys.path.append(str(EXAMPLES.parent))  # after the installed package
+from examples.course.__main__ import labs
+
 COURSE = EXAMPLES / "course"
 MOST_SECONDS = 600
 """For a cell, on a busy machine."""
-
-
-def labs() -> list[str]:
-    """The names of the labs: the scripts that start as one."""
-    scripts = [path for path in sorted(COURSE.glob("[a-z]*.py")) if path.stem != "lab"]
-    return [path.stem for path in scripts if "= lab.start(" in path.read_text(encoding="utf-8")]
 
 
 def generate(name: str) -> Any:
@@ -31,33 +30,49 @@ def generate(name: str) -> Any:
     return as_notebook(COURSE / f"{name}.py")
 
 
-def execute(notebook: Any, options: str) -> Any:
-    """The notebook with its outputs. Raises nbclient.exceptions.CellExecutionError.
+def execute(notebook: Any, options: list[str]) -> None:
+    """Execute the notebook, which then has its outputs, and print the text of each cell once it has been executed.
 
     Args:
         options: of the lab, in place of a command line.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: an error in a cell, which is shown.
     """
     from nbclient import NotebookClient
 
-    os.environ["COURSE_ARGS"] = options
+    def show(cell: Any, **_: Any) -> None:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream" and output.name == "stdout":
+                print(output.text, end="", flush=True)
+
+    os.environ["COURSE_ARGS"] = shlex.join(options)
     resources = {"metadata": {"path": str(COURSE)}}  # the labs import what they share from there
-    return NotebookClient(notebook, timeout=MOST_SECONDS, kernel_name="python3", resources=resources).execute()
+    client = NotebookClient(notebook, timeout=MOST_SECONDS, kernel_name="python3", resources=resources)
+    client.on_cell_executed = show
+    client.execute()
 
 
 def main() -> int:
     import nbformat
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--execute", action="store_true")
-    parser.add_argument("--only", nargs="+", choices=labs(), default=labs(), metavar="NAME")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="course-") as figures:
-        for name in args.only:
-            notebook = generate(name)
-            (COURSE / f"{name}.ipynb").write_text(nbformat.writes(notebook) + "\n")
-            if args.execute:
-                execute(notebook, f"--quick --out {figures}")
-            print(f"{name}.ipynb", "executed" if args.execute else "", flush=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--execute", metavar="NAME", choices=labs())
+    parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER")
+    args, words = parser.parse_known_args()
+    if args.execute:
+        args.out.mkdir(parents=True, exist_ok=True)
+        notebook = generate(args.execute)
+        execute(notebook, ["--out", str(args.out.resolve()), *words])
+        (args.out / f"{args.execute}.ipynb").write_text(nbformat.writes(notebook) + "\n")
+        return 0
+    if words:
+        parser.error(f"{words[0]} is for --execute")
+    for name in labs():
+        (COURSE / f"{name}.ipynb").write_text(nbformat.writes(generate(name)) + "\n")
+        print(f"{name}.ipynb")
     return 0
 
 

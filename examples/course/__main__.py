@@ -1,6 +1,7 @@
-"""Runs all labs one after another: python -m examples.course [--quick] [--only NAME]
+"""Runs all labs one after another: python -m examples.course [--quick] [--only NAME] [--notebooks]
 
-Each is a process, as if started by hand. At the end a table: name, seconds, conclusion. Exit code 1 if one has failed.
+Each is a process, as if started by hand; with --notebooks it is executed as a notebook instead, which is kept beside
+its figures. At the end a table: name, seconds, conclusion. If a lab fails, the others still run; exit code 1 then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+NOTEBOOKS = HERE.parents[1] / "tools" / "course_notebooks.py"
 
 
 def labs() -> list[str]:
@@ -22,13 +24,14 @@ def labs() -> list[str]:
     return [path.stem for path in scripts if "= lab.start(" in path.read_text(encoding="utf-8")]
 
 
-def run(name: str, words: list[str], out: Path) -> tuple[float, str]:
+def run(name: str, words: list[str], out: Path, notebook: bool) -> tuple[float, str]:
     """(seconds, conclusion) of a lab; a conclusion that begins with FAILED if it has failed."""
     result = out / f"{name}.json"
     result.unlink(missing_ok=True)
-    begin = time.monotonic()
+    script = [NOTEBOOKS, "--execute", name] if notebook else [HERE / f"{name}.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    code = subprocess.run([sys.executable, HERE / f"{name}.py", "--out", out, *words], env=environment).returncode
+    begin = time.monotonic()
+    code = subprocess.run([sys.executable, *script, "--out", out, *words], env=environment).returncode
     seconds = time.monotonic() - begin
     if code or not result.exists():
         return seconds, f"FAILED with exit code {code}" if code else "FAILED: no conclusion"
@@ -36,15 +39,22 @@ def run(name: str, words: list[str], out: Path) -> tuple[float, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        epilog="Other options are those of the labs, such as --ranks 4 or --data fashion-mnist.",
+    )
     parser.add_argument("--only", action="append", metavar="NAME", choices=labs(), help="this lab; may be repeated")
+    parser.add_argument("--notebooks", action="store_true", help="needs jupytext, nbclient and ipykernel")
     parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
-    args, words = parser.parse_known_args()  # the others are passed to the labs
-    args.out.mkdir(parents=True, exist_ok=True)
+    args, words = parser.parse_known_args()
+    out = args.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     results = {}
     for name in args.only or labs():
         print(f"\n=== {name}", flush=True)
-        results[name] = run(name, words, args.out)
+        results[name] = run(name, words, out, args.notebooks)
     print()
     for name, (seconds, conclusion) in results.items():
         print(f"{name:24} {seconds:4.0f} s  {conclusion}")

@@ -104,7 +104,7 @@ order = [(seed, method) for seed in SEEDS for method in METHODS]  # methods alte
 for seed, method in lab.track(order, "training", total=len(order)):
     runs[method].append(pc.local_world(n).run(lambda comm, of=(method, seed): train(comm, *of))[0])
 for method, found in runs.items():
-    table[method] |= {"accuracy": [row[0] for row in found], "milliseconds": [1e3 * row[1] for row in found]}
+    table[method] |= {"percent": [100 * row[0] for row in found], "milliseconds": [1e3 * row[1] for row in found]}
     print(f"{method:18}", {key: np.round(value, 4).tolist() for key, value in table[method].items()})
 staleness = sum((Counter(counts) for _, _, counts in runs["asynchronous star"]), Counter())
 
@@ -119,7 +119,7 @@ for shift, (key, label) in zip((-0.27, 0, 0.27), bars.items(), strict=True):
     axes[0, 0].bar(places + shift, [table[method][key] for method in METHODS], 0.27, label=label)
 axes[0, 0].set(title="traffic per step / bytes of the parameters")
 axes[0, 0].legend(fontsize=8)
-for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), (axes[1, 0], "accuracy", "accuracy")):
+for axis, key, title in ((axes[0, 1], "milliseconds", "measured: ms per step"), (axes[1, 0], "percent", "accuracy, %")):
     for place, values in enumerate(table[method][key] for method in METHODS):
         axis.plot([place] * len(values), values, "o", color="C0", alpha=0.5)
         axis.plot(place, np.mean(values), "_", color="k", markersize=16)
@@ -129,30 +129,21 @@ for axis in (axes[0, 0], axes[0, 1], axes[1, 0]):
 axes[0, 1].set_ylim(bottom=0)
 axes[1, 1].bar(list(staleness), list(staleness.values()))
 axes[1, 1].set(title="asynchronous star: staleness of gradients", xlabel="gradients applied between pull and push")
+axes[1, 1].set_xticks(range(0, max(staleness) + 1, 2))
 lab.save(figure, "centralised", args)
 
 # %%
-means = {method: 100 * np.mean(table[method]["accuracy"]) for method in METHODS}
+means = {method: np.mean(table[method]["percent"]) for method in METHODS}
 times = {method: np.mean(table[method]["milliseconds"]) for method in METHODS}
 lab.conclude(
-    args,
-    "centralised",
+    args, "centralised",
     "on {n} ranks the hub of a star moves {star:.1f} times the parameters per step, a rank of a ring {ring:.1f}, of "
     "gossip {gossip:.1f}. Accuracy from {lowest:.2f}% ({worst}) to {highest:.2f}% ({best}); gradients at the "
     "asynchronous server were {stale:.1f} versions old on average. A step took from {fast:.1f} ms ({fastest}) to "
     "{slow:.1f} ms ({slowest}) here, with ranks as threads.",
-    n=n,
-    star=table["star"]["busiest_rank"],
-    ring=table["ring"]["busiest_rank"],
-    gossip=table["gossip"]["busiest_rank"],
-    worst=min(means, key=means.get),
-    best=max(means, key=means.get),
-    lowest=min(means.values()),
-    highest=max(means.values()),
-    stale=sum(age * count for age, count in staleness.items()) / staleness.total(),
-    fastest=min(times, key=times.get),
-    fast=min(times.values()),
-    slowest=max(times, key=times.get),
-    slow=max(times.values()),
-    table=table,
-)
+    n=n, star=table["star"]["busiest_rank"], ring=table["ring"]["busiest_rank"], gossip=table["gossip"]["busiest_rank"],
+    worst=min(means, key=means.get), best=max(means, key=means.get), lowest=min(means.values()),
+    highest=max(means.values()), stale=sum(age * count for age, count in staleness.items()) / staleness.total(),
+    fastest=min(times, key=times.get), fast=min(times.values()), slowest=max(times, key=times.get),
+    slow=max(times.values()), table=table, staleness=dict(staleness),
+)  # fmt: skip

@@ -21,53 +21,59 @@ GRAPHS += [graphs.random_pairs(seed=1), graphs.random_regular(degree=3, seed=1)]
 SEEDS = range(2 if args.quick else 5)
 EPOCHS = 12 if args.quick else 30
 RATE, BATCH = 0.2, 8
-STEPS = 200
+STEPS, DRAWS = 100, 200 if args.quick else 1000
 
 # %% [markdown]
 # ## Contraction
 #
-# With gradients of zero GossipSGD only mixes. The rate is that of the last steps before rounding ends it; a graph that
-# is drawn again in each step gets a new x in each step, and the rate is the root of the mean squared ratio.
+# `comm.mix` alone, without training. The rate is that of the last steps before rounding ends it. For a graph that is
+# drawn again in each step, x is drawn again too, and the rate is the root of the mean squared ratio of DRAWS steps.
 
 
 # %%
+STARTS = np.random.default_rng(0).normal(size=(max(STEPS, DRAWS), args.ranks, 10))  # x of each step
+
+
 def disagreement(x):
-    return np.linalg.norm(x - x.mean(0))
+    return np.linalg.norm(x - x.mean(-2, keepdims=True), axis=(-2, -1))  # the ranks are the last axis but one
 
 
-def mix(comm, graph, x):
-    """This rank's row of x after each of STEPS steps."""
-    params, zero, states = [x[comm.rank].copy()], [np.zeros(x.shape[-1])], []
-    sgd = GossipSGD(params, graph, lr=0.0, comm=comm)
-    for _ in range(STEPS):
-        sgd.step(zero)
-        states.append(params[0].copy())
-    return states
+def mix(comm, graph, fresh):
+    """This rank's rows before and after each step; `fresh`: each step starts from a new x."""
+    rows, row = [], STARTS[0, comm.rank]
+    for step in range(DRAWS if fresh else STEPS):
+        before = STARTS[step, comm.rank] if fresh else row
+        row = comm.mix(before, graph, step)
+        rows.append((before, row))
+    return rows
+
+
+def ratios(graph, fresh=False):
+    """Disagreement after each step / before it; 0 where only rounding errors are left."""
+    rows = np.array(pc.local_world(args.ranks).run(lambda comm: mix(comm, graph, fresh)))  # rank, step, before or after
+    before, after = disagreement(rows.transpose(2, 1, 0, 3))
+    return np.where(before > 1e-12, after / np.maximum(before, 1e-300), 0)
 
 
 def contraction(graph):
-    """The disagreement from step 0 on, relative to the start, and the measured rate per step."""
-    x = np.random.default_rng(0).normal(size=(args.ranks, 10))
-    states = np.stack(pc.local_world(args.ranks).run(lambda comm: mix(comm, graph, x)), axis=1)
-    course = np.array([disagreement(state) for state in (x, *states)]) / disagreement(x)
-    if graph.period_of(args.ranks) is None:
-        return course, np.sqrt(np.mean([fresh_ratio(graph, step) ** 2 for step in range(STEPS)]))
+    """The disagreement from step 0 on, relative to the start; the measured rate per step, and its standard error."""
+    course = np.cumprod([1, *ratios(graph)])
     period = graph.period_of(args.ranks)
+    if period is None:
+        rate = np.sqrt(np.mean(squares := ratios(graph, fresh=True) ** 2))
+        return course, rate, squares.std() / np.sqrt(DRAWS) / (2 * rate)
     end = np.count_nonzero(course > 1e-12) // period * period
     middle = end // 2 // period * period
-    return course, (course[end - period] / course[middle]) ** (1 / (end - period - middle)) if end > 3 * period else 0.0
+    rate = (course[end - period] / course[middle]) ** (1 / (end - period - middle)) if end > 3 * period else 0.0
+    return course, rate, 0.0
 
 
-def fresh_ratio(graph, step):
-    x = np.random.default_rng((1, step)).normal(size=(args.ranks, 10))
-    return disagreement(graph.matrix(args.ranks, step) @ x) / disagreement(x)
-
-
-courses, predicted, measured = {}, {}, {}
+courses, predicted, measured, uncertain = {}, {}, {}, {}
 for graph in lab.track(GRAPHS, "mixing", total=len(GRAPHS)):
-    courses[graph.name], measured[graph.name] = contraction(graph)
-    predicted[graph.name] = 1 - graph.spectral_gap(args.ranks)
-    print(f"{graph.name:34} predicted {predicted[graph.name]:.4f}  measured {measured[graph.name]:.4f}")
+    name = graph.name
+    courses[name], measured[name], uncertain[name] = contraction(graph)
+    predicted[name] = 1 - graph.spectral_gap(args.ranks)
+    print(f"{name:34} predicted {predicted[name]:.4f}  measured {measured[name]:.4f} +- {uncertain[name]:.4f}")
 
 # %% [markdown]
 # ## Training
@@ -108,45 +114,37 @@ for graph in lab.track([None, *GRAPHS], "training", total=len(GRAPHS) + 1):
 figure, axes = lab.subplots(2, 2, figsize=(10, 7.5))
 colours = {"allreduce": "k", **{name: f"C{i}" for i, name in enumerate(courses)}}
 for name, course in courses.items():
-    seen = course[:60] > 1e-13
-    axes[0, 0].plot(np.flatnonzero(seen), course[:60][seen], ".", color=colours[name], markersize=4, label=name)
+    seen = course > 1e-13
+    axes[0, 0].plot(np.flatnonzero(seen), course[seen], ".", color=colours[name], markersize=4, label=name)
     if 0 < predicted[name] < 1:
-        axes[0, 0].plot(predicted[name] ** np.arange(60.0), color=colours[name], linewidth=0.8)
+        axes[0, 0].plot(predicted[name] ** np.arange(STEPS), color=colours[name], linewidth=0.8)
+    axes[0, 1].errorbar(predicted[name], measured[name], uncertain[name], fmt="o", color=colours[name], label=name)
+    axes[1, 1].plot(10 * np.arange(len(distances[name])), distances[name], color=colours[name], linewidth=0.8)
 axes[0, 0].set(yscale="log", ylim=(1e-13, 2), xlabel="steps", title="disagreement (dots), predicted slope (lines)")
 axes[0, 1].plot([0, 1], [0, 1], "k-", linewidth=0.6)
-for name in courses:
-    axes[0, 1].plot(predicted[name], measured[name], "o", color=colours[name], label=name)
 axes[0, 1].set(xlabel="predicted", ylabel="measured", title="contraction per step")
 axes[0, 1].legend(fontsize=7)
-for place, (name, found) in enumerate(accuracies.items()):
-    axes[1, 0].plot(100 * np.array(found), [place] * len(found), "o", color=colours[name], alpha=0.5)
-    axes[1, 0].plot(100 * np.mean(found), place, "|", color="k", markersize=14)
-axes[1, 0].set_yticks(range(len(accuracies)), list(accuracies), fontsize=7)
+for name, found in accuracies.items():
+    axes[1, 0].plot(100 * np.array(found), [name] * len(found), "o", color=colours[name], alpha=0.5)
+    axes[1, 0].plot(100 * np.mean(found), name, "|", color="k", markersize=14)
+axes[1, 0].tick_params("y", labelsize=7)
 axes[1, 0].set(xlabel="test accuracy of the averaged model, %", title=f"{len(SEEDS)} seeds (bar: mean)")
-for name in courses:
-    axes[1, 1].plot(10 * np.arange(len(distances[name])), distances[name], color=colours[name], linewidth=0.8)
 axes[1, 1].set(xlabel="steps", title="consensus distance in training")
 lab.save(figure, "gossip", args)
 
 # %%
-error = max(abs(measured[name] - predicted[name]) for name in courses)
+error = max(abs(measured[name] - predicted[name]) for name in courses if not uncertain[name])
+errors = [abs(measured[name] - predicted[name]) / uncertain[name] for name in courses if uncertain[name]]
 means = {name: 100 * np.mean(found) for name, found in accuracies.items()}
 farthest = max(courses, key=lambda name: abs(means[name] - means["allreduce"]))
 lab.conclude(
-    args,
-    "gossip",
-    "on {ranks} ranks the measured contraction per step is that of the spectral gap up to {error:.3f} (ring: "
-    "{measured[ring]:.4f}, predicted {predicted[ring]:.4f}). Over {seeds} seeds the all-reduced model has "
-    "{reduced:.2f}% accuracy (spread {spread:.2f}); the averaged model of gossip differs from it by {difference:+.2f} "
-    "points at most ({farthest}).",
-    ranks=args.ranks,
-    error=error,
-    seeds=len(SEEDS),
-    reduced=means["allreduce"],
-    spread=100 * np.ptp(accuracies["allreduce"]),
-    difference=means[farthest] - means["allreduce"],
-    farthest=farthest,
-    accuracies=accuracies,
-    predicted=predicted,
-    measured=measured,
-)
+    args, "gossip",
+    "on {ranks} ranks the measured contraction per step is that of the spectral gap up to {error:.4f} (ring: "
+    "{measured[ring]:.4f}, predicted {predicted[ring]:.4f}); for graphs drawn again in each step up to {errors:.1f} "
+    "standard errors, over {steps} steps. Over {seeds} seeds the all-reduced model has {reduced:.2f}% accuracy (spread "
+    "{spread:.2f}); the averaged model of gossip differs from it by {difference:+.2f} points at most ({farthest}).",
+    ranks=args.ranks, error=error, errors=max(errors, default=0.0), steps=DRAWS,
+    seeds=len(SEEDS), reduced=means["allreduce"], spread=100 * np.ptp(accuracies["allreduce"]), farthest=farthest,
+    difference=means[farthest] - means["allreduce"], accuracies=accuracies, predicted=predicted, measured=measured,
+    uncertain=uncertain,
+)  # fmt: skip

@@ -29,12 +29,15 @@ HERE = Path(__file__).resolve().parent
 Item = TypeVar("Item")
 
 
-def start(description: str, ranks: int = 4, data: str = "digits") -> argparse.Namespace:
+def start(
+    description: str, ranks: int = 4, data: str = "digits", *, quick_ranks: int | None = None
+) -> argparse.Namespace:
     """Read the options of a lab, and limit NumPy to one thread per rank.
 
     Args:
         description: shown by --help.
         ranks, data: the defaults of --ranks and --data.
+        quick_ranks: the default of --ranks with --quick; None: that of `ranks`.
 
     Returns:
         ranks: int; quick: bool, a shorter run with coarser results; data: one of data.NAMES; folder: Path of the data's
@@ -42,7 +45,7 @@ def start(description: str, ranks: int = 4, data: str = "digits") -> argparse.Na
         command line, the options are read from the environment variable COURSE_ARGS.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=ranks, metavar="N", help=f"number of ranks (default: {ranks})")
+    parser.add_argument("--ranks", type=int, metavar="N", help=f"number of ranks (default: {ranks})")
     parser.add_argument("--quick", action="store_true", help="a shorter run with coarser results")
     parser.add_argument(
         "--data", default=data, metavar="NAME[:FOLDER]", help=f"{', '.join(NAMES)}, and the folder of its files"
@@ -50,6 +53,8 @@ def start(description: str, ranks: int = 4, data: str = "digits") -> argparse.Na
     parser.add_argument("--out", type=Path, default=Path("course-out"), metavar="FOLDER", help="for the figures")
     words = shlex.split(os.environ.get("COURSE_ARGS", "")) if in_notebook() else sys.argv[1:]
     args = parser.parse_args(words)
+    if args.ranks is None:
+        args.ranks = quick_ranks if args.quick and quick_ranks else ranks
     args.data, _, folder = args.data.partition(":")
     args.folder = Path(folder).expanduser() if folder else None
     if args.data not in NAMES:

@@ -18,6 +18,7 @@ parser.add_argument("--data", default="digits")
 parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--hidden", type=int, default=128, help="neurons of the hidden layer")
 parser.add_argument("--checkpoint", type=Path, help="continue from this file, and write it after each epoch")
 parser.add_argument("--partition", type=int, default=1, choices=[1, 2])  # hvd
 args = parser.parse_args()
@@ -36,7 +37,9 @@ else:  # hvd 3: or every rank draws at random from all of them, as many as would
     sampler = IndependentSampler(train, seed=args.seed)
 loader = DataLoader(train, batch_size=32, sampler=sampler)
 
-model = nn.Sequential(nn.Flatten(), nn.Linear(data.train_x[0].size, 128), nn.ReLU(), nn.Linear(128, data.classes))
+model = nn.Sequential(
+    nn.Flatten(), nn.Linear(data.train_x[0].size, args.hidden), nn.ReLU(), nn.Linear(args.hidden, data.classes)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size(), momentum=0.9)  # hvd 4: larger batch, larger rate
 
 first = 0

@@ -14,6 +14,7 @@ parser.add_argument("--data", default="digits")
 parser.add_argument("--folder", help="of the data's files")
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--hidden", type=int, default=128, help="neurons of the hidden layer")
 parser.add_argument("--checkpoint", type=Path, help="continue from this file, and write it after each epoch")
 args = parser.parse_args()
 
@@ -24,7 +25,9 @@ data = load(args.data, args.folder)
 train = TensorDataset(torch.from_numpy(data.train_x), torch.from_numpy(data.train_y))
 loader = DataLoader(train, batch_size=32, shuffle=True)
 
-model = nn.Sequential(nn.Flatten(), nn.Linear(data.train_x[0].size, 128), nn.ReLU(), nn.Linear(128, data.classes))
+model = nn.Sequential(
+    nn.Flatten(), nn.Linear(data.train_x[0].size, args.hidden), nn.ReLU(), nn.Linear(args.hidden, data.classes)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 first = 0

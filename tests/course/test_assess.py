@@ -5,7 +5,8 @@ The scripts with torch and Keras, which take long, run only if COURSE is set: `m
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -13,15 +14,21 @@ from pathlib import Path
 
 import pytest
 
-COURSE = Path(__file__).parents[2] / "examples" / "course"
+from launch import find_mpirun
+
+ROOT = Path(__file__).parents[2]
+COURSE = ROOT / "examples" / "course"
 long = pytest.mark.skipif("COURSE" not in os.environ, reason="takes long: set COURSE=1")
+LAUNCHERS = pytest.mark.parametrize(
+    "words", [[], pytest.param(["--mpi"], marks=pytest.mark.skipif(not find_mpirun(), reason="no mpirun"))], ids=str
+)
 RIGHT = "print('training accuracy 0.99  validation accuracy 0.98')"
 
 
 def assess(script, *words, timeout=280):
     """(exit code, the lines of the checks as {name: text})."""
-    command = [sys.executable, COURSE / "assess.py", script, "--ranks", "2", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=script.parent)
+    command = [sys.executable, "-m", "examples.course.assess", script, "--ranks", "2", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
     checks = ("runs", "distributed", "partition", "broadcast", "checkpoint", "accuracy")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith(checks)]
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -47,41 +54,75 @@ def test_a_script_that_prints_nothing(tmp_path):
     assert code == 1 and checks["runs"].startswith("FAILED  rank 0 prints nothing")
 
 
-def test_a_script_that_crashes(tmp_path):
-    code, checks = assess(written(tmp_path, "x = 1\ny = x / 0"))
-    assert code == 1 and "student.py, line 2: ZeroDivisionError: division by zero" in checks["runs"]
+FAILING = {  # a script that fails -> what is reported
+    "x = 1\ny = x / 0": "student.py, line 2: ZeroDivisionError: division by zero",
+    "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)": "the job ended with exit code",
+    f"import os\n{RIGHT}\nos._exit(0)": "ended without returning from the script",
+    "def f(:": "SyntaxError",
+    "import sys\nsys.exit('no data here')": "student.py, line 2: SystemExit: no data here",
+}
+
+
+@pytest.mark.parametrize("text", FAILING)
+@LAUNCHERS
+def test_a_script_that_crashes(tmp_path, text, words):
+    code, checks = assess(written(tmp_path, text), *words)
+    assert code == 1 and FAILING[text] in checks["runs"], checks
     assert checks["accuracy"] == "-"
 
 
-def test_a_script_that_waits_forever_is_ended_with_its_children(tmp_path):
-    child = "import time; time.sleep(271828)"
+@LAUNCHERS
+def test_a_script_that_waits_forever_is_ended_with_its_children(tmp_path, words):
+    child = f"import time; time.sleep({271828 + len(words)})"
     text = f"""import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "{child}"], start_new_session=True)
 while True:
     time.sleep(0.1)
 """
-    code, checks = assess(written(tmp_path, text), "--minutes", "0.1")
+    code, checks = assess(written(tmp_path, text), "--minutes", "0.1", *words)
     assert code == 1 and "rank 0 is at line 4, rank 1 is at line 4" in checks["runs"]
-    commands = [path.read_bytes() for path in _command_lines()]
-    assert not any(b"sleep(271828)" in command for command in commands)
+    assert not running(child) and not running("student.py")
 
 
-def _command_lines():
-    for folder in Path("/proc").glob("[0-9]*"):
-        path = folder / "cmdline"
-        try:
-            path.read_bytes()
-        except OSError:
-            continue
-        yield path
+def test_a_script_of_which_one_rank_waits_for_another_that_has_ended(tmp_path):
+    text = f"""import pycollective as pc
+comm = pc.init()
+if comm.rank == 0:
+    comm.recv(__import__("numpy").empty(3), 1)
+{RIGHT}
+"""
+    code, checks = assess(written(tmp_path, text), "--minutes", "0.3")
+    assert code == 1 and "rank 0 " in checks["runs"] and "line 4" in checks["runs"], checks
+    assert not running("student.py")
+
+
+def test_the_checker_ends_the_ranks_if_it_is_ended_itself(tmp_path):
+    script = written(tmp_path, "import time\nprint('started', flush=True)\ntime.sleep(600)")
+    command = [sys.executable, "-m", "examples.course.assess", script, "--ranks", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert "started" in process.stdout.readline()
+        process.terminate()
+        process.stdout.read()
+    assert process.returncode == 143
+    assert not running(str(script))
+
+
+def running(words):
+    """Whether the command line of a process of this machine contains these words."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if words.encode() in path.read_bytes().replace(b"\0", b" "):
+                return True
+    return False
 
 
 @long
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["assessment_solution", "assessment_keras_solution"])
-def test_the_solution_passes(tmp_path, name):
+@LAUNCHERS
+def test_the_solution_passes(tmp_path, name, words):
     pytest.importorskip("keras" if "keras" in name else "torch")
-    code, checks = assess(written(tmp_path, (COURSE / f"{name}.py").read_text()))
+    code, checks = assess(written(tmp_path, (COURSE / f"{name}.py").read_text()), *words)
     assert code == 0 and set(checks.values()) == {"passed"}, checks
 
 
@@ -121,11 +162,12 @@ def test_wrong_conversions_are_told_what_is_wrong(tmp_path, name, removed):
 
 
 def test_judge_of_gradients_that_are_equal_and_parameters_that_differ():
-    judge = load("assess")
+    sys.path.append(str(ROOT))  # after the installed package
+    judge, run_of = (importlib.import_module(f"examples.course.assess.{name}") for name in ("judge", "run"))
     record = {"size": 2, "steps": 3, "gradients": ["a", "b"], "broadcasts": 1, "parameters": ["p"], "images": 10,
               "longest": 5, "files": [["/m", "written"]], "error": ""}  # fmt: skip
     other = {**record, "gradients": ["c", "b"], "parameters": ["q"], "files": [["/m", "read"]]}
-    run = judge.Run(2, 0, 1.0, {0: record, 1: other}, {0: "training accuracy 0.5, validation accuracy: 0.7"})
+    run = run_of.Run(2, 0, 1.0, {0: record, 1: other}, {0: "training accuracy 0.5, validation accuracy: 0.7"})
     found = dict(judge.judge(run, Path("s.py"), (0.6, 0.6, 1)))
     assert found == {
         "partition": "in step 1 ranks [0, 1] have equal gradients before the reduction, from equal images",
@@ -133,13 +175,5 @@ def test_judge_of_gradients_that_are_equal_and_parameters_that_differ():
         "checkpoint": "rank 1 reads m: let rank 0 read and broadcast it",
         "accuracy": "the training accuracy is 0.5000, the target 0.6",
     }
-    fewer = judge.Run(2, 0, 1.0, {0: record, 1: {**other, "steps": 4}}, run.printed)
+    fewer = run_of.Run(2, 0, 1.0, {0: record, 1: {**other, "steps": 4}}, run.printed)
     assert "different numbers of steps: [3, 4]" in dict(judge.judge(fewer, Path("s.py"), (0, 0, 1)))["distributed"]
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, COURSE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -49,6 +49,27 @@ def test_pipeline_parallel(tmp_path):
     assert found["theory"] == pytest.approx(2 / 10) and 0 < found["gpipe"]["bubble"] < 1
 
 
+def test_centralised(tmp_path):
+    found = measured("centralised", tmp_path, "--ranks", "4")
+    table = found["table"]
+    assert table["star"]["busiest_rank"] == 6 and table["star"]["busiest_link"] == 1  # 2 (n - 1): in and out of the hub
+    assert table["ring"]["busiest_rank"] == table["ring"]["mean_rank"] == 3  # 4 (n - 1) / n
+    assert table["direct"]["busiest_link"] == 0.5  # 2 / n
+    assert table["gossip"]["busiest_rank"] == 2  # one neighbour is read, and one reads
+    assert all(row["percent"][0] > 90 for row in table.values())
+    assert sum(found["staleness"].values()) > 0 and found["stale"] > 0
+
+
+@long
+def test_gossip(tmp_path):
+    found = measured("gossip", tmp_path)
+    assert found["predicted"]["ring"] == pytest.approx(0.8047, abs=1e-4)
+    for name, rate in found["predicted"].items():
+        assert abs(found["measured"][name] - rate) < max(2e-3, 4 * found["uncertain"][name])
+    reduced, *others = (sum(runs) / len(runs) for runs in found["accuracies"].values())
+    assert reduced > 0.9 and min(others) > reduced - 0.02
+
+
 def test_wrong_options_are_refused(tmp_path):
     for words, text in ((["--ranks", "0"], "0 is less than 1"), (["--data", "mnist"], "'mnist' is not one of digits")):
         command = [sys.executable, HERE / "lab1_gradient_descent.py", *words]
@@ -89,5 +110,5 @@ def test_each_lab_is_a_notebook():
 def test_a_notebook_runs(name, tmp_path):
     for module in ("nbclient", "ipykernel", "jupytext"):
         pytest.importorskip(module)
-    course.execute(course.generate(name), f"--quick --out {tmp_path}")
+    course.execute(course.generate(name), ["--quick", "--out", str(tmp_path)])
     assert (tmp_path / f"{name}.json").exists()

@@ -1,4 +1,4 @@
-"""The course's loaders, on small files in the published formats that the tests write."""
+"""The loaders of the data, on small files in the published formats that the tests write."""
 
 from __future__ import annotations
 
