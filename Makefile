@@ -41,8 +41,8 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick test-frameworks test-recipes versions wheels notebook site asan faults dev bench lint \
-  stubs sass docs clean distclean
+.PHONY: help install demo test quick test-frameworks test-recipes versions wheels notebook course site asan faults dev \
+  bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -80,6 +80,7 @@ faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks
 test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) --dist loadfile tests/frameworks tests/tensorflow tests/keras tests/jax $(ARGS)
+	COURSE=1 $(OUTER_MPI) $(FRAMEWORKS) -I -m pytest -n $(JOBS) tests/course/test_assess.py $(ARGS)
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
 	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/jax $(ARGS)
 	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
@@ -91,6 +92,9 @@ test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with acceler
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
 	$(NOTEBOOK) -I tools/tour.py
 	$(NOTEBOOK) -I -m pytest tests/examples/test_notebook.py tests/examples/test_tour.py $(ARGS)
+
+course: $(VENV)/.notebook $(VENV)/.torch ## the labs of examples/course, figures in course-out (ARGS="--quick", "--notebooks")
+	$(OUTER_MPI) $(NOTEBOOK) -I examples/course --out course-out $(ARGS)
 
 dev: $(VENV)/.needed ## an editable install: edits of Python take effect at once, edits of C++ are compiled at the next import
 	@$(call STEP,"compiling for development") $(PIP) -v install --no-build-isolation --no-deps --force-reinstall \
