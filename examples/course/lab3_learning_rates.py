@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import lab
 import numpy as np
-from lab3_network import Network, Result, best_rate, sgd, split, spread, train
+from lab3_network import Network, Result, best_rate, powers, sgd, split, spread, train
 
 from pycollective.optim.schedules import linear_scaling, sqrt_scaling, warm_up
 
 BASE = 16  # rows of the smallest batch
-RATES = [2.0**power for power in range(-8, -1)]  # for this batch, to choose from
+RATES = powers(-8, -2)  # for this batch, to choose from
 MOMENTUM, EPOCHS, HIDDEN = 0.9, 15, 128
 WARM_UP = 5  # epochs
 KINDS = ("fixed", "square root", "linear", "linear, warm-up")
@@ -89,9 +89,9 @@ def main() -> None:
     lab.conclude(
         args,
         "lab3_learning_rates",
-        "With a fixed rate of {rate:g}, accuracy goes from {small} with batches of {base} rows to {fixed} with "
-        "{full}; square-root scaling reaches {root}, which recovers {share:.0%} of the difference. {linear} On {ranks} ranks and on one, "
-        "weights differ by at most {rounding:.0e}.",
+        "With a fixed rate of {rate:g}, accuracy goes from {small} with batches of {base} rows to {fixed} with {full}; "
+        "square-root scaling reaches {root}, which recovers {share:.0%} of the difference. {linear} On {ranks} ranks "
+        "and on one, weights differ by at most {rounding:.0e}.",
         small=spread(small),
         fixed=spread(fixed),
         root=spread(root),

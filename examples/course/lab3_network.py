@@ -206,6 +206,7 @@ def train(
     x, y = data.train_x.reshape(len(data.train_x), -1), data.train_y
     factor = schedule or constant()
 
+    @np.errstate(all="ignore")  # a training that diverges overflows
     def work(comm: pc.Communicator) -> Result:
         own = Network(network.sizes, network.activation, network.norm, network.ghost)
         parameters = own.parameters(seed, comm)
@@ -230,8 +231,12 @@ def train(
         return Result(own.accuracy(parameters, test, data.test_y), losses, parameters)
 
     usable = max(1, min(ranks, growing.start // LEAST_ROWS))
-    with np.errstate(all="ignore"):  # a training that diverges overflows
-        return pc.local_world(usable).run(work)[0]
+    return pc.local_world(usable).run(work)[0]
+
+
+def powers(first: int, last: int) -> list[float]:
+    """The powers of two with these exponents, and between: rates to choose from."""
+    return [2.0**exponent for exponent in range(first, last + 1)]
 
 
 def best_rate(rates: Iterable[float], trained: Callable[[float, int], Result]) -> float:

@@ -18,21 +18,14 @@ Change one line: the depth, the activation ("relu"), or the rates to choose from
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import lab
 import numpy as np
-from lab3_network import Network, best_rate, layer_wise, sgd, split, spread, train
+from lab3_network import Network, Result, best_rate, layer_wise, powers, sgd, split, spread, train
 
 from pycollective.optim import GradientNoise, lamb, larc, lars, novograd
-from pycollective.optim.schedules import GrowingBatch, Schedule, cosine, decay_steps, sqrt_scaling, warm_up
+from pycollective.optim.schedules import GrowingBatch, cosine, decay_steps, sqrt_scaling, warm_up
 
 DEPTH, WIDTH, STEPS = 3, 64, 100
-
-
-def powers(first: int, last: int) -> list[float]:
-    return [2.0**power for power in range(first, last + 1)]
 
 
 RULES = {
@@ -46,22 +39,10 @@ SMALL, LARGE, EPOCHS = 64, 1024, 16  # parts 2 and 3; part 1 also trains with ba
 RATES = powers(-6, -2)  # of SMALL rows
 
 
-@dataclass
-class Way:
-    """How to train in parts 2 and 3."""
-
-    batch: int | GrowingBatch
-    steps: int
-    lr: float
-    noise: Callable | None = None
-    schedule: Schedule | None = None
-
-
 def deep(data, validation, args, seeds: int) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Part 1: the rate chosen for each rule, and the accuracy for each seed."""
-    network = Network((data.train_x[0].size, *(WIDTH,) * DEPTH, data.classes), "sigmoid")
-    full = len(data.train_x)
-    batches = {rule: full for rule in RULES} | {f"SGD, batch {SMALL}": SMALL}
+    network, full = Network((data.train_x[0].size, *(WIDTH,) * DEPTH, data.classes), "sigmoid"), len(data.train_x)
+    batches = dict.fromkeys(RULES, full) | {f"SGD, batch {SMALL}": SMALL}
 
     def run(rows, name: str, lr: float, seed: int):
         steps = STEPS * full // batches[name]  # STEPS epochs
@@ -77,37 +58,34 @@ def deep(data, validation, args, seeds: int) -> tuple[dict[str, float], dict[str
     return chosen, reached
 
 
-def shallow(data, args, way: Way, seed: int):
+def shallow(data, args, batch, steps: int, lr: float, *, seed: int, **options) -> Result:
     network = Network((data.train_x[0].size, 128, data.classes))
-    options = {"ranks": args.ranks, "seed": seed, "noise": way.noise, "schedule": way.schedule}
-    return train(data, network, way.batch, way.steps, sgd(way.lr, 0.9), **options)
+    return train(data, network, batch, steps, sgd(lr, 0.9), ranks=args.ranks, seed=seed, **options)
 
 
-def remedies(rows: int, lr: float) -> dict[str, Way]:
-    """Part 2, for a training set of `rows`."""
+def remedies(rows: int, lr: float) -> dict[str, tuple]:
+    """Part 2, for a training set of `rows`: batch, steps, rate, and options of `train`."""
     root = sqrt_scaling(lr, LARGE, SMALL)
     few, many = EPOCHS * rows // LARGE, EPOCHS * rows // SMALL
-
-    def noise(comm):
-        return GradientNoise(LARGE, SMALL, comm=comm)
-
+    noise = {"noise": lambda comm: GradientNoise(LARGE, SMALL, comm=comm)}
     return {
-        f"batch {SMALL}": Way(SMALL, many, lr),
-        f"batch {LARGE}": Way(LARGE, few, lr),
-        "+ sqrt rate": Way(LARGE, few, root),
-        "+ noise": Way(LARGE, few, root, noise),
-        "+ all steps,\nno noise": Way(LARGE, many, root),
-        "+ all steps,\nnoise": Way(LARGE, many, root, noise),
+        f"batch {SMALL}": (SMALL, many, lr, {}),
+        f"batch {LARGE}": (LARGE, few, lr, {}),
+        "+ sqrt rate": (LARGE, few, root, {}),
+        "+ noise": (LARGE, few, root, noise),
+        "+ all steps,\nno noise": (LARGE, many, root, {}),
+        "+ all steps,\nnoise": (LARGE, many, root, noise),
     }
 
 
-def growth(rows: int, lr: float) -> dict[str, Way]:
-    """Part 3: half of the epochs, a quarter and a quarter, with 1, 1/4 and 1/16 of the rate or 4 and 16 times the rows."""
+def growth(rows: int, lr: float) -> dict[str, tuple]:
+    """Part 3: after half of the epochs a quarter of the rate or four times the rows, after a quarter more again."""
     quarter = EPOCHS // 4 * rows // SMALL
-    decayed, grown = [2 * quarter, 3 * quarter], [2 * quarter, 2 * quarter + quarter // 4]
+    decay = {"schedule": decay_steps([2 * quarter, 3 * quarter], 0.25)}
+    second = 2 * quarter + quarter // 4
     return {
-        "decaying rate": Way(SMALL, 4 * quarter, lr, schedule=decay_steps(decayed, 0.25)),
-        "growing batch": Way(GrowingBatch(SMALL, grown, 4), grown[1] + quarter // 16, lr),
+        "decaying rate": (SMALL, 4 * quarter, lr, decay),
+        "growing batch": (GrowingBatch(SMALL, [2 * quarter, second], 4), second + quarter // 16, lr, {}),
     }
 
 
@@ -117,18 +95,20 @@ def main() -> None:
     seeds, rows = 3 if args.quick else 5, len(data.train_x)
     chosen, reached = deep(data, validation, args, seeds)
     steps = EPOCHS * rows // SMALL
-    lr = best_rate(RATES, lambda lr, seed: shallow(validation, args, Way(SMALL, steps, lr), seed))
+    lr = best_rate(RATES, lambda lr, seed: shallow(validation, args, SMALL, steps, lr, seed=seed))
     parts = {f"one batch, {DEPTH} layers of sigmoids": reached}
     ways = {"noise and more steps": remedies(rows, lr), "growing batch": growth(rows, lr)}
     for title, part in ways.items():
-        todo = lab.track(part.items(), title, total=len(part))
-        parts[title] = {k: [shallow(data, args, way, seed).accuracy for seed in range(seeds)] for k, way in todo}
+        parts[title] = {name: [] for name in part}
+        for name, seed in lab.track([(name, seed) for name in part for seed in range(seeds)], title):
+            *way, options = part[name]
+            parts[title][name].append(shallow(data, args, *way, seed=seed, **options).accuracy)
 
     figure, axes = lab.subplots(1, 3, width_ratios=(3, 3.4, 1.3), figsize=(12, 3.5))
     for axis, (title, part) in zip(axes, parts.items(), strict=True):
         names = [name.replace(", ", ",\n") for name in part]
         if title in ways:
-            names = [f"{name}\n({ways[title][name].steps})" for name in part]
+            names = [f"{name}\n({ways[title][name][1]})" for name in part]
         for i, values in enumerate(part.values()):
             axis.plot([i] * seeds, 100 * np.array(values), "o", markersize=3, alpha=0.6)
             axis.plot(i, 100 * np.mean(values), "k_", markersize=14)
@@ -159,8 +139,8 @@ def main() -> None:
         longer=mean["+ all steps,\nno noise"] - mean["+ sqrt rate"],
         grown=spread(grown["growing batch"]),
         decayed=spread(grown["decaying rate"]),
-        few=ways["growing batch"]["growing batch"].steps,
-        many=ways["growing batch"]["decaying rate"].steps,
+        few=ways["growing batch"]["growing batch"][1],
+        many=ways["growing batch"]["decaying rate"][1],
         chosen=chosen,
         gains=gains,
         parts=parts,

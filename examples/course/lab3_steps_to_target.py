@@ -18,7 +18,7 @@ import math
 
 import lab
 import numpy as np
-from lab3_network import CHOOSING, Network, sgd, split, train
+from lab3_network import CHOOSING, Network, powers, sgd, split, train
 
 import pycollective as pc
 from pycollective.optim import DistributedSGD, NoiseScale, partition
@@ -26,7 +26,7 @@ from pycollective.optim import DistributedSGD, NoiseScale, partition
 TARGET = 0.95  # of the validation rows, as in the paper
 HIDDEN = 128
 MOMENTUM = 0.0
-RATES = [2.0**power for power in range(-7, 3)]
+RATES = powers(-7, 2)
 PATIENCE = 2  # a rate is given up after this many times the steps of the best one
 MOST_ROWS = 100_000  # processed, plus those of 500 steps, before a training is given up
 
