@@ -247,3 +247,12 @@ def best_rate(rates: Iterable[float], trained: Callable[[float, int], Result]) -
 def spread(values: Any) -> str:
     """Accuracies of several seeds as text: their mean and range."""
     return f"{100 * np.mean(values):.1f}% ({100 * np.min(values):.1f} to {100 * np.max(values):.1f})"
+
+
+def dots(axis: Any, accuracies: dict[str, list[float]]) -> None:
+    """Draw the accuracies of several seeds: one line for each name, a dot for each seed, and a bar at the mean."""
+    for i, values in enumerate(accuracies.values()):
+        axis.plot(100 * np.array(values), [i] * len(values), "o", markersize=4, alpha=0.6)
+        axis.plot(100 * np.mean(values), i, "k|", markersize=14)
+    axis.set_yticks(range(len(accuracies)), accuracies)
+    axis.set_ylim(len(accuracies) - 0.4, -0.6)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import lab
 import numpy as np
-from lab3_network import Network, Result, best_rate, layer_wise, powers, sgd, split, spread, train
+from lab3_network import Network, Result, best_rate, dots, layer_wise, powers, sgd, split, spread, train
 
 from pycollective.optim import GradientNoise, lamb, larc, lars, novograd
 from pycollective.optim.schedules import GrowingBatch, cosine, decay_steps, sqrt_scaling, warm_up
@@ -73,8 +73,8 @@ def remedies(rows: int, lr: float) -> dict[str, tuple]:
         f"batch {LARGE}": (LARGE, few, lr, {}),
         "+ sqrt rate": (LARGE, few, root, {}),
         "+ noise": (LARGE, few, root, noise),
-        "+ all steps,\nno noise": (LARGE, many, root, {}),
-        "+ all steps,\nnoise": (LARGE, many, root, noise),
+        "+ all steps": (LARGE, many, root, {}),
+        "+ all steps, noise": (LARGE, many, root, noise),
     }
 
 
@@ -104,18 +104,12 @@ def main() -> None:
             *way, options = part[name]
             parts[title][name].append(shallow(data, args, *way, seed=seed, **options).accuracy)
 
-    figure, axes = lab.subplots(1, 3, width_ratios=(3, 3.4, 1.3), figsize=(12, 3.5))
+    figure, axes = lab.subplots(3, 1, height_ratios=[len(part) for part in parts.values()], figsize=(7, 6))
     for axis, (title, part) in zip(axes, parts.items(), strict=True):
-        names = [name.replace(", ", ",\n") for name in part]
-        if title in ways:
-            names = [f"{name}\n({ways[title][name][1]})" for name in part]
-        for i, values in enumerate(part.values()):
-            axis.plot([i] * seeds, 100 * np.array(values), "o", markersize=3, alpha=0.6)
-            axis.plot(i, 100 * np.mean(values), "k_", markersize=14)
-        axis.set_xticks(range(len(part)), names, fontsize=8)
+        counts = {name: way[1] for name, way in ways.get(title, {}).items()}
+        dots(axis, {f"{name} ({counts[name]} steps)" if counts else name: values for name, values in part.items()})
         axis.set(title=title)
-        axis.margins(x=0.15)
-    axes[0].set(ylabel="test accuracy (%)")
+    axes[-1].set(xlabel="test accuracy (%)")
     lab.save(figure, "lab3_optimizers", args)
 
     gains = {rule: 100 * (np.mean(reached[rule]) - np.mean(reached["SGD"])) for rule in RULES if rule != "SGD"}
@@ -135,8 +129,8 @@ def main() -> None:
         little=spread(reached[f"SGD, batch {SMALL}"]),
         rules=", ".join(f"{rule} {spread(reached[rule])}, {gain:+.0f} points" for rule, gain in gains.items()),
         noise=mean["+ noise"] - mean["+ sqrt rate"],
-        late=mean["+ all steps,\nnoise"] - mean["+ all steps,\nno noise"],
-        longer=mean["+ all steps,\nno noise"] - mean["+ sqrt rate"],
+        late=mean["+ all steps, noise"] - mean["+ all steps"],
+        longer=mean["+ all steps"] - mean["+ sqrt rate"],
         grown=spread(grown["growing batch"]),
         decayed=spread(grown["decaying rate"]),
         few=ways["growing batch"]["growing batch"][1],
