@@ -101,11 +101,11 @@ def main() -> None:
         args,
         "lab3_batch_norm",
         "With batch normalisation the network reaches {norm}, without it {plain}. On the whole training set as one "
-        "batch, {name} reach {ghost} and synchronised statistics {all}: a difference of {gain:.1f} points with a "
+        "batch, {which} reach {ghost} and synchronised statistics {all}: a difference of {gain:.1f} points with a "
         "standard error of {error:.1f}, which {verdict}.",
         norm=spread(final["synchronised"]),
         plain=spread(final["none"]),
-        name=ghost,
+        which=ghost,
         ghost=spread(reached[ghost]),
         all=spread(reached["all ranks' rows"]),
         gain=gains.mean(),

@@ -52,7 +52,7 @@ def same_on_one_rank(data, args) -> float:
 def main() -> None:
     args = lab.start(__doc__)
     data, validation = split(lab.dataset(args))
-    seeds, full = (3 if args.quick else 5), len(data.train_x)
+    seeds, full = (3 if args.quick else 10), len(data.train_x)
     sizes = [BASE << power for power in range(0, (full // BASE).bit_length(), 2 if args.quick else 1)]
     choices = lab.track(RATES, f"rates for {BASE} rows")
     base = best_rate(choices, lambda lr, seed: run(validation, args, BASE, "fixed", lr, seed))

@@ -31,7 +31,7 @@ DEPTH, WIDTH, STEPS = 3, 64, 100
 RULES = {
     "SGD": (lambda lr: sgd(lr, 0.9), powers(-5, 3)),
     "LARS": (lambda lr: layer_wise(lars, lr, biases=0.1, trust_coefficient=0.02), powers(-1, 3)),
-    "LARC": (lambda lr: layer_wise(larc, lr, biases=0.1), powers(5, 11)),
+    "LARC": (lambda lr: layer_wise(larc, lr, biases=0.1), powers(6, 12)),
     "LAMB": (lambda lr: layer_wise(lamb, lr), powers(-6, -2)),
     "NovoGrad": (lambda lr: layer_wise(novograd, lr), powers(-7, -3)),
 }
@@ -46,7 +46,7 @@ def deep(data, validation, args, seeds: int) -> tuple[dict[str, float], dict[str
 
     def run(rows, name: str, lr: float, seed: int):
         steps = STEPS * full // batches[name]  # STEPS epochs
-        schedule = warm_up(steps // 10, cosine(steps))
+        schedule = warm_up(steps // 10, cosine(steps), start=0.1)  # LARC does not scale a step whose rate is 0
         optimizer = RULES[name.split(",")[0]][0](lr)
         return train(rows, network, batches[name], steps, optimizer, ranks=args.ranks, seed=seed, schedule=schedule)
 
@@ -92,7 +92,7 @@ def growth(rows: int, lr: float) -> dict[str, tuple]:
 def main() -> None:
     args = lab.start(__doc__)
     data, validation = split(lab.dataset(args))
-    seeds, rows = 3 if args.quick else 5, len(data.train_x)
+    seeds, rows = 3 if args.quick else 10, len(data.train_x)
     chosen, reached = deep(data, validation, args, seeds)
     steps = EPOCHS * rows // SMALL
     lr = best_rate(RATES, lambda lr, seed: shallow(validation, args, SMALL, steps, lr, seed=seed))
