@@ -71,10 +71,11 @@ def remedies(rows: int, lr: float) -> dict[str, tuple]:
     return {
         f"batch {SMALL}": (SMALL, many, lr, {}),
         f"batch {LARGE}": (LARGE, few, lr, {}),
+        "+ noise": (LARGE, few, lr, noise),  # not with the sqrt rate: each of them gives the variance of small batches
         "+ sqrt rate": (LARGE, few, root, {}),
-        "+ noise": (LARGE, few, root, noise),
-        "+ all steps": (LARGE, many, root, {}),
-        "+ all steps, noise": (LARGE, many, root, noise),
+        "+ all steps": (LARGE, many, lr, {}),
+        "+ all steps, noise": (LARGE, many, lr, noise),
+        "+ all steps, sqrt rate": (LARGE, many, root, {}),
     }
 
 
@@ -114,23 +115,26 @@ def main() -> None:
 
     gains = {rule: 100 * (np.mean(reached[rule]) - np.mean(reached["SGD"])) for rule in RULES if rule != "SGD"}
     mean = {name: 100 * np.mean(values) for part in parts.values() for name, values in part.items()}
+    gain = {name: value - mean[f"batch {LARGE}"] for name, value in mean.items()}
     grown = parts["growing batch"]
     lab.conclude(
         args,
         "lab3_optimizers",
         "With the whole training set as one batch, SGD reaches {sgd} in a network of {depth} layers of sigmoids, with "
-        "batches of {small} rows {little}; {rules}. In the network with one layer, noise changes the large batch's "
-        "accuracy by {noise:+.1f} points, and by {late:+.1f} after as many steps as with small batches, which by "
-        "themselves change it by {longer:+.1f}. A growing batch reaches {grown} in {few} steps, a decaying rate "
+        "batches of {small} rows {little}; {rules}. In the network with one layer, the large batch loses {lost:.1f} "
+        "points; a square-root rate brings back {root:.1f}, noise {noise:.1f}, as many steps as with small batches "
+        "{longer:.1f}, these and noise {both:.1f}. A growing batch reaches {grown} in {few} steps, a decaying rate "
         "{decayed} in {many}.",
         sgd=spread(reached["SGD"]),
         depth=DEPTH,
         small=SMALL,
         little=spread(reached[f"SGD, batch {SMALL}"]),
         rules=", ".join(f"{rule} {spread(reached[rule])}, {gain:+.0f} points" for rule, gain in gains.items()),
-        noise=mean["+ noise"] - mean["+ sqrt rate"],
-        late=mean["+ all steps, noise"] - mean["+ all steps"],
-        longer=mean["+ all steps"] - mean["+ sqrt rate"],
+        lost=mean[f"batch {SMALL}"] - mean[f"batch {LARGE}"],
+        root=gain["+ sqrt rate"],
+        noise=gain["+ noise"],
+        longer=gain["+ all steps"],
+        both=gain["+ all steps, noise"],
         grown=spread(grown["growing batch"]),
         decayed=spread(grown["decaying rate"]),
         few=ways["growing batch"]["growing batch"][1],
