@@ -64,22 +64,23 @@ def main() -> None:
     }
     results |= {(BASE, kind, seed): results[BASE, "fixed", seed] for kind in KINDS for seed in range(seeds)}
 
-    figure, (left, right) = lab.subplots(1, 2)
+    figure, (left, right) = lab.subplots(1, 2, figsize=(9, 3.5))
     accuracy = {
         name: np.array([[results[batch, name, seed].accuracy for seed in range(seeds)] for batch in sizes])
         for name in KINDS
     }
     for name, reached in accuracy.items():
-        left.plot(sizes, 100 * reached.mean(1), "o-", label=name, markersize=3)
-        left.fill_between(sizes, 100 * reached.min(1), 100 * reached.max(1), alpha=0.2)
+        left.plot(sizes, 100 * (1 - reached.mean(1)), "o-", label=name, markersize=3)
+        left.fill_between(sizes, 100 * (1 - reached.max(1)), 100 * (1 - reached.min(1)), alpha=0.2)
         losses = results[sizes[-1], name, 0].losses
         right.plot(np.arange(len(losses)) * sizes[-1] / len(data.train_x), losses, label=name)
     title = f"{EPOCHS} epochs, {seeds} seeds"
-    left.set(xscale="log", xlabel="rows in a batch", ylabel="test accuracy (%)", title=title)
+    left.set(xscale="log", yscale="log", xlabel="rows in a batch", ylabel="test error (%)", title=title)
     left.set_xticks(sizes, map(str, sizes))
+    left.set_yticks((2, 5, 10, 20, 50, 90), ("2", "5", "10", "20", "50", "90"))
     left.minorticks_off()
     right.set(xlabel="epoch", ylabel="training loss", title=f"batch of {sizes[-1]}", yscale="log")
-    left.legend(title="learning rate", fontsize=7, title_fontsize=8)
+    left.legend(title="learning rate", fontsize=8, title_fontsize=8)
     lab.save(figure, "lab3_learning_rates", args)
 
     small, fixed, root = (accuracy[n][i] for n, i in (("fixed", 0), ("fixed", -1), ("square root", -1)))

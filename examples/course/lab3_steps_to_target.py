@@ -101,7 +101,7 @@ def main() -> None:
     scales = noise_scales(data, ranks, found[middle][0], int(medians[len(usable) // 2]), max(1, middle // ranks))
     scales = [value for value in scales[len(scales) // 4 :] if value > 0]  # without the start of the moving average
 
-    figure, axis = lab.subplots(figsize=(6, 4))
+    figure, axis = lab.subplots(figsize=(7, 4.5))
     for batch in usable:
         axis.plot([batch] * len(found[batch][1]), found[batch][1], ".", color="C0", alpha=0.5)
     axis.plot(usable, medians, "o-", color="C0", label=f"measured (median of {seeds} seeds)")
@@ -114,8 +114,8 @@ def main() -> None:
         xscale="log", yscale="log", xlabel="rows in a batch", ylabel=f"steps to {TARGET:.0%} of validation accuracy"
     )
     for batch, median in zip(usable, medians, strict=True):
-        axis.annotate(f"{found[batch][0]:g}", (batch, median), textcoords="offset points", xytext=(0, 6), fontsize=6)
-    axis.legend(fontsize=7, title="numbers: best learning rate", title_fontsize=7)
+        axis.annotate(f"{found[batch][0]:g}", (batch, median), textcoords="offset points", xytext=(0, 6), fontsize=8)
+    axis.legend(fontsize=8, title="numbers: learning rate", title_fontsize=8)
     lab.save(figure, "lab3_steps_to_target", args)
 
     lab.conclude(
