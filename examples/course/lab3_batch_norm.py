@@ -21,7 +21,7 @@ import numpy as np
 from lab3_network import Network, Result, best_rate, dots, powers, sgd, split, spread, train
 
 BATCH = 64
-RATES = powers(-3, 1)
+RATES = powers(-3, 3)
 HIDDEN = (100, 100, 100)
 ACTIVATION = "sigmoid"
 GHOSTS = (16, 32, 64)
@@ -72,7 +72,7 @@ def main() -> None:
     kinds |= {"each rank's rows": ("local", 0), "all ranks' rows": ("synchronised", 0)}
     reached = {}
     for name, kind in lab.track(kinds.items(), "one batch", total=len(kinds)):
-        few = RATES[1:4]  # with momentum, larger rates are not needed
+        few = RATES[1:5]  # with momentum, larger rates are not needed
         lr = rates[name] = best_rate(few, lambda lr, seed, kind=kind: as_one(validation, args, *kind, steps, lr, seed))
         reached[name] = [as_one(data, args, *kind, steps, lr, seed).accuracy for seed in range(seeds)]
 

@@ -31,12 +31,12 @@ DEPTH, WIDTH, STEPS = 3, 64, 100
 RULES = {
     "SGD": (lambda lr: sgd(lr, 0.9), powers(-5, 3)),
     "LARS": (lambda lr: layer_wise(lars, lr, biases=0.1, trust_coefficient=0.02), powers(-1, 3)),
-    "LARC": (lambda lr: layer_wise(larc, lr, biases=0.1), powers(6, 12)),
+    "LARC": (lambda lr: layer_wise(larc, lr, biases=0.1), powers(4, 10)),
     "LAMB": (lambda lr: layer_wise(lamb, lr), powers(-6, -2)),
     "NovoGrad": (lambda lr: layer_wise(novograd, lr), powers(-7, -3)),
 }
 SMALL, LARGE, EPOCHS = 64, 1024, 16  # parts 2 and 3; part 1 also trains with batches of SMALL rows
-RATES = powers(-6, -2)  # of SMALL rows
+RATES = powers(-5, -1)  # of SMALL rows
 
 
 def deep(data, validation, args, seeds: int) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -140,6 +140,7 @@ def main() -> None:
         few=ways["growing batch"]["growing batch"][1],
         many=ways["growing batch"]["decaying rate"][1],
         chosen=chosen,
+        rate=lr,
         gains=gains,
         parts=parts,
     )

@@ -84,7 +84,7 @@ def noise_scales(data, ranks: int, lr: float, steps: int, rows: int) -> list[flo
 def main() -> None:
     args = lab.start(__doc__)
     data = split(lab.dataset(args))[1]
-    full, seeds = len(data.train_x), 3 if args.quick else 5
+    full, seeds = len(data.train_x), 3 if args.quick else 9
     batches = [1 << power for power in range(0, full.bit_length(), 2 if args.quick else 1)]
     lr, found = RATES[0], {}
     for batch in lab.track(batches, "batch sizes"):
@@ -118,20 +118,21 @@ def main() -> None:
     axis.legend(fontsize=8, title="numbers: learning rate", title_fontsize=8)
     lab.save(figure, "lab3_steps_to_target", args)
 
+    span = 1 if args.quick else 3  # batch sizes, for the factors at both ends
     lab.conclude(
         args,
         "lab3_steps_to_target",
         "From {small} to {next} rows the steps fall by a factor of {first:.2f}, from {before} to {full} by {last:.2f} "
-        "(perfect scaling: {perfect:.1f} and {perfect_last:.1f}). The fitted knee is at {knee:.0f} rows; the measured "
+        "(perfect scaling: {perfect:.0f} and {perfect_last:.0f}). The fitted knee is at {knee:.0f} rows; the measured "
         "noise scale is {scale:.0f}, from {low:.0f} to {high:.0f} in the course of the training.",
         small=usable[0],
-        next=usable[1],
-        before=usable[-2],
+        next=usable[span],
+        before=usable[-1 - span],
         full=usable[-1],
-        first=medians[0] / medians[1],
-        last=medians[-2] / medians[-1],
-        perfect=usable[1] / usable[0],
-        perfect_last=usable[-1] / usable[-2],
+        first=medians[0] / medians[span],
+        last=medians[-1 - span] / medians[-1],
+        perfect=usable[span] / usable[0],
+        perfect_last=usable[-1] / usable[-1 - span],
         knee=samples / least,
         scale=np.median(scales),
         low=np.percentile(scales, 15),
