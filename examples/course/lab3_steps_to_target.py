@@ -110,11 +110,12 @@ def main() -> None:
     axis.axvline(samples / least, color="C1", linewidth=0.8)
     axis.axvspan(np.percentile(scales, 15), np.percentile(scales, 85), color="C2", alpha=0.15)
     axis.axvline(np.median(scales), color="C2", label="noise scale (15th to 85th percentile)")
-    axis.set(
-        xscale="log", yscale="log", xlabel="rows in a batch", ylabel=f"steps to {TARGET:.0%} of validation accuracy"
-    )
+    axis.set(xscale="log", yscale="log", xlabel="rows in a batch")
+    axis.set_ylabel(f"steps to {TARGET:.0%} of validation accuracy")
+    axis.set_xticks(batches, map(str, batches))
+    axis.tick_params("x", which="minor", bottom=False)
     for batch, median in zip(usable, medians, strict=True):
-        axis.annotate(f"{found[batch][0]:g}", (batch, median), textcoords="offset points", xytext=(0, 6), fontsize=8)
+        axis.annotate(f"{found[batch][0]:g}", (batch, median), textcoords="offset points", xytext=(4, 5), fontsize=8)
     axis.legend(fontsize=8, title="numbers: learning rate", title_fontsize=8)
     lab.save(figure, "lab3_steps_to_target", args)
 
