@@ -63,7 +63,7 @@ def as_one(data, args, norm: str, ghost: int, steps: int, lr: float, seed: int) 
 def main() -> None:
     args = lab.start(__doc__)
     data, validation = split(lab.dataset(args))
-    epochs, steps, seeds = (8, 20, 3) if args.quick else (20, 40, 5)
+    epochs, steps, seeds = (8, 20, 3) if args.quick else (20, 40, 10)
     ghosts, rates, runs = GHOSTS[1:2] if args.quick else GHOSTS, {}, {}
     for norm in lab.track(("none", "synchronised"), "without and with"):
         rates[norm] = best_rate(RATES, lambda lr, seed, norm=norm: in_batches(validation, args, norm, epochs, lr, seed))
