@@ -1,6 +1,7 @@
 """A fully connected network in NumPy with batch normalisation, and its data-parallel training; used by several labs.
 
     network = Network((64, 128, 10))                                # relu, no normalisation
+    data, validation = split(lab.dataset(args))                     # choose rates with `validation`
     result = train(data, network, batch=256, steps=500, ranks=4, optimizer=sgd(0.1, momentum=0.9))
 
 Each rank computes the gradients of its share of a batch, directly in the memory that the ranks share;
@@ -9,8 +10,8 @@ Each rank computes the gradients of its share of a batch, directly in the memory
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,21 @@ from pycollective.optim.schedules import GrowingBatch, Schedule, constant
 
 LEAST_ROWS = 64
 """A smaller share of a batch is not worth the communication: `train` then uses fewer ranks."""
+
+CHOOSING = (100, 101, 102)
+"""Seeds of the trainings by which rates are chosen; the results that the labs report are of other seeds."""
+
+
+def split(data: Any) -> tuple[Any, Any]:
+    """Two data sets for training on the same rows, a power of two of them, so that batches divide them.
+
+    Returns:
+        one with the test rows of `data`; and one whose test rows are the other training rows, for choosing rates.
+    """
+    rows = 1 << (len(data.train_x) - 1).bit_length() - 1
+    x, y = data.train_x, data.train_y
+    tested = replace(data, train_x=x[:rows], train_y=y[:rows])
+    return tested, replace(tested, test_x=x[rows:], test_y=y[rows:])
 
 
 class BatchNorm:
@@ -138,11 +154,17 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimize
     return lambda parameters, comm: DistributedSGD(parameters, lr, momentum, weight_decay, comm)
 
 
-def layer_wise(rule: Any, lr: float, **options: Any) -> Optimizer:
-    """A rule of `pycollective.optim.rules`; biases and scales are not adapted where the rule allows it."""
+def layer_wise(rule: Any, lr: float, biases: float | None = None, **options: Any) -> Optimizer:
+    """A rule of `pycollective.optim.rules`; biases and scales are not adapted where the rule allows it.
+
+    Args:
+        biases: their constant rate; by default that of the weights.
+    """
 
     def make(parameters: dict[str, Any], comm: pc.Communicator) -> DistributedOptimizer:
-        plain = {} if rule.__name__ == "novograd" else {"adapt": False}
+        plain: dict[str, Any] = {} if rule.__name__ == "novograd" else {"adapt": False}
+        if biases is not None:
+            plain["lr"] = biases
         overrides = {name: plain for name, p in parameters.items() if p.ndim == 1 and plain}
         return DistributedOptimizer(parameters, rule, comm=comm, overrides=overrides, lr=lr, **options)
 
@@ -184,6 +206,7 @@ def train(
     x, y = data.train_x.reshape(len(data.train_x), -1), data.train_y
     factor = schedule or constant()
 
+    @np.errstate(all="ignore")  # a training that diverges overflows
     def work(comm: pc.Communicator) -> Result:
         own = Network(network.sizes, network.activation, network.norm, network.ghost)
         parameters = own.parameters(seed, comm)
@@ -208,10 +231,28 @@ def train(
         return Result(own.accuracy(parameters, test, data.test_y), losses, parameters)
 
     usable = max(1, min(ranks, growing.start // LEAST_ROWS))
-    with np.errstate(all="ignore"):  # a training that diverges overflows
-        return pc.local_world(usable).run(work)[0]
+    return pc.local_world(usable).run(work)[0]
+
+
+def powers(first: int, last: int) -> list[float]:
+    """The powers of two with these exponents, and between: rates to choose from."""
+    return [2.0**exponent for exponent in range(first, last + 1)]
+
+
+def best_rate(rates: Iterable[float], trained: Callable[[float, int], Result]) -> float:
+    """The rate with the best mean accuracy of trained(rate, seed); pass it the validation data."""
+    return max(rates, key=lambda lr: np.mean([trained(lr, seed).accuracy for seed in CHOOSING]))
 
 
 def spread(values: Any) -> str:
     """Accuracies of several seeds as text: their mean and range."""
     return f"{100 * np.mean(values):.1f}% ({100 * np.min(values):.1f} to {100 * np.max(values):.1f})"
+
+
+def dots(axis: Any, accuracies: dict[str, list[float]]) -> None:
+    """Draw the accuracies of several seeds: one line for each name, a dot for each seed, and a bar at the mean."""
+    for i, values in enumerate(accuracies.values()):
+        axis.plot(100 * np.array(values), [i] * len(values), "o", markersize=4, alpha=0.6)
+        axis.plot(100 * np.mean(values), i, "k|", markersize=14)
+    axis.set_yticks(range(len(accuracies)), accuracies)
+    axis.set_ylim(len(accuracies) - 0.4, -0.6)

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import course_notebooks as course
 import pytest
+from labs import HERE, long, measured
 
-HERE = Path(__file__).parents[2] / "examples" / "course"
-long = pytest.mark.skipif("COURSE" not in os.environ, reason="takes long: set COURSE=1")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
-
-
-def measured(name, tmp_path, *words):
-    """What a lab has measured in its --quick form; its figures exist."""
-    command = [sys.executable, HERE / f"{name}.py", "--quick", "--out", tmp_path, *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [path for path in tmp_path.iterdir() if path.suffix in (".svg", ".png")]
-    content = json.loads((tmp_path / f"{name}.json").read_text())
-    assert content["conclusion"] in done.stdout
-    return content["measured"]
 
 
 def test_gradient_descent(tmp_path):

@@ -1,0 +1,26 @@
+"""What the tests of the course's labs share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[1] / "examples" / "course"
+long = pytest.mark.skipif("COURSE" not in os.environ, reason="takes long: set COURSE=1")
+
+
+def measured(name, tmp_path, *words):
+    """What a lab has measured in its --quick form; its figures exist."""
+    command = [sys.executable, HERE / f"{name}.py", "--quick", "--out", tmp_path, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path for path in tmp_path.iterdir() if path.suffix in (".svg", ".png")]
+    content = json.loads((tmp_path / f"{name}.json").read_text())
+    assert content["conclusion"] in done.stdout
+    return content["measured"]
