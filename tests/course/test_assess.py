@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from labs import long
 
 from launch import find_mpirun
 
 ROOT = Path(__file__).parents[2]
 COURSE = ROOT / "examples" / "course"
-long = pytest.mark.skipif("COURSE" not in os.environ, reason="takes long: set COURSE=1")
 LAUNCHERS = pytest.mark.parametrize(
     "words", [[], pytest.param(["--mpi"], marks=pytest.mark.skipif(not find_mpirun(), reason="no mpirun"))], ids=str
 )
