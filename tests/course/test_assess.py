@@ -1,6 +1,6 @@
 """The checker of the assessment: what it reports for scripts that fail, hang, or are converted wrongly.
 
-The scripts with torch and Keras, which take long, run only if COURSE is set: `make course`.
+The scripts with torch and Keras, which take long, run only if COURSE is set.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from labs import long
 
+from labs import long
 from launch import find_mpirun
 
 ROOT = Path(__file__).parents[2]

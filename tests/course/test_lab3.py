@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from labs import HERE, long, measured
 
 import pycollective as pc
+from labs import HERE, long, measured
 
 needs_digits = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("sklearn", "matplotlib"))), reason="needs scikit-learn and matplotlib"

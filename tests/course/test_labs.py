@@ -7,6 +7,7 @@ import sys
 
 import course_notebooks as course
 import pytest
+
 from labs import HERE, long, measured
 
 pytest.importorskip("sklearn")
