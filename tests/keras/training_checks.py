@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from common import BACKEND, digest, hvd, keras, rows, same_everywhere, train
+from common import BACKEND, LEGACY, digest, hvd, keras, rows, same_everywhere, train
 
 
 def fit() -> None:
@@ -49,36 +49,50 @@ def _without_generated_code() -> Iterator[None]:
         yield
 
 
+def _jit_modes() -> list[bool]:
+    """The values of jit_compile under which training works."""
+    if LEGACY or (BACKEND == "tensorflow" and importlib.import_module("pycollective.tensorflow.graph_calls").why_not()):
+        return [False]
+    return [False, True]
+
+
 def fusion() -> None:
-    """The same bits whatever is fused."""
-    found = set()
-    for threshold in (None, "0", "100"):
+    """The same bits whatever is fused, with jit_compile and without."""
+    found: dict[bool, set[str]] = {}
+    for threshold in ("default", "0", "100"):
         hvd.shutdown()
-        os.environ.pop("HOROVOD_FUSION_THRESHOLD", None)
-        if threshold is not None:
-            os.environ["HOROVOD_FUSION_THRESHOLD"] = threshold
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = threshold
+        if threshold == "default":
+            del os.environ["HOROVOD_FUSION_THRESHOLD"]
         hvd.init()
-        found.add(digest(train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))))
-    os.environ.pop("HOROVOD_FUSION_THRESHOLD", None)
-    assert len(found) == 1, found
+        for jit in _jit_modes():
+            with _without_generated_code():
+                model = train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), jit_compile=jit)
+            found.setdefault(jit, set()).add(digest(model))
+    del os.environ["HOROVOD_FUSION_THRESHOLD"]
+    assert all(len(digests) == 1 for digests in found.values()), found
 
 
 def whole_batch() -> None:
-    """In float64: what one process computes with the whole batch."""
+    """In float64: what one process computes with the whole batch, with jit_compile and without."""
     keras.backend.set_floatx("float64")
     try:
         n, part, steps = hvd.size(), 4, 6
         x, y = rows(n * part * steps, dtype="float64")
         keras.utils.set_random_seed(1)
-        alone, here = (keras.Sequential([keras.Input((6,), dtype="float64"), _affine(8), _affine(2)]) for _ in range(2))
-        here.set_weights(alone.get_weights())
-        alone.compile(keras.optimizers.Adam(0.01), "mse")
-        here.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse")
-        alone.fit(x, y, batch_size=n * part, shuffle=False, epochs=2, verbose=0)
         mine = [a.reshape(steps, n, part, -1)[:, hvd.rank()].reshape(steps * part, -1) for a in (x, y)]
-        here.fit(*mine, batch_size=part, shuffle=False, epochs=2, verbose=0)
-        for a, b in zip(alone.get_weights(), here.get_weights(), strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+        alone = keras.Sequential([keras.Input((6,), dtype="float64"), _affine(8), _affine(2)])
+        first = alone.get_weights()
+        alone.compile(keras.optimizers.Adam(0.01), "mse")
+        alone.fit(x, y, batch_size=n * part, shuffle=False, epochs=2, verbose=0)
+        for jit in _jit_modes():
+            here = keras.Sequential([keras.Input((6,), dtype="float64"), _affine(8), _affine(2)])
+            here.set_weights(first)
+            here.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", jit_compile=jit)
+            with _without_generated_code():
+                here.fit(*mine, batch_size=part, shuffle=False, epochs=2, verbose=0)
+            for a, b in zip(alone.get_weights(), here.get_weights(), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
     finally:
         keras.backend.set_floatx("float32")
 

@@ -15,7 +15,6 @@ import tensorflow as tf
 import pycollective.tensorflow as hvd
 from pycollective.tensorflow import graph_calls
 
-
 _condemned = False
 """Whether this rank is killed; ranks have other numbers after a loss."""
 
