@@ -78,13 +78,11 @@ std::string Agreement::report(double seconds, int32_t reporter) const {
   std::vector<const AgreedOperation*> order;
   for (const auto& [name, operation] : waiting_) order.push_back(&operation);
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->round.number < b->round.number; });
-  std::vector<Stall> stalls;
-  for (const AgreedOperation* operation : order) {
-    Stall stall = stall_of(operation->name, operation->round, operation->announced, joined_, size(), Timeline::now());
-    const bool told = reporter < 0 || stall.reporter == reporter;
-    if (told && !stall.missing.empty() && stall.seconds >= seconds) stalls.push_back(std::move(stall));
-  }
-  return list(stalls, [this](int32_t rank) { return number(rank); });
+  std::vector<Stall> all;
+  const int64_t now = Timeline::now();
+  for (const AgreedOperation* operation : order)
+    all.push_back(stall_of(operation->name, operation->round, operation->announced, joined_, size(), now));
+  return list(overdue(all, seconds, reporter), [this](int32_t rank) { return number(rank); });
 }
 
 }  // namespace pc::engine

@@ -456,17 +456,15 @@ uint64_t Board::batches() const { return header_->batches.load(std::memory_order
 
 std::vector<Stall> Board::stalls(double seconds, bool all, Limit limit) {
   std::vector<Stall> found;
-  const Lock lock(*this, limit);
-  if (!lock) return found;
-  const int64_t now = Timeline::now();
-  for (int32_t i = 0; i < header_->used; ++i) {
-    const Slot& s = slot(i);
-    if (s.announced.none()) continue;
-    Stall stall = stall_of(s.name, s.current(), s.announced, header_->joined, size_, now);
-    const bool told = all || stall.reporter == rank_;
-    if (told && !stall.missing.empty() && stall.seconds >= seconds) found.push_back(std::move(stall));
+  {
+    const Lock lock(*this, limit);
+    const int64_t now = Timeline::now();
+    for (int32_t i = 0; lock && i < header_->used; ++i) {
+      const Slot& s = slot(i);
+      if (!s.announced.none()) found.push_back(stall_of(s.name, s.current(), s.announced, header_->joined, size_, now));
+    }
   }
-  return found;
+  return overdue(found, seconds, all ? -1 : rank_);
 }
 
 std::string Board::awaited_from(int32_t rank, Limit limit) {

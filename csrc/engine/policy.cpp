@@ -34,6 +34,18 @@ void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> re
   std::transform(places.begin(), places.end(), order.begin(), [](const auto& place) { return place.second; });
 }
 
+// The operation with which `rank` waits for one of the ranks that wait for it, if there is one.
+void add_crossing(Stall& stall, int32_t rank, const std::vector<Stall>& all) {
+  for (const Stall& other : all) {
+    if (!std::binary_search(other.waiting.begin(), other.waiting.end(), rank)) continue;
+    const auto awaited =
+        std::find_first_of(other.missing.begin(), other.missing.end(), stall.waiting.begin(), stall.waiting.end());
+    if (awaited == other.missing.end()) continue;
+    stall.crossings.push_back({rank, *awaited, other.name});
+    return;
+  }
+}
+
 }  // namespace
 
 void Round::begin(const Announcement& item, int32_t rank, bool wanted, uint64_t count, int64_t now) {
@@ -107,6 +119,18 @@ std::vector<int32_t> choose(std::span<const Round* const> ready, int64_t thresho
   return order;
 }
 
+std::vector<Stall> overdue(const std::vector<Stall>& all, double seconds, int32_t reporter) {
+  std::vector<Stall> found;
+  for (const Stall& stall : all) {
+    if (stall.waiting.empty() || stall.missing.empty() || stall.seconds < seconds) continue;
+    if (reporter >= 0 && stall.waiting.front() != reporter) continue;
+    found.push_back(stall);
+    for (size_t i = 0; i < std::min(stall.missing.size(), kMostNamed); ++i)
+      add_crossing(found.back(), stall.missing[i], all);
+  }
+  return found;
+}
+
 std::string list(const std::vector<Stall>& stalls, const Labels& number) {
   std::string text;
   for (const Stall& stall : stalls) {
@@ -116,7 +140,10 @@ std::string list(const std::vector<Stall>& stalls, const Labels& number) {
     text += stall.missing.size() > 1 ? "s" : "";
     const size_t count = stall.missing.size();
     for (size_t i = 0; i < std::min(count, kMostNamed); ++i) text += (i > 0 ? ", " : " ") + number(stall.missing[i]);
-    text += count > kMostNamed ? ", ... (" + std::to_string(count) + " of them)\n" : "\n";
+    text += count > kMostNamed ? ", ... (" + std::to_string(count) + " of them)" : "";
+    for (const auto& [missing, waiting, name] : stall.crossings)
+      text += "; rank " + number(missing) + " has submitted '" + name + "', which waits for rank " + number(waiting);
+    text += "\n";
   }
   return text;
 }

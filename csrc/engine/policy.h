@@ -88,12 +88,17 @@ bool settle(Carrier& carrier, Kind kind, int32_t rank, const Key& round) {
   return carrier.settle(round) || ready;
 }
 
-// An operation that no rank, or not every rank, has submitted for a long time.
+// An operation that not every rank has submitted.
 struct Stall {
   std::string name;
-  std::vector<int32_t> missing;
-  int32_t reporter;  // the first waiting rank
+  std::vector<int32_t> waiting, missing;  // ranks that have submitted it, and those that it waits for
   double seconds;
+  // Missing ranks that have submitted another operation, which waits for a waiting one: it may be a deadlock.
+  struct Crossing {
+    int32_t missing, waiting;
+    std::string name;
+  };
+  std::vector<Crossing> crossings;
 };
 
 // The ranks that an announced operation waits for; joins are not reported, since they may take as long as the ranks
@@ -102,13 +107,17 @@ template <class Ranks>
 Stall stall_of(const std::string& name, const Round& round, const Ranks& announced, const Ranks& joined, int32_t size,
                int64_t now) {
   const Kind kind = round.signature.kind;
-  Stall stall{name, {}, -1, static_cast<double>(now - round.since) * 1e-9};
+  Stall stall{name, {}, {}, static_cast<double>(now - round.since) * 1e-9, {}};
   for (int32_t rank = 0; rank < size; ++rank) {
-    if (announced.has(rank)) stall.reporter = stall.reporter < 0 ? rank : stall.reporter;
+    if (announced.has(rank)) stall.waiting.push_back(rank);
     else if (kind != Kind::join && waits_for(kind, announced, joined, rank)) stall.missing.push_back(rank);
   }
   return stall;
 }
+
+// Those of all stalls that have waited for `seconds`, with their crossings.  `reporter`: only those whose first waiting
+// rank it is; -1: all.
+std::vector<Stall> overdue(const std::vector<Stall>& all, double seconds, int32_t reporter);
 
 // One line each.  `number`: a rank's label in messages.
 std::string list(const std::vector<Stall>& stalls, const Labels& number);

@@ -37,7 +37,6 @@ class World:
     engines: dict[int, Engine] = field(default_factory=dict)
     sets: dict[int, list[ProcessSet]] = field(default_factory=dict)
     dynamic: bool = False
-    next_number: int = 1
     mpi_comm: Any = None
 
 
@@ -247,7 +246,7 @@ def _number_of(ranks: list[int]) -> int | None:
 def _make(process_set: ProcessSet, ranks: list[int]) -> None:
     here = world()
     part = here.comm.group(ranks)
-    number, here.next_number = here.next_number, here.next_number + 1
+    number = next(free for free in itertools.count(1) if free not in here.sets)
     here.sets[number] = [process_set]
     if part is not None:
         here.engines[number] = Engine(part)

@@ -18,7 +18,7 @@ from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 
-_numbers: dict[int | None, Iterator[int]] = defaultdict(itertools.count)
+_numbers: dict[tuple[int, ...] | int | None, Iterator[int]] = defaultdict(itertools.count)
 Done = Callable[[BaseException | None], None]
 """Called once: with None, or with the error of an operation."""
 Finish = Callable[[Any], None]
@@ -46,7 +46,7 @@ def new_prefix(process_set: ProcessSet) -> str:
     Optimizers may have parameters of the same names; all ranks of a process set create the same optimizers in the same
     order.
     """
-    return f"gradient.{next(_numbers[process_set.process_set_id])}"
+    return f"gradient.{next(_numbers[process_set.counted_as])}"
 
 
 class GradientGroup:

@@ -27,7 +27,8 @@ _pending: dict[int, tuple[list[Work], Finish, list[Name]]] = {}
 _in_flight: dict[Name, tuple[Work, int]] = {}
 """Operations whose handles have not been waited for, and the value of _waits when they started."""
 _waits = 0
-_names: dict[tuple[int | None, str], Iterator[int]] = {}
+_names: dict[tuple[Any, str], Iterator[int]] = {}
+"""Numbers for operations without a name, by process set (see counted_as) and kind."""
 _joins = 0
 _lock = threading.RLock()  # a signal handler may run while this thread holds it
 
@@ -97,7 +98,7 @@ def unnamed(kind: str, process_set: ProcessSet) -> str:
     """A name for an operation without one: the same on all ranks, as they call in the same order."""
     engine_of(process_set)  # a rejected operation must not advance this rank's numbers
     with _lock:
-        count = _names.setdefault((process_set.process_set_id, kind), itertools.count(1))
+        count = _names.setdefault((process_set.counted_as, kind), itertools.count(1))
         epoch = f"{_joins}." if _joins else ""
         return f"{kind}.noname.{epoch}{next(count)}"
 

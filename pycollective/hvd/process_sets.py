@@ -93,6 +93,14 @@ class ProcessSet:
             return None
         return self._me in self.ranks
 
+    @property
+    def counted_as(self) -> tuple[int, ...] | int | None:
+        """The key under which a rank counts what it has done in this set: its members have counted the same.
+
+        Not the number, which another set may receive once this one has been removed.
+        """
+        return tuple(self.ranks or ()) if self.process_set_id else self.process_set_id
+
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 

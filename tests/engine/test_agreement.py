@@ -108,6 +108,10 @@ def test_pending_operations_and_missing_ranks() -> None:
     assert agreement.report() == "  'late' has waited 0.0 s for rank 0\n"
     assert agreement.report(reporter=1) == agreement.report()
     assert agreement.report(reporter=0) == agreement.report(seconds=100) == ""
+    announce(agreement, (0,), item("other"))
+    assert agreement.report(reporter=1) == (
+        "  'late' has waited 0.0 s for rank 0; rank 0 has submitted 'other', which waits for rank 1\n"
+    )
 
 
 def test_invalid_announcements_are_rejected() -> None:

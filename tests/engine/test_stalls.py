@@ -91,6 +91,30 @@ def test_a_report_at_any_time() -> None:
     assert "grad" in second
 
 
+def test_ranks_that_wait_for_each_other() -> None:
+    """The report names what each of them has submitted."""
+    met = threading.Barrier(3)
+
+    def body(engine: Engine) -> str:
+        works = engine.submit([Item("allreduce", f"of {engine.rank}", np.ones(2))])
+        met.wait(SECONDS)
+        lines = engine.report()
+        met.wait(SECONDS)
+        others = [other for other in range(3) if other != engine.rank]
+        for other in others:  # not as a group: they are none elsewhere
+            works += engine.submit([Item("allreduce", f"of {other}", np.ones(2))])
+        for work in works:
+            work.wait(SECONDS)
+        return lines
+
+    for lines in on_engines(3, body):
+        (line,) = (line for line in lines.splitlines() if line.startswith("  'of 1'"))
+        assert line.partition(" s for ")[2] == (
+            "ranks 0, 2; rank 0 has submitted 'of 0', which waits for rank 1; "
+            "rank 2 has submitted 'of 2', which waits for rank 1"
+        )
+
+
 SIGNALLED = """
     import os, signal, sys, time
     import numpy as np

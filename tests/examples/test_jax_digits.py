@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_digits.py"
 needs_mpi = [pytest.mark.mpi, pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")]
 
 
+@functools.cache
 def digits(n: int, launcher: str, *args: str, **env: str) -> tuple[float, str]:
     """(accuracy, digest) of a run."""
     ran = launch(n, EXAMPLE, *args, launcher=launcher, env=env, timeout=120).check()

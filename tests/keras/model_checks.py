@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import LEGACY, digest, errors, hvd, keras, network, raises, read, rows, same_everywhere, train
+from common import BACKEND, LEGACY, digest, errors, hvd, keras, network, raises, read, rows, same_everywhere, train
 
 
 def saving() -> None:
@@ -89,5 +90,11 @@ def values() -> None:
     assert np.array(hvd.allgather(np.full((r + 1, 2), r))).shape == (n * (n + 1) // 2, 2)
     assert np.array(hvd.broadcast(np.arange(3) + r, 1)).tolist() == [1, 2, 3]
     assert np.array(hvd.reducescatter(np.ones((2 * n, 3), "float32"), op=hvd.Sum)).tolist() == [[n] * 3] * 2
+    if not LEGACY:
+        with raises((TypeError, ValueError), "KerasTensor"):
+            hvd.allreduce(keras.Input((2,)))
+    if BACKEND == "torch":
+        with raises(TypeError, "meta"):
+            hvd.allreduce(importlib.import_module("torch").ones(2, device="meta"))
     with raises(RuntimeError, "BroadcastGlobalVariablesCallback"):
         hvd.broadcast_global_variables(0)

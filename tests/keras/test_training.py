@@ -19,7 +19,7 @@ ALL = [
     "metrics_and_rates", "momentum_is_corrected", "elastic", "values", "gradients_differ", "bypassed",
     "invalid_arguments", "frozen_in_fit", "batches_run_out", "rank_is_killed",
 ]  # fmt: skip
-KERAS_3 = ["jit", "own_accumulation", "steps_differ"]
+KERAS_3 = ["own_accumulation", "steps_differ"]
 KINDS = {
     "tensorflow": [*KERAS_3, "sync_batch_normalization", *ALL],
     "jax": [*KERAS_3, *ALL],

@@ -1,9 +1,5 @@
-"""The checks of test_collectives.py, run by each of its ranks: one import of TensorFlow for all of them.
+"""hvd.* on TensorFlow, run by each rank through run_steps.py."""
 
-Prints a line of JSON, {check: "" or its traceback}.
-"""
-
-import json
 import queue
 import sys
 import threading
@@ -500,7 +496,8 @@ def rows_after_join() -> None:
             assert 0 < int(join()) < hvd.size()
 
 
-def main() -> None:
+def outcomes() -> dict[str, str]:
+    """Check -> "" or its traceback."""
     hvd.init(process_sets="dynamic")
     found = {}
     for function in CHECKS:
@@ -510,9 +507,5 @@ def main() -> None:
         except BaseException:
             found[function.__name__] = traceback.format_exc()
         print(function.__name__, file=sys.stderr, flush=True)
-    print(json.dumps(found))
     hvd.shutdown()
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -1,10 +1,7 @@
-"""The checks of test_graph_calls.py, run by each of its ranks: one import of TensorFlow for all of them.
-
-Prints a line of JSON, {check: "" or its traceback}.
-"""
+"""Calls from TensorFlow's graphs, run by each rank through run_steps.py."""
 
 import itertools
-import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -502,10 +499,11 @@ def unknown_shapes_in_a_compiled_function() -> None:
     raises(kind, "jit_compile", lambda: step(tf.ones([4])))
 
 
-def main() -> None:
+def outcomes() -> dict[str, str]:
+    """Check -> "" or its traceback."""
     basics.init()
     found = {}
-    with_operation = sys.argv[2] == "operation"
+    with_operation = os.environ.get("PYCOLLECTIVE_TENSORFLOW_OP") != "0"
     why = graph_calls.why_not()
     found["why_not"] = "" if bool(why) != with_operation else f"why_not() is {why!r}"
     for function in CHECKS + (WITH_THE_OPERATION if with_operation else []):
@@ -515,9 +513,5 @@ def main() -> None:
         except BaseException:
             found[function.__name__] = traceback.format_exc()
         print(function.__name__, file=sys.stderr, flush=True)
-    print(json.dumps(found))
     handles.shutdown()
-
-
-if __name__ == "__main__":
-    main()
+    return found

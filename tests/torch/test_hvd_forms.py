@@ -81,6 +81,23 @@ def _gradients(hvd: Any) -> None:
     same(a.grad, torch.full((2,), 2.0 * n))
 
 
+def test_the_number_of_a_removed_process_set() -> None:
+    run(3, _removed, process_sets="dynamic")
+
+
+def _removed(hvd: Any) -> None:
+    """Another set receives it, as in Horovod, and counts its operations from the start."""
+    alone = hvd.add_process_set([0])
+    number = alone.process_set_id
+    if alone.included():
+        hvd.allreduce(torch.ones(1), process_set=alone)
+    assert hvd.remove_process_set(alone)
+    both = hvd.add_process_set([0, 2])
+    assert both.process_set_id == number
+    if both.included():
+        same(hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=both), torch.tensor([2.0]))
+
+
 def test_parts_of_the_ranks() -> None:
     run(4, _parts, process_sets="dynamic")
 
