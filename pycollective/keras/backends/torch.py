@@ -39,9 +39,7 @@ def multiply(gradient: Any, factor: float) -> Any:
 
 
 def array(value: Any) -> Any:
-    if isinstance(value, keras.KerasTensor) or getattr(
-        value, "is_meta", False
-    ):  # Keras would make memory for the latter
+    if isinstance(value, keras.KerasTensor) or getattr(value, "is_meta", False):  # Keras gives a meta tensor memory
         raise TypeError(f"the ranks can combine values, which a symbolic tensor does not have: {value!r}")
     return keras.ops.convert_to_tensor(value).detach().clone(memory_format=torch.contiguous_format)
 
