@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from pycollective import Communicator, TimeoutError
 from pycollective.engine import Engine, Item
 
 DEADLINE = 1.5
+THREAD = 0x3FFFFFFF  # FUTEX_TID_MASK
 MANY = 4000  # pending operations: listing them holds the lock for a large part of the time
 
 
@@ -26,7 +28,7 @@ def ones(name: str) -> Item:
 
 
 def board_of(comm: Communicator) -> tuple[Engine, Any]:
-    """An engine, and the word of its board's lock: nonzero while a rank holds it."""
+    """An engine, and the word of its board's lock: the thread that holds it, and flags of the kernel's."""
     boards = []
     share = Engine._share_board
 
@@ -54,7 +56,7 @@ def holds_the_lock(comm: Communicator, link: Connection) -> str:
         engine.close()
         return "raised"
     while link.recv() == "locked?":
-        link.send(lock.value != 0)
+        link.send(lock.value & THREAD)
     started = time.monotonic()
     assert "rank 1 holds the lock" in engine.report()
     with pytest.raises(TimeoutError, match=r"rank 1 has held the lock of the engine's board for 1\.5 s"):
@@ -63,7 +65,7 @@ def holds_the_lock(comm: Communicator, link: Connection) -> str:
     with pytest.raises(TimeoutError):
         engine.join()
     engine.close()
-    smaller = comm.shrink(1.0)
+    smaller = comm.shrink(3.0)  # on a busy machine, the others may be late
     second = Engine(smaller)
     link.send("without it")
     for turn in range(200 if link.recv() == "go on" else 0):
@@ -80,7 +82,7 @@ def test_a_rank_that_is_stopped_with_the_lock() -> None:
         for rank in (0, 2):
             job.link[rank].send("it is stopped")
         for rank in (0, 2):
-            assert job.hear(rank, 10) == "without it", job.outcomes()[rank].trace
+            assert (heard := job.hear(rank, 20)) == "without it", heard
         job.kill(1, signal.SIGCONT)
         for rank in range(3):
             job.link[rank].send("go on")
@@ -95,7 +97,7 @@ def stop_with_lock(job: Job) -> None:
         job.kill(1, signal.SIGSTOP)
         time.sleep(0.005)
         job.link[0].send("locked?")
-        if job.hear(0):
+        if Path(f"/proc/{job.pid[1]}/task/{job.hear(0)}").exists():  # not another rank's
             return
         job.kill(1, signal.SIGCONT)
     raise AssertionError("it never had the lock")
@@ -111,7 +113,7 @@ def waits_with_a_limit(comm: Communicator, link: Connection) -> None:
             engine.report()
         return
     while link.recv() == "locked?":
-        link.send(lock.value != 0)
+        link.send(lock.value & THREAD)
     started = time.monotonic()
     with pytest.raises(TimeoutError, match="can be waited for again"):
         works[0].wait(0.3)
