@@ -55,6 +55,15 @@ def test_gossip(tmp_path):
     assert reduced > 0.9 and min(others) > reduced - 0.02
 
 
+@long
+@pytest.mark.timeout(300)  # a minute on an idle machine
+def test_gossip_on_8_ranks_reaches_the_accuracy_of_allreduce(tmp_path):
+    accuracies = measured("gossip", tmp_path, quick=False)["accuracies"]
+    reduced, *others = (sum(runs) / len(runs) for runs in accuracies.values())
+    assert len(others) == 7 and all(len(runs) == 5 for runs in accuracies.values())  # graphs, seeds
+    assert all(abs(other - reduced) <= 0.005 for other in others)
+
+
 def test_wrong_options_are_refused(tmp_path):
     for words, text in ((["--ranks", "0"], "0 is less than 1"), (["--data", "mnist"], "'mnist' is not one of digits")):
         command = [sys.executable, HERE / "lab1_gradient_descent.py", *words]
