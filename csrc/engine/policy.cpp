@@ -1,6 +1,7 @@
 #include "engine/policy.h"
 
 #include <cstdio>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -34,14 +35,13 @@ void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> re
   std::transform(places.begin(), places.end(), order.begin(), [](const auto& place) { return place.second; });
 }
 
-// The operation with which `rank` waits for one of the ranks that wait for it, if there is one.
-void add_crossing(Stall& stall, int32_t rank, const std::vector<Stall>& all) {
-  for (const Stall& other : all) {
-    if (!std::binary_search(other.waiting.begin(), other.waiting.end(), rank)) continue;
+// The operation with which `rank` waits for one of the ranks that wait for it, if there is one.  `own`: those of its.
+void add_crossing(Stall& stall, int32_t rank, const std::vector<const Stall*>& own) {
+  for (const Stall* other : own) {
     const auto awaited =
-        std::find_first_of(other.missing.begin(), other.missing.end(), stall.waiting.begin(), stall.waiting.end());
-    if (awaited == other.missing.end()) continue;
-    stall.crossings.push_back({rank, *awaited, other.name});
+        std::find_first_of(other->missing.begin(), other->missing.end(), stall.waiting.begin(), stall.waiting.end());
+    if (awaited == other->missing.end()) continue;
+    stall.crossings.push_back({rank, *awaited, other->name});
     return;
   }
 }
@@ -120,13 +120,18 @@ std::vector<int32_t> choose(std::span<const Round* const> ready, int64_t thresho
 }
 
 std::vector<Stall> overdue(const std::vector<Stall>& all, double seconds, int32_t reporter) {
+  std::map<int32_t, std::vector<const Stall*>> own;  // of each rank that has submitted something
+  for (const Stall& stall : all)
+    for (const int32_t rank : stall.waiting)
+      if (!stall.missing.empty()) own[rank].push_back(&stall);
   std::vector<Stall> found;
   for (const Stall& stall : all) {
     if (stall.waiting.empty() || stall.missing.empty() || stall.seconds < seconds) continue;
     if (reporter >= 0 && stall.waiting.front() != reporter) continue;
     found.push_back(stall);
     for (size_t i = 0; i < std::min(stall.missing.size(), kMostNamed); ++i)
-      add_crossing(found.back(), stall.missing[i], all);
+      if (const auto waits = own.find(stall.missing[i]); waits != own.end())
+        add_crossing(found.back(), stall.missing[i], waits->second);
   }
   return found;
 }
