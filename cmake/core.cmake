@@ -21,7 +21,9 @@ add_library(pc_core STATIC
   csrc/executor/ledger.cpp
   csrc/executor/plan.cpp
   csrc/executor/table_directory.cpp
+  csrc/executor/cpu/control_links.cpp
   csrc/executor/cpu/liveness.cpp
+  csrc/executor/cpu/remote.cpp
   csrc/executor/cpu/team.cpp
   csrc/executor/cpu/waiting.cpp
   csrc/engine/agreement.cpp
@@ -34,6 +36,7 @@ add_library(pc_core STATIC
   csrc/engine/signature.cpp
   csrc/engine/stalls.cpp
   csrc/engine/timeline.cpp
+  csrc/link/tcp.cpp
   csrc/progress/progress.cpp
   csrc/window/segment.cpp
   csrc/window/memfd.cpp

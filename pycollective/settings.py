@@ -109,6 +109,7 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("PYCOLLECTIVE_SCRATCH", "bytes", 4 << 20, "shared scratch of each rank", _CALLS, "scratch_bytes"),
     Setting("PYCOLLECTIVE_TILE", "bytes", 128 << 10, "tile on window arrays", _CALLS, "tile_bytes"),
     Setting("PYCOLLECTIVE_STAGED_TILE", "bytes", 128 << 10, "tile on staged arrays", _CALLS, "staged_tile_bytes"),
+    Setting("PYCOLLECTIVE_HOSTS_TILE", "bytes", 128 << 10, "tile of calls between hosts", _CALLS, "hosts_tile_bytes"),
     Setting("PYCOLLECTIVE_CUDA_SCRATCH", "bytes", 64 << 20, "GPU scratch of each rank", _GPU, "cuda_scratch_bytes"),
     Setting("PYCOLLECTIVE_CUDA_TILE", "bytes", 512 << 10, "largest tile on GPUs", _GPU, "cuda_tile_bytes"),
     Setting("PYCOLLECTIVE_TOPOLOGY", "text", "",

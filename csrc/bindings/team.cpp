@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "base/checked.h"
 #include "bindings/bindings.h"
@@ -63,7 +64,21 @@ int32_t rank_in(const TeamCall& call, int32_t rank) {
 }
 
 const RankBlock& block_of(const TeamCall& call, int32_t rank) {
-  return call.team()->control().blocks[rank_in(call, rank)];
+  return call.team()->control().block(rank_in(call, rank));
+}
+
+using SocketTuple = std::tuple<int32_t, std::tuple<int, int, int>>;
+
+std::unique_ptr<TeamCall> make_team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size,
+                                    int64_t scratch_bytes, std::vector<int32_t> world_ranks, std::string name,
+                                    bool threads, py::object planner, std::vector<int32_t> here,
+                                    const std::vector<SocketTuple>& others) {
+  std::vector<Sockets> sockets;
+  for (const auto& [peer, each] : others)
+    sockets.push_back({peer, std::get<0>(each), std::get<1>(each), std::get<2>(each)});
+  if (here.empty() && others.empty()) here = Team::all_of(size);
+  return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes, std::move(world_ranks),
+                                    std::move(name), threads, std::move(planner), std::move(here), sockets);
 }
 
 void set_patience(const TeamCall& self, double spin_us, double yield_us, double awake_us) {
@@ -81,13 +96,13 @@ void set_tile_bytes(const TeamCall& self, std::pair<double, double> bytes) {
 }
 
 std::string mail_of(const Team& team, int32_t rank) {
-  const char* mail = team.control().blocks[rank].mail;
+  const char* mail = team.control().block(rank).mail;
   return {mail, strnlen(mail, sizeof RankBlock::mail)};
 }
 
 void write_mail(const Team& team, const std::string& text) {
   if (text.size() >= sizeof RankBlock::mail) throw InvalidArgument("mail too long");
-  std::strcpy(team.control().blocks[team.rank()].mail, text.c_str());
+  std::strcpy(team.control().block(team.rank()).mail, text.c_str());
 }
 
 }  // namespace
@@ -98,16 +113,13 @@ void bind_team(py::module_& m) {
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
       .def("array", &array_in, py::arg("dtype"), py::arg("shape"), "This rank's part as a NumPy array.");
 
-  py::class_<TeamCall>(m, "Team", "One rank's part of a communicator on one host.")
-      .def(py::init([](std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-                       std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner) {
-             return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes,
-                                               std::move(world_ranks), std::move(name), threads, std::move(planner));
-           }),
-           py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"), py::arg("world_ranks"),
-           py::arg("name"), py::arg("threads"), py::arg("planner"),
+  py::class_<TeamCall>(m, "Team", "One rank's part of a communicator.")
+      .def(py::init(&make_team), py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"),
+           py::arg("world_ranks"), py::arg("name"), py::arg("threads"), py::arg("planner"),
+           py::arg("here") = std::vector<int32_t>(), py::arg("others") = std::vector<SocketTuple>(),
            "planner: see Planner. Its result is checked, except for the address of a custom operator's function, which "
-           "calls jump to unchecked.")
+           "calls jump to unchecked. here: the ranks that share the segment; default all. others: for each of the "
+           "remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over.")
       .def_static("segment_bytes", &Team::segment_bytes, py::arg("size"), py::arg("scratch_bytes"))
       .def(
           "call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
@@ -195,7 +207,7 @@ void bind_team(py::module_& m) {
       .def(
           "set_survivor",
           [](const TeamCall& self, uint32_t value) {
-            self.team()->control().blocks[self.team()->rank()].survivor.store(value, std::memory_order_release);
+            self.team()->control().block(self.team()->rank()).survivor.store(value, std::memory_order_release);
           },
           py::arg("value"))
       .def(
@@ -204,6 +216,7 @@ void bind_team(py::module_& m) {
       .def(
           "set_mail", [](const TeamCall& self, const std::string& text) { write_mail(*self.team(), text); },
           py::arg("text"))
+      .def_property_readonly("spans_hosts", [](const TeamCall& self) { return self.team()->spans_hosts(); })
       .def_property_readonly("rank", [](const TeamCall& self) { return self.team()->rank(); })
       .def_property_readonly("size", [](const TeamCall& self) { return self.team()->size(); });
 }

@@ -100,9 +100,10 @@ size_t PlanKeyHash::operator()(const PlanKey& key) const {
 }
 
 TeamCall::TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-                   std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner)
+                   std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner,
+                   std::vector<int32_t> here, const std::vector<Sockets>& others)
     : team_(std::make_shared<Team>(std::move(segment), rank, size, scratch_bytes, std::move(world_ranks),
-                                   std::move(name), threads)),
+                                   std::move(name), threads, std::move(here), others)),
       planner_(std::move(planner)) {}
 
 std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py::object planner) const {

@@ -60,7 +60,8 @@ class TeamCall {
   //   (Schedule, topology's label, digest of its program, operator number, custom function's address, digest of its
   //   code, the operator's name)
   TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
-           std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner);
+           std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner,
+           std::vector<int32_t> here, const std::vector<Sockets>& others);
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
   // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.

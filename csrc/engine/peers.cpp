@@ -86,7 +86,7 @@ bool Engine::others_are_busy(int32_t awaited) const {
 }
 
 bool Engine::departed(int32_t peer) const {
-  return team_->control().blocks[peer].presence.load(std::memory_order_acquire) ==
+  return team_->control().block(peer).presence.load(std::memory_order_acquire) ==
          static_cast<uint32_t>(Presence::departed);
 }
 

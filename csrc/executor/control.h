@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "dtype/table.h"
@@ -99,12 +100,13 @@ struct alignas(64) ControlHeader {
 
 // The control block of one communicator or of one pair channel.
 struct Control {
-  ControlHeader* header;
-  RankBlock* blocks;
+  ControlHeader* header = nullptr;
+  std::vector<RankBlock*> blocks;  // by rank; those of ranks on other hosts are private, see Remote
 
   bool poisoned() const { return header->abort.load(std::memory_order_relaxed) != 0; }
-  // The first fault wins; the sleepers on all `size` blocks are woken.  `writer`: the calling rank.
-  void poison(int32_t size, int32_t writer, Fault fault, int32_t culprit, const std::string& text);
+  RankBlock& block(int32_t rank) const { return *blocks[static_cast<size_t>(rank)]; }
+  // The first fault wins: false if there was one.  The sleepers on all blocks are woken.  `writer`: the calling rank.
+  bool poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const;
   // `already_raised`: by an earlier call.  `gone`: whether a rank's process has ended.
   [[noreturn]] void raise(bool already_raised, const std::function<bool(int32_t)>& gone) const;
 };

@@ -9,8 +9,10 @@
 //   publish(value, step)              everything written before the barrier is visible to readers of value
 //   slot(span, tile)                  which part of scratch the tile uses; the same on all ranks
 //   guard(slot)                       wait for the readers of a scratch slot; ok as for all()
+//   open(tile, slot)                  from now on messages from other hosts may be written to the tile's early places
+//   post(step, tile, slot)            the same for the place of one step
 //   hold(slot, peer, target)          poller only: record a reader of a scratch slot
-//   combine(step, tile, slot)         reduce the step's sources into its targets
+//   combine(step, tile, slot)         reduce the step's sources into its targets; or send them to other hosts
 // All lanes call everything, except the functions for pollers.
 //   failure()                         why an await gave up: pending (a group that does not block) or failed
 // Counters only grow.  Waits load with acquire, publishing stores with release; there is no other signal.
@@ -24,7 +26,7 @@ namespace pc {
 // Where a call stands.  A group that does not block returns `pending` and is resumed from here.
 struct Cursor {
   bool entered = false;
-  int64_t tile = 0;
+  int64_t tile = 0;       // the newest one; steps with a lag are that many tiles behind it
   int32_t position = -1;  // step within the tile; -1: the slot's readers have not been waited for
   Step step{nullptr};
 };
@@ -56,24 +58,37 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
     g.enter(span.base, !soon);
     at.entered = true;
   }
-  for (; at.tile < span.tiles; ++at.tile, at.position = -1) {
+  const int64_t iterations = span.tiles + s.depth() - 1;
+  for (; at.tile < iterations; ++at.tile, at.position = -1) {
     const uint64_t base = span.base + static_cast<uint64_t>(at.tile) * s.stride();
-    const uint32_t slot = g.slot(span, at.tile);
     if (at.position < 0) {
-      if (s.cells() > 0 && !g.all(g.guard(slot))) return g.failure();
+      if (at.tile < span.tiles) {
+        const uint32_t slot = g.slot(span, at.tile);
+        if (s.cells() > 0 && !g.all(g.guard(slot))) return g.failure();
+        g.open(at.tile, slot);
+        if (g.lane() < g.pollers())
+          for (int32_t r = g.lane(); r < s.readers(); r += g.pollers())
+            g.hold(slot, s.reader(r).peer, base + s.reader(r).count);
+      }
       at.position = 0;
       at.step = s.first();
     }
     for (; at.position < s.steps(); ++at.position, at.step = at.step.next()) {
       const Step step = at.step;
-      if (step.waits() > 0 && !g.all(await(g, span, base, step.waits(), [step](int32_t i) { return step.wait(i); })))
-        return g.failure();
-      g.combine(step, at.tile, slot);
+      const int64_t tile = at.tile - step.lag();
+      if (tile < 0 || tile >= span.tiles) continue;
+      const uint64_t tile_base = span.base + static_cast<uint64_t>(tile) * s.stride();
+      const uint32_t slot = g.slot(span, tile);
+      const auto wait_at = [step](int32_t i) { return step.wait(i); };
+      if (step.receives() && !step.early()) {  // its place is free after all waits but the first, for the message
+        const auto free_at = [step](int32_t i) { return step.wait(i + 1); };
+        if (step.waits() > 1 && !g.all(await(g, span, tile_base, step.waits() - 1, free_at))) return g.failure();
+        g.post(step, tile, slot);
+      }
+      if (step.waits() > 0 && !g.all(await(g, span, tile_base, step.waits(), wait_at))) return g.failure();
+      g.combine(step, tile, slot);
       if (step.consumed() && g.all(true)) g.publish(base + at.position + 1, step);
     }
-    if (g.lane() < g.pollers())
-      for (int32_t r = g.lane(); r < s.readers(); r += g.pollers())
-        g.hold(slot, s.reader(r).peer, base + s.reader(r).count);
   }
   const uint64_t last = span.base + static_cast<uint64_t>(span.tiles - 1) * s.stride();
   // No lane leaves before all have completed.

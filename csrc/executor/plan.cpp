@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 
 #include "base/checked.h"
@@ -41,20 +42,23 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const auto bytes = static_cast<int64_t>(element);
   const int64_t cells = s.cells();
   const ScratchRing ring(capacity);
+  // A tile is written while those before it, which are in progress, and one more are read.
+  const uint32_t slots = std::bit_ceil(static_cast<uint32_t>(s.depth()) + 1);
+  const int64_t largest = slots <= ring.segments() ? ring.largest_slot(slots) : 0;
   double tile = cells == 0 ? tile_bytes.windows : tile_bytes.staged;
-  if (cells > 0) tile = std::min(staged_tile(tile), static_cast<double>(ring.largest_slot() / cells));
+  if (cells > 0) tile = std::min(staged_tile(tile), static_cast<double>(largest / cells));
   // A multiple of 64 bytes, so that no two ranks write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);
   const int64_t line = std::max<int64_t>(1, 64 / bytes);
   if (layout.longest < tile_elements)  // cells are a tile apart
     tile_elements = std::min(tile_elements, std::max(line, (layout.longest + line - 1) / line * line));
-  if (cells > 0 && tile_elements * bytes > ring.largest_slot() / cells)
+  if (cells > 0 && tile_elements * bytes > largest / cells)
     throw InvalidArgument("the schedule needs more scratch than PYCOLLECTIVE_SCRATCH gives");
   const int64_t slot = cells * tile_elements * bytes;
   slot_segments = ring.segments_for(slot);
-  slot_turn = ring.turn_for(slot);
+  slot_turn = ring.turn_for(slot, slots);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
-  checked_mul<int64_t>(tiles, s.stride(), "steps of a call");
+  checked_mul<int64_t>(checked_add<int64_t>(tiles, s.depth(), "tiles"), s.stride(), "steps of a call");
   const double touched = 2.0 * static_cast<double>(fingerprint.count) * static_cast<double>(bytes) * s.size();
   streams = touched > static_cast<double>(shared_cache_bytes()) && s.outputs_final();  // of all ranks' arrays
   digest = fingerprint.digest();
@@ -77,8 +81,10 @@ void Plan::check(bool reduces) const {
   for (int32_t i = 0; i < s.steps(); ++i, step = step.next()) {
     require(reduces || step.weighted() || step.sources() == 1, "it reduces, and the collective does not");
     require(!step.weighted() || kernel.weighted != nullptr, "it has weights, and the collective has none");
-    for (int32_t k = 0; k < step.sources(); ++k) check_place(step.source(k).rank, step.source(k).place, step.chunk());
-    for (int32_t m = 0; m < step.targets(); ++m) check_place(step.target(m).rank, step.target(m).place, step.chunk());
+    if (!step.receives())
+      for (int32_t k = 0; k < step.sources(); ++k) check_place(step.source(k).rank, step.source(k).place, step.chunk());
+    if (!step.sends())
+      for (int32_t m = 0; m < step.targets(); ++m) check_place(step.target(m).rank, step.target(m).place, step.chunk());
   }
 }
 

@@ -21,15 +21,18 @@ class ScratchRing {
   }
 
   uint32_t segments() const { return segments_; }
-  // Bytes of the largest slot: half the ring, so that a tile is written while the previous one is read.
-  int64_t largest_slot() const { return bytes_ * (segments_ / 2); }
+  // Bytes of the largest slot of which the ring has `slots`, a power of two.
+  int64_t largest_slot(uint32_t slots) const { return bytes_ * (segments_ / slots); }
   // Segments of a slot of so many bytes, at most largest_slot(): a power of two, so that slots of a size fill the ring.
   uint32_t segments_for(int64_t bytes) const {
     return std::bit_ceil(static_cast<uint32_t>(std::max<int64_t>(1, (bytes + bytes_ - 1) / bytes_)));
   }
   int64_t offset(uint32_t segment) const { return segment * bytes_; }
-  // In how many segments, a power of two, slots of so many bytes take turns: small ones stay in the L1 cache.
-  uint32_t turn_for(int64_t bytes) const { return bytes > std::min(kPage, bytes_) ? segments_ : 2; }
+  // In how many segments, a power of two, slots of so many bytes take turns, at least `slots`: small ones stay in the L1
+  // cache.
+  uint32_t turn_for(int64_t bytes, uint32_t slots) const {
+    return bytes > std::min(kPage, bytes_) ? segments_ : std::min(slots, segments_);
+  }
   // The first slot of `width` segments at or after a position; positions grow forever.
   static uint32_t align(uint32_t position, uint32_t width) { return (position + width - 1) & ~(width - 1); }
 

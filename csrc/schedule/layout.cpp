@@ -11,6 +11,12 @@ void require(bool condition) {
   if (!condition) throw InvalidArgument("malformed schedule table");
 }
 
+bool is_rank(const ScheduleView& v, int32_t rank) { return rank >= 0 && rank < v.size(); }
+
+void check_wait(const ScheduleView& v, Wait wait) {
+  require(is_rank(v, wait.peer) && wait.count >= 0 && wait.count <= int64_t{v.stride()} * v.depth());
+}
+
 constexpr size_t kMostChunks = 1 << 22;  // an alltoall of 2048 ranks
 
 void check_chunks(int64_t chunks) {
@@ -33,42 +39,59 @@ void check_counts(const std::vector<int64_t>& counts) {
 
 Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
   const auto total = static_cast<int64_t>(table_.size());
-  require(total >= 10 && table_[0] == kTableVersion);
+  require(total >= kHeaderWords && table_[0] == kTableVersion);
   const ScheduleView v = view();
-  const auto is_rank = [&](int32_t r) { return r >= 0 && r < v.size(); };
-  require(v.size() >= 1 && v.size() < (1 << 20) && is_rank(v.rank()) && v.chunks() >= 1 && v.cells() >= 0 &&
-          v.stride() >= 1);
+  require(v.size() >= 1 && v.size() < (1 << 20) && v.rank() >= 0 && v.rank() < v.size() && v.chunks() >= 1 &&
+          v.cells() >= 0 && v.stride() >= 1 && v.depth() >= 1);
   require(v.steps() >= 0 && v.steps() <= v.stride() && v.exit_waits() >= 0 && v.readers() >= 0);
-  require(10 + 2 * (int64_t{v.exit_waits()} + v.readers()) <= total);
-  const auto check_wait = [&](Wait w) { require(is_rank(w.peer) && w.count >= 0 && w.count <= v.stride()); };
-  for (int32_t i = 0; i < v.exit_waits(); ++i) check_wait(v.exit_wait(i));
-  for (int32_t i = 0; i < v.readers(); ++i) check_wait(v.reader(i));
-  const auto is_place = [&](int32_t p) { return p >= kPlaceOutput && p < v.cells(); };
+  require(kHeaderWords + 2 * (int64_t{v.exit_waits()} + v.readers()) <= total);
+  for (int32_t i = 0; i < v.exit_waits(); ++i) check_wait(v, v.exit_wait(i));
+  for (int32_t i = 0; i < v.readers(); ++i) check_wait(v, v.reader(i));
   Step step = v.first();
-  for (int32_t i = 0; i < v.steps(); ++i) {
-    require(step.words + 6 <= table_.data() + total);
+  for (int32_t i = 0; i < v.steps(); ++i, step = step.next()) {
+    require(step.words + kStepWords <= table_.data() + total);
     require(step.waits() >= 0 && step.waits() <= v.size());
     require(step.sources() >= 1 && step.sources() <= kMostOperands);
     require(step.targets() >= 1 && step.targets() <= kMostOperands);
     require(step.consumers() >= 0 && step.consumers() < v.size() && step.consumed() == (step.consumers() > 0));
-    require((step.words[1] & ~(step_complete | step_consumed | step_weighted)) == 0);
+    require((step.words[1] & ~(2 * step_early - 1)) == 0 && step.lag() >= 0 && step.lag() < v.depth());
     require(step.next().words <= table_.data() + total);
-    require(step.chunk() >= 0 && step.chunk() < v.chunks());
-    for (int32_t w = 0; w < step.waits(); ++w) check_wait(step.wait(w));
-    for (int32_t s = 0; s < step.sources(); ++s)
-      require(is_rank(step.source(s).rank) && is_place(step.source(s).place));
-    for (int32_t t = 0; t < step.targets(); ++t)
-      require(is_rank(step.target(t).rank) && is_place(step.target(t).place) && step.target(t).place != kPlaceInput);
-    for (int32_t c = 0; c < step.consumers(); ++c) require(is_rank(step.consumer(c)) && step.consumer(c) != v.rank());
-    const auto use = [&](int32_t rank, int32_t place) {
-      uses_input_ |= rank == v.rank() && place == kPlaceInput;
-      uses_output_ |= rank == v.rank() && place == kPlaceOutput;
-    };
-    for (int32_t s = 0; s < step.sources(); ++s) use(step.source(s).rank, step.source(s).place);
-    for (int32_t t = 0; t < step.targets(); ++t) use(step.target(t).rank, step.target(t).place);
-    step = step.next();
+    check_step(step);
+    if (step.receives() && step.early()) early_receives_.push_back(step);
   }
   require(step.words == table_.data() + total);
+}
+
+void Schedule::check_step(const Step& step) {
+  const ScheduleView v = view();
+  const auto is_place = [&](int32_t rank, int32_t place) {
+    uses_input_ |= rank == v.rank() && place == kPlaceInput;
+    uses_output_ |= rank == v.rank() && place == kPlaceOutput;
+    return is_rank(v, rank) && place >= kPlaceOutput && place < v.cells();
+  };
+  require(step.chunk() >= 0 && step.chunk() < v.chunks());
+  for (int32_t w = 0; w < step.waits(); ++w) check_wait(v, step.wait(w));
+  for (int32_t c = 0; c < step.consumers(); ++c) require(is_rank(v, step.consumer(c)) && step.consumer(c) != v.rank());
+  if (step.sends() || step.receives()) check_message(step);
+  if (!step.receives())
+    for (int32_t s = 0; s < step.sources(); ++s) require(is_place(step.source(s).rank, step.source(s).place));
+  if (!step.sends())
+    for (int32_t t = 0; t < step.targets(); ++t)
+      require(is_place(step.target(t).rank, step.target(t).place) && step.target(t).place != kPlaceInput);
+}
+
+void Schedule::check_message(const Step& step) const {
+  const ScheduleView v = view();
+  const Source from = step.source(0);
+  require(step.sends() != step.receives() && step.sources() == 1 && !step.weighted());
+  if (step.sends()) {
+    require(from.rank == v.rank() && !step.early());
+    for (int32_t t = 0; t < step.targets(); ++t)
+      require(is_rank(v, step.target(t).rank) && step.target(t).rank != v.rank());
+  } else {
+    require(step.targets() == 1 && step.target(0).rank == v.rank() && is_rank(v, from.rank) && from.rank != v.rank());
+    require(step.waits() > 0 && step.wait(0).peer == from.rank && step.wait(0).count == from.place && from.place > 0);
+  }
 }
 
 Layout Layout::split(int64_t count, int32_t chunks, int64_t align) {

@@ -11,16 +11,18 @@
 
 namespace pc {
 
-constexpr int32_t kTableVersion = 3;
+constexpr int32_t kTableVersion = 4;
 constexpr int32_t kPlaceInput = -1;   // the rank's input array
 constexpr int32_t kPlaceOutput = -2;  // the rank's output array; places >= 0 are scratch cells
 
 constexpr int32_t kMostOperands = 1024;  // most sources, and most targets, of a step
 
+// The peer's counter has reached `count`, counted from the beginning of the waiting step's tile; 0: it has entered the
+// call.  If the peer is on another host: its message sent at that count has arrived.
 struct Wait {
   int32_t peer;
   int32_t count;
-};  // the peer has done `count` steps of this tile; 0: has entered
+};
 struct Source {
   int32_t rank;
   int32_t place;
@@ -31,7 +33,16 @@ struct Target {
   int32_t place;
 };
 
-enum StepFlag : int32_t { step_complete = 1, step_consumed = 2, step_weighted = 4 };
+enum StepFlag : int32_t {
+  step_complete = 1,
+  step_consumed = 2,
+  step_weighted = 4,
+  step_send = 8,    // the source goes to the targets' ranks, on other hosts; their places do not count
+  step_recv = 16,   // a message goes to the target; the source is its sender, and the count of its step as a place
+  step_early = 32,  // the target may be written as soon as the tile has begun
+};
+
+constexpr int32_t kStepWords = 7, kHeaderWords = 11;
 
 // A view of one step inside the table.
 struct Step {
@@ -40,21 +51,25 @@ struct Step {
   PC_FN bool complete() const { return (words[1] & step_complete) != 0; }
   PC_FN bool consumed() const { return (words[1] & step_consumed) != 0; }
   PC_FN bool weighted() const { return (words[1] & step_weighted) != 0; }
+  PC_FN bool sends() const { return (words[1] & step_send) != 0; }
+  PC_FN bool receives() const { return (words[1] & step_recv) != 0; }
+  PC_FN bool early() const { return (words[1] & step_early) != 0; }
   PC_FN int32_t waits() const { return words[2]; }
   PC_FN int32_t sources() const { return words[3]; }
   PC_FN int32_t targets() const { return words[4]; }
   PC_FN int32_t consumers() const { return words[5]; }
-  PC_FN Wait wait(int32_t i) const { return {words[6 + 2 * i], words[7 + 2 * i]}; }
+  PC_FN int32_t lag() const { return words[6]; }  // tiles that it is behind the newest one
+  PC_FN Wait wait(int32_t i) const { return {words[kStepWords + 2 * i], words[kStepWords + 1 + 2 * i]}; }
   PC_FN Source source(int32_t i) const {
-    const int32_t* w = words + 6 + 2 * waits() + 3 * i;
+    const int32_t* w = words + kStepWords + 2 * waits() + 3 * i;
     return {w[0], w[1], w[2]};
   }
   PC_FN Target target(int32_t i) const {
-    const int32_t* w = words + 6 + 2 * waits() + 3 * sources() + 2 * i;
+    const int32_t* w = words + kStepWords + 2 * waits() + 3 * sources() + 2 * i;
     return {w[0], w[1]};
   }
   PC_FN int32_t consumer(int32_t i) const {  // a rank that waits for exactly this step
-    return words[6 + 2 * waits() + 3 * sources() + 2 * targets() + i];
+    return words[kStepWords + 2 * waits() + 3 * sources() + 2 * targets() + i];
   }
   PC_FN double weight(int32_t i) const {  // of a source, in a weighted step
     double value;
@@ -65,7 +80,7 @@ struct Step {
 
  private:
   PC_FN const int32_t* end_of_lists() const {
-    return words + 6 + 2 * waits() + 3 * sources() + 2 * targets() + consumers();
+    return words + kStepWords + 2 * waits() + 3 * sources() + 2 * targets() + consumers();
   }
 };
 
@@ -81,12 +96,13 @@ struct ScheduleView {
   PC_FN int32_t exit_waits() const { return words[7]; }
   PC_FN int32_t readers() const { return words[8]; }
   PC_FN bool outputs_final() const { return (words[9] & 1) != 0; }  // not read again within the call
-  PC_FN Wait exit_wait(int32_t i) const { return {words[10 + 2 * i], words[11 + 2 * i]}; }
+  PC_FN int32_t depth() const { return words[10]; }  // tiles in progress at a time
+  PC_FN Wait exit_wait(int32_t i) const { return {words[kHeaderWords + 2 * i], words[kHeaderWords + 1 + 2 * i]}; }
   PC_FN Wait reader(int32_t i) const {
-    const int32_t* w = words + 10 + 2 * exit_waits() + 2 * i;
+    const int32_t* w = words + kHeaderWords + 2 * exit_waits() + 2 * i;
     return {w[0], w[1]};
   }
-  PC_FN Step first() const { return {words + 10 + 2 * exit_waits() + 2 * readers()}; }
+  PC_FN Step first() const { return {words + kHeaderWords + 2 * exit_waits() + 2 * readers()}; }
 };
 
 // Owns a table.  The constructor checks every index, so that the executor need not; Plan::check checks what depends on
@@ -97,9 +113,16 @@ class Schedule {
   ScheduleView view() const { return {table_.data()}; }
   bool uses_input() const { return uses_input_; }    // by this rank
   bool uses_output() const { return uses_output_; }
+  // The steps whose messages may arrive as soon as a tile has begun.
+  const std::vector<Step>& early_receives() const { return early_receives_; }
 
  private:
+  Schedule(const Schedule&) = delete;  // early_receives_ points into the table
+  void check_step(const Step& step);
+  void check_message(const Step& step) const;
+
   std::vector<int32_t> table_;
+  std::vector<Step> early_receives_;
   bool uses_input_ = false, uses_output_ = false;
 };
 

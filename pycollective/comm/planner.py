@@ -11,6 +11,7 @@ from pycollective import _core, settings
 from pycollective.comm.arguments.function_digest import digest
 from pycollective.comm.arguments.operators import Op, resolve
 from pycollective.comm.arguments.rows import Cut, Shape, cut
+from pycollective.dtypes import DTYPES
 from pycollective.errors import TopologyError
 from pycollective.schedule.collectives import CALLS, COLLECTIVES, program_of
 
@@ -23,14 +24,24 @@ if TYPE_CHECKING:  # the first call loads the compiler, not init()
 DEFAULT_TOPOLOGY = "direct"
 """The default within a host: reduces in rank order and moves the fewest bytes."""
 
+BETWEEN_HOSTS = "ordered"
+"""The default between hosts: the same bits."""
+
 NCCL = "nccl"
 """Instead of a topology: NCCL's own collectives, for GPU arrays."""
+
+_ACCUMULATED_WIDER = frozenset(
+    row.name
+    for row in DTYPES.values()
+    if (row.kind == "real" and row.itemsize < 4) or (row.kind.endswith("integer") and row.itemsize < 8)
+)
+"""Types whose partial sums, in one of their elements, could lose what the sum itself keeps."""
 
 PLACEMENTS = {0: "STAGED", 1: "WINDOW_IN", 2: "WINDOW_OUT", 3: "WINDOW", 7: "INPLACE"}
 """By the core's placement bits: 1 input shared, 2 output shared, 4 in place."""
 
 
-def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
+def choose(collective: str, topology: object, nbytes: int, default: str = DEFAULT_TOPOLOGY) -> tuple[Any, bool]:
     """The topology instance for a call, and whether the small-message variant is used.
 
     Args:
@@ -38,6 +49,7 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         topology: name, "name(parameter=value)", "FILE.py:NAME", class or instance; None for the default. Of a weighted
             collective also a MixingMatrix, which is returned.
         nbytes: bytes of the logical buffer.
+        default: the topology used if neither the call nor the environment names one.
 
     Raises:
         TopologyError: no topology of that name, or it lacks the collective.
@@ -50,7 +62,7 @@ def choose(collective: str, topology: object, nbytes: int) -> tuple[Any, bool]:
         raise TopologyError("topology 'nccl' is for GPU arrays: NCCL reduces nothing in CPU memory")
     program = program_of(collective)
     if topology is None:
-        instance = _default(collective)
+        instance = _default(collective, default)
     else:
         instance = registry.find(topology) if isinstance(topology, str) else registry.get(topology)
     row = registry.info(instance)
@@ -86,7 +98,7 @@ def default_text() -> str:
 
 
 @functools.cache
-def _default(collective: str) -> Any:
+def _default(collective: str, otherwise: str) -> Any:
     """The topology of calls that name none: PYCOLLECTIVE_TOPOLOGY if it has the collective.
 
     A barrier moves no data, and NCCL's collectives are for GPU arrays only: both keep the default.
@@ -98,7 +110,7 @@ def _default(collective: str) -> Any:
 
     text = default_text()
     if text in ("", NCCL) or collective not in COLLECTIVES:
-        return registry.get(DEFAULT_TOPOLOGY)
+        return registry.get(otherwise)
     try:
         instance = registry.find(text)
     except (TopologyError, OSError, SyntaxError) as error:
@@ -106,33 +118,48 @@ def _default(collective: str) -> Any:
     there = registry.info(instance).collectives
     if "allreduce" not in there:
         raise TopologyError(f"PYCOLLECTIVE_TOPOLOGY: {text!r} has no allreduce; it has {', '.join(there)}")
-    return instance if collective in there else registry.get(DEFAULT_TOPOLOGY)
+    return instance if collective in there else registry.get(otherwise)
 
 
 _compiling = threading.RLock()  # ranks that are threads ask at once: one compiles, the others reuse it
 
 
 def schedule_for(
-    topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
+    topology: Any,
+    collective: str,
+    size: int,
+    root: int | None,
+    placement: Placement,
+    small: bool,
+    hosts: tuple[int, ...] = (),
 ) -> Schedule:
     """A compiled schedule; that of a user-defined topology is verified before its first use.
+
+    Args:
+        hosts: the host of every rank; empty: they are on one.
 
     Raises:
         ProgramError, VerificationError: the topology's program is wrong.
     """
     if is_matrix(topology):
-        return topology.schedule(placement)
+        return topology.schedule(placement, hosts)
     with _compiling:
-        return _schedule_for(topology, collective, size, root, placement, small)
+        return _schedule_for(topology, collective, size, root, placement, small, hosts)
 
 
 @functools.lru_cache(maxsize=1024)
 def _schedule_for(
-    topology: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
+    topology: Any,
+    collective: str,
+    size: int,
+    root: int | None,
+    placement: Placement,
+    small: bool,
+    hosts: tuple[int, ...],
 ) -> Schedule:
     from pycollective.schedule.compiler.compiler import compile as compile_schedule
 
-    schedule = compile_schedule(topology, collective, size, root, placement, small)
+    schedule = compile_schedule(topology, collective, size, root, placement, small, hosts)
     if not is_ours(topology):
         from pycollective.schedule.verifier.verifier import verify
 
@@ -173,6 +200,7 @@ class ScheduleKey(NamedTuple):
     root: int | None
     placement: Placement
     small: bool
+    hosts: tuple[int, ...] = ()
 
 
 class LoadedSchedule(NamedTuple):
@@ -223,10 +251,14 @@ class Planner:
 
     EAGER_BYTES = 32768
 
-    def __init__(self, rank: int, size: int, shared: SharedTables | None = None) -> None:
+    def __init__(
+        self, rank: int, size: int, shared: SharedTables | None = None, hosts: tuple[int, ...] = ()
+    ) -> None:
+        """`hosts`: the host of every rank; empty: they are on one."""
         self.rank = rank
         self.size = size
         self.shared = shared
+        self.hosts = hosts
         self._find_matrix: Callable[[object, int, int], MixingMatrix | None] | None = None
 
     def cut(self, collective: str, shape: Shape) -> Cut:
@@ -259,20 +291,28 @@ class Planner:
         if collective == "send":
             from pycollective.schedule.compiler.p2p import compile_send
 
-            table = compile_send(eager=nbytes <= self.EAGER_BYTES).table(self.rank)
+            table = compile_send(eager=nbytes <= self.EAGER_BYTES, hosts=self.hosts).table(self.rank)
             return (_core.Schedule(table), "direct", 0, 0, 0, 0, "sum")
-        instance, small = choose(collective, topology, nbytes)
+        instance, small = choose(collective, topology, nbytes, self._default(dtype))
         if is_matrix(instance):
-            table = instance.schedule(Placement[PLACEMENTS[placement]]).table(self.rank)
+            table = instance.schedule(Placement[PLACEMENTS[placement]], self.hosts).table(self.rank)
             return (_core.Schedule(table), instance.label, instance.digest, 0, 0, 0, "sum")
         program = program_of(collective)
         rooted = root if CALLS[program].rooted else None
         where = Placement[PLACEMENTS[placement]]
         operator = resolve(op, dtype)
         if small and not _keeps_any_small(instance, where):
-            small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
-        mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small))
+            small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True, self.hosts)).schedule.cells == 0
+        mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
         return (mine.schedule, registry.label(instance), mine.program, *operator)
+
+    def _default(self, dtype: str) -> str:
+        """The topology of calls that name none.
+
+        Partial sums that are passed from host to host are stored in the element type. Where one host would accumulate
+        in a wider type (small floating-point types, scaled integers), hosts exchange contributions instead: same bits.
+        """
+        return BETWEEN_HOSTS if self.hosts and dtype not in _ACCUMULATED_WIDER else DEFAULT_TOPOLOGY
 
     def _load(self, key: ScheduleKey) -> LoadedSchedule:
         """This rank's part of a schedule; remembered for all communicators of the process."""

@@ -14,8 +14,8 @@ PC_TEST(ring_fits_the_scratch) {
   for (const int64_t capacity : kCapacities) {
     const ScratchRing ring(capacity);
     PC_CHECK(ring.offset(ring.segments()) <= capacity, "the ring ends within the scratch", capacity);
-    PC_CHECK(ring.largest_slot() * 2 >= capacity * 3 / 4 - 128 * 64, "little is lost", capacity, ring.largest_slot());
-    const uint32_t most = ring.segments_for(ring.largest_slot());
+    PC_CHECK(ring.largest_slot(2) * 2 >= capacity * 3 / 4 - 128 * 64, "little is lost", capacity, ring.largest_slot(2));
+    const uint32_t most = ring.segments_for(ring.largest_slot(2));
     PC_CHECK(most * 2 <= ring.segments(), "the largest slot leaves room for another", capacity, most);
   }
 }
@@ -23,8 +23,8 @@ PC_TEST(ring_fits_the_scratch) {
 PC_TEST(ring_takes_turns) {
   for (const int64_t capacity : kCapacities) {
     const ScratchRing ring(capacity);
-    for (int64_t bytes = 64; bytes <= ring.largest_slot(); bytes = bytes * 3 / 2) {
-      const uint32_t width = ring.segments_for(bytes), turn = ring.turn_for(bytes);
+    for (int64_t bytes = 64; bytes <= ring.largest_slot(2); bytes = bytes * 3 / 2) {
+      const uint32_t width = ring.segments_for(bytes), turn = ring.turn_for(bytes, 2);
       PC_CHECK(ring.offset(width) >= bytes, "a slot holds its bytes", capacity, bytes);
       PC_CHECK((width & (width - 1)) == 0 && turn % width == 0 && turn / width >= 2, "slots fill the turn", width,
                turn);

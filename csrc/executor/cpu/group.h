@@ -63,7 +63,7 @@ class CpuGroup {
   }
 
   bool await(int32_t peer, uint64_t target) {
-    return reached(peer, target) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
+    return reached({peer, target}) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
   }
 
   uint32_t slot(const Span& span, int64_t tile) const {
@@ -76,7 +76,7 @@ class CpuGroup {
       uint64_t* const targets = team_.readers_of(segment);
       for (int32_t peer = 0; peer < team_.size_; ++peer) {
         if (targets[peer] == 0) continue;
-        if (!reached(peer, targets[peer])) return false;
+        if (!reached({peer, targets[peer], team_.remote(peer) != nullptr})) return false;
         targets[peer] = 0;
       }
     }
@@ -88,11 +88,28 @@ class CpuGroup {
       team_.readers_of(segment)[peer] = target;
   }
 
+  void open(int64_t tile, uint32_t slot) {
+    for (const Step& step : plan_.schedule->early_receives()) post(step, tile, slot);
+  }
+
+  void post(const Step& step, int64_t tile, uint32_t slot) {
+    if (lane() != 0) return;
+    const Source from = step.source(0);
+    const Target target = step.target(0);
+    const int64_t begin = tile * plan_.tile_elements, count = elements(step.chunk(), begin);
+    char* const into = count > 0 ? place(target.rank, target.place, step.chunk(), begin, 0, slot) : nullptr;
+    team_.remote(from.rank)->post(value(tile, from.place), into, static_cast<uint64_t>(count) * plan_.element);
+  }
+
   void combine(const Step& step, int64_t tile, uint32_t slot) {
+    if (step.receives()) return;
+    if (step.sends()) {
+      if (all(true) && lane() == 0) send(step, tile, slot);
+      return;
+    }
     const int32_t chunk = step.chunk();
-    const int64_t begin = tile * plan_.tile_elements;
-    const int64_t count = std::min(plan_.tile_elements, plan_.layout.length[chunk] - begin);
-    if (count <= 0) return;
+    const int64_t begin = tile * plan_.tile_elements, count = elements(chunk, begin);
+    if (count == 0) return;
     const int64_t share = (count + width() - 1) / width();
     const int64_t skip = std::min<int64_t>(count, share * lane());
     const int64_t mine = std::min<int64_t>(share, count - skip);
@@ -106,9 +123,32 @@ class CpuGroup {
   }
 
  private:
-  bool reached(int32_t peer, uint64_t target) {
-    if (team_.control_.blocks[peer].counter.load(kAcquire) >= target) return true;
-    return team_.await_slow(op_, peer, target);
+  bool reached(const Goal& goal) {
+    if (!goal.sent && team_.control_.block(goal.peer).counter.load(kAcquire) >= goal.target) return true;
+    return team_.await_slow(op_, goal);
+  }
+
+  // Elements of a chunk in a tile that begins at this element of it.
+  int64_t elements(int32_t chunk, int64_t begin) const {
+    return std::max<int64_t>(0, std::min(plan_.tile_elements, plan_.layout.length[chunk] - begin));
+  }
+
+  uint64_t value(int64_t iteration, int32_t count) const {
+    return op_.span.base + static_cast<uint64_t>(iteration) * plan_.schedule->view().stride() + count;
+  }
+
+  // Also without elements: the arrival of the message is what its receiver waits for.
+  void send(const Step& step, int64_t tile, uint32_t slot) {
+    const Source from = step.source(0);
+    const int64_t begin = tile * plan_.tile_elements;
+    const auto bytes = static_cast<uint64_t>(elements(step.chunk(), begin)) * plan_.element;
+    const void* data = bytes > 0 ? place(from.rank, from.place, step.chunk(), begin, 0, slot) : nullptr;
+    for (int32_t i = 0; i < step.targets(); ++i) {
+      const int32_t peer = step.target(i).rank;
+      Remote& to = *team_.remote(peer);
+      to.send(op_, value(op_.cursor.tile, op_.cursor.position + 1), Team::digest_of(op_), data, bytes);
+      if (from.place >= 0) hold(slot, peer, to.posted());
+    }
   }
 
   void note(const Step& step, int64_t tile, Clock::time_point since) const {

@@ -1,13 +1,17 @@
 #include "executor/cpu/team.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/checked.h"
 #include "executor/cpu/group.h"
+#include "link/tcp.h"
 
 namespace pc {
 namespace {
@@ -57,6 +61,12 @@ int32_t checked_rank(int32_t rank, int32_t size) {
 
 std::function<bool()> Team::interrupted;
 
+std::vector<int32_t> Team::all_of(int32_t size) {
+  std::vector<int32_t> ranks(static_cast<size_t>(checked_size(size)));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
   const size_t scratch = Map(checked_size(size)).scratch;
   require(scratch_bytes >= 0, "scratch of " + std::to_string(scratch_bytes) + " bytes");
@@ -67,6 +77,12 @@ size_t Team::segment_bytes(int32_t size, int64_t scratch_bytes) {
 
 Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads)
+    : Team(std::move(segment), rank, size, scratch_bytes, std::move(world_ranks), std::move(name), threads,
+           all_of(size), {}) {}
+
+Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+           std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
+           const std::vector<Sockets>& others)
     : segment_(std::move(segment)),
       rank_(checked_rank(rank, checked_size(size))),
       size_(size),
@@ -74,27 +90,62 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
       world_ranks_(std::move(world_ranks)),
       name_(std::move(name)),
       threads_(threads),
+      members_(all_of(size)),
+      here_(std::move(here)),
+      spans_hosts_(!others.empty()),
+      sockets_(others),
       ring_(scratch_bytes) {
-  require(segment_ != nullptr && segment_->bytes() >= segment_bytes(size, scratch_bytes),
-          "the segment is smaller than a communicator of " + std::to_string(size) + " ranks with " +
-              std::to_string(scratch_bytes) + " bytes of scratch each needs");
+  const auto local = static_cast<int32_t>(here_.size());
+  connect(others);
+  require(local + static_cast<int32_t>(others.size()) == size && std::count(here_.begin(), here_.end(), rank) == 1,
+          "every rank is either on this host, as this one is, or on another one");
+  require(segment_ != nullptr && segment_->bytes() >= segment_bytes(local, scratch_bytes),
+          "the segment is smaller than " + std::to_string(local) + " ranks with " + std::to_string(scratch_bytes) +
+              " bytes of scratch each need");
   require(world_ranks_.size() == static_cast<size_t>(size), "world_ranks: one number for each of " +
                                                                 std::to_string(size) + " ranks, not " +
                                                                 std::to_string(world_ranks_.size()));
-  const Map map(size);
+  const Map map(local);
   char* base = segment_->data();
-  control_ = {reinterpret_cast<ControlHeader*>(base), reinterpret_cast<RankBlock*>(base + map.blocks)};
-  scratch_ = base + map.scratch;
-  readers_.assign(size_t{ring_.segments()} * static_cast<size_t>(size), 0);
-  met_.assign(size, 0);
-  peer_input_.assign(size, nullptr);
-  peer_output_.assign(size, nullptr);
-  for (int32_t r = 0; r < size; ++r) members_.push_back(r);
-  RankBlock& mine = control_.blocks[rank];
+  control_.header = reinterpret_cast<ControlHeader*>(base);
+  control_.blocks.assign(size, nullptr);
+  scratch_of_.assign(size, nullptr);
+  for (int32_t i = 0; i < local; ++i) {
+    const int32_t r = checked_rank(here_[i], size);
+    control_.blocks[r] = reinterpret_cast<RankBlock*>(base + map.blocks) + i;
+    scratch_of_[r] = base + map.scratch + i * scratch_bytes;
+  }
+  for (const Sockets& each : others) control_.blocks[each.rank] = &remotes_[each.rank]->block();
+  allocate();
+  RankBlock& mine = control_.block(rank);
   mine.pid.store(getpid(), std::memory_order_relaxed);
   mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   mine.started.store(own_start_time(), std::memory_order_relaxed);
   mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
+}
+
+// Takes over the sockets.
+void Team::connect(const std::vector<Sockets>& others) {
+  if (others.empty()) return;
+  remotes_.resize(size_);
+  links_ = std::make_shared<ControlLinks>();
+  for (const Sockets& each : others) {
+    auto data = std::make_unique<TcpLink>(each.data);
+    auto control = std::make_unique<TcpLink>(each.control);
+    messages_.push_back(std::make_unique<TcpLink>(each.messages));
+    checked_rank(each.rank, size_);
+    require(remotes_[each.rank] == nullptr && std::count(here_.begin(), here_.end(), each.rank) == 0,
+            "two connections to rank " + std::to_string(each.rank));
+    remotes_[each.rank] = std::make_shared<Remote>(std::move(data));
+    links_->add(each.rank, std::move(control));
+  }
+}
+
+void Team::allocate() {
+  readers_.assign(size_t{ring_.segments()} * static_cast<size_t>(size_), 0);
+  met_.assign(size_, 0);
+  peer_input_.assign(size_, nullptr);
+  peer_output_.assign(size_, nullptr);
 }
 
 Team::Team(const Team& parent, int32_t from, int32_t to)
@@ -103,38 +154,65 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       segment_(parent.segment_),
       rank_(parent.rank_ == from ? 0 : 1),
       size_(2),
-      scratch_stride_(pair_scratch(parent.size_)),
+      scratch_stride_(pair_scratch(static_cast<int32_t>(parent.here_.size()))),
       world_ranks_{parent.world_ranks_[checked_rank(from, parent.size_)],
                    parent.world_ranks_[checked_rank(to, parent.size_)]},
       name_(parent.name_),
       threads_(parent.threads_),
       liveness_(parent.liveness_),
       members_{from, to},
+      is_pair_(true),
+      parent_control_(parent.control_),
+      parent_remotes_(parent.remotes_),
+      links_(parent.links_),
       ring_(scratch_stride_) {
-  require(parent.parent_blocks_ == nullptr, "a channel between two ranks cannot have channels");
+  require(!parent.is_pair_, "a channel between two ranks cannot have channels");
   require(from != to && (parent.rank_ == from || parent.rank_ == to),
           "rank " + std::to_string(parent.rank_) + " has no channel from rank " + std::to_string(from) + " to rank " +
               std::to_string(to));
-  const Map map(parent.size_);
-  char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(from) * parent.size_ + to);
-  control_ = {parent.control_.header, reinterpret_cast<RankBlock*>(base)};
-  scratch_ = base + kPairBlocks;
-  readers_.assign(size_t{ring_.segments()} * 2, 0);
-  met_.assign(2, 0);
-  peer_input_.assign(2, nullptr);
-  peer_output_.assign(2, nullptr);
-  parent_blocks_ = parent.control_.blocks;
+  control_.header = parent.control_.header;
+  const auto index = [&](int32_t r) {
+    return std::find(parent.here_.begin(), parent.here_.end(), r) - parent.here_.begin();
+  };
+  const auto local = static_cast<int32_t>(parent.here_.size());
+  const auto i = index(from), j = index(to);
+  if (i < local && j < local) {
+    const Map map(local);
+    char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(i) * local + j);
+    auto* blocks = reinterpret_cast<RankBlock*>(base);
+    control_.blocks = {blocks, blocks + 1};
+    scratch_of_ = {base + kPairBlocks, base + kPairBlocks + scratch_stride_};
+  } else {
+    connect_pair(parent, rank_ == 0 ? to : from);
+  }
+  allocate();
+}
+
+// A channel to another host needs no shared memory.  The one in the other direction uses the same connection: this rank
+// only sends on it, or only receives.
+void Team::connect_pair(const Team& parent, int32_t peer) {
+  const auto socket = std::find_if(parent.sockets_.begin(), parent.sockets_.end(),
+                                   [&](const Sockets& each) { return each.rank == peer; });
+  const int copy = fcntl(socket->messages, F_DUPFD_CLOEXEC, 0);
+  require(copy >= 0, std::string("a channel cannot be made: ") + strerror(errno));
+  own_block_ = std::make_unique<RankBlock>();
+  remotes_.resize(2);
+  remotes_[1 - rank_] = std::make_shared<Remote>(std::make_unique<TcpLink>(copy, rank_ == 1));
+  spans_hosts_ = true;
+  control_.blocks.assign(2, own_block_.get());
+  control_.blocks[1 - rank_] = &remotes_[1 - rank_]->block();
+  scratch_of_.assign(2, nullptr);
 }
 
 // No caller is left that could make a call: equivalent to a departure.
 Team::~Team() {
-  if (parent_blocks_ == nullptr && !inherited()) depart();
+  if (!is_pair_ && !inherited()) depart();
 }
 
 void Team::watch_peers() {
   std::vector<Process> peers(size_);
   for (int32_t r = 0; r < size_; ++r) {
-    const RankBlock& block = control_.blocks[r];
+    const RankBlock& block = control_.block(r);
     // In another PID namespace a peer's process id is invalid here, or denotes another process.
     const bool known = block.pid_namespace.load(std::memory_order_relaxed) == pid_namespace();
     if (r != rank_ && !threads_ && known)
@@ -151,11 +229,12 @@ void Team::require_own() const {
 }
 
 void Team::depart() {
-  control_.blocks[rank_].presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+  if (links_ && !is_pair_) links_->send_depart();
+  control_.block(rank_).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
 }
 
 void Team::poison(Fault fault, int32_t culprit, const std::string& text) {
-  control_.poison(size_, members_[rank_], fault, culprit, text);
+  if (control_.poison(members_[rank_], fault, culprit, text) && links_) links_->send_abort({fault, culprit, text});
 }
 
 void Team::interrupt(const std::string& where) {
@@ -208,15 +287,17 @@ bool Team::begin(Operation& op) {
     op.span.tiles = op.plan->tiles;
     const ScheduleView s = op.plan->schedule->view();
     op.span.slot = ScratchRing::align(position_, op.plan->slot_segments);
-    base_ += static_cast<uint64_t>(op.plan->tiles) * static_cast<uint64_t>(s.stride()) + 1;
+    base_ += static_cast<uint64_t>(op.plan->tiles + s.depth() - 1) * static_cast<uint64_t>(s.stride()) + 1;
     if (s.cells() > 0) position_ = op.span.slot + static_cast<uint32_t>(op.plan->tiles) * op.plan->slot_segments;
     op.agreed = true;
+    for (const auto& each : remotes_)
+      if (each != nullptr) each->enter(op.sequence, digest_of(op));
   }
   return true;
 }
 
 void Team::announce(const Operation& op) {
-  RankBlock& mine = control_.blocks[rank_];
+  RankBlock& mine = control_.block(rank_);
   const uint32_t at = op.sequence % kRing;
   Entry& entry = mine.entry[at];
   entry.begun.store(op.sequence, std::memory_order_relaxed);  // the release below carries it
@@ -242,7 +323,7 @@ bool Team::greet(Operation& op) {
   bool same_placement = true, fills = false;
   for (int32_t peer = 0; peer < size_; ++peer) {
     if (!group.await(peer, op.span.base)) return false;
-    const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
+    const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
     same_placement = same_placement && entry.fingerprint.placement == placement;
     fills = fills || (may_fill && entry.fills);
   }
@@ -267,7 +348,7 @@ void Team::fill(Operation& op) {
 // Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
 // ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call.
 bool Team::meet(const Operation& op, int32_t peer) {
-  const RankBlock& theirs = control_.blocks[peer];
+  const RankBlock& theirs = control_.block(peer);
   const uint32_t at = op.sequence % kRing;
   // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
   if (theirs.call[at].load(std::memory_order_acquire) != digest_of(op) &&
@@ -281,7 +362,7 @@ bool Team::meet(const Operation& op, int32_t peer) {
 
 // Reads the positions of a peer's arrays in the windows.
 bool Team::read_locations(const Operation& op, int32_t peer) {
-  const Entry& entry = control_.blocks[peer].entry[op.sequence % kRing];
+  const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
   const uint8_t placement = op.plan->fingerprint.placement;
   bool known = true;
   if ((placement & input_shared) != 0) known = (peer_input_[peer] = peer_address(peer, entry.input)) != nullptr;
@@ -321,6 +402,7 @@ Status Team::proceed(Operation& op, Waiting waiting) {
   } else {
     CpuGroup<SingleLane> group(*this, op);
     status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
+    if (status == Status::done && spans_hosts_ && !flush(op)) status = group.failure();
   }
   // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. A
   // rank publishes after reading a peer's array; this load comes after that store.

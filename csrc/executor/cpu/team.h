@@ -1,4 +1,4 @@
-// One rank's part of a communicator on one host: the state that calls share, and how a call is run.
+// One rank's part of a communicator: the state that calls share, and how a call is run.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,9 @@
 #include "executor/copy.h"
 #include "executor/cpu/call_mutex.h"
 #include "executor/cpu/cell_writes.h"
+#include "executor/cpu/control_links.h"
 #include "executor/cpu/liveness.h"
+#include "executor/cpu/remote.h"
 #include "executor/execute.h"
 #include "executor/plan.h"
 #include "executor/trace.h"
@@ -36,6 +38,20 @@ struct Patience {
 struct WindowView {
   char* base;
   int64_t stride;
+};
+
+// The sockets to a rank on another host: of collectives, of control messages, and of messages from rank to rank.
+struct Sockets {
+  int32_t rank;
+  int data, control, messages;
+};
+
+// What a wait is for: that the peer's counter reaches the target or, if `sent`, that so many messages to it have been
+// taken by the link.
+struct Goal {
+  int32_t peer;
+  uint64_t target;
+  bool sent = false;
 };
 
 // What a call does when it has to wait.
@@ -74,11 +90,18 @@ struct Operation {
 
 class Team {
  public:
-  // Bytes of shared memory that a communicator of `size` ranks needs.
+  // Bytes of shared memory that `size` ranks of one host need.
   static size_t segment_bytes(int32_t size, int64_t scratch_bytes);
+
+  // The ranks of a communicator that is on one host.
+  static std::vector<int32_t> all_of(int32_t size);
 
   Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
        std::vector<int32_t> world_ranks, std::string name, bool threads);
+  // The same if only the ranks `here` share the segment: `others` are those on other hosts.  Owns the sockets.
+  Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+       std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
+       const std::vector<Sockets>& others);
   // The channel over which `parent`'s rank `from` sends to rank `to`: a team of two, sender first.
   Team(const Team& parent, int32_t from, int32_t to);
   ~Team();
@@ -105,7 +128,7 @@ class Team {
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
-  bool gone(int32_t rank) const { return liveness_ && liveness_->gone(rank); }
+  bool gone(int32_t rank) const { return (liveness_ && liveness_->gone(rank)) || (links_ && links_->lost(rank)); }
   bool stopped(int32_t rank) const { return liveness_ && liveness_->stopped(rank); }
   void require_sound() {
     if (control_.poisoned()) raise();
@@ -124,6 +147,7 @@ class Team {
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  bool spans_hosts() const { return spans_hosts_; }
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
   // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without "rank".
@@ -148,43 +172,60 @@ class Team {
     return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^
            static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
   }
+  void connect(const std::vector<Sockets>& others);
+  void connect_pair(const Team& parent, int32_t peer);
+  void allocate();
   void announce(const Operation& op);
   bool greet(Operation& op);
   void fill(Operation& op);
   bool meet(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
   void publish(uint64_t value);
-  bool await_slow(Operation& op, int32_t peer, uint64_t target);
+  bool await_slow(Operation& op, Goal goal);
+  bool reached(const Goal& goal, int turn);
+  bool pump();
+  void nap(const Goal& goal, std::chrono::milliseconds limit);
+  bool flush(Operation& op);
+  bool hear(const Operation& op);
+  Remote* remote(int32_t rank) const { return remotes_.empty() ? nullptr : remotes_[rank].get(); }
   Clock::time_point make_way(Clock::time_point start, Clock::time_point now) const;
-  bool healthy(Operation& op, int32_t peer, uint64_t target);
-  bool check_peers(const Operation& op, int32_t peer, uint64_t target);
+  bool healthy(Operation& op, const Goal& goal);
+  bool check_peers(const Operation& op, const Goal& goal);
   void report_timeout(const Operation& op, int32_t peer);
   int32_t hindrance(const Operation& op, int32_t peer) const;
   std::string label_of_member(int32_t member) const;
   // A rank's status block; for a pair channel, that of its communicator.
-  RankBlock& home(int32_t member) const {
-    return (parent_blocks_ != nullptr ? parent_blocks_ : control_.blocks)[member];
-  }
+  RankBlock& home(int32_t member) const { return (is_pair_ ? parent_control_ : control_).block(member); }
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
   char* scratch(int32_t rank, uint32_t segment) const {
-    return scratch_ + rank * scratch_stride_ + ring_.offset(segment);
+    return scratch_of_[rank] + ring_.offset(segment);
   }
-  // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.
+  // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on
+  // another host, the number of messages sent to it up to the last from that segment.
   uint64_t* readers_of(uint32_t segment) { return &readers_[size_t{segment} * static_cast<size_t>(size_)]; }
 
   std::shared_ptr<Segment> segment_;
   int32_t rank_, size_;
   Control control_{};
-  char* scratch_ = nullptr;
+  std::vector<char*> scratch_of_;  // by rank; null on other hosts
   int64_t scratch_stride_ = 0;
   std::vector<int32_t> world_ranks_;
   std::string name_;
   bool threads_ = false;
   std::shared_ptr<Liveness> liveness_;
   std::vector<int32_t> members_;  // this team's ranks, numbered as in the communicator (two for a pair channel)
-  RankBlock* parent_blocks_ = nullptr;  // for a pair channel: the status blocks of its communicator's ranks
+  bool is_pair_ = false;
+  Control parent_control_;                  // for a pair channel: that of its communicator
+  std::vector<int32_t> here_;               // the ranks of this host
+  bool spans_hosts_ = false;
+  std::vector<std::shared_ptr<Remote>> remotes_;  // by rank: null for those of this host; empty: there are no others
+  std::vector<std::shared_ptr<Remote>> parent_remotes_;  // own the blocks of parent_control_
+  std::shared_ptr<ControlLinks> links_;
+  std::vector<Sockets> sockets_;            // to ranks on other hosts
+  std::vector<std::unique_ptr<Link>> messages_;  // own those of channels
+  std::unique_ptr<RankBlock> own_block_;    // of a pair channel to another host
 
   const uint32_t generation_ = fork_generation();
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault

@@ -1,5 +1,6 @@
 // Waiting for a peer: spin, yield, sleep; and the conditions that end a wait.
 #include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,6 +22,8 @@ using std::chrono::milliseconds;
 constexpr auto kCheckEvery = milliseconds(5);     // how often a waiting rank checks its peers
 constexpr int kTightSpins = 64;                      // detects a peer that is just arriving slightly sooner
 constexpr int kHopefulSpins = 128;                    // about a microsecond
+constexpr int kHopefulLooks = 4;                     // at a socket: as long as a microsecond or two
+constexpr int kPumpEvery = 16;
 constexpr int kHopefulYields = 8;                    // about one turn of all ranks, if they share cores
 constexpr auto kLongYield = std::chrono::microseconds(500);  // the core was taken by a process that keeps it
 constexpr auto kWary = milliseconds(100);             // how long waits then spin longer before they yield
@@ -56,14 +59,60 @@ Clock::time_point Team::make_way(Clock::time_point start, Clock::time_point now)
 }
 
 void Team::publish(uint64_t value) {
-  RankBlock& mine = control_.blocks[rank_];
+  RankBlock& mine = control_.block(rank_);
   mine.counter.store(value, std::memory_order_seq_cst);
   if (mine.waiters.load(std::memory_order_seq_cst) != 0) futex_wake(mine);
 }
 
-bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
-  RankBlock& theirs = control_.blocks[peer];
-  const auto reached = [&] { return theirs.counter.load(kAcquire) >= target; };
+// Messages of other hosts are received by whoever waits.  `turn`: a look at the links of all of them takes longer than a
+// wait for a peer of this host should.
+bool Team::reached(const Goal& goal, int turn) {
+  Remote* const from = remote(goal.peer);
+  if (from != nullptr) from->progress();
+  if (spans_hosts_ && turn % kPumpEvery == 0) pump();
+  if (goal.sent) return from->sent() >= goal.target;
+  return control_.block(goal.peer).counter.load(kAcquire) >= goal.target;
+}
+
+// Continues all messages; true if some wait for their peers.
+bool Team::pump() {
+  bool busy = false;
+  for (const auto& each : remotes_) {
+    if (each == nullptr || !each->busy()) continue;
+    each->progress();
+    busy = busy || each->busy();
+  }
+  return busy;
+}
+
+// All messages of the call have been taken: their memory may be changed.
+bool Team::flush(Operation& op) {
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    const Remote* to = remote(peer);
+    if (to != nullptr && to->sent() < to->posted() && !await_slow(op, {peer, to->posted(), true})) return false;
+  }
+  return true;
+}
+
+// Sleeps until the goal may have been reached.
+void Team::nap(const Goal& goal, milliseconds limit) {
+  if (const Remote* from = remote(goal.peer)) {
+    const bool sends = from->link().sends();
+    pollfd look{from->link().closed() ? -1 : from->link().descriptor(), short(sends ? POLLIN | POLLOUT : POLLIN), 0};
+    poll(&look, 1, static_cast<int>(limit.count()));
+    return;
+  }
+  RankBlock& theirs = control_.block(goal.peer);
+  theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
+  const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
+  if (seen < goal.target) futex_wait(theirs, seen, limit);
+  theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Team::await_slow(Operation& op, Goal goal) {
+  int turn = 0;
+  const auto reached = [&] { return this->reached(goal, turn++); };
+  const bool other_host = remote(goal.peer) != nullptr;
   if (op.waiting == Waiting::hopes) {
     if (patience.spin.count() == 0) {  // the peer may need this core
       for (int i = 0; i < kHopefulYields; ++i) {
@@ -72,7 +121,7 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
       }
       return false;
     }
-    for (int i = 0; i < kHopefulSpins; ++i) {
+    for (int i = other_host ? kHopefulSpins - kHopefulLooks : 0; i < kHopefulSpins; ++i) {
       if (reached()) return true;
       if (i >= kTightSpins) pause();
     }
@@ -83,13 +132,14 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   // A call that is resumed continues the wait that it began.
   if (op.waiting == Waiting::blocks || op.waiting_since == Clock::time_point{}) op.waiting_since = start;
   if (op.waiting == Waiting::declines) {
-    healthy(op, peer, target);
+    if (reached()) return true;
+    healthy(op, goal);
     return false;
   }
   // Spinning rarely lasts this long, but if configured to, it checks the deadline and the peers as a sleeper does.
   const auto keeps_waiting = [&](Clock::time_point now) {
     if (now >= op.until) return false;
-    return now - start < kCheckEvery ? !control_.poisoned() : healthy(op, peer, target);
+    return now - start < kCheckEvery ? !control_.poisoned() : healthy(op, goal);
   };
   for (auto now = start; now - start < patience.spin; now = Clock::now()) {
     for (int i = 0; i < 32; ++i) {
@@ -106,13 +156,11 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
     if (!keeps_waiting(now)) return false;
   } while (now - start < awake);
 
-  milliseconds nap(1);
-  for (;; nap = std::min(2 * nap, kCheckEvery)) {
-    theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
-    const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
-    const bool sleeps = seen < target && Clock::now() < op.until && healthy(op, peer, target);
-    if (sleeps) futex_wait(theirs, seen, nap);
-    theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
+  milliseconds pause(1);
+  for (;; pause = std::min(2 * pause, kCheckEvery)) {
+    const bool busy = spans_hosts_ && pump();
+    const bool sleeps = !reached() && Clock::now() < op.until && healthy(op, goal);
+    if (sleeps) nap(goal, busy ? milliseconds(1) : pause);
     if (reached()) {
       home(members_[rank_]).looked.store(0, std::memory_order_relaxed);  // no longer waiting
       return !control_.poisoned();
@@ -121,15 +169,33 @@ bool Team::await_slow(Operation& op, int32_t peer, uint64_t target) {
   }
 }
 
-bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
+// What ranks on other hosts have reported; false: a fault.
+bool Team::hear(const Operation& op) {
+  if (!links_) return true;
+  if (const auto abort = links_->receive()) {
+    control_.poison(members_[rank_], abort->fault, abort->culprit, abort->text);
+    return false;
+  }
+  for (int32_t r = 0; r < size_; ++r) {
+    if (remote(r) == nullptr) continue;
+    if (links_->departed(members_[r]))
+      home(members_[r]).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+    if (!remote(r)->violated()) continue;
+    poison(Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
+    return false;
+  }
+  return true;
+}
+
+bool Team::healthy(Operation& op, const Goal& goal) {
   if (control_.poisoned()) return false;
   const auto now = Clock::now();
   if (now - op.checked < kCheckEvery) return true;
   op.checked = now;
-  note_wait(members_[peer], now);
-  if (!check_fingerprints(op) || !check_peers(op, peer, target)) return false;
+  note_wait(members_[goal.peer], now);
+  if (!hear(op) || !check_fingerprints(op) || !check_peers(op, goal)) return false;
   if (now > op.deadline) {
-    report_timeout(op, peer);
+    report_timeout(op, goal.peer);
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
@@ -140,14 +206,15 @@ bool Team::healthy(Operation& op, int32_t peer, uint64_t target) {
 }
 
 // False if a peer is gone without having reached the awaited counter.
-bool Team::check_peers(const Operation& op, int32_t peer, uint64_t target) {
+bool Team::check_peers(const Operation& op, const Goal& goal) {
   for (int32_t r = 0; r < size_; ++r) {
     if (r == rank_) continue;
     const bool departed =
         home(members_[r]).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
-    const bool lost = departed ? r == peer : liveness_ && liveness_->gone(members_[r]);
+    const bool lost = departed ? r == goal.peer : gone(members_[r]);
     if (!lost) continue;
-    const bool awaited = r == peer && control_.blocks[r].counter.load(std::memory_order_acquire) < target;
+    const bool awaited =
+        r == goal.peer && (goal.sent || control_.block(r).counter.load(std::memory_order_acquire) < goal.target);
     if (awaited || (!departed && Clock::now() - op.waiting_since > kBystanderGrace)) {
       report_lost(op, r, departed);
       return false;
@@ -186,7 +253,8 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   std::string missing;
   int32_t first = -1;
   for (int32_t r = 0; r < size_; ++r) {
-    if (control_.blocks[r].counter.load(std::memory_order_acquire) >= op.span.base) continue;
+    if (control_.block(r).counter.load(std::memory_order_acquire) >= op.span.base) continue;
+    if (remote(r) != nullptr && r != peer) continue;  // only its messages would tell
     if (first < 0) first = r;
     missing += (missing.empty() ? "" : ", ") + label(r);
   }
@@ -197,7 +265,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
   std::string text = op.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
   if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
   else text += std::string("not entered within ") + seconds + " s by " + missing;
-  if (first >= 0 && control_.blocks[first].counter.load() < op.span.base && culprit != members_[first])
+  if (first >= 0 && control_.block(first).counter.load() < op.span.base && culprit != members_[first])
     text += "; " + label(first) + " waits for " + who;
   if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
   poison(Fault::timeout, culprit, text);
@@ -207,7 +275,7 @@ void Team::report_timeout(const Operation& op, int32_t peer) {
 bool Team::check_fingerprints(const Operation& op) {
   const uint32_t at = op.sequence % kRing;
   for (int32_t r = 0; r < size_; ++r) {
-    const RankBlock& theirs = control_.blocks[r];
+    const RankBlock& theirs = control_.block(r);
     const Entry& entry = theirs.entry[at];
     if (r == rank_ || entry.complete.load(std::memory_order_acquire) != op.sequence) continue;
     if (theirs.call[at].load(std::memory_order_acquire) == digest_of(op)) continue;
@@ -220,13 +288,12 @@ bool Team::check_fingerprints(const Operation& op) {
 
 void Team::report_mismatch(const Operation& op, int32_t peer) {
   const Fingerprint& mine = op.plan->fingerprint;
-  const Entry* entry = &control_.blocks[peer].entry[op.sequence % kRing];
-  for (const Entry& other : control_.blocks[peer].entry)  // a peer that has not reached this call is in an earlier one
+  const Entry* entry = &control_.block(peer).entry[op.sequence % kRing];
+  for (const Entry& other : control_.block(peer).entry)  // a peer that has not reached this call is in an earlier one
     if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
   const Fingerprint& theirs = entry->fingerprint;
-  const bool pair = parent_blocks_ != nullptr;
   const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
-    return label(rank) + " calls " + print.describe(pair && rank == 1, step);
+    return label(rank) + " calls " + print.describe(is_pair_ && rank == 1, step);
   };
   std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
                      "' differs between ranks: " + calls(rank_, mine, op.step) + "; " +
@@ -238,22 +305,25 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
-  const char* how = departed ? "it has freed the communicator, or its program has ended" : "its process has ended";
+  std::string how = "its process has ended";
+  if (departed) how = "it has freed the communicator, or its program has ended";
+  else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
   poison(Fault::peer_lost, members_[peer],
          label(peer) + " is gone (" + how + ") during " + op.describe() + ", call " + std::to_string(op.sequence) +
              " of communicator '" + name_ + "'");
 }
 
-void Control::poison(int32_t size, int32_t writer, Fault fault, int32_t culprit, const std::string& text) {
+bool Control::poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const {
   uint32_t sound = 0;
-  if (!header->abort.compare_exchange_strong(sound, 1 + static_cast<uint32_t>(writer))) return;
+  if (!header->abort.compare_exchange_strong(sound, 1 + static_cast<uint32_t>(writer))) return false;
   header->fault = fault;
   header->culprit = culprit;
   const size_t length = std::min(text.size(), sizeof header->text - 1);
   text.copy(header->text, length);
   header->text[length] = '\0';
   header->abort.store(kPoisoned, std::memory_order_release);
-  for (int32_t r = 0; r < size; ++r) futex_wake(blocks[r]);
+  for (RankBlock* block : blocks) futex_wake(*block);
+  return true;
 }
 
 void Control::raise(bool already_raised, const std::function<bool(int32_t)>& gone) const {

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping, Sequence
+
 from pycollective import _core
 from pycollective.comm.group import Group
 from pycollective.comm.host.segments import setting
 from pycollective.comm.host.shared_tables import HostTables
 from pycollective.comm.planner import Planner
+
+Sockets = Mapping[int, Sequence[socket.socket]]
+"""By rank: connections for collectives, for control messages, and for messages from rank to rank."""
+LANES = 3
+CONTROL_LANE = 1
 
 SHARING_RANKS = 8
 """Communicators of at least this many processes compile each schedule once; for fewer it takes a few milliseconds."""
@@ -18,8 +26,15 @@ def segment_bytes(size: int, scratch: int, threads: bool) -> int:
     return _aligned(nbytes) + _core.TableDirectory.segment_bytes() if _shares(size, threads) else nbytes
 
 
-def make_team(segment: _core.Segment, group: Group, scratch: int) -> _core.Team:
-    """The core's part of a communicator, in a segment shared by its ranks."""
+def make_team(segment: _core.Segment, group: Group, scratch: int, others: Sockets | None = None) -> _core.Team:
+    """The core's part of a communicator, in a segment shared by its ranks of this host.
+
+    Args:
+        scratch: bytes of each rank's.
+        others: the connections to ranks on other hosts; the team takes them over.
+    """
+    if others:
+        return _team_of_hosts(segment, group, scratch, others)
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
     team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
@@ -28,6 +43,17 @@ def make_team(segment: _core.Segment, group: Group, scratch: int) -> _core.Team:
         offset = _aligned(_core.Team.segment_bytes(group.size, scratch))
         planner.shared = HostTables(_core.TableDirectory(team, offset), group.size)
     return team
+
+
+def _team_of_hosts(segment: _core.Segment, group: Group, scratch: int, others: Sockets) -> _core.Team:
+    descriptors = []
+    for rank, (data, control, messages) in others.items():
+        descriptors.append((rank, (data.detach(), control.detach(), messages.detach())))
+    planner = Planner(group.rank, group.size, hosts=group.nodes.of)
+    return _core.Team(
+        segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
+        list(group.nodes.ranks()), descriptors,
+    )  # fmt: skip
 
 
 def _shares(size: int, threads: bool) -> bool:

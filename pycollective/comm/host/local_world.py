@@ -7,8 +7,8 @@ import ctypes
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pycollective import _core, checks, settings
 from pycollective.comm.bootstrap.nodes import Nodes
@@ -20,6 +20,9 @@ from pycollective.comm.host.segments import scratch_bytes
 from pycollective.comm.host.team import HostTeam
 from pycollective.errors import PeerLostError
 
+if TYPE_CHECKING:
+    from pycollective.comm.hosts.virtual import VirtualNetwork
+
 _Result = TypeVar("_Result")
 MOST_RANKS = 4096  # threads of one process: more cause system errors
 _GRACE = 2.0
@@ -30,11 +33,12 @@ class LocalWorld:
     """A world of `size` ranks as threads; each `run` creates a new communicator.
 
     Args:
-        size, device: as for `local_world`.
+        size, device, hosts: as for `local_world`.
     """
 
-    def __init__(self, size: int, device: str | int | None = None) -> None:
+    def __init__(self, size: int, device: str | int | None = None, hosts: Sequence[int] = ()) -> None:
         self.size = checks.integer(size, "size", 1, MOST_RANKS)
+        self.hosts = _checked_hosts(hosts, self.size)
         settings.warn_of_unknown(stacklevel=3)
         if device is not None:
             from pycollective.comm.cuda.virtual import require_room
@@ -60,7 +64,7 @@ class LocalWorld:
                 the other ranks get PeerLostError from the call they are in.
         """
         checks.function(function, "function", "a function of a communicator")
-        world: _World[_Result] = _World(self.size)
+        world: _World[_Result] = _World(self.size, self.hosts)
         threads = [
             threading.Thread(target=world.serve, args=(rank, function), name=f"rank-{rank}", daemon=True)
             for rank in range(self.size)
@@ -75,6 +79,8 @@ class LocalWorld:
             raise
         for thread in threads:
             thread.join()
+        if world.network is not None:
+            world.network.close()
         if world.failures:
             raise world.failures[0]
         return [world.results[rank] for rank in range(self.size)]
@@ -83,16 +89,19 @@ class LocalWorld:
 class _World(Generic[_Result]):
     """One run: its communicators, results and failures (in order of occurrence)."""
 
-    def __init__(self, size: int) -> None:
-        scratch, ranks = scratch_bytes(), range(size)
-        segment = _core.Segment.create("local", segment_bytes(size, scratch, threads=True))
-        self.groups = [Group(Nodes(rank, (0,) * size), tuple(ranks), "local", threads=True) for rank in ranks]
-        self.comms = []
+    def __init__(self, size: int, hosts: tuple[int, ...]) -> None:
+        ranks = range(size)
+        self.groups = [Group(Nodes(rank, hosts), tuple(ranks), "local", threads=True) for rank in ranks]
         own_cores = are_enough([usable_cores()] * size, cpu_quota())
-        for group in self.groups:
-            team = make_team(segment, group, scratch)
-            set_patience(team, own_cores)
-            self.comms.append(Communicator(HostTeam(team, group, own_cores)))
+        self.network: VirtualNetwork | None = None
+        if max(hosts) == 0:
+            backends = _on_one_host(self.groups, own_cores)
+        else:
+            from pycollective.comm.hosts.virtual import VirtualNetwork
+
+            self.network = VirtualNetwork(size)
+            backends = self.network.backends(self.groups, own_cores)
+        self.comms = [Communicator(backend) for backend in backends]
         self.results: dict[int, _Result] = {}
         self.failures: list[BaseException] = []
         self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # ranks, as they end
@@ -141,6 +150,26 @@ class _World(Generic[_Result]):
                 comm.free()
 
 
+def _on_one_host(groups: Sequence[Group], own_cores: bool) -> list[HostTeam]:
+    scratch = scratch_bytes()
+    segment = _core.Segment.create("local", segment_bytes(len(groups), scratch, threads=True))
+    made = []
+    for group in groups:
+        team = make_team(segment, group, scratch)
+        set_patience(team, own_cores)
+        made.append(HostTeam(team, group, own_cores))
+    return made
+
+
+def _checked_hosts(hosts: Sequence[int], size: int) -> tuple[int, ...]:
+    """The host of every rank, numbered by first appearance."""
+    given = checks.integers(hosts, "hosts") or [0] * size
+    if len(given) != size:
+        raise ValueError(f"hosts: one number for each of {size} ranks, not {len(given)}")
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(given))}
+    return tuple(numbers[host] for host in given)
+
+
 def _all_of(group: Group) -> list[Communicator]:
     """A rank's communicators; its thread may be creating more."""
     while True:
@@ -150,20 +179,22 @@ def _all_of(group: Group) -> list[Communicator]:
             time.sleep(0)
 
 
-def local_world(size: int, *, device: str | int | None = None) -> LocalWorld:
+def local_world(size: int, *, device: str | int | None = None, hosts: Sequence[int] = ()) -> LocalWorld:
     """A world of `size` ranks as threads of this process: `local_world(4).run(lambda comm: comm.rank)`.
 
     Args:
         size: how many ranks.
         device: a GPU ("cuda", "cuda:1" or its number) that can run `size` ranks at a time, else an error now. Calls on
             arrays in its memory are combined into one launch; see docs/gpu.md.
+        hosts: virtual hosts: for each rank the number of its host. Ranks of different ones share no memory: they
+            exchange messages, as on different machines. Default: one host.
 
     Returns:
         a LocalWorld; its `run(function)` calls function(comm) on every rank's thread.
 
     Raises:
         TypeError: size is not an integer.
-        ValueError: size < 1 or > MOST_RANKS.
+        ValueError: size < 1 or > MOST_RANKS; hosts does not have `size` numbers.
         CommunicatorError: no such GPU, or no room on it (states why).
     """
-    return LocalWorld(size, device)
+    return LocalWorld(size, device, hosts)

@@ -1,0 +1,59 @@
+// A link: ordered messages between two ranks on different hosts.
+//
+// Nothing here blocks, and nothing runs in the background: messages move when a rank sends or calls progress().  One
+// thread at a time uses a link.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pc {
+
+enum class MessageKind : uint32_t {
+  data,      // what a step sends
+  announce,  // a fingerprint: that of the sender's calls from the next message on
+  abort,     // the sender has given the communicator up; with the reason
+  depart,    // the sender makes no further calls
+  count
+};
+
+// Precedes each message.  Both hosts have the same byte order: checked when they connect.
+struct MessageHeader {
+  uint64_t value;     // the sender's counter after the step; of an abort, the fault
+  uint64_t call;      // digest of the sender's call
+  uint64_t sequence;  // of the call
+  int64_t step;       // of a weighted call, see Operation; of an abort, the culprit
+  uint64_t bytes;     // that follow
+  MessageKind kind;
+  uint32_t unused;
+};
+
+// Where a link puts the messages that arrive.
+class Inbox {
+ public:
+  // Memory for the content of the next message; null: not yet, and nothing after it is read.
+  virtual char* place(const MessageHeader& header) = 0;
+  virtual void arrived(const MessageHeader& header) = 0;
+
+ protected:
+  ~Inbox() = default;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  // Sends header.bytes of `data`, after what was sent before.  They must not change until sent() has reached the number
+  // returned.
+  virtual uint64_t send(const MessageHeader& header, const void* data) = 0;
+  // Number of messages whose memory may be changed.
+  virtual uint64_t sent() const = 0;
+  virtual bool sends() const = 0;  // some have not been taken yet
+  // Continues to send, and receives what has arrived.  True if anything moved.
+  virtual bool progress(Inbox& inbox) = 0;
+  virtual bool closed() const = 0;  // by the peer, or by an error of the network
+  virtual int error() const = 0;    // errno; 0: the peer closed it
+  // A descriptor that poll() shows as readable when a message arrives, and as writable when sending can continue.
+  virtual int descriptor() const = 0;
+};
+
+}  // namespace pc
