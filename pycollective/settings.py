@@ -34,7 +34,8 @@ class Setting:
 
     Attributes:
         name: of the variable.
-        kind: a unit of numbers (seconds, milliseconds, microseconds, bytes, count, level), flag, file or text.
+        kind: a unit of numbers (seconds, milliseconds, microseconds, bytes, count, level), flag, file, text, or secret
+            (text that is not shown).
         default: in the kind's unit; its type is the type of the value (float, int, bool or str).
         meaning: one line.
         reader: the part that reads it; for variables set by a launcher, the launcher.
@@ -125,6 +126,7 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("PYCOLLECTIVE_LOCAL_RANK", "text", "", "rank within the host", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_LOCAL_SIZE", "text", "", "number of ranks on the host", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_RENDEZVOUS", "text", "", "name of the rendezvous socket of the ranks", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_TOKEN", "secret", "", "secret of a job across hosts: 32 hexadecimal digits", "init()"),
     Setting(WARNED, "text", "", "unknown settings already reported by the launcher", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_ELASTIC_FILE", "file", "",
             "where commits of elastic training are kept for the next job", _ELASTIC),

@@ -389,6 +389,7 @@ def _settings() -> Iterator[Finding]:
             value, ok = row.write(settings.read(row.name)), True
         except ValueError as error:
             value, ok, source = text, False, str(error)
+        value = "(set)" if value and row.kind == "secret" else value
         unit = f" {row.kind}" if value and row.kind.endswith(("seconds", "bytes")) else ""
         usual = f", default {default}" if set_by and default else ""
         yield Finding("settings", row.name, (value or "-") + unit, ok, f"{row.meaning}; {source}{usual}")

@@ -1,0 +1,283 @@
+"""TCP connections between the ranks of different hosts, made and authenticated before the link uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+from pycollective.comm.bootstrap.authentication import (
+    ACCEPTED,
+    DUPLICATE,
+    UNEXPECTED,
+    AcceptingEnd,
+    Claim,
+    digest,
+)
+from pycollective.comm.bootstrap.lobby import Lobby
+from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.hosts.dialling import Dial, Endpoint
+from pycollective.errors import BootstrapError
+
+HOST_SECONDS = 2.0
+"""Time until a host that does not answer counts as lost (TCP_USER_TIMEOUT)."""
+_BACKLOG = 1024
+_MOST_KEPT = 4096  # connections for communicators that this rank is not building yet
+_LOOK_SECONDS = 0.1  # another thread may have accepted a connection meant for this one
+_SHOWN = 4  # unreachable peers listed in an error
+
+
+class _Caller:
+    """A connection that has been accepted; afterwards its claim can be read and a verdict sent."""
+
+    def __init__(self, token: bytes) -> None:
+        self.end, self.claim = AcceptingEnd(token), Claim(0, 0, 0, b"")
+
+    def advance(self, peer: socket.socket) -> _Caller | None:
+        """Itself, once it has proved that it knows the token."""
+        claim = self.end.read_claim(peer)
+        if claim is None:
+            return None
+        self.claim = claim
+        return self
+
+
+class Listener:
+    """The socket to which ranks of other hosts connect: one per process, for all its communicators.
+
+    Connections are accepted while some thread is in `connect_all`; those for other communicators are kept.
+
+    Args:
+        address: a numeric address of this host; nothing is received on its other interfaces.
+        token: of the job. host: name of this host, for the errors of all ranks.
+
+    Raises:
+        BootstrapError: the address cannot be bound.
+    """
+
+    def __init__(self, address: str, token: bytes, host: str = "") -> None:
+        self.token = token
+        self._lock = threading.Lock()
+        self._kept: dict[socket.socket, _Caller] = {}  # in the order of arrival
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind((address, 0))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise BootstrapError(
+                f"host {_name(host)} cannot listen on its address {address}: {error.strerror}"
+            ) from None
+        self.address: tuple[str, int] = listener.getsockname()[:2]
+        self.endpoint = Endpoint(_name(host), *self.address)
+        self._lobby: Lobby[_Caller] = Lobby(listener, self._greet)
+
+    def fileno(self) -> int:
+        """Readable if `serve` has something to do."""
+        return self._lobby.fileno()
+
+    def serve(self) -> None:
+        """Accept and authenticate what has arrived, without waiting."""
+        with self._lock:
+            for peer, caller in self._lobby.serve():
+                if len(self._kept) >= _MOST_KEPT:
+                    oldest = next(iter(self._kept))
+                    del self._kept[oldest]
+                    oldest.close()
+                self._kept[peer] = caller
+
+    def take(self, purpose: bytes) -> list[tuple[socket.socket, _Caller]]:
+        """The connections claimed for a purpose (its `digest`) that have not been taken yet; without a verdict."""
+        with self._lock:
+            found = [(peer, caller) for peer, caller in self._kept.items() if caller.claim.purpose == purpose]
+            for peer, _ in found:
+                del self._kept[peer]
+        return found
+
+    def close(self) -> None:
+        """Close the socket, and the connections that nobody has taken."""
+        with self._lock:
+            for peer in self._kept:
+                peer.close()
+            self._kept.clear()
+            self._lobby.close()
+
+    def _greet(self, peer: socket.socket) -> _Caller:
+        caller = _Caller(self.token)
+        caller.end.send_challenge(peer)
+        return caller
+
+
+def connect_all(
+    listener: Listener,
+    endpoints: Sequence[Endpoint],
+    rank: int,
+    peers: Collection[int],
+    purpose: bytes,
+    lanes: int,
+    deadline: float,
+    watched: Collection[int] = (),
+) -> dict[int, list[socket.socket]]:
+    """Collective: connections between this rank and every rank of `peers`; of two ranks the higher one dials.
+
+    Args:
+        listener: of this process. endpoints: every rank's `listener.endpoint`, from an allgather.
+        rank: of this process. peers: the ranks to be connected with; each lists this one.
+        purpose: a name of what the connections are for, the same on all ranks, used once.
+        lanes: number of connections per peer. deadline: on the clock of time.monotonic().
+        watched: lanes that both ends always read: there a host that is gone is noticed after HOST_SECONDS. On the
+            others that would end connections to peers that are only busy: for the kernel, a receiver whose buffer
+            stays full has not answered.
+
+    Returns:
+        each peer's connections by lane, nonblocking, without delay of small messages, with keepalive.
+
+    Raises:
+        BootstrapError: peers not connected at the deadline, or refusing connections: each with host, address and
+            reason; two processes that claim one rank.
+    """
+    wanted = {(peer, lane) for peer in peers for lane in range(lanes)}
+    meeting = _Meeting(listener, endpoints, rank, wanted, digest(listener.token, purpose))
+    try:
+        meeting.run(deadline)
+    except BaseException:
+        meeting.close()
+        raise
+    for (_, lane), connection in meeting.connected.items():
+        _tune(connection, lane in watched)
+    return {peer: [meeting.connected[peer, lane] for lane in range(lanes)] for peer in peers}
+
+
+class _Meeting:
+    """The connections of one `connect_all`, by peer and lane."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        endpoints: Sequence[Endpoint],
+        rank: int,
+        wanted: set[tuple[int, int]],
+        purpose: bytes,
+    ) -> None:
+        self._listener, self._endpoints, self._rank, self._wanted = listener, endpoints, rank, wanted
+        self._purpose = purpose
+        self._dials = [
+            Dial(endpoints[peer], listener.token, Claim(rank, peer, lane, purpose))
+            for peer, lane in sorted(wanted)
+            if peer < rank
+        ]
+        self.connected: dict[tuple[int, int], socket.socket] = {}
+
+    def run(self, deadline: float) -> None:
+        """Accept and dial until all are connected."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ, None)
+            while True:
+                self._admit()
+                now = time.monotonic()
+                for dial in self._dials:
+                    dial.start_if_due(now, selector)
+                    if dial.hopeless(now):
+                        raise BootstrapError(self._report())
+                if len(self.connected) == len(self._wanted):
+                    return
+                if now >= deadline:
+                    raise BootstrapError(self._report())
+                pause = min([deadline - now, _LOOK_SECONDS, *(dial.next_try - now for dial in self._dials)])
+                for key, _ in selector.select(max(0.0, pause)):
+                    if key.data is None:
+                        self._listener.serve()
+                    elif (connection := key.data.advance(selector)) is not None:
+                        self._dials.remove(key.data)
+                        self.connected[key.data.claim.peer, key.data.claim.lane] = connection
+
+    def close(self) -> None:
+        """Close what was connected and what was being dialled."""
+        for dial in self._dials:
+            dial.close()
+        for connection in self.connected.values():
+            connection.close()
+
+    def _admit(self) -> None:
+        """Give each connection that was accepted for this purpose its verdict."""
+        for peer, caller in self._listener.take(self._purpose):
+            if _has_ended(peer):
+                peer.close()
+                continue
+            place = (caller.claim.rank, caller.claim.lane)
+            if caller.claim.peer != self._rank or place not in self._wanted or caller.claim.rank < self._rank:
+                self._judge(peer, caller, UNEXPECTED)
+                peer.close()
+                continue
+            before = self.connected.get(place)
+            if before is not None and not _has_ended(before):
+                self._judge(peer, caller, DUPLICATE)
+                peer.close()
+                raise BootstrapError(f"two processes claim rank {caller.claim.rank}: the second is on {_origin(peer)}")
+            if before is not None:
+                before.close()
+                del self.connected[place]
+            if self._judge(peer, caller, ACCEPTED):
+                self.connected[place] = peer
+            else:
+                peer.close()
+
+    def _judge(self, peer: socket.socket, caller: _Caller, verdict: int) -> bool:
+        try:
+            caller.end.send_verdict(peer, verdict)
+        except OSError:  # it has closed; if its process lives, it dials again
+            return False
+        return True
+
+    def _report(self) -> str:
+        """What is not connected, and what was tried."""
+        problems = [*self._undialled(), *self._unheard()]
+        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        return "; ".join([*problems[:_SHOWN], *more])
+
+    def _undialled(self) -> Iterator[str]:
+        here = f"rank {self._rank} on host {self._endpoints[self._rank].host}"
+        for peer in sorted({dial.claim.peer for dial in self._dials}):
+            reason = next(dial.reason for dial in self._dials if dial.claim.peer == peer)
+            there = self._endpoints[peer]
+            yield f"{here} cannot reach rank {peer} on host {there.host} at {there}: {reason}"
+
+    def _unheard(self) -> Iterator[str]:
+        silent: dict[str, list[int]] = {}
+        for peer in sorted({peer for peer, _ in self._wanted - self.connected.keys() if peer > self._rank}):
+            silent.setdefault(self._endpoints[peer].host, []).append(peer)
+        own = self._endpoints[self._rank]
+        for host, ranks in silent.items():
+            yield f"rank {self._rank} on host {own.host} was not reached at {own} by {name_ranks(ranks)} on host {host}"
+
+
+def _tune(connection: socket.socket, watched: bool) -> None:
+    """Options of a finished connection; see `connect_all`."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, number in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 2)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, number)
+    if watched:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(HOST_SECONDS * 1000))
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _origin(peer: socket.socket) -> str:
+    with contextlib.suppress(OSError):
+        return str(peer.getpeername()[0])
+    return "a host that has gone"
+
+
+def _name(host: str) -> str:
+    return host or socket.gethostname()

@@ -1,0 +1,356 @@
+"""Connections between ranks of different hosts: the proof of the token, strangers, faults and errors."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meeting import on_threads
+from pycollective.comm.bootstrap.authentication import AcceptingEnd, AuthenticationError, Claim, DiallingEnd, digest
+from pycollective.comm.hosts.connections import Listener, connect_all
+from pycollective.comm.hosts.dialling import Endpoint
+from pycollective.errors import BootstrapError
+
+TOKEN = bytes(range(16))
+
+
+@pytest.fixture(autouse=True)
+def closed_sockets() -> Iterator[None]:
+    """The test's sockets are closed before another test counts its warnings."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+class World:
+    """Listeners of `size` ranks, each on a host of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.listeners = [Listener("127.0.0.1", TOKEN, f"host{rank}") for rank in range(size)]
+        self.endpoints = [Endpoint.unpack(each.endpoint.pack()) for each in self.listeners]
+
+    def connect(
+        self, rank: int, purpose: bytes = b"world", lanes: int = 1, seconds: float = 10, peers: list[int] | None = None
+    ) -> dict[int, list[socket.socket]]:
+        others = [r for r in range(len(self.endpoints)) if r != rank] if peers is None else peers
+        until = time.monotonic() + seconds
+        return connect_all(self.listeners[rank], self.endpoints, rank, others, purpose, lanes, until, watched=[0])
+
+
+def exchange(rank: int, found: dict[int, list[socket.socket]]) -> None:
+    """Each connection leads to the right rank and lane."""
+    for peer, lanes in found.items():
+        for lane, connection in enumerate(lanes):
+            assert not connection.getblocking()
+            connection.setblocking(True)
+            connection.settimeout(10)
+            connection.sendall(b"%03d.%03d.%02d" % (rank, peer, lane))
+    for peer, lanes in found.items():
+        for lane, connection in enumerate(lanes):
+            assert connection.recv(10, socket.MSG_WAITALL) == b"%03d.%03d.%02d" % (peer, rank, lane)
+
+
+def calls(*actions: Callable[[], object]) -> list[object]:
+    return on_threads(list(actions))
+
+
+def ok(results: list[object]) -> None:
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
+@pytest.mark.parametrize(("size", "lanes"), [(2, 1), (5, 3), (9, 8)])
+def test_every_pair_is_connected_by_every_lane(size: int, lanes: int) -> None:
+    world = World(size)
+    ok(on_threads([lambda r=r: exchange(r, world.connect(r, lanes=lanes)) for r in range(size)]))  # type: ignore[misc]
+
+
+def test_hundreds_of_connections_to_one_rank() -> None:
+    world = World(13)
+    listed = [lambda: exchange(0, world.connect(0, lanes=32))]
+    listed += [lambda r=r: exchange(r, world.connect(r, lanes=32, peers=[0])) for r in range(1, 13)]  # type: ignore[misc]
+    ok(on_threads(listed))
+
+
+def test_the_options_of_a_connection() -> None:
+    world = World(2)
+    for found in calls(lambda: world.connect(0, lanes=2), lambda: world.connect(1, lanes=2)):
+        [(watched, other)] = found.values()  # type: ignore[attr-defined]
+        for connection in (watched, other):
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert watched.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2000
+        assert other.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+
+
+def test_communicators_built_one_after_the_other_by_ranks_at_different_points() -> None:
+    """A rank may dial for the next communicator while its peer still builds the one before."""
+    world = World(3)
+
+    def first() -> None:
+        exchange(0, world.connect(0, b"a", peers=[1, 2]))
+        exchange(0, world.connect(0, b"b", peers=[2]))
+
+    def second() -> None:
+        time.sleep(0.3)
+        exchange(1, world.connect(1, b"a", peers=[0]))
+
+    def third() -> None:
+        exchange(2, world.connect(2, b"a", peers=[0]))
+        exchange(2, world.connect(2, b"b", peers=[0]))
+
+    ok(calls(first, second, third))
+
+
+def test_two_communicators_built_at_once_by_threads_in_another_order() -> None:
+    world = World(2)
+
+    def rank(r: int, purpose: bytes, later: float) -> None:
+        time.sleep(later)
+        exchange(r, world.connect(r, purpose))
+
+    ok(calls(*(lambda a=a: rank(*a) for a in [(0, b"a", 0), (0, b"b", 0.2), (1, b"b", 0), (1, b"a", 0.2)])))  # type: ignore[misc]
+
+
+def hold(endpoint: Endpoint, count: int, first: bytes = b"") -> list[socket.socket]:
+    """Connections of a stranger."""
+    found = []
+    for _ in range(count):
+        connection = socket.create_connection((endpoint.address, endpoint.port))
+        connection.sendall(first)
+        found.append(connection)
+    return found
+
+
+@pytest.mark.parametrize("junk", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(108), bytes(4096)])
+def test_strangers_delay_nobody_and_are_closed(junk: bytes) -> None:
+    world = World(3)
+    strangers = [each for endpoint in world.endpoints for each in hold(endpoint, 100, junk)]
+    started = time.monotonic()
+    ok(on_threads([lambda r=r: exchange(r, world.connect(r)) for r in range(3)]))  # type: ignore[misc]
+    assert time.monotonic() - started < 4  # less than a newcomer may be silent
+    for listener in world.listeners:
+        listener.close()
+    for stranger in strangers:
+        stranger.settimeout(5)
+        heard = b""
+        try:
+            while got := stranger.recv(4096):
+                heard += got
+        except ConnectionResetError:
+            pass
+        assert len(heard) in (0, 36)  # at most a challenge: no rank, no host, nothing made from the token
+
+
+def test_more_strangers_than_the_lobby_holds() -> None:
+    world = World(2)
+    strangers = hold(world.endpoints[0], 300)
+    ok(calls(lambda: exchange(0, world.connect(0)), lambda: exchange(1, world.connect(1))))
+    assert strangers
+
+
+def test_another_token_is_refused_by_both_ends() -> None:
+    world = World(2)
+    other = Listener("127.0.0.1", bytes(16), "elsewhere")
+    errors = calls(
+        lambda: world.connect(0, seconds=1),
+        lambda: connect_all(other, world.endpoints, 1, [0], b"world", 1, time.monotonic() + 1),
+    )
+    assert "rank 0 on host host0 was not reached at 127.0.0.1:" in str(errors[0])
+    assert "by rank 1 on host host1" in str(errors[0])
+    assert "rank 1 on host host1 cannot reach rank 0 on host host0 at 127.0.0.1:" in str(errors[1])
+    assert "closed the connection: it belongs to another job" in str(errors[1])
+
+
+def test_a_listener_without_the_token_learns_nothing_and_is_refused() -> None:
+    impostor = AcceptingEnd(bytes(16))
+    claim = Claim(1, 0, 0, digest(TOKEN, b"world"))
+    ours, theirs = socket.socketpair()
+    dialling = DiallingEnd(TOKEN, claim)
+    impostor.send_challenge(theirs)
+    ours.setblocking(False)
+    assert not dialling.advance(ours)
+    with pytest.raises(AuthenticationError, match="another token"):
+        impostor.read_claim(theirs)
+    impostor.send_verdict(theirs, 0)
+    with pytest.raises(AuthenticationError, match="has another token"):
+        dialling.advance(ours)
+
+
+def test_a_recorded_answer_cannot_be_used_again() -> None:
+    claim = Claim(1, 0, 0, digest(TOKEN, b"world"))
+    ours, theirs = socket.socketpair()
+    first, again = AcceptingEnd(TOKEN), AcceptingEnd(TOKEN)
+    first.send_challenge(theirs)
+    ours.setblocking(False)
+    DiallingEnd(TOKEN, claim).advance(ours)
+    recorded = theirs.recv(4096, socket.MSG_PEEK)
+    assert first.read_claim(theirs) == claim
+    again.send_challenge(theirs)
+    ours.sendall(recorded)
+    with pytest.raises(AuthenticationError):
+        again.read_claim(theirs)
+
+
+@settings(max_examples=150, deadline=None)
+@given(at=st.integers(0, 200), flip=st.integers(1, 255), verdict=st.booleans())
+def test_any_changed_byte_is_noticed(at: int, flip: int, verdict: bool) -> None:
+    """In the answer by the end that accepts, in the challenge and in the verdict by the end that dials."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        dialling, accepting = DiallingEnd(TOKEN, Claim(7, 3, 1, bytes(32))), AcceptingEnd(TOKEN)
+        accepting.send_challenge(theirs)
+        assert not dialling.advance(ours)
+        if not verdict:
+            change(theirs, ours, at, flip)
+            with pytest.raises(AuthenticationError):
+                accepting.read_claim(theirs)
+            return
+        assert accepting.read_claim(theirs) == Claim(7, 3, 1, bytes(32))
+        accepting.send_verdict(theirs, 0)
+        change(ours, theirs, at, flip)
+        with pytest.raises(AuthenticationError):
+            dialling.advance(ours)
+
+
+def change(reader: socket.socket, writer: socket.socket, at: int, flip: int) -> None:
+    """Flip bits of a byte on the way to `reader`."""
+    message = bytearray(reader.recv(4096))
+    message[at % len(message)] ^= flip
+    writer.sendall(message)
+
+
+def test_two_processes_with_one_rank_are_an_error() -> None:
+    world = World(3)  # rank 2 is missing, so that rank 0 still waits
+    errors = calls(lambda: world.connect(0), *[lambda: world.connect(1, peers=[0], seconds=1)] * 2)
+    assert "two processes claim rank 1" in str(errors[0])
+
+
+def test_a_rank_that_dials_again_after_its_connection_broke_is_accepted() -> None:
+    world = World(2)
+    lost = socket.create_connection(world.listeners[0].address)
+    lost.setblocking(False)
+    dialling = DiallingEnd(TOKEN, Claim(1, 0, 0, digest(TOKEN, b"world")))
+    until = time.monotonic() + 5
+    while not dialling.answered:
+        world.listeners[0].serve()
+        if select_for(lost):
+            dialling.advance(lost)
+        assert time.monotonic() < until
+    lost.close()
+    ok(calls(lambda: exchange(0, world.connect(0)), lambda: exchange(1, world.connect(1))))
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def select_for(connection: socket.socket) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(0.01))
+
+
+def test_nobody_listens() -> None:
+    world = World(2)
+    world.listeners[0].close()
+    with pytest.raises(
+        BootstrapError,
+        match=r"rank 1 on host host1 cannot reach rank 0 on host host0 at 127\.0\.0\.1:\d+: connection refu",
+    ):
+        world.connect(1, seconds=0.3)
+
+
+def test_another_program_listens() -> None:
+    world = World(2)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        world.endpoints[0] = Endpoint("host0", *other.getsockname())
+        with pytest.raises(BootstrapError, match="accepts connections but does not answer"):
+            world.connect(1, seconds=0.3)
+
+        def greet() -> None:
+            other.settimeout(0.6)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    peer, _ = other.accept()
+                    with contextlib.suppress(OSError):
+                        peer.sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n")
+
+        errors = calls(greet, lambda: world.connect(1, seconds=0.5))
+    assert "is not pycollective, or another version of it" in str(errors[1])
+
+
+def test_the_peer_has_not_called() -> None:
+    world = World(2)
+    world.listeners[0].serve()
+    stop = time.monotonic() + 0.8
+
+    def serve() -> None:
+        while time.monotonic() < stop:
+            world.listeners[0].serve()
+            time.sleep(0.005)
+
+    errors = calls(serve, lambda: world.connect(1, seconds=0.5))
+    assert "its process runs, but has not called" in str(errors[1])
+
+
+def test_missing_ranks_are_named_by_host_and_others_are_closed() -> None:
+    world = World(4)
+    error, found = calls(lambda: world.connect(0, seconds=0.5), lambda: world.connect(1, peers=[0]))
+    assert "rank 2 on host host2" in str(error)
+    assert "rank 3 on host host3" in str(error)
+    assert "host1" not in str(error)
+    [[connection]] = found.values()  # type: ignore[attr-defined]
+    connection.settimeout(5)
+    assert ended(connection)
+
+
+def test_an_address_of_another_host_cannot_be_bound() -> None:
+    with pytest.raises(BootstrapError, match=r"host b cannot listen on its address 192\.0\.2\.1: Cannot assign"):
+        Listener("192.0.2.1", TOKEN, "b")
+
+
+@pytest.mark.parametrize("data", [b"", b"x", os.urandom(40), Endpoint("a", "b", 1).pack()[:-1]])
+def test_a_published_address_of_another_form(data: bytes) -> None:
+    with pytest.raises(BootstrapError, match="has published no address"):
+        Endpoint.unpack(data)
+
+
+def test_a_killed_process_is_noticed_at_once() -> None:
+    world = World(2)
+    code = f"""
+        import time
+        from pycollective.comm.hosts.connections import Listener, connect_all
+        from pycollective.comm.hosts.dialling import Endpoint
+        ends = [Endpoint.unpack(bytes.fromhex("{world.endpoints[0].pack().hex()}"))] * 2
+        own = Listener("127.0.0.1", bytes.fromhex("{TOKEN.hex()}"), "b")
+        found = connect_all(own, ends, 1, [0], b"world", 1, time.monotonic() + 20)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as process:
+        [[connection]] = world.connect(0, seconds=20).values()
+        process.kill()
+        connection.settimeout(5)
+        assert ended(connection)
