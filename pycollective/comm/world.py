@@ -108,14 +108,12 @@ def connect(found: detection.Bootstrap, world_ranks: Sequence[int] | None = None
         backend = team.connect(found.allgather, found.rank, ranks, group)
         assert backend is not None
         return Communicator(backend)
-    if not isinstance(found, MpiBootstrap):
-        raise BootstrapError(
-            f"ranks on {nodes.count} hosts (host name, boot or PID namespace differ) need mpirun and mpi4py"
-        )
-    from pycollective.comm.hosts.mpi_rail import MpiRail
-    from pycollective.comm.hosts.team import HostsTeam
+    from pycollective.comm.hosts import network
+    from pycollective.comm.hosts import team as hosts_team
 
-    return Communicator(HostsTeam(MpiRail(found.comm.Dup()), group))
+    connected = hosts_team.connect(found.allgather, found.rank, ranks, group, network.open_network(found))
+    assert connected is not None
+    return Communicator(connected)
 
 
 def world() -> Communicator:

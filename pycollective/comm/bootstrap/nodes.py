@@ -34,6 +34,12 @@ class Nodes:
         wanted = self.node if node is None else node
         return tuple(r for r, n in enumerate(self.of) if n == wanted)
 
+    def hosts_of(self, members: Sequence[int]) -> tuple[int, ...]:
+        """The nodes of some ranks, in their order, numbered by first appearance; empty if it is one node."""
+        nodes = [self.of[rank] for rank in members]
+        index = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+        return tuple(index[node] for node in nodes) if len(index) > 1 else ()
+
     @property
     def local_rank(self) -> int:
         """Position among the ranks of this node."""

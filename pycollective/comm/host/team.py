@@ -68,7 +68,8 @@ class HostTeam:
         if channel is None:
             self.team.require_open()
             sender, receiver = (self.group.rank, peer) if sends else (peer, self.group.rank)
-            made = self.team.channel(sender, receiver, Planner(int(not sends), 2))
+            planner = Planner(int(not sends), 2, hosts=self.group.nodes.hosts_of((sender, receiver)))
+            made = self.team.channel(sender, receiver, planner)
             channel = channels.setdefault(peer, made)
         return channel
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
 
+from pycollective.comm.bootstrap.detection import Bootstrap, init_timeout
+from pycollective.comm.bootstrap.token import job_token
 from pycollective.comm.hosts.connections import Listener
+from pycollective.comm.hosts.interfaces import choose_address
 
 
 @dataclass(frozen=True)
@@ -18,3 +23,14 @@ class Network:
 
     listener: Listener
     timeout: float
+
+
+def open_network(bootstrap: Bootstrap) -> Network:
+    """Collective: listen on an address that all hosts can reach, with the token of the job.
+
+    Raises:
+        BootstrapError: a host has no such address, or the token is malformed.
+    """
+    token = job_token(os.environ, bootstrap)
+    address = choose_address(bootstrap.allgather, bootstrap.rank)
+    return Network(Listener(address, token, socket.gethostname()), init_timeout())
