@@ -58,7 +58,9 @@ def why_not() -> str:
     missing = [name for name in _NEEDED if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: iproute2, util-linux)"
-    done = subprocess.run(["unshare", "-numpf", "ip", "link", "add", "one", "type", "veth", "peer", "name", "two"], capture_output=True)
+    done = subprocess.run(
+        ["unshare", "-numpf", "ip", "link", "add", "one", "type", "veth", "peer", "name", "two"], capture_output=True
+    )
     return "needs permission to make network namespaces (root)" if done.returncode else ""
 
 

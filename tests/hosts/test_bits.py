@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hosts.namespaces import make_hosts, mpirun
 
 import pycollective as pc
+from hosts.namespaces import make_hosts, mpirun
 
 CASE = """
 import hashlib

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hosts.namespaces import make_hosts
 
+from hosts.namespaces import make_hosts
 from pycollective.bench.namespaces import Hosts
 
 LISTEN = """
