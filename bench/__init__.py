@@ -20,6 +20,7 @@ table.py        the tables;  live.py the growing one;  plot.py the plots;  cli.p
 goals.py        the rows of the speed table;  overheads.py times without a peer;  speed.py measures both
 calls.py        every call against every MPI;  alignments.py copies and sums at every alignment;
                 jobs.py two jobs on the same cores
+namespaces.py   hosts simulated by network namespaces;  hosts.py allreduce across them
 demo.py         ``pycollective demo``
 test_*.py       pytest-benchmark cases for the compiler, the verifier and the overhead of a call
 ==============  ================================================================================

@@ -151,7 +151,8 @@ class Timed:
 class _Run(Timed):
     """A candidate that is ready to be called.
 
-    ``write(number)`` writes the input of a call; None for a candidate that is timed as a block.
+    ``write(number)`` writes the input of a call; None for a candidate that is timed as a block.  ``quartile``: see
+    Conditions.
     """
 
     def __init__(
@@ -162,8 +163,10 @@ class _Run(Timed):
         recv: Array,
         checked: bool,
         write: Callable[[int], object] | None,
+        quartile: bool,
     ) -> None:
         super().__init__(call)
+        self._quartile = quartile
         self.candidate, self.send, self.recv, self.checked, self.write = candidate, send, recv, checked, write
         self.wrong: int | None = None
         self.p99: float | None = None
@@ -190,7 +193,11 @@ class _Run(Timed):
         """Take over the seconds per call of each round.  Collective."""
         self.seconds = seconds
         if self.write is not None:
-            calls = np.concatenate(self._turns[-len(seconds) :])  # the turns before served the calibration
+            turns = self._turns[-len(seconds) :]  # those before served the calibration
+            if self._quartile:
+                last = np.max(world.share(np.stack(turns)), axis=0)  # a call has completed when its last rank has
+                self.seconds = [float(quarter) / 1e9 for quarter in np.percentile(last, 25, axis=1)]
+            calls = np.concatenate(turns)
             self.p99 = max(world.share(float(np.percentile(calls, 99, method="inverted_cdf")))) / 1e9
             self._turns.clear()
 
@@ -257,7 +264,7 @@ def _prepare(world: World, candidate: Candidate, peer: Peer, buffers: Buffers, c
         taken = as_tensor(recv)
         given = taken if in_place else as_tensor(send)
     write = _writer(world, send) if conditions.fresh else None
-    run = _Run(candidate, prepare(peer, case, given, taken), send, recv, peer.checked, write)
+    run = _Run(candidate, prepare(peer, case, given, taken), send, recv, peer.checked, write, conditions.quartile)
     run.call()  # the first call may compile, connect or refuse
     return run
 

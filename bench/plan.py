@@ -66,16 +66,21 @@ class Conditions:
 
     ``fresh``: every rank writes its input before every timed call.  ``align``: where arrays begin within a page:
     "random", "page" (at its begin), or a number of bytes.  ``neighbours``: busy processes beside the measurement.
+    ``quartile``: a round counts with the lower quartile of its calls instead of their mean, which a few calls
+    decide where ranks exceed cores; needs ``fresh``, as only then calls are timed one by one.
     """
 
     fresh: bool = True
     align: str = "random"
     neighbours: int = 0
+    quartile: bool = False
 
     def check(self, dtypes: Sequence[str]) -> None:
         """ValueError for conditions that are invalid for these element types."""
         if self.neighbours < 0:
             raise ValueError(f"{self.neighbours} neighbours: there cannot be fewer than none")
+        if self.quartile and not self.fresh:
+            raise ValueError("quartiles need fresh inputs: otherwise calls are not timed one by one")
         if self.align in ("random", "page"):
             return
         try:

@@ -52,9 +52,12 @@ class Session:
                     self._yields[str(event["ranks"])] = event["yield"]
         self._watch(event)
 
-    def run(self, plan: Plan, ranks: int) -> None:
-        """Start a world on a plan and process its events.  Raises LaunchError."""
-        launcher = _launcher_of(plan)
+    def run(self, plan: Plan, ranks: int, launcher: Launcher | None = None) -> None:
+        """Start a world on a plan and process its events.  Raises LaunchError.
+
+        ``launcher`` is by default that of the MPI that the plan compares.
+        """
+        launcher = launcher or _launcher_of(plan)
         if not self._launcher and self._load > available_cores() / 2:
             self.take({"kind": "note", "text": f"this machine is busy (load {self._load:.1f}): figures will be off"})
         self._launcher = launcher.kind

@@ -149,6 +149,7 @@ def schemas() -> dict[str, str]:
     """The JSON schemas of what the benchmarks write, by file name."""
     from pycollective.bench.calls import CallsResult
     from pycollective.bench.engine.result import EngineResult
+    from pycollective.bench.hosts import HostsResult
     from pycollective.bench.mix import MixResult
     from pycollective.bench.result import Result, json_schema
     from pycollective.bench.speed import SpeedResult
@@ -159,6 +160,7 @@ def schemas() -> dict[str, str]:
         "calls": CallsResult,
         "engine": EngineResult,
         "mix": MixResult,
+        "hosts": HostsResult,
     }
     return {f"{name}.json": json_schema(kind) for name, kind in kinds.items()}
 

@@ -63,8 +63,10 @@ class Peer:
         return call
 
 
-def measured(clock: Clock, peer: Peer, count: int, calls: int, fresh: bool = True) -> tuple[Any, World]:
-    world, conditions = World(), Conditions(fresh)
+def measured(
+    clock: Clock, peer: Peer, count: int, calls: int, fresh: bool = True, quartile: bool = False
+) -> tuple[Any, World]:
+    world, conditions = World(), Conditions(fresh, quartile=quartile)
     buffers = measure.Buffers(world, {"plain": lambda nbytes: np.empty(nbytes, np.uint8)}, conditions)
     candidate = Candidate(Case("allreduce", "float32", "sum", count, 1), "peer")
     peers: Any = {("peer", ""): peer}
@@ -101,6 +103,23 @@ def test_the_99th_percentile_is_that_of_the_timed_calls(monkeypatch: pytest.Monk
     outcome, _ = measured(clock, Peer(clock, [7, *range(1, 101)]), 16, 100)  # the first call is not timed
     assert outcome.p99 == pytest.approx(99e-9)
     assert outcome.seconds == [pytest.approx(50.5e-9)]
+
+
+def test_a_round_can_count_with_its_lower_quartile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each call's slowest rank: here the other rank takes 40 ns for every call."""
+    clock = Clock(monkeypatch)
+
+    def share(self: World, value: Any) -> list[Any]:
+        turns = isinstance(value, np.ndarray) and value.shape == (1, 101)
+        return [value, np.full_like(value, 40)] if turns else [value]
+
+    monkeypatch.setattr(World, "share", share)
+    outcome, _ = measured(clock, Peer(clock, [7, *range(1, 102)]), 16, 101, quartile=True)
+    assert outcome.seconds == [pytest.approx(40e-9)]
+    outcome, _ = measured(clock, Peer(clock, [7, *range(101, 202)]), 16, 101, quartile=True)
+    assert outcome.seconds == [pytest.approx(126e-9)]
+    with pytest.raises(ValueError, match="fresh"):
+        Conditions(fresh=False, quartile=True).check(["float32"])
 
 
 def test_ranks_wait_for_each_other_after_writing_much(monkeypatch: pytest.MonkeyPatch) -> None:
