@@ -73,17 +73,17 @@ class MixingMatrix:
     def __str__(self) -> str:
         return self.label
 
-    def program(self) -> Program:
-        """The program of one step."""
-        made = Program("mix", self.size)
+    def program(self, hosts: tuple[int, ...] = ()) -> Program:
+        """The program of one step; `hosts` as in `compile`."""
+        made = Program("mix", self.size, hosts=hosts)
         for c in made.chunks(1):
             for rank, row in enumerate(self.rows):
                 made[rank, c] = made.mix(dict(row))
         return made
 
-    def schedule(self, placement: Placement = Placement.STAGED) -> Schedule:
-        """The schedule of one step; remembered."""
-        return _schedule(self, placement)
+    def schedule(self, placement: Placement = Placement.STAGED, hosts: tuple[int, ...] = ()) -> Schedule:
+        """The schedule of one step, `hosts` as in `compile`; remembered."""
+        return _schedule(self, placement, hosts)
 
     def __hash__(self) -> int:
         return self._hash
@@ -94,8 +94,8 @@ class MixingMatrix:
 
 
 @functools.lru_cache(maxsize=1024)
-def _schedule(matrix: MixingMatrix, placement: Placement) -> Schedule:
-    return compile_program(matrix.program(), placement, topology=matrix.label)
+def _schedule(matrix: MixingMatrix, placement: Placement, hosts: tuple[int, ...]) -> Schedule:
+    return compile_program(matrix.program(hosts), placement, topology=matrix.label)
 
 
 def evaluate(graph: Graph, size: int, step: int, normalised: bool = True) -> MixingMatrix:

@@ -182,12 +182,12 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
     def take(count: int) -> tuple[int, ...]:
         return tuple(next(words) for _ in range(count))
 
-    header = list(take(10))
+    header = list(take(11))
     exits = [Wait(*take(2)) for _ in range(header[7])]
     readers = [Wait(*take(2)) for _ in range(header[8])]
     steps: list[tuple[object, ...]] = []
     for _ in range(header[6]):
-        chunk, flags, n_waits, n_sources, n_targets, n_consumers = take(6)
+        chunk, flags, n_waits, n_sources, n_targets, n_consumers, lag = take(7)
         waits = tuple(Wait(*take(2)) for _ in range(n_waits))
         sources = tuple(
             Source(rank, place, bool(initial)) for rank, place, initial in (take(3) for _ in range(n_sources))
@@ -196,7 +196,9 @@ def parse(table: list[int]) -> tuple[list[int], list[Wait], list[Wait], list[tup
         consumers = take(n_consumers)
         halves = array("i", take(2 * n_sources if flags & 4 else 0))
         weights = tuple(memoryview(halves).cast("B").cast("d"))
-        steps.append((chunk, sources, targets, waits, bool(flags & 1), bool(flags & 2), weights, consumers))
+        kind = {0: "combine", 8: "send", 16: "recv"}[flags & 24]
+        marks = (bool(flags & 1), bool(flags & 2), bool(flags & 32))
+        steps.append((chunk, sources, targets, waits, marks, kind, lag, weights, consumers))
     assert next(words, None) is None
     return header, exits, readers, steps
 
@@ -205,10 +207,12 @@ def leftward(rank: int, size: int, step: int) -> dict[int, float]:
     return {rank: 0.25, (rank - 1) % size: 0.75}
 
 
-@pytest.mark.parametrize("kind", ["wheel", "mix"])
+@pytest.mark.parametrize("kind", ["wheel", "mix", "hosts"])
 @pytest.mark.parametrize("placement", Placement)
 def test_the_table_matches_the_schedule(placement: Placement, kind: str) -> None:
-    if kind == "mix":
+    if kind == "hosts":
+        schedule = compile("wheel", "allreduce", 5, hosts=(0, 0, 1, 1, 2))
+    elif kind == "mix":
         schedule = evaluate(leftward, 5, 0).schedule(placement)
     else:
         schedule = compile(kind, "allreduce", 5, placement=placement)
@@ -217,16 +221,18 @@ def test_the_table_matches_the_schedule(placement: Placement, kind: str) -> None
         assert table.typecode == "i" and table.itemsize == 4
         header, exits, readers, steps = parse(table.tolist())
         assert header[:6] == [TABLE_VERSION, 5, rank, schedule.chunks, schedule.stride, schedule.cells]
+        assert header[10] == schedule.depth and (schedule.depth > 1) == (kind == "hosts")
         assert (tuple(exits), tuple(readers)) == (mine.exit_waits, mine.readers)
         for number, (step, decoded) in enumerate(zip(mine.steps, steps, strict=True), 1):
             waiting = tuple(
                 reader
                 for reader, other in enumerate(schedule.ranks)
-                for waits in [other.exit_waits, other.readers, *(s.waits for s in other.steps)]
-                if Wait(rank, number) in waits
+                for waits in [other.exit_waits, other.readers, *(s.waits for s in other.steps if s.kind != "recv")]
+                if Wait(rank, step.lag * schedule.stride + number) in waits
             )
-            expected = (step.chunk, step.sources, step.targets, step.waits, step.complete, step.consumed)
-            assert decoded == (*expected, step.weights, tuple(sorted(set(waiting))))
+            marks = (step.complete, step.consumed, step.early)
+            expected = (step.chunk, step.sources, step.targets, step.waits, marks, step.kind, step.lag, step.weights)
+            assert decoded == (*expected, tuple(sorted(set(waiting))))
 
 
 def test_the_table_tells_whether_outputs_are_read_again() -> None:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pycollective import checks
 from pycollective.errors import ProgramError, TopologyError
 from pycollective.schedule.collectives import collective_named
 from pycollective.schedule.compiler.lowering import lower
+from pycollective.schedule.compiler.messages import across_hosts
 from pycollective.schedule.compiler.mixtures import mixtures
-from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.schedule import SEND, Placement, Schedule
 from pycollective.schedule.compiler.values import build_values
-from pycollective.schedule.compiler.waits import order_steps, synchronize
+from pycollective.schedule.compiler.waits import Waits, order_steps, synchronize
 from pycollective.schedule.language import registry
+from pycollective.schedule.language.hosts import numbered
 from pycollective.schedule.language.program import MOST_RANKS, Program
 
 
@@ -32,6 +34,7 @@ def compile(
     root: int | None = None,
     placement: Placement = Placement.STAGED,
     small: bool = False,
+    hosts: Iterable[SupportsIndex] = (),
 ) -> Schedule:
     """Compile one collective of a topology; the result is remembered.
 
@@ -42,6 +45,7 @@ def compile(
         root: the root if the collective has one (default 0); otherwise ignored.
         placement: which buffers peers can address.
         small: use the `<collective>_small` variant if the topology has one.
+        hosts: a number for each rank, equal for ranks of one host; empty: they share one.
 
     Raises:
         TopologyError: no such topology, it lacks the collective or does not support this number of ranks, or the root
@@ -54,15 +58,21 @@ def compile(
     size, root = checked_ranks(instance, size, root)
     checks.instance(placement, "placement", Placement, "a Placement")
     small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
-    return _compile(instance, collective, size, root, placement, small)
+    return _compile(instance, collective, size, root, placement, small, numbered(hosts, size))
 
 
 @lru_cache(maxsize=4096)
 def _compile(
-    instance: Any, collective: str, size: int, root: int | None, placement: Placement, small: bool
+    instance: Any,
+    collective: str,
+    size: int,
+    root: int | None,
+    placement: Placement,
+    small: bool,
+    hosts: tuple[int, ...],
 ) -> Schedule:
     with _collector_paused():
-        program = trace(instance, collective, size, root, small)
+        program = trace(instance, collective, size, root, small, hosts=hosts)
         return compile_program(program, placement, topology=registry.label(instance), small=small)
 
 
@@ -86,6 +96,7 @@ def trace(
     root: int | None = None,
     small: bool = False,
     program: Program | None = None,
+    hosts: Iterable[SupportsIndex] = (),
 ) -> Program:
     """Run a topology's method and return the program that it wrote.
 
@@ -96,6 +107,7 @@ def trace(
         root: if the collective has one; default 0.
         small: whether to run the variant for small messages.
         program: an empty program to write to; default a new one.
+        hosts: a number for each rank, equal for ranks of one host; empty: they share one. Ignored with `program`.
 
     Returns:
         the program.
@@ -116,7 +128,7 @@ def trace(
     if checks.flag(small, "small"):
         method = getattr(instance, f"{collective}_small", method)
     if program is None:
-        program = Program(collective, size, root)
+        program = Program(collective, size, root, hosts)
     if root is None:
         method(program)
     else:
@@ -150,7 +162,7 @@ def compile_program(
     """Compile a program that does not belong to a topology.
 
     Args:
-        program: all its statements.
+        program: all its statements; its ranks may be on several hosts.
         placement: which buffers peers can address.
         topology, small: only label the result.
 
@@ -159,6 +171,7 @@ def compile_program(
 
     Raises:
         ProgramError: a statement reads a place that has not been written.
+        ValueError: the program is for several hosts, and the placement is not STAGED.
     """
     checks.instance(program, "program", Program, "a Program")
     checks.instance(placement, "placement", Placement, "a Placement")
@@ -166,10 +179,15 @@ def compile_program(
     small = checks.flag(small, "small")
     if program.size < 1:
         raise ProgramError(f"a program for {program.size} ranks")
-    steps = lower(program, build_values(program, pull_copies=not placement.out_shared), placement)
+    if program.host_of and placement is not Placement.STAGED:
+        raise ValueError(f"placement must be STAGED for ranks on several hosts, not {placement.name}")
+    graph = build_values(program, pull_copies=not placement.out_shared)
+    if program.host_of:
+        waits = across_hosts(program, graph, pipelined=not small)
+    else:
+        waits = Waits(order_steps(lower(program, graph, placement), program.size))
     weighted = collective_named(program.collective).weighted
-    ranks = synchronize(order_steps(steps, program.size), meets_next=weighted)
-    cells = [target.place + 1 for step in steps for target in step.targets]
+    cells = [target.place + 1 for mine in waits.lists for step in mine if step.kind != SEND for target in step.targets]
     return Schedule(
         topology=topology,
         collective=program.collective,
@@ -178,8 +196,17 @@ def compile_program(
         placement=placement,
         small=small,
         chunks=program.chunk_count,
-        stride=max(1, *(len(mine.steps) for mine in ranks)),
+        stride=waits.stride,
         cells=max(0, 0, *cells),
-        ranks=ranks,
+        ranks=synchronize(waits, _neighbours(program) if weighted else None),
         mixtures=mixtures(program) if weighted else (),
+        hosts=program.host_of,
     )
+
+
+def _neighbours(program: Program) -> list[int]:
+    """For each rank, the next one of its host, and after the last the first."""
+    following: dict[int, int] = {}
+    for ranks in program.hosts:
+        following.update(zip(ranks, ranks[1:] + ranks[:1], strict=True))
+    return [following[rank] for rank in program.ranks]

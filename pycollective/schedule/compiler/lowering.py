@@ -13,6 +13,7 @@ Dependencies come from physical memory: read after write, write after read and w
 from __future__ import annotations
 
 from pycollective.schedule.collectives import COLLECTIVES
+from pycollective.schedule.compiler.lowered_step import LoweredStep
 from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Source, Target
 from pycollective.schedule.compiler.values import Value, ValueGraph
 from pycollective.schedule.language.program import Program
@@ -21,69 +22,12 @@ Location = tuple[int, int, int]
 """(rank, place, chunk)."""
 
 
-class LoweredStep:
-    """A step before it has a position in its rank's list.
-
-    Attributes:
-        depends: steps that must complete before.
-        entered: peers that must have entered the call before.
-        depth: the longest chain of dependencies up to here.
-        position: index in the rank's list, set by the pass that orders the steps.
-        line: "file:line" of the statement; empty for steps that only make inputs available.
-    """
-
-    __slots__ = (
-        "chunk",
-        "complete",
-        "depends",
-        "depth",
-        "entered",
-        "line",
-        "position",
-        "rank",
-        "sources",
-        "targets",
-        "weights",
-    )
-
-    def __init__(
-        self,
-        rank: int,
-        chunk: int,
-        sources: list[Source],
-        targets: list[Target],
-        complete: bool,
-        line: str,
-        weights: tuple[float, ...],
-    ) -> None:
-        self.rank = rank
-        self.chunk = chunk
-        self.sources = sources
-        self.targets = targets
-        self.complete = complete
-        self.line = line
-        self.weights = weights
-        self.depends: list[LoweredStep] = []
-        self.entered: list[int] = []
-        self.depth = 0
-        self.position = -1
-
-
 def lower(program: Program, graph: ValueGraph, placement: Placement) -> list[LoweredStep]:
     """The steps of all ranks, in an order that respects their dependencies."""
-    lowering = _Lowering(program, placement)
-    for value in graph.initial.values():
-        if value.needed:
-            lowering.bring_in(value)
-    for group in graph.groups:
-        if len(group) == 1:
-            lowering.execute(group[0])
-        else:
-            lowering.execute_together(group)
-    return lowering.steps
+    return Lowering(program, placement).run(graph)
 
 
-class _Lowering:
+class Lowering:
     """The state of the pass: the steps emitted so far, and the last accesses to each location."""
 
     def __init__(self, program: Program, placement: Placement) -> None:
@@ -99,6 +43,18 @@ class _Lowering:
         self._written: dict[Location, LoweredStep] = {}
         self._read: dict[Location, list[LoweredStep]] = {}
 
+    def run(self, graph: ValueGraph) -> list[LoweredStep]:
+        """The steps that compute the values."""
+        for value in graph.initial.values():
+            if value.needed:
+                self.bring_in(value)
+        for group in graph.groups:
+            if len(group) == 1:
+                self.execute(group[0])
+            else:
+                self.execute_together(group)
+        return self.steps
+
     # Locations of values
 
     def bring_in(self, value: Value) -> None:
@@ -112,7 +68,7 @@ class _Lowering:
                 self._emit(rank, value.chunk, [Source(rank, OUT, True)], [Target(rank, OUT)], True)
             return
         targets = [Target(rank, OUT)] if is_result else []
-        if not here.in_shared and any(reader != rank for reader, _ in value.reads):
+        if not here.in_shared and self._read_by_peers(value):
             if is_result and here.out_shared:
                 self._output_at[value] = [rank]
             else:
@@ -142,12 +98,14 @@ class _Lowering:
         outputs = [rank] if rank in value.finals or self._is_passing_through(value) else []
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
-        needed_elsewhere = any(final != rank for final in value.finals) or any(
-            reader != rank for reader, _ in value.reads
-        )
-        if needed_elsewhere or not outputs:
+        if self._read_by_peers(value) or not outputs:
             targets.append(self._new_cell(value))
         return targets
+
+    def _read_by_peers(self, value: Value) -> bool:
+        """Private buffers: whether another rank reads the value from its rank's memory."""
+        rank = value.rank
+        return any(final != rank for final in value.finals) or any(reader != rank for reader, _ in value.reads)
 
     def _targets_as_written(self, value: Value) -> list[Target]:
         """Shared outputs: as in the program; a cell is used instead if a rank has no output for this chunk."""
@@ -178,10 +136,14 @@ class _Lowering:
         return self._collective.ends(rank, chunk, self._size, self._root)
 
     def _new_cell(self, value: Value) -> Target:
-        cell = self._cells[value.rank]
-        self._cells[value.rank] += 1
-        self._cell_of[value] = cell
-        return Target(value.rank, cell)
+        target = self._free_cell(value.rank)
+        self._cell_of[value] = target.place
+        return target
+
+    def _free_cell(self, rank: int) -> Target:
+        cell = self._cells[rank]
+        self._cells[rank] += 1
+        return Target(rank, cell)
 
     # Steps
 
@@ -195,7 +157,7 @@ class _Lowering:
         if self._out_shared:
             return
         for rank in value.finals:
-            if rank != value.rank:
+            if rank not in self._output_at[value]:
                 source = self._locate(value, rank, rank)
                 self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line)
 
@@ -255,7 +217,11 @@ class _Lowering:
         line: str = "",
         weights: tuple[float, ...] = (),
     ) -> None:
-        step = LoweredStep(rank, chunk, sources, targets, complete, line, weights)
+        self._append(LoweredStep(rank, chunk, sources, targets, complete, line, weights), sources, targets)
+
+    def _append(self, step: LoweredStep, sources: list[Source], targets: list[Target]) -> None:
+        """Append a step that depends on the earlier accesses to the memory that it reads and writes."""
+        rank, chunk = step.rank, step.chunk
         written, read, depends = self._written, self._read, step.depends
         read_at = [self._location(source.rank, source.place, chunk) for source in sources]
         for source, where in zip(sources, read_at, strict=True):

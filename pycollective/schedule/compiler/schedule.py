@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from pycollective import checks, notebook
 
@@ -17,9 +18,15 @@ IN = -1
 OUT = -2
 """Place of a step's source or target: the rank's output buffer. Places from 0 up are cells of shared scratch."""
 
-TABLE_VERSION = 3
-HEADER_WORDS = 10
-COMPLETE, CONSUMED, WEIGHTED = 1, 2, 4
+Kind = Literal["combine", "send", "recv"]
+"""What a step does: combine memory of its rank's host, send a message to other hosts, or receive one."""
+COMBINE: Kind = "combine"
+SEND: Kind = "send"
+RECV: Kind = "recv"
+
+TABLE_VERSION = 4
+HEADER_WORDS = 11
+COMPLETE, CONSUMED, WEIGHTED, SENDS, RECEIVES, EARLY = 1, 2, 4, 8, 16, 32
 _WEIGHT, _HALVES = struct.Struct("=d"), struct.Struct("=ii")
 
 
@@ -63,7 +70,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until `peer` has completed `count` steps of the same tile; 0: until it has entered the call."""
+    """Wait until `peer` has completed a step of the same tile; 0: until it has entered the call.
+
+    `count` is the step's index + 1, plus the schedule's stride for each iteration that the step lags behind. The wait
+    of a recv for its send step, on another host, is for the arrival of the message.
+    """
 
     peer: int
     count: int
@@ -75,12 +86,20 @@ class Step:
 
     A target may be the memory of any one of the sources.
 
+    Between hosts, a send has the place of its one source sent to its targets, ranks on other hosts, whose place means
+    nothing. It does not wait for them. A recv stores one message in its one target, a place of its own rank; its source
+    is the sender, with the count of the send step instead of a place, and its first wait is for that step. Messages
+    between two ranks arrive in the order in which they are sent.
+
     Attributes:
         chunk: the chunk of all sources and targets.
         complete: the result holds all contributions and no source did: postscale is applied here.
         consumed: a rank waits for exactly this step, so progress must be published after it.
         weights: factors of the sources, whose products are added; empty: they are combined by the call's operator.
         line: "file:line" of the statement that it executes; empty for copies that the compiler adds.
+        kind: combine, send or recv.
+        lag: in iteration i of the loop over tiles, the step works on tile i - lag.
+        early: of a recv, its target is free when the tile is opened, not only when the step is reached.
     """
 
     chunk: int
@@ -91,6 +110,9 @@ class Step:
     consumed: bool = False
     weights: tuple[float, ...] = ()
     line: str = field(default="", compare=False, repr=False)
+    kind: Kind = COMBINE
+    lag: int = 0
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +143,7 @@ class Schedule:
         ranks: one entry per rank.
         mixtures: of a weighted collective, for each rank and chunk (rank * chunks + chunk), the weights by source that
             its result must have; otherwise empty.
+        hosts: the host number of each rank, numbered by first appearance; empty if all ranks share one.
     """
 
     topology: str
@@ -134,12 +157,23 @@ class Schedule:
     cells: int
     ranks: tuple[RankSchedule, ...]
     mixtures: tuple[Mapping[int, float], ...] = ()
+    hosts: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """The number of tiles that are in progress at once: a call of t tiles takes t + depth - 1 iterations."""
+        return 1 + max((step.lag for rank in self.ranks for step in rank.steps), default=0) if self.hosts else 1
+
+    def index(self, count: int) -> int:
+        """The index of the step that a wait's positive `count` means."""
+        return (count - 1) % self.stride
 
     @property
     def title(self) -> str:
-        """A description: "ring allreduce, 4 ranks, STAGED"."""
+        """A description: "ring allreduce, 4 ranks, STAGED"; with hosts "4 ranks on 2 hosts"."""
         name = f"{self.topology or 'program'} {self.collective}{' (small)' if self.small else ''}"
         ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
+        ranks += f" on {max(self.hosts) + 1} hosts" if self.hosts else ""
         root = "" if self.root is None else f", root {self.root}"
         return f"{name}, {ranks}{root}, {self.placement.name}"
 
@@ -174,13 +208,13 @@ class Schedule:
 
     @functools.cached_property
     def _consumers(self) -> list[dict[int, list[int]]]:
-        """For each rank, the ranks that wait for exactly its n-th step: n -> ranks, ascending."""
+        """For each rank, the ranks of its host that wait for exactly a step: its index -> ranks, ascending."""
         found: list[dict[int, list[int]]] = [{} for _ in self.ranks]
         for reader, rank in enumerate(self.ranks):
-            waits = itertools.chain(rank.exit_waits, rank.readers, *(step.waits for step in rank.steps))
-            for wait in waits:
+            waiting = (step.waits for step in rank.steps if step.kind != RECV)
+            for wait in itertools.chain(rank.exit_waits, rank.readers, *waiting):
                 if wait.count > 0:
-                    readers = found[wait.peer].setdefault(wait.count, [])
+                    readers = found[wait.peer].setdefault(self.index(wait.count), [])
                     if not readers or readers[-1] != reader:
                         readers.append(reader)
         return found
@@ -189,23 +223,23 @@ class Schedule:
         """The schedule of one rank as flat int32, the executor's format.
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
-        in the call after it was written); then the exit waits and the readers as (peer, count); then for each step
-        chunk, flags (1 complete, 2 consumed, 4 weighted), the numbers of waits, sources, targets and consumers, and
-        these as (peer, count), (rank, place, initial), (rank, place) and (rank). The consumers are the ranks that wait
-        for exactly this step: a GPU pushes its progress into their memory. If weighted, the weights follow: the two
-        halves of a float64 for each source.
+        in the call after it was written), depth; then the exit waits and the readers as (peer, count); then for each
+        step chunk, flags (1 complete, 2 consumed, 4 weighted, 8 send, 16 recv, 32 early), the numbers of waits,
+        sources, targets and consumers, its lag, and the lists as (peer, count), (rank, place, initial), (rank, place)
+        and (rank). The consumers are the ranks that wait for exactly this step: a GPU pushes its progress into their
+        memory. If weighted, the weights follow: the two halves of a float64 for each source.
         """
         rank = checks.integer(rank, "rank", 0, self.size - 1)
         mine, waiting = self.ranks[rank], self._consumers[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
         words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts]
-        words.append(int(not self._rereads_outputs))
+        words += (int(not self._rereads_outputs), self.depth)
         for wait in mine.exit_waits + mine.readers:
             words += (wait.peer, wait.count)
-        for number, step in enumerate(mine.steps, 1):
-            consumers = waiting.get(number, ())
-            flags = COMPLETE * step.complete + CONSUMED * step.consumed + WEIGHTED * bool(step.weights)
-            words += (step.chunk, flags, len(step.waits), len(step.sources), len(step.targets), len(consumers))
+        for index, step in enumerate(mine.steps):
+            consumers = waiting.get(index, ())
+            words += (step.chunk, _flags(step), len(step.waits), len(step.sources), len(step.targets))
+            words += (len(consumers), step.lag)
             for wait in step.waits:
                 words += (wait.peer, wait.count)
             for source in step.sources:
@@ -218,6 +252,13 @@ class Schedule:
         return array("i", words)
 
 
+def _flags(step: Step) -> int:
+    flags = COMPLETE * step.complete + CONSUMED * step.consumed + WEIGHTED * bool(step.weights)
+    if step.kind == COMBINE:
+        return flags
+    return flags + (SENDS if step.kind == SEND else RECEIVES) + EARLY * step.early
+
+
 def place_name(rank: int, place: int) -> str:
     """A place as in error messages and drawings: `in[2]`, `out[0]`, `scratch[1] cell 3`."""
     if place == IN:
@@ -226,8 +267,13 @@ def place_name(rank: int, place: int) -> str:
 
 
 def describe_step(step: Step) -> str:
-    """One step as text: `chunk 2: out[1] = in[1] + scratch[0] cell 3`."""
+    """One step as text: `chunk 2: out[1] = in[1] + scratch[0] cell 3`, `chunk 2: in[1] to rank 4`."""
+    if step.kind == SEND:
+        places = " + ".join(place_name(source.rank, source.place) for source in step.sources)
+        return f"chunk {step.chunk}: {places} to rank {', '.join(str(target.rank) for target in step.targets)}"
     targets = ", ".join(place_name(target.rank, target.place) for target in step.targets)
+    if step.kind == RECV:
+        return f"chunk {step.chunk}: {targets} from rank {', '.join(str(source.rank) for source in step.sources)}"
     factors = [f"{weight:g} " for weight in step.weights] or [""] * len(step.sources)
     sources = " + ".join(
         factor + place_name(source.rank, source.place) for factor, source in zip(factors, step.sources, strict=True)

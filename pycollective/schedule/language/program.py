@@ -29,6 +29,7 @@ from typing import NoReturn, SupportsIndex, TypeVar
 from pycollective import checks, notebook
 from pycollective.errors import ProgramError
 from pycollective.schedule.collectives import collective_named
+from pycollective.schedule.language.hosts import groups, numbered
 
 MOST_RANKS = 1 << 16
 """Ranks of a program: beyond this, compiling or simulating would certainly take too long."""
@@ -98,6 +99,8 @@ class Program:
         size: the number of ranks.
         ranks: range(size).
         root: the root, or None if the collective has none.
+        hosts: the ranks of each host, ascending; one tuple of all ranks if they share a host.
+        host_of: the host number of each rank; empty if they share a host.
         pipeline: the number of chunks into which a pipelining program should divide the buffer; 1, as the executor's
             tiles pipeline any data that moves in one direction.
         statements: the recorded statements.
@@ -105,10 +108,13 @@ class Program:
     Raises:
         ProgramError: a statement breaks a rule; the message has its file and line. Or more than MOST_PLACES places are
             read and written.
-        TypeError, ValueError: size is not an integer up to MOST_RANKS, or root is not a rank.
+        TypeError, ValueError: size is not an integer up to MOST_RANKS, root is not a rank, or hosts are not a number
+            for each rank.
     """
 
-    def __init__(self, collective: str, size: int, root: int | None = None) -> None:
+    def __init__(
+        self, collective: str, size: int, root: int | None = None, hosts: Iterable[SupportsIndex] = ()
+    ) -> None:
         row = collective_named(collective)
         self._required, self._weighted = row.required_chunks(size), row.weighted
         self.collective = collective
@@ -116,6 +122,8 @@ class Program:
         root = None if root is None else checks.integer(root, "root", 0, max(0, size - 1))
         self.ranks = range(size)
         self.root = root
+        self.host_of = numbered(hosts, size)
+        self.hosts = groups(self.host_of, size)
         self.pipeline = 1
         self.statements: list[Statement] = []
         self._chunks: int | None = None

@@ -1,0 +1,219 @@
+"""The second pass of the compiler for ranks on several hosts: which values cross, and the steps that send and receive.
+
+A value that is needed on another host crosses to it once: its rank sends it from where it is stored to one rank there,
+from whose memory the other ranks of that host read it. It is received in the output of that rank if it is its result
+and nobody else there needs it, otherwise in a cell. Raw contributions are sent from the input. Calls are staged.
+
+Every message has a place of its own that is free when its tile is opened, so that all receipts are early and none
+blocks the messages behind it. Two things can prevent that. If a rank may not have finished reading its output (which
+may be its input) when the sender sends, the message is received in a cell, from where it is copied. If a rank
+overwrites what it has sent (an input that is also the output) before the message is known to have arrived, the value is
+sent from a cell. Both are found by the clocks of the finished schedule; then it is made again, avoiding them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pycollective.schedule.compiler.lowered_step import LoweredStep
+from pycollective.schedule.compiler.lowering import Lowering
+from pycollective.schedule.compiler.schedule import IN, OUT, RECV, SEND, Placement, Source, Target
+from pycollective.schedule.compiler.values import Value, ValueGraph
+from pycollective.schedule.compiler.waits import Waits, order_steps
+from pycollective.schedule.language.program import Program
+
+Crossing = tuple[Value, int]
+"""A value and a host to which it crosses."""
+
+
+@dataclass(slots=True)
+class _Avoided:
+    """What has been found unsafe: values sent from the input, and crossings received in the output."""
+
+    sent: set[Value] = field(default_factory=set)
+    received: set[Crossing] = field(default_factory=set)
+
+
+def across_hosts(program: Program, graph: ValueGraph, pipelined: bool) -> Waits:
+    """The steps of all ranks, in order, with their waits.
+
+    Args:
+        program: its ranks are on several hosts.
+        graph: its values.
+        pipelined: steps behind messages lag; otherwise all steps of a tile are executed in one iteration.
+    """
+    avoided, found = _Avoided(), -1
+    while True:
+        steps = _MessageLowering(program, graph, avoided, pipelined).run(graph)
+        waits = Waits(order_steps(steps, program.size))
+        _find_hazards(steps, waits, program.host_of, avoided)
+        if found == (found := len(avoided.sent) + len(avoided.received)) or not found:
+            return waits
+
+
+def _find_hazards(steps: list[LoweredStep], waits: Waits, host_of: tuple[int, ...], avoided: _Avoided) -> None:
+    for step in steps:
+        # What a recv's place held must not be in use any more when the message is sent.
+        known_at = step.message or step
+        for before in step.depends:
+            if before.rank != step.rank or before is known_at:
+                continue
+            if before.kind == SEND:  # its source is overwritten
+                safe = _copies_input(step, before) or all(waits.knows(known_at, each) for each in before.receipts)
+            else:
+                safe = step.message is None or waits.knows(known_at, before)
+            if safe:
+                continue
+            if step.message is not None:
+                assert step.value is not None
+                avoided.received.add((step.value, host_of[step.rank]))
+            else:
+                assert before.value is not None
+                avoided.sent.add(before.value)
+
+
+def _copies_input(step: LoweredStep, send: LoweredStep) -> bool:
+    """Whether a step copies the input, which has been sent, to the output: if they are one, this changes nothing."""
+    return send.sources[0].place == IN and [source.place for source in step.sources] == [IN] and not step.complete
+
+
+class _MessageLowering(Lowering):
+    """Extends the pass by messages: locations of values on other hosts."""
+
+    def __init__(self, program: Program, graph: ValueGraph, avoided: _Avoided, pipelined: bool) -> None:
+        super().__init__(program, Placement.STAGED)
+        self._avoided = avoided
+        self._pipelined = pipelined
+        self._host = program.host_of
+        self._local = {rank: number for ranks in program.hosts for number, rank in enumerate(ranks)}
+        self._received = [0] * program.size  # messages so far, by rank
+        self._message: dict[Crossing, tuple[LoweredStep, int]] = {}  # the send step, and the receiver
+        self._arrived: dict[Crossing, Target] = {}
+        self._copies: dict[tuple[Value, int], list[Value]] = {}  # plain copies, by what they copy and their rank
+        for group in graph.groups:
+            for value in group:
+                if len(value.sources) == 1 and not (value.weights or value.complete):
+                    self._copies.setdefault((value.sources[0][0], value.rank), []).append(value)
+
+    # What other hosts need
+
+    def bring_in(self, value: Value) -> None:
+        if value in self._avoided.sent:
+            super().bring_in(value)
+            self._send(value)
+        else:
+            self._send(value)
+            super().bring_in(value)
+
+    def execute(self, value: Value) -> None:
+        if not self._is_received(value):
+            super().execute(value)
+
+    def _copy_to_results(self, value: Value) -> None:
+        self._send(value)
+        for rank in value.finals:
+            crossing = value, self._host[rank]
+            if crossing in self._message and crossing not in self._arrived:
+                receiver = self._message[crossing][1]
+                alone = all(other == receiver for other in self._needing(value)[crossing[1]])
+                self._receive(crossing, to_output=alone and receiver in value.finals)
+        super()._copy_to_results(value)
+
+    def _read_by_peers(self, value: Value) -> bool:
+        here = self._needing(value).get(self._host[value.rank], ())
+        return value in self._avoided.sent or any(rank != value.rank for rank in here)
+
+    def _needing(self, value: Value) -> dict[int, list[int]]:
+        """By host, the ranks that read a value or whose result it is; a rank for each of them."""
+        found: dict[int, list[int]] = {}
+        for rank in (*value.finals, *(reader for reader, _ in value.reads)):
+            found.setdefault(self._host[rank], []).append(rank)
+        return found
+
+    # Messages
+
+    def _send(self, value: Value) -> None:
+        """Send a value from where it is stored to one rank of each other host that needs it."""
+        rank = value.rank
+        needing = self._needing(value)
+        receivers = [self._receiver(value, ranks) for host, ranks in needing.items() if host != self._host[rank]]
+        if not receivers:
+            return
+        source = super()._locate(value, rank, rank)
+        if value in self._avoided.sent:
+            source = Source(rank, self._cell_of[value], source.initial)
+        targets = [Target(receiver, 0) for receiver in receivers]
+        step = LoweredStep(rank, value.chunk, [source], targets, False, value.line, kind=SEND, value=value)
+        self._append(step, [source], [])
+        for receiver in receivers:
+            self._received[receiver] += 1
+            self._message[value, self._host[receiver]] = step, receiver
+
+    def _receiver(self, value: Value, ranks: list[int]) -> int:
+        """Of the ranks of a host that need a value the one to which it is sent.
+
+        One whose result it is, so that others' reads are not on the way to it; of these the one with the fewest
+        messages so far, then the counterpart of the sender.
+        """
+        results = [rank for rank in ranks if rank in value.finals or any(self._copied_results(value, rank))]
+        size = len(self._local)
+        return min(
+            results or ranks,
+            key=lambda rank: (self._received[rank], (self._local[rank] - self._local[value.rank]) % size),
+        )
+
+    def _copied_results(self, value: Value, rank: int) -> list[bool]:
+        return [rank in copy.finals for copy in self._copies.get((value, rank), ())]
+
+    def _receive(self, crossing: Crossing, to_output: bool) -> Target:
+        """Receive a value, the first time that it is needed; the place where it is from then on."""
+        value, _ = crossing
+        send, rank = self._message[crossing]
+        if to_output and crossing not in self._avoided.received:
+            target = Target(rank, OUT)
+            self._output_at.setdefault(value, []).append(rank)
+        else:
+            target = self._free_cell(rank)
+        source = Source(send.rank, 0)  # the send step, when it has a position
+        step = LoweredStep(
+            rank, value.chunk, [source], [target], False, value.line, kind=RECV, value=value, message=send
+        )
+        step.depends.append(send)
+        send.receipts.append(step)
+        self._append(step, [], [target])
+        self._arrived[crossing] = target
+        return target
+
+    def _locate(self, value: Value, name: int, reader: int) -> Source:
+        crossing = value, self._host[reader]
+        if crossing not in self._message:
+            return super()._locate(value, name, reader)
+        target = self._arrived.get(crossing) or self._receive(crossing, to_output=False)
+        return Source(target.rank, target.place, self._reduces and value.raw)
+
+    def _is_received(self, value: Value) -> bool:
+        """Whether an execution only copies what its rank receives: then it needs no memory but that of the message."""
+        rank = value.rank
+        copied = value.sources[0][0]
+        crossing = copied, self._host[rank]
+        if self._message.get(crossing, (None, -1))[1] != rank or value not in self._copies.get((copied, rank), ()):
+            return False
+        is_result = rank in value.finals
+        target = self._arrived.get(crossing)
+        if target is None:
+            alone = len(self._needing(copied)[crossing[1]]) == 1 and not self._read_by_peers(value)
+            target = self._receive(crossing, to_output=is_result and alone)
+        self._output_at[value] = [rank] if is_result else []
+        if target.place != OUT:
+            self._cell_of[value] = target.place
+            if is_result:
+                source = Source(rank, target.place, self._reduces and value.raw)
+                self._emit(rank, value.chunk, [source], [Target(rank, OUT)], False, value.line)
+        self._copy_to_results(value)
+        return True
+
+    def _append(self, step: LoweredStep, sources: list[Source], targets: list[Target]) -> None:
+        super()._append(step, sources, targets)
+        if self._pipelined:
+            lags = [before.lag + (before is step.message) for before in step.depends]
+            step.lag = max(lags, default=0)
