@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycollective import _core
+from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
@@ -53,6 +54,13 @@ class HostsTeam(HostTeam):
 
     def shrink(self, timeout: float) -> HostTeam:
         raise CommunicatorError("a communicator that spans hosts cannot be shrunk yet")
+
+    # -- shutdown ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self.poisoned:
+            mpi_exit.note_fault()
+        super().close()
 
     # -- information ---------------------------------------------------------------------------------------------------
 
