@@ -11,6 +11,7 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.bootstrap import mpi_exit
+from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
@@ -82,6 +83,7 @@ def connect(
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
+        "machine": machine_key(),
         "endpoint": network.listener.endpoint.pack().hex(),
         "name": os.urandom(16).hex(),
     }
@@ -92,7 +94,9 @@ def connect(
     segment = share_segment(exchange, position, here, nbytes, group is not None and group.threads)
     made: HostTeam | None = None
     if segment is not None and group is not None:
-        own_cores = are_enough([frozenset(received[m]["cores"]) for m in here], cpu_quota())
+        # Hosts that are containers of one machine share its cores.
+        together = [each for m in members if (each := received[m])["machine"] == mine["machine"]]
+        own_cores = are_enough([frozenset(each["cores"]) for each in together], cpu_quota())
         endpoints = [Endpoint.unpack(bytes.fromhex(received[m]["endpoint"])) for m in members]
         others = _connections(group, endpoints, bytes.fromhex(chosen["name"]), network)
         team = make_team(segment, group, int(chosen["scratch"]), others)
