@@ -13,7 +13,8 @@ Other checks:
 Between hosts, the receiver gets to know what the sender knew when it sent a message. The message is written to its
 place at any time after it has been sent and its destination posted: only what was known at both can come before. It is
 known to have arrived when the recv step is known to have completed; until then its source must not be overwritten in
-the same tile. (In later tiles, and at the end of the call, a rank waits until the link has taken its messages.)
+the same tile. (In later tiles, and at the end of the call, a rank waits until the link has taken its messages.) As
+several tiles are in progress at once, a rank may learn of one from another: calls of one tile are proved as well.
 """
 
 from __future__ import annotations
@@ -64,16 +65,20 @@ def check_interleavings(schedule: Schedule) -> list[tuple[int, int]]:
     Raises:
         VerificationError: a race or a deadlock, naming rank, chunk and the steps in conflict.
     """
-    return _Run(schedule).run()
+    slots = max(2, schedule.depth)
+    order = _Run(schedule, slots, slots + 1).run()
+    if schedule.hosts:
+        _Run(schedule, slots, 1).run()
+    return order
 
 
 class _Run:
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, slots: int, tiles: int) -> None:
         size = schedule.size
         self.schedule = schedule
-        self.slots = max(2, schedule.depth)
-        self.tiles = self.slots + 1
-        self.iterations = self.tiles + schedule.depth - 1
+        self.slots = slots
+        self.tiles = tiles
+        self.iterations = tiles + schedule.depth - 1
         self.call_span = self.iterations * schedule.stride + 1  # counter increment per call, including entry
         self.deliveries = Deliveries(schedule)
         self.clocks: list[Clock] = [[-1] * size for _ in range(size)]
