@@ -87,7 +87,7 @@ class _Run:
         self.left = [-1] * size  # the last call that a rank has left
         self.memory: dict[Memory, _Accesses] = {}
         self.buffer_touches: list[dict[int, int]] = [{} for _ in range(size)]  # by owner: counter of each peer
-        self.slot_reads: dict[tuple[int, int], dict[int, int]] = {}  # by (owner, slot): counter of each peer
+        self.last_reads = _last_reads(schedule)
         self.slot_ends: dict[tuple[int, int], tuple[int, Clock]] = {}  # by (owner, slot): base of the tile, clock
         self.order: list[tuple[int, int]] = []
         self.moved = False
@@ -192,7 +192,8 @@ class _Run:
                 yield None, reader
             counter = tile_base + reader.count
             known = _join(known, self.published[reader.peer][counter], reader.peer, counter)
-        for peer, counter in self.slot_reads.pop((rank, slot), {}).items():
+        for peer, count in self.last_reads[rank].items():
+            counter = tile_base + count
             if known[peer] < counter:
                 raise VerificationError(
                     f"{self.schedule.title}: race: rank {rank} uses a slot of its scratch again while"
@@ -271,8 +272,6 @@ class _Run:
     def access(self, rank: int, owner: int, place: int, chunk: int, call: int, tile: int, counter: int) -> _Accesses:
         """The record of a piece of memory; the owner of a buffer must be in the call."""
         if place >= 0:
-            if owner != rank:
-                self.slot_reads.setdefault((owner, tile % self.slots), {})[rank] = counter
             key = owner, place, -1, tile % self.slots
         else:
             if owner != rank:
@@ -337,6 +336,17 @@ class _Run:
         where = f"rank {rank} after its steps" if index is None else self.name_step(rank, index)
         what = f"finish step {self.schedule.index(wait.count)}" if wait.count else "enter"
         return f"{where} waits for rank {wait.peer} to {what}"
+
+
+def _last_reads(schedule: Schedule) -> list[dict[int, int]]:
+    """For each owner, the count of each peer's last step that reads its scratch."""
+    found: list[dict[int, int]] = [{} for _ in schedule.ranks]
+    for rank, mine in enumerate(schedule.ranks):
+        for index, step in enumerate(mine.steps):
+            for source in step.sources:
+                if source.place >= 0 and source.rank != rank and step.kind != RECV:
+                    found[source.rank][rank] = step.lag * schedule.stride + index + 1
+    return found
 
 
 def _join(one: Clock, other: Clock, peer: int, counter: int) -> Clock:
