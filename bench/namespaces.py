@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ENTER", "Hosts", "why_not"]
+__all__ = ["AGENT", "ENTER", "Hosts", "why_not"]
 
-ENTER = "/run/hosts/enter"
-"""Inside: `enter HOST COMMAND...` runs a shell command on a host, with the arguments of ssh."""
+ENTER, AGENT = "/run/hosts/enter", "/run/hosts/agent"
+"""Inside: `enter HOST COMMAND...` runs a shell command on a host, with the arguments of ssh.  The agent also behaves as
+ssh does when the host vanishes: it stays, so that its launcher is not told.
+"""
 _NEEDED = ("ip", "tc", "unshare", "nsenter", "mount")
 _SETUP = """
 set -e
@@ -33,7 +35,14 @@ shift
 export TMPDIR=/run/tmp
 exec nsenter -t "$(cat "/run/hosts/$name")" -n -u -m sh -c "$*"
 end
-chmod +x /run/hosts/enter
+cat >/run/hosts/agent <<'end'
+#!/bin/sh
+/run/hosts/enter "$@"
+code=$?
+[ $code -lt 128 ] || exec sleep infinity # as ssh, which does not see that a host has vanished
+exit $code
+end
+chmod +x /run/hosts/enter /run/hosts/agent
 echo '127.0.0.1 localhost' >/run/names
 for k in $(seq 0 $(($1 - 1))); do echo "10.77.0.$((k + 1)) host$k" >>/run/names; done
 mount --bind /run/names /etc/hosts
@@ -128,7 +137,7 @@ class Hosts:
     def mpirun(self, program: str, ranks: Sequence[int], words: Sequence[str], start: str = "host0") -> list[str]:
         """The command line that, started here, runs Open MPI's mpirun on a host, with so many ranks on each host."""
         where = ",".join(f"{name}:{count}" for name, count in zip(self.names, ranks, strict=True) if count)
-        options = ["--prtemca", "plm_ssh_agent", ENTER, "--bind-to", "none", "-np", str(sum(ranks)), "-H", where]
+        options = ["--prtemca", "plm_ssh_agent", AGENT, "--bind-to", "none", "-np", str(sum(ranks)), "-H", where]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         return self.command(start, [program, *root, *options, *words])
 

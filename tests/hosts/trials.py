@@ -110,8 +110,8 @@ def trial(number: int) -> Trial:
 def passes_today(one: Trial) -> bool:
     """Whether the package is expected to pass; the others are kept out of the suite until it does.
 
-    Without heartbeats between hosts a lost host is noticed at the deadline of a call, and mpirun, which must be told
-    to tolerate the loss of ranks, ends the job when one of its daemons is lost.
+    Without heartbeats between hosts the loss of a host is noticed only at the deadline of a call, the error does not
+    name it, and shrink() depends on MPI, which does not notice it either.
     """
     return one.fault == "kill"
 
