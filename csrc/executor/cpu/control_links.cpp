@@ -33,7 +33,7 @@ char* ControlLinks::Peer::place(const MessageHeader& header) {
 }
 
 void ControlLinks::Peer::arrived(const MessageHeader& header) {
-  heard = std::max(heard, steady_clock::now());
+  heard = steady_clock::now();
   departed = departed || header.kind == MessageKind::depart;
   expels = expels || header.kind == MessageKind::expelled;
   if (header.kind != MessageKind::abort) return;
