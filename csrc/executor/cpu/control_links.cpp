@@ -145,7 +145,8 @@ std::string ControlLinks::reason(int32_t rank) const {
   if (peer == nullptr) return "it is unknown";
   if (peer->violated) return "it sent an invalid message";
   const int error = peer->link->error();
-  if (error == ETIMEDOUT || (peer->silent && !peer->link->closed())) {
+  const bool unanswered = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+  if (unanswered || (peer->silent && !peer->link->closed())) {
     char text[64];
     std::snprintf(text, sizeof text, "its host has not answered for %g s", environment().host_timeout);
     return text;
