@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -57,22 +57,27 @@ class HostBackend(Backend, Protocol):
         ...
 
     @property
-    def team(self) -> _core.Team | None:
-        """The core's part of the communicator, for calls without a Python frame; None between hosts."""
+    def team(self) -> _core.Team:
+        """The core's part of the communicator, for calls without a Python frame."""
         ...
 
     @property
-    def outgoing(self) -> dict[int, _core.Team] | None:
-        """The channels for messages to other ranks, for those used so far; None between hosts."""
+    def outgoing(self) -> dict[int, _core.Team]:
+        """The channels for messages to other ranks, for those used so far."""
         ...
 
     @property
-    def incoming(self) -> dict[int, _core.Team] | None:
+    def incoming(self) -> dict[int, _core.Team]:
         """The same for messages from other ranks."""
         ...
 
-    def channel(self, peer: int, sends: bool) -> _core.Team | None:
-        """The channel for messages to a rank, or those from it; made if it does not exist. None between hosts."""
+    def channel(self, peer: int, sends: bool) -> _core.Team:
+        """The channel for messages to a rank, or those from it; made if it does not exist."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all ranks are on one host."""
         ...
 
     @property
@@ -162,13 +167,10 @@ class HostBackend(Backend, Protocol):
         """The same, for messages between its ranks too."""
         ...
 
-    def watch_calls(self, look: Callable[[], None]) -> None:
-        """Between hosts: call `look` periodically while a call waits; an error that it raises ends the communicator."""
-        ...
 
-    def duplicate_mpi(self) -> Any | None:
-        """Collective: an mpi4py communicator of the same ranks, for messages outside of collectives.
-
-        None if the ranks share memory: they need no MPI. The caller owns it.
-        """
-        ...
+def duplicate(backend: HostBackend, purpose: str) -> HostBackend:
+    """Collective: a backend of the same ranks, whose calls do not mix with this one's; named after its purpose."""
+    group = backend.group
+    made = backend.split(range(group.size), 0, group.rank, f"{group.name}/{purpose}")
+    assert made is not None  # every rank is a member
+    return made

@@ -262,8 +262,8 @@ class Communicator(Nonblocking):
     def shrink(self, timeout: float = 10.0) -> Communicator:
         """A communicator of the surviving ranks, in their old order. For use after PeerLostError or TimeoutError.
 
-        All survivors must call it within `timeout` seconds; ranks that do not are left out. Between hosts it works only
-        after a PeerLostError, if MPI tolerates the loss of ranks (`mpirun --with-ft mpi`), and leaves no rank out.
+        All survivors must call it within `timeout` seconds; ranks that do not are left out. Between hosts only a side
+        with more than half of the ranks may shrink, or with half of them and rank 0.
 
         Args:
             timeout: seconds.
@@ -272,7 +272,7 @@ class Communicator(Nonblocking):
             a communicator.
 
         Raises:
-            CommunicatorError: this rank was left out; between hosts: MPI has detected no loss, or a rank did not call.
+            CommunicatorError: this rank was left out; between hosts: its side has too few ranks.
         """
         return Communicator(self.backend.shrink(checks.number(timeout, "timeout", 0, finite=False)))
 
@@ -282,11 +282,6 @@ class Communicator(Nonblocking):
         if self.gpu is not None:
             self.gpu.close()
         self.backend.close()
-
-    def depart(self) -> None:
-        """At exit: free(), except between hosts, where it needs the other ranks, which may have ended."""
-        if self._team is not None:
-            self.free()
 
     def explain(self, collective: str, nbytes: int, topology: Any = None) -> Explanation:
         """Which topology, which memory and which path a call would take, and why. Sends nothing.
@@ -315,7 +310,7 @@ def forget_all() -> None:
 def depart_all() -> None:
     """At exit: finish pending work, and notify the peers that this rank ends normally."""
     for communicator in list(_live):
-        communicator.depart()
+        communicator.free()
 
 
 def _enter_at_once(name: str) -> None:

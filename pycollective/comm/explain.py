@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import DEFAULT_TOPOLOGY, NCCL, choose, default_text
+from pycollective.comm.planner import BETWEEN_HOSTS, DEFAULT_TOPOLOGY, NCCL, choose, default_text
 from pycollective.schedule.collectives import CALLS
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ class Explanation:
 
     Attributes:
         collective, nbytes: the call.
-        topology: label of the topology, or "mpi".
+        topology: label of the topology, or "nccl".
         variant: "small" or "large".
-        order: the order in which elements are reduced: "rank", "fixed" or "chunk"; "mpi" over MPI.
+        order: the order in which elements are reduced: "rank", "fixed" or "chunk".
         window: path of arrays from `comm.empty`.
         plain: path of other arrays.
         reason: why.
@@ -75,11 +75,20 @@ def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topolo
     return replace(backend.explain(collective, nbytes, topology), gpu=gpu)
 
 
-def explain_between_hosts(group: Group, collective: str, nbytes: int) -> Explanation:
-    """For ranks on several hosts."""
-    path = "through MPI, and reduced in rank order where a rank's block arrives"
-    reason = f"the ranks are on {group.nodes.count} hosts"
-    return Explanation(collective, nbytes, "mpi", "any", "rank", path, path, reason)
+def explain_between_hosts(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:
+    """For ranks on several hosts. `own_cores`: of the ranks of this one."""
+    from pycollective.schedule.language import registry
+
+    instance, small = choose(collective, topology, nbytes, BETWEEN_HOSTS)
+    row = registry.info(instance)
+    path = "staged through shared memory within a host, over TCP between hosts"
+    chosen = "it is the default between hosts" if topology is None and not default_text() else "it was requested"
+    limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
+    return Explanation(
+        collective, nbytes, registry.label(instance), "small" if small else "large", row.order, path, path,
+        f"the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
+        waiting=_waiting(own_cores),
+    )  # fmt: skip
 
 
 def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:

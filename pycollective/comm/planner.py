@@ -251,9 +251,7 @@ class Planner:
 
     EAGER_BYTES = 32768
 
-    def __init__(
-        self, rank: int, size: int, shared: SharedTables | None = None, hosts: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, rank: int, size: int, shared: SharedTables | None = None, hosts: tuple[int, ...] = ()) -> None:
         """`hosts`: the host of every rank; empty: they are on one."""
         self.rank = rank
         self.size = size
@@ -302,7 +300,10 @@ class Planner:
         where = Placement[PLACEMENTS[placement]]
         operator = resolve(op, dtype)
         if small and not _keeps_any_small(instance, where):
-            small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True, self.hosts)).schedule.cells == 0
+            small = (
+                self._load(ScheduleKey(instance, program, self.size, rooted, where, True, self.hosts)).schedule.cells
+                == 0
+            )
         mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
         return (mine.schedule, registry.label(instance), mine.program, *operator)
 

@@ -97,7 +97,7 @@ class Engine:
             if engine is not None:
                 engine.run_batch(*batch)
 
-        if backend.team is None:  # no shared memory
+        if not backend.shares_memory:
             return Rounds(self.comm, run, self.settings)
         settings = self.settings
         slots = min(max(LEAST_SLOTS, settings.cache_capacity), MOST_SLOTS)

@@ -71,15 +71,13 @@ def counts_of(call: Collective, shape: Shape) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def plan(call: Collective, shape: Shape, dtype: str) -> int | None:
-    """The core's number for it; None if the ranks span hosts: Python runs those calls.
+def plan(call: Collective, shape: Shape, dtype: str) -> int:
+    """The core's number for it.
 
     Raises:
         TypeError, ValueError: the call's arguments are invalid.
     """
     backend = call.comm.backend
-    if backend.team is None:
-        return None
     counts, count = list(counts_of(call, shape)), math.prod(shape)
     if call.name != "send":
         part, shown = ("blocks", _block(call, shape)) if counts else ("arrays", shape)

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pycollective.errors import CommunicatorError
 from pycollective.graphs import Graph
 from pycollective.schedule import mixing
 from pycollective.schedule.language import registry
@@ -22,11 +21,8 @@ def read(graph: Any, step: int, backend: HostBackend, normalised: bool) -> Any:
 
     Raises:
         TypeError, ValueError: as `mixing.evaluate`.
-        CommunicatorError: the ranks are on several hosts.
     """
     group = backend.group
-    if backend.team is None:
-        raise CommunicatorError(f"mix is for ranks of one host; those of '{group.name}' are on several")
     if isinstance(graph, Mapping):
         row = mixing.row_of(graph, group.rank, group.size, normalised, "given")
         return mixing.exchange(row, backend.exchange)

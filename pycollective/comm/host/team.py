@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,10 @@ class HostTeam:
     # -- errors and shutdown -------------------------------------------------------------------------------------------
 
     @property
+    def shares_memory(self) -> bool:
+        return not self.team.spans_hosts
+
+    @property
     def poisoned(self) -> bool:
         return self.team.poisoned
 
@@ -177,12 +181,6 @@ class HostTeam:
 
     def explain(self, collective: str, nbytes: int, topology: Any) -> Explanation:
         return explain_on_host(self.group, self.own_cores, collective, nbytes, topology)
-
-    def watch_calls(self, look: Callable[[], None]) -> None:
-        """The core watches the peers."""
-
-    def duplicate_mpi(self) -> None:
-        return None
 
 
 def connect(

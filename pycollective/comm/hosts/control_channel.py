@@ -1,23 +1,26 @@
-"""Short messages among the ranks of several hosts: an exchange that names missing ranks, and errors at any time.
+"""An exchange of short messages among the ranks of several hosts that names the missing ones.
 
-Point to point through rank 0, on a separate MPI communicator: MPI's collectives do not report which rank is missing.
+Point to point through rank 0, on a separate communicator: a collective does not report which rank is missing.
 """
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pycollective.comm.bootstrap.frames import pack, unpack
-from pycollective.comm.bootstrap.mpi import import_mpi
-from pycollective.comm.bootstrap.rendezvous import name_ranks
-from pycollective.comm.control import FAULTS, Fault
-from pycollective.comm.hosts import mpi_wait
-from pycollective.errors import CommunicatorError, Error, PeerLostError, TimeoutError
+import numpy as np
 
-_SAID, _ANSWER, _FAULT = 1, 2, 3
-_EAGER = 1e-3
+from pycollective.comm.backend import HostBackend
+from pycollective.comm.bootstrap.frames import LENGTH_BYTES, pack, unpack
+from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.request import CallRequest
+from pycollective.errors import CommunicatorError, Error, TimeoutError
+
+_FRAME = 1024
+"""Bytes of every message's first part: the length, and as much of the content as fits."""
+_MOST = 1 << 30
+_NAP, _LONGEST_NAP = 1e-3, 1e-2
 _GRACE = 2.0
 """Other ranks wait this much longer than rank 0, to receive its list of missing ranks."""
 
@@ -25,13 +28,10 @@ _GRACE = 2.0
 class ControlChannel:
     """For one thread at a time. After a fault, every call raises it."""
 
-    def __init__(self, comm: Any) -> None:
-        """`comm`: an mpi4py communicator without other users."""
-        self._mpi, self._comm = import_mpi(), comm
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.fault: Error | None = None
-        self._seconds = 0.0  # of the exchange in progress
-        self._notices: list[Any] = []
+    def __init__(self, backend: HostBackend) -> None:
+        """`backend`: a communicator without other users."""
+        self._backend = backend
+        self.rank, self.size = backend.group.rank, backend.group.size
 
     def exchange(
         self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None] = lambda silent: None
@@ -45,133 +45,128 @@ class ControlChannel:
 
         Raises:
             TimeoutError: ranks were silent for `seconds`; names them, on all ranks.
-            PeerLostError: MPI reports a lost rank. Error: reported by another rank.
+            PeerLostError: a rank's process has ended. Error: reported by another rank.
         """
-        if self.fault is not None:
-            raise self.fault
-        self._seconds = seconds
+        self.check()
         try:
             return (self._serve if self.rank == 0 else self._ask)(data, seconds, meanwhile)
         except Error as error:
-            self._end(error)
-            if isinstance(error, TimeoutError):  # MPI_Finalize would wait for the missing rank
-                mpi_wait.abandon(self._comm)
+            self.tell(error)
             raise
-        except Exception as error:
-            self._end(mpi_wait.fault_of(self._comm, error, "the engine's agreement"))
-            assert self.fault is not None
-            raise self.fault from error
 
     def check(self) -> None:
         """Raise the error reported by another rank, if any."""
-        if self.fault is not None:
-            raise self.fault
-        try:
-            mpi_wait.check_peers(self._comm, "the engine's agreement")
-            message = self._take(self._mpi.ANY_SOURCE, _FAULT)
-        except PeerLostError as error:
-            self.fault = error
-            raise
-        except Exception as error:
-            self.fault = mpi_wait.fault_of(self._comm, error, "the engine's agreement")
-            raise self.fault from error
-        if message is not None:
-            self.fault = _reported(*message)
-            raise self.fault
+        self._backend.check()
 
     def tell(self, error: Error) -> None:
         """Make all other ranks raise this at their next check: this rank stops."""
-        if self.fault is None:
-            self._end(error)
+        self._backend.fail(error)
 
     def close(self) -> None:
-        """Collective, except after a fault."""
-        if self.fault is None and not self._mpi.Is_finalized():
-            self._comm.Free()
-        self.fault = self.fault or CommunicatorError("the engine was shut down")
+        """This rank makes no further exchanges."""
+        self._backend.close()
 
     # -- internal --------------------------------------------------------------------------------------------------
 
     def _serve(self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None]) -> list[bytes]:
-        blobs = {0: data}
-
-        def silent() -> list[int]:
-            return [rank for rank in range(self.size) if rank not in blobs]
-
-        def done() -> bool:
-            self.check()
-            while (message := self._take(self._mpi.ANY_SOURCE, _SAID)) is not None:
-                blobs[message[0]] = message[1]
-            missing = silent()
-            meanwhile(missing)
-            return not missing
-
-        if not mpi_wait.until(done, seconds, _EAGER):
-            raise TimeoutError(_silence(silent(), seconds))
-        received = [blobs[rank] for rank in range(self.size)]
-        answer = pack(received)
-        sent = [self._comm.Isend([answer, self._mpi.BYTE], rank, _ANSWER) for rank in range(1, self.size)]
-        if not mpi_wait.until(lambda: bool(self._mpi.Request.Testall(sent)), seconds, _EAGER):
-            mpi_wait.abandon(sent)
-            late = [rank for rank, request in enumerate(sent, 1) if not request.Test()]
-            raise TimeoutError(_silence(late, seconds))
-        return received
+        received = {rank: _Incoming(self._backend, rank, seconds) for rank in range(1, self.size)}
+        self._await(received, seconds, meanwhile)
+        answers = [data, *(received[rank].content for rank in range(1, self.size))]
+        sent = {rank: _Outgoing(self._backend, rank, pack(answers), seconds) for rank in range(1, self.size)}
+        self._await(sent, seconds, meanwhile)
+        return answers
 
     def _ask(self, data: bytes, seconds: float, meanwhile: Callable[[Sequence[int]], None]) -> list[bytes]:
-        sent = self._comm.Isend([data, self._mpi.BYTE], 0, _SAID)
-        answer: list[bytes] = []
+        sent, answer = _Outgoing(self._backend, 0, data, seconds), _Incoming(self._backend, 0, seconds)
+        for one in (sent, answer):
+            self._await({0: one}, seconds + _GRACE, lambda silent: meanwhile(()))
+        return unpack(answer.content)
 
-        def done() -> bool:
-            self.check()
-            meanwhile(())
-            sent.Test()
-            message = self._take(0, _ANSWER)
-            if message is not None:
-                answer.append(message[1])
-            return message is not None
-
-        if not mpi_wait.until(done, seconds + _GRACE, _EAGER):
-            mpi_wait.abandon(sent)
-            raise TimeoutError(_silence([0], seconds))
-        self._complete(sent, 0)
-        return unpack(answer[0])
-
-    def _take(self, source: int, tag: int) -> tuple[int, bytes] | None:
-        """(sender, content) of a message that has arrived."""
-        status = self._mpi.Status()
-        message = self._comm.Improbe(source, tag, status)
-        if message is None:
-            return None
-        content = bytearray(status.Get_count(self._mpi.BYTE))
-        request, sender = message.Irecv([content, self._mpi.BYTE]), status.Get_source()
-        self._complete(request, sender)
-        return sender, bytes(content)
-
-    def _complete(self, request: Any, peer: int) -> None:
-        if not mpi_wait.until(request.Test, self._seconds, _EAGER):
-            mpi_wait.abandon(request)
-            raise TimeoutError(_silence([peer], self._seconds))
-
-    def _end(self, error: Error) -> None:
-        if self.fault is not None:
-            return  # the other ranks were notified
-        self.fault = error
-        if isinstance(error, PeerLostError):  # MPI notifies all ranks
-            return
-        text = FAULTS.encode(Fault.of(error))
-        with contextlib.suppress(Exception):
-            self._notices = [
-                self._comm.Isend([text, self._mpi.BYTE], rank, _FAULT) for rank in range(self.size) if rank != self.rank
-            ]
-            mpi_wait.until(lambda: bool(self._mpi.Request.Testall(self._notices)), 0.1)
+    def _await(
+        self,
+        messages: dict[int, _Incoming] | dict[int, _Outgoing],
+        seconds: float,
+        meanwhile: Callable[[Sequence[int]], None],
+    ) -> None:
+        until, nap = time.monotonic() + seconds, _NAP
+        while silent := [rank for rank, message in messages.items() if not message.advance(0.0)]:
+            meanwhile(silent)
+            if time.monotonic() > until:
+                raise TimeoutError(_silence(silent, seconds))
+            messages[silent[0]].advance(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        meanwhile(())
 
 
-def _reported(sender: int, text: bytes) -> Error:
-    """The error reported by a rank, or the error of decoding it."""
-    try:
-        return FAULTS.decode(text, sender).error()
-    except CommunicatorError as error:
-        return error
+class _Transfer:
+    """The parts of one message that are in progress."""
+
+    def __init__(self, backend: HostBackend, peer: int, seconds: float) -> None:
+        # Missing ranks are named by the exchange, not by the call that waits for one.
+        self._backend, self._peer, self._seconds = backend, peer, seconds + 2 * _GRACE
+        self._handles: list[Any] = []
+
+    def _start(self, x: Any, out: Any) -> None:
+        request = CallRequest("recv" if x is None else "send", x, out, root=self._peer, timeout=self._seconds)
+        self._handles.append(self._backend.start(request))
+
+    def _complete(self, seconds: float) -> bool:
+        """Whether all parts have completed, after waiting for up to `seconds`."""
+        while self._handles:
+            handle = self._handles[0]
+            if not handle.test():
+                try:
+                    handle.wait(seconds)
+                except TimeoutError:
+                    if not handle.test():
+                        return False
+            handle.wait(0.0)  # raises its error
+            del self._handles[0]
+        return True
+
+
+class _Outgoing(_Transfer):
+    def __init__(self, backend: HostBackend, peer: int, content: bytes, seconds: float) -> None:
+        super().__init__(backend, peer, seconds)
+        frame = np.zeros(_FRAME, np.uint8)
+        whole = np.frombuffer(len(content).to_bytes(LENGTH_BYTES, "little") + content, np.uint8)
+        first = whole[:_FRAME]
+        frame[: len(first)] = first
+        self._start(frame, None)
+        if len(whole) > _FRAME:
+            self._start(whole[_FRAME:].copy(), None)
+
+    def advance(self, seconds: float) -> bool:
+        """Whether the message has been sent, after waiting for up to `seconds`."""
+        return self._complete(seconds)
+
+
+class _Incoming(_Transfer):
+    def __init__(self, backend: HostBackend, peer: int, seconds: float) -> None:
+        super().__init__(backend, peer, seconds)
+        self._frame, self._rest = np.empty(_FRAME, np.uint8), np.empty(0, np.uint8)
+        self._length = -1
+        self._start(None, self._frame)
+
+    def advance(self, seconds: float) -> bool:
+        """Whether the message has arrived, after waiting for up to `seconds`."""
+        if not self._complete(seconds):
+            return False
+        if self._length < 0:
+            self._length = int.from_bytes(self._frame[:LENGTH_BYTES].tobytes(), "little")
+            if self._length > _MOST:
+                raise CommunicatorError(f"rank {self._peer} announces a control message of {self._length} bytes")
+            missing = self._length + LENGTH_BYTES - _FRAME
+            if missing > 0:
+                self._rest = np.empty(missing, np.uint8)
+                self._start(None, self._rest)
+                return self._complete(seconds)
+        return True
+
+    @property
+    def content(self) -> bytes:
+        """The message, once it has arrived."""
+        return (self._frame.tobytes() + self._rest.tobytes())[LENGTH_BYTES : LENGTH_BYTES + self._length]
 
 
 def _silence(ranks: list[int], seconds: float) -> str:

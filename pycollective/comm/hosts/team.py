@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pycollective import _core, settings
+from pycollective import _core
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
@@ -57,7 +57,7 @@ class HostsTeam(HostTeam):
     # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: object) -> Explanation:
-        return explain_between_hosts(self.group, collective, nbytes, topology)
+        return explain_between_hosts(self.group, self.own_cores, collective, nbytes, topology)
 
 
 def connect(
@@ -72,7 +72,7 @@ def connect(
     """
     mine = {
         "scratch": scratch_bytes(),
-        "tiles": [setting("PYCOLLECTIVE_TILE"), setting("PYCOLLECTIVE_STAGED_TILE"), setting("PYCOLLECTIVE_HOSTS_TILE")],
+        "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
         "endpoint": network.listener.endpoint.pack().hex(),
         "name": os.urandom(16).hex(),
