@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pycollective import _core
+from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
@@ -17,7 +18,6 @@ from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.hosts.connections import connect_all
-from pycollective.comm.hosts.dialling import Endpoint
 from pycollective.comm.hosts.network import Network
 from pycollective.errors import CommunicatorError
 
@@ -34,7 +34,7 @@ class HostsTeam(HostTeam):
 
     def __init__(self, team: _core.Team, group: Group, own_cores: bool, network: Network) -> None:
         super().__init__(team, group, own_cores)
-        self._network = network
+        self.network = network
 
     # -- windows, which need shared memory -----------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class HostsTeam(HostTeam):
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
-        return connect(self.exchange, self.group.rank, members, part, self._network)
+        return connect(self.exchange, self.group.rank, members, part, self.network)
 
     def shrink(self, timeout: float) -> HostTeam:
         raise CommunicatorError("a communicator that spans hosts cannot be shrunk yet")
