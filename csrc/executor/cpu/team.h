@@ -131,6 +131,7 @@ class Team {
   void expel(int32_t rank);
   bool expelled() const;
   void poison(Fault fault, int32_t culprit, const std::string& text);
+  void listen();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
