@@ -16,6 +16,8 @@ from pycollective.errors import BootstrapError
 
 OWN_VARIABLES = ("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_RENDEZVOUS")
 """Set by `pycollective run` and needed by `init`."""
+ACROSS_HOSTS = "tcp://"
+"""A PYCOLLECTIVE_RENDEZVOUS that begins so is `tcp://ADDRESS:PORT/JOB`, where rank 0 is to listen."""
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 """Any of these shows that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
