@@ -31,7 +31,7 @@ HOROVOD_VARIABLES = (
 """Set by horovodrun and Horovod's Ray and Spark launchers when they run without MPI.
 
 https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port identify the job; the
-server there is not contacted.
+server there is asked for addresses if the ranks are on several hosts.
 """
 SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
 """Set by Slurm's srun for the tasks of a step, with PMI or without."""
