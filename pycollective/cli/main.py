@@ -124,8 +124,15 @@ def doctor(
     frameworks: Annotated[
         bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
     ] = False,
+    network: Annotated[
+        bool, typer.Option("--network", help="instead measure the network between hosts; start it with a launcher")
+    ] = False,
 ) -> None:
     """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
+    if network:
+        from pycollective.cli import doctor_network
+
+        raise typer.Exit(doctor_network.report(json))
     from pycollective.cli.doctor import report
 
     raise typer.Exit(report(json, frameworks))
