@@ -48,7 +48,9 @@ def make_team(
     return team
 
 
-def _team_of_hosts(segment: _core.Segment, group: Group, scratch: int, others: Sockets, hosts: Sequence[str]) -> _core.Team:
+def _team_of_hosts(
+    segment: _core.Segment, group: Group, scratch: int, others: Sockets, hosts: Sequence[str]
+) -> _core.Team:
     descriptors = []
     for rank, (data, control, messages) in others.items():
         descriptors.append((rank, (data.detach(), control.detach(), messages.detach())))

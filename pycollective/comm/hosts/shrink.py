@@ -22,7 +22,8 @@ from pycollective.comm.hosts.dialling import Endpoint
 from pycollective.errors import BootstrapError, CommunicatorError
 
 _JOIN, _JOIN_LATE, _LEADS, _MEMBERS, _REFUSED, _BLOB = range(1, 7)
-"""Messages: asks to be a member; the same, and its time is over; leads; the result; why there is none; see `Meeting`."""
+"""Messages: the sender asks to be a member; the same, its time being over; leads; the members; why there are none; a
+part of an exchange."""
 _POLL_SECONDS = 0.005
 _GRACE_SECONDS = 2.0  # for survivors that are connected, after the time is over
 _LEAST_SECONDS = 10.0  # for making the new communicator, in which only a further loss takes long
@@ -205,15 +206,14 @@ class _Round:
         return None
 
     def _act(self) -> Agreement | None:
-        first = min(self._others, default=self._rank)
-        if first >= self._rank or self._leads:
-            if self._leads or self._late or all(map(self._lost, range(self._rank))):
-                return self._lead()
-        elif self._asked < 0:
-            if self._others[first].leads or self._late or all(map(self._lost, range(first))):
-                kind = _JOIN_LATE if self._late else _JOIN
-                self._asked = first
-                self._try(first, lambda peer: peer.send(kind))
+        first = min([self._rank, *self._others])
+        nobody_before = self._late or all(map(self._lost, range(first)))
+        if self._leads or (first == self._rank and nobody_before):
+            return self._lead()
+        if first < self._rank and self._asked < 0 and (nobody_before or self._others[first].leads):
+            kind = _JOIN_LATE if self._late else _JOIN
+            self._asked = first
+            self._try(first, lambda peer: peer.send(kind))
         return None
 
     def _lead(self) -> Agreement | None:
