@@ -1,4 +1,4 @@
-"""Which ranks of silent hosts are lost, and what is said of them: a rank against sockets that a test plays with."""
+"""Which ranks of silent hosts are lost, and how they are reported: a rank against sockets that a test plays with."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_late_rank_learns_that_it_was_left_out(late: int) -> None:
 
 
 def _connect_only(comm: pc.Communicator, others: Collection[int], seconds: float) -> None:
-    """Connect for shrink(), and say nothing."""
+    """Connect for shrink(), and send nothing."""
     contacts = comm.backend._contacts
     wanted = {(rank, 0) for rank in others}
     meeting = Meeting(contacts.network.listener, contacts.endpoints, comm.rank, wanted, contacts.name + b" shrink")
