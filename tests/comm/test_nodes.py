@@ -30,5 +30,13 @@ def test_node_key_distinguishes_namespaces(monkeypatch: pytest.MonkeyPatch) -> N
     assert node_key() != mine
 
 
+def test_a_setting_divides_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = node_key()
+    monkeypatch.setenv("PYCOLLECTIVE_HOST", "a")
+    first = node_key()
+    monkeypatch.setenv("PYCOLLECTIVE_HOST", "b")
+    assert len({mine, first, node_key()}) == 3
+
+
 def test_discover_uses_the_bootstrap() -> None:
     assert discover(Alone()).of == (0,)

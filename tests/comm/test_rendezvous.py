@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from meeting import fresh_name, on_threads
-from pycollective.comm.bootstrap import rendezvous
+from pycollective.comm.bootstrap import one_host, rendezvous
 from pycollective.comm.bootstrap.frames import pack, unpack
-from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
+from pycollective.comm.bootstrap.one_host import SocketBootstrap
 from pycollective.errors import BootstrapError
 
 HEADER = struct.Struct("!BQ")
@@ -145,7 +145,7 @@ def test_two_jobs_of_one_name_are_refused() -> None:
 def test_another_user_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each side refuses a peer whose kernel-attested uid differs from its own."""
     name = fresh_name()
-    monkeypatch.setattr(rendezvous, "peer_uid", lambda peer: os.getuid() + 1)
+    monkeypatch.setattr(one_host, "peer_uid", lambda peer: os.getuid() + 1)
     errors = on_threads([lambda r=r: SocketBootstrap(name, r, 2, kind="t", timeout=0.4) for r in (0, 1)])  # type: ignore[misc]
     assert "rank 1 of 2 has not arrived" in str(errors[0])
     assert "held by another user" in str(errors[1])

@@ -217,7 +217,7 @@ def _rank(rank: int, request: dict[str, Any]) -> None:
     outcome, code = Outcome(), 1
     try:
         import pycollective
-        from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
+        from pycollective.comm.bootstrap.one_host import SocketBootstrap
 
         arguments = link.recv()
         body = _load(request["file"], request["name"])

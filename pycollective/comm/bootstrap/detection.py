@@ -21,7 +21,7 @@ from pycollective.comm.bootstrap.launchers import (
     choose,
     integer,
 )
-from pycollective.comm.bootstrap.rendezvous import SocketBootstrap
+from pycollective.comm.bootstrap.one_host import SocketBootstrap
 from pycollective.errors import BootstrapError
 
 _ONE_HOST = (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pycollective import settings
 from pycollective.comm.bootstrap.detection import Bootstrap
 
 
@@ -68,9 +69,22 @@ class Nodes:
 
 
 def node_key() -> bytes:
-    """A key that is equal for processes that can share memory: host name, boot id and PID namespace."""
-    parts = [socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")]
+    """A key that is equal for processes that can share memory: host name, boot id and PID namespace.
+
+    PYCOLLECTIVE_HOST is part of it too, which divides one host into several, to try what happens between hosts.
+    """
+    parts = [
+        settings.read("PYCOLLECTIVE_HOST"),
+        socket.gethostname(),
+        _read("/proc/sys/kernel/random/boot_id"),
+        _link("/proc/self/ns/pid"),
+    ]
     return "\0".join(parts).encode()
+
+
+def machine_key() -> str:
+    """A key that is equal for processes on one kernel, which share its cores."""
+    return _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
 
 
 def place(keys: Sequence[bytes], rank: int) -> Nodes:

@@ -1,45 +1,36 @@
-"""Single-host rendezvous: ranks connect through an abstract UNIX socket and exchange bytes through rank 0.
+"""Rendezvous: every rank is connected with rank 0, and all exchange bytes through it.
 
-An abstract socket exists only in the kernel, so no file is left behind whichever signal ends a rank. Every
-frame is `!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: there is no thread,
-and nothing to clean up after a fork.
-
-Any user of the host may bind or connect to an abstract name. So both ends check the other's uid (SO_PEERCRED), rank 0
-takes another name if another user holds the first, and a silent, slow or invalid connection delays no rank: memory is
-allocated as bytes arrive, and a newcomer has a bounded time and number of bytes to introduce itself.
+Every frame is `!BQ` (kind, length) and its payload. Rank 0 serves inline, inside its own `allgather`: there is no
+thread, and nothing to clean up after a fork. How connections are made, and who may connect, is in one_host.py and
+tcp.py. A silent, slow or invalid connection delays no rank (lobby.py), and memory is allocated as bytes arrive.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import selectors
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pycollective.comm.bootstrap.frames import LENGTH_BYTES, Reader, frame, pack, receive, unpack
+from pycollective.comm.bootstrap.lobby import Lobby
 from pycollective.errors import BootstrapError
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others to arrive (environment: PYCOLLECTIVE_INIT_TIMEOUT)."""
-NAMES = 16
-"""Possible names of the socket: rank 0 takes the first one not held by another user."""
 MOST_BYTES = 16 << 20
 """Maximum bytes of a rank's data in one `allgather`."""
+Hello: TypeAlias = tuple[int, int, int]
+"""How a rank introduces itself: version of the rendezvous, rank, size."""
 
 _VERSION = 2
-_HELLO = struct.Struct("!III")  # version, rank, size
+_HELLO = struct.Struct("!III")
 _HELLO_KIND, _DATA, _ERROR, _WELCOME = 1, 2, 3, 4
 _MOST_TEXT = 1 << 16  # bytes of an error
-_BACKLOG = 1024
-_MOST_NEWCOMERS = 64
-_HELLO_SECONDS = 5.0
-_BIND_SECONDS = 0.2  # between bind and listen, rank 0 looks like another user's process
 _GRACE = 2.0  # other ranks wait this much longer than rank 0, to receive its list of missing ranks
 _State = TypeVar("_State")
 
@@ -52,29 +43,24 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {shown}" + (f", ... ({len(ranks)} of them)" if len(ranks) > 8 else "")
 
 
-class SocketBootstrap:
-    """Bootstrap over one abstract UNIX socket; the constructor returns when all `size` ranks have connected.
+class RendezvousBootstrap(ABC):
+    """Bootstrap over connections of all ranks to rank 0; the constructor returns when all have connected.
 
     Args:
-        name: the same on all ranks; any string, without the leading NUL of abstract names.
         rank: this rank, 0 <= rank < size. size: number of ranks.
         kind: reported as `.kind`. timeout: seconds, for connecting and for each later round.
         hint: a sentence appended to the error when ranks are missing.
 
     Raises:
         BootstrapError: ranks missing at the deadline (named), a rank's process ended, two processes claiming
-            one rank, ranks that disagree on `size`, or other users holding all names of the socket.
+            one rank, or ranks that disagree on `size`.
 
     Not thread-safe: one caller at a time. `allgather` is collective over all ranks.
     """
 
-    def __init__(
-        self, name: str, rank: int, size: int, *, kind: str, timeout: float = DEFAULT_TIMEOUT, hint: str = ""
-    ) -> None:
+    def __init__(self, rank: int, size: int, *, kind: str, timeout: float = DEFAULT_TIMEOUT, hint: str = "") -> None:
         self.rank, self.size, self.kind = rank, size, kind
         self._timeout, self._hint = timeout, hint
-        first = "\0pycollective/" + name
-        self._addresses = [first, *(f"{first}~{number}" for number in range(1, NAMES))]
         self._peers: dict[int, socket.socket] = {}  # rank 0: one connection per rank; others: {0: rank 0}
         self._failure: str | None = None
         self._closed = False
@@ -84,6 +70,14 @@ class SocketBootstrap:
             except BaseException:
                 self.close()
                 raise
+
+    @abstractmethod
+    def _listen(self) -> Lobby[Hello]:
+        """Rank 0: where the others connect; it authenticates them."""
+
+    @abstractmethod
+    def _connect(self, deadline: float) -> socket.socket:
+        """Any other rank: a connection to rank 0 that `_introduce` has accepted."""
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
         """Every rank's `data`, in rank order; returns when all ranks have called it: it is a barrier.
@@ -123,28 +117,6 @@ class SocketBootstrap:
             self._peers[0] = self._connect(deadline)
         self.allgather(b"", timeout=max(0.0, deadline - time.monotonic()))
 
-    def _connect(self, deadline: float) -> socket.socket:
-        """Connect to rank 0, which may not have started yet, and may have taken any of the names."""
-        pause, stranger = 0.0002, ""
-        while True:
-            for address in self._addresses:
-                peer = _dial(address)
-                if peer is None:
-                    continue
-                try:
-                    if (uid := peer_uid(peer)) != os.geteuid():
-                        stranger = f"; the rendezvous socket of this job is held by another user (uid {uid})"
-                    elif self._introduce(peer, deadline):
-                        return peer
-                except BaseException:
-                    peer.close()
-                    raise
-                peer.close()
-            if time.monotonic() >= deadline:
-                raise BootstrapError(self._missing_text([0]) + stranger)
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.01)
-
     def _introduce(self, peer: socket.socket, deadline: float) -> bool:
         """Introduce this rank to a process of this user; False if it closes: it is not, or no longer, rank 0."""
         try:
@@ -158,30 +130,17 @@ class SocketBootstrap:
             raise BootstrapError(payload.decode(errors="replace"))
         return kind == _WELCOME
 
-    def _listen(self) -> socket.socket:
-        """Rank 0: a socket with the first name not held by another user."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            if not any(_bind(listener, address) for address in self._addresses):
-                raise BootstrapError(f"rank 0 cannot open the rendezvous socket: other users hold its {NAMES} names")
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-            return listener
-        except BaseException:
-            listener.close()
-            raise
-
     def _accept_all(self, deadline: float) -> None:
         """Rank 0: accept and check all ranks; the listening socket is closed on return."""
-        with _Lobby(self._listen()) as lobby:
+        with contextlib.closing(self._listen()) as lobby:
             while len(self._peers) < self.size - 1:
-                newcomer = lobby.next(deadline)
-                if newcomer is None:
+                for newcomer in lobby.serve(max(0.0, deadline - time.monotonic())):
+                    self._admit(*newcomer)
+                if time.monotonic() >= deadline and len(self._peers) < self.size - 1:
                     missing = [r for r in range(1, self.size) if r not in self._peers]
                     raise BootstrapError(self._refuse_all(self._missing_text(missing)))
-                self._admit(*newcomer)
 
-    def _admit(self, peer: socket.socket, hello: tuple[int, int, int]) -> None:
+    def _admit(self, peer: socket.socket, hello: Hello) -> None:
         """Rank 0: admit a newcomer; an invalid rank is an error on all ranks."""
         version, rank, size = hello
         trouble = ""
@@ -278,129 +237,23 @@ class SocketBootstrap:
         return text + (f"; {self._hint}" if self._hint else "")
 
 
-class _Lobby:
-    """Rank 0's listening socket, and connections that have not introduced themselves yet.
+class Introduction:
+    """A newcomer of a lobby that sends a Hello."""
 
-    Other users' are closed at once. This user's are limited in number and time; the oldest is closed first.
-    """
+    def __init__(self) -> None:
+        self._reader = Reader(_HELLO.size)
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
-        self._waiting: dict[socket.socket, tuple[Reader, float]] = {}  # and deadline; in the order of arrival
-
-    def __enter__(self) -> _Lobby:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for peer in [*self._waiting]:
-            self._dismiss(peer)
-        self._selector.close()
-        self._listener.close()
-
-    def next(self, deadline: float) -> tuple[socket.socket, tuple[int, int, int]] | None:
-        """A newcomer with its version, rank and size; None if there is none until the deadline."""
-        while True:
-            for peer, (reader, _) in [*self._waiting.items()]:  # data sent at once arrives with the connection
-                hello = self._hear(peer, reader)
-                if hello is not None:
-                    return peer, hello
-            now = time.monotonic()
-            if now >= deadline:
-                return None
-            for peer, (_, until) in [*self._waiting.items()]:
-                if now >= until:
-                    self._dismiss(peer)
-            first = min([deadline, *(until for _, until in self._waiting.values())])
-            if any(key.fileobj is self._listener for key, _ in self._selector.select(max(0.0, first - now))):
-                self._accept()
-
-    def _accept(self) -> None:
-        for _ in range(_MOST_NEWCOMERS):
-            try:
-                peer, _ = self._listener.accept()
-            except OSError:  # none left, one closed meanwhile, or too many open files
-                return
-            if peer_uid(peer) != os.geteuid():
-                peer.close()
-                continue
-            if len(self._waiting) >= _MOST_NEWCOMERS:
-                self._dismiss(next(iter(self._waiting)))
-            peer.setblocking(False)
-            self._waiting[peer] = Reader(_HELLO.size), time.monotonic() + _HELLO_SECONDS
-            self._selector.register(peer, selectors.EVENT_READ)
-
-    def _hear(self, peer: socket.socket, reader: Reader) -> tuple[int, int, int] | None:
-        try:
-            found = reader.read(peer)
-            if found is None:
-                return None
-            kind, payload = found
-            if kind != _HELLO_KIND or len(payload) != _HELLO.size:
-                raise ValueError("no introduction")
-        except (OSError, EOFError, ValueError):
-            self._dismiss(peer)
+    def advance(self, peer: socket.socket) -> Hello | None:
+        """The Hello once complete. Raises OSError, EOFError or ValueError if it is none."""
+        found = self._reader.read(peer)
+        if found is None:
             return None
-        self._selector.unregister(peer)
-        del self._waiting[peer]
+        kind, payload = found
+        if kind != _HELLO_KIND or len(payload) != _HELLO.size:
+            raise ValueError("no introduction")
         version, rank, size = _HELLO.unpack(payload)
         return version, rank, size
-
-    def _dismiss(self, peer: socket.socket) -> None:
-        self._selector.unregister(peer)
-        del self._waiting[peer]
-        peer.close()
-
-
-def _dial(address: str) -> socket.socket | None:
-    """A connection to an address, nonblocking; None if no process listens there, or its backlog is full."""
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        peer.setblocking(False)
-        peer.connect(address)
-    except (ConnectionRefusedError, BlockingIOError):
-        peer.close()
-        return None
-    except BaseException:
-        peer.close()
-        raise
-    return peer
-
-
-def _bind(listener: socket.socket, address: str) -> bool:
-    """Bind an address; False if another user has it.
-
-    Raises:
-        BootstrapError: this user has bound it already.
-    """
-    until = time.monotonic() + _BIND_SECONDS
-    while True:
-        try:
-            listener.bind(address)
-            return True
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise BootstrapError(f"rank 0 cannot open the rendezvous socket: {error}") from error
-            holder = _dial(address)
-        if holder is not None:
-            with holder:
-                if peer_uid(holder) != os.geteuid():
-                    return False
-            raise BootstrapError(
-                "rank 0 cannot open the rendezvous socket: its name is in use; is another job with the same name, or "
-                "a second process that claims rank 0, running on this host?"
-            )
-        if time.monotonic() >= until:
-            return False
-        time.sleep(0.002)
 
 
 def _gone(rank: int) -> str:
     return f"rank {rank} left the rendezvous: its process ended or closed its communicator"
-
-
-def peer_uid(peer: socket.socket) -> int:
-    """The user ID of the process at the other end of a UNIX socket."""
-    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(uid)

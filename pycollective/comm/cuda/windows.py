@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pycollective.comm.bootstrap.rendezvous import peer_uid
+from pycollective.comm.bootstrap.one_host import peer_uid
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.host.segments import Exchange
 from pycollective.errors import CommunicatorError

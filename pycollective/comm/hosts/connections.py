@@ -18,13 +18,13 @@ from pycollective.comm.bootstrap.authentication import (
     Claim,
     digest,
 )
+from pycollective.comm.bootstrap.dialling import Dial, Endpoint
 from pycollective.comm.bootstrap.lobby import Lobby
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.host.segments import setting
-from pycollective.comm.hosts.dialling import Dial, Endpoint
 from pycollective.errors import BootstrapError
 
-_BACKLOG = 1024
 _LONGEST_TIMEOUT, _MOST_PROBES = 1e6, 127  # of Linux's socket options
 _MOST_KEPT = 4096  # connections for communicators that this rank is not building yet
 _LOOK_SECONDS = 0.1  # another thread may have accepted a connection meant for this one
@@ -63,15 +63,7 @@ class Listener:
         self.token = token
         self._lock = threading.Lock()
         self._kept: dict[socket.socket, _Caller] = {}  # in the order of arrival
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.bind((address, 0))
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            listener.close()
-            raise BootstrapError(
-                f"host {_name(host)} cannot listen on its address {address}: {error.strerror}"
-            ) from None
+        listener = listen(address)
         self.address: tuple[str, int] = listener.getsockname()[:2]
         self.endpoint = Endpoint(_name(host), *self.address)
         self._lobby: Lobby[_Caller] = Lobby(listener, self._greet)

@@ -7,9 +7,9 @@ import socket
 from dataclasses import dataclass
 
 from pycollective.comm.bootstrap.detection import Bootstrap, init_timeout
+from pycollective.comm.bootstrap.interfaces import choose_address
 from pycollective.comm.bootstrap.token import job_token
 from pycollective.comm.hosts.connections import Listener
-from pycollective.comm.hosts.interfaces import choose_address
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ def open_network(bootstrap: Bootstrap) -> Network:
         BootstrapError: a host has no such address, or the token is malformed.
     """
     token = job_token(os.environ, bootstrap)
-    address = choose_address(bootstrap.allgather, bootstrap.rank)
+    address = choose_address(os.environ, bootstrap)
     return Network(Listener(address, token, socket.gethostname()), init_timeout())

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pycollective import _core
+from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.frames import Reader, frame, pack, receive, unpack
 from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.hosts.connections import Listener, Meeting
-from pycollective.comm.hosts.dialling import Endpoint
 from pycollective.errors import BootstrapError, CommunicatorError
 
 _JOIN, _JOIN_LATE, _LEADS, _MEMBERS, _REFUSED, _BLOB = range(1, 7)

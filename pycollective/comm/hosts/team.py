@@ -12,6 +12,8 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.bootstrap import mpi_exit
+from pycollective.comm.bootstrap.dialling import Endpoint
+from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
@@ -19,7 +21,6 @@ from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.hosts.connections import connect_all
-from pycollective.comm.hosts.dialling import Endpoint
 from pycollective.comm.hosts.network import Network
 from pycollective.comm.hosts.shrink import agree
 from pycollective.errors import BootstrapError, CommunicatorError
@@ -121,6 +122,7 @@ def connect(
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
+        "machine": machine_key(),
         "endpoint": network.listener.endpoint.pack().hex(),
         "name": os.urandom(16).hex(),
     }
@@ -132,7 +134,9 @@ def connect(
     segment = share_segment(exchange, position, here, nbytes, group is not None and group.threads)
     made: HostTeam | None = None
     if segment is not None and group is not None:
-        own_cores = are_enough([frozenset(received[m]["cores"]) for m in here], cpu_quota())
+        # Hosts that are containers of one machine share its cores.
+        together = [each for m in members if (each := received[m])["machine"] == mine["machine"]]
+        own_cores = are_enough([frozenset(each["cores"]) for each in together], cpu_quota())
         endpoints = [Endpoint.unpack(bytes.fromhex(received[m]["endpoint"])) for m in members]
         contacts = Contacts(network, endpoints, bytes.fromhex(chosen["name"]))
         others = _connections(group, contacts, network.timeout if timeout is None else timeout)

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from pycollective.comm.bootstrap.detection import launcher
 from pycollective.comm.bootstrap.mpi import gather_among, import_mpi
 from pycollective.comm.bootstrap.nodes import node_key, place
-from pycollective.comm.bootstrap.rendezvous import SocketBootstrap, name_ranks
+from pycollective.comm.bootstrap.one_host import SocketBootstrap
+from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
 from pycollective.comm.host import team as one_host

@@ -1,0 +1,170 @@
+"""Rendezvous across hosts: ranks connect to rank 0 by TCP, and each connection proves that it knows the job's token."""
+
+from __future__ import annotations
+
+import ipaddress
+import selectors
+import socket
+import time
+from collections.abc import Callable
+
+from pycollective.comm.bootstrap.authentication import ACCEPTED, AcceptingEnd, Claim, digest
+from pycollective.comm.bootstrap.dialling import Dial, Endpoint
+from pycollective.comm.bootstrap.lobby import Lobby
+from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
+from pycollective.errors import BootstrapError
+
+_BACKLOG = 1024
+
+
+class TcpBootstrap(RendezvousBootstrap):
+    """Bootstrap over TCP; the constructor returns when all `size` ranks have connected to rank 0.
+
+    Args:
+        rank, size, kind, timeout, hint: as for RendezvousBootstrap.
+        job: name of the job, the same on all ranks: a rank of another one, or of an earlier attempt, is refused.
+        token: of the job, TOKEN_BYTES long.
+        meet: called with the deadline: on rank 0 a listening socket, on the others where it listens.
+
+    Attributes:
+        token: as given.
+        address: this rank's numeric address, at which rank 0 has seen it, or through which others reached rank 0.
+
+    Raises:
+        BootstrapError: as for RendezvousBootstrap, and if rank 0 cannot be reached: with address and reason.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        kind: str,
+        job: str,
+        token: bytes,
+        meet: Callable[[float], socket.socket | Endpoint],
+        timeout: float = DEFAULT_TIMEOUT,
+        hint: str = "",
+    ) -> None:
+        self.token, self._meet = token, meet
+        self._purpose = digest(token, b"rendezvous\0" + job.encode())
+        self._deadline = time.monotonic() + timeout
+        super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
+
+    @property
+    def address(self) -> str:
+        """See the class; the loopback's if there are no others."""
+        for peer in self._peers.values():
+            return str(peer.getsockname()[0])
+        return "127.0.0.1"
+
+    def _listen(self) -> Lobby[Hello]:
+        listener = self._meet(self._deadline)
+        assert isinstance(listener, socket.socket)
+        return Lobby(listener, self._greet)
+
+    def _greet(self, peer: socket.socket) -> _Authenticated:
+        return _Authenticated(peer, self.token, self._purpose)
+
+    def _connect(self, deadline: float) -> socket.socket:
+        """Connect to rank 0, which may not listen yet."""
+        there = self._meet(deadline)
+        assert isinstance(there, Endpoint)
+        dial = Dial(there, self.token, Claim(self.rank, 0, 0, self._purpose))
+        with selectors.DefaultSelector() as selector:
+            while (now := time.monotonic()) < deadline:
+                dial.start_if_due(now, selector)
+                for _ in selector.select(max(0.0, min(deadline, dial.next_try) - now)):
+                    connection = dial.advance(selector)
+                    if connection is None:
+                        continue
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    if self._introduced(connection, deadline):
+                        return connection
+                    dial = Dial(there, self.token, Claim(self.rank, 0, 0, self._purpose))
+        dial.close()
+        here = f"rank {self.rank} on host {socket.gethostname()}"
+        hint = f"; {self._hint}" if self._hint else ""
+        raise BootstrapError(f"{here} cannot reach rank 0 on host {there.host} at {there}: {dial.reason}{hint}")
+
+    def _introduced(self, connection: socket.socket, deadline: float) -> bool:
+        accepted = False
+        try:
+            accepted = self._introduce(connection, deadline)
+        finally:
+            if not accepted:
+                connection.close()
+        return accepted
+
+
+class _Authenticated:
+    """A newcomer that proves that it knows the token, then introduces itself."""
+
+    def __init__(self, peer: socket.socket, token: bytes, purpose: bytes) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._purpose, self._end = purpose, AcceptingEnd(token)
+        self._introduction: Introduction | None = None
+        self._end.send_challenge(peer)
+
+    def advance(self, peer: socket.socket) -> Hello | None:
+        """See lobby.Newcomer."""
+        if self._introduction is None:
+            claim = self._end.read_claim(peer)
+            if claim is None:
+                return None
+            if claim.purpose != self._purpose:
+                raise ValueError("a rank of another job, or of another attempt")
+            self._end.send_verdict(peer, ACCEPTED)
+            self._introduction = Introduction()
+        return self._introduction.advance(peer)
+
+
+def listen(address: str, port: int = 0) -> socket.socket:
+    """A socket that listens on one numeric address of this host.
+
+    Raises:
+        BootstrapError: it cannot be bound; names the host and the reason.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # A launcher may hold the port for us; see cli/run.py.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        where = Endpoint(socket.gethostname(), address, port)
+        text = f"host {where.host} cannot listen at {where if port else address}: {error.strerror}"
+        raise BootstrapError(text) from None
+    return listener
+
+
+def resolve(host: str) -> str:
+    """The numeric address of a host's name, IPv4 if it has one; a numeric address is returned unchanged.
+
+    Raises:
+        BootstrapError: the name does not resolve here.
+    """
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        here = socket.gethostname()
+        raise BootstrapError(f"the host name {host!r} does not resolve on host {here}: {error.strerror}") from None
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
+def meet_at(rank: int, host: str, port: int) -> Callable[[float], socket.socket | Endpoint]:
+    """For `TcpBootstrap`: rank 0 listens at a known address."""
+
+    def meet(_deadline: float) -> socket.socket | Endpoint:
+        address = resolve(host)
+        return listen(address, port) if rank == 0 else Endpoint(host, address, port)
+
+    return meet

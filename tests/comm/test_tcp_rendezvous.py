@@ -1,0 +1,127 @@
+"""The rendezvous across hosts: the same rounds as on one host, over TCP and with the job's token."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from meeting import on_threads
+from pycollective.comm.bootstrap.detection import Alone, Bootstrap
+from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen, meet_at, resolve
+from pycollective.comm.bootstrap.token import job_token, parse_token
+from pycollective.errors import BootstrapError
+
+TOKEN = bytes(range(16))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def world(port: int, rank: int, size: int, **others: Any) -> TcpBootstrap:
+    given: dict[str, Any] = {"kind": "test", "job": "job", "token": TOKEN, "timeout": 10.0} | others
+    return TcpBootstrap(rank, size, meet=meet_at(rank, "127.0.0.1", port), **given)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 24])
+def test_ranks_connect_and_gather(size: int) -> None:
+    port = free_port()
+
+    def rank(r: int) -> list[list[bytes]]:
+        time.sleep(0.2 * (r == 0))  # rank 0 may arrive last
+        with contextlib.closing(world(port, r, size)) as found:
+            assert isinstance(found, Bootstrap)
+            assert found.address == "127.0.0.1"
+            assert job_token({}, found) == TOKEN
+            return [found.allgather(b"%d" % (r * 1000 + k)) for k in range(20)]
+
+    expected = [[b"%d" % (r * 1000 + k) for r in range(size)] for k in range(20)]
+    assert on_threads([lambda r=r: rank(r) for r in range(size)]) == [expected] * size  # type: ignore[misc]
+
+
+def test_strangers_delay_nobody() -> None:
+    port, over = free_port(), threading.Event()
+
+    def strangers() -> None:
+        until, held = time.monotonic() + 10, []
+        while len(held) < 300 and time.monotonic() < until:
+            stranger = socket.socket()
+            held.append(stranger)
+            try:
+                stranger.connect(("127.0.0.1", port))
+                stranger.sendall(b"\0" * (len(held) % 3) * 100)
+            except OSError:
+                held.pop().close()
+                time.sleep(0.002)
+        assert over.wait(15), "the ranks waited for connections that are still silent"
+
+    def rank(r: int) -> list[bytes]:
+        time.sleep(0.3 * r)
+        gathered = world(port, r, 3).allgather(b"%d" % r)
+        if r == 0:
+            over.set()
+        return gathered
+
+    results = on_threads([*(lambda r=r: rank(r) for r in range(3)), strangers])  # type: ignore[misc]
+    assert results == [[b"0", b"1", b"2"]] * 3 + [None]
+
+
+@pytest.mark.parametrize("other", [{"token": bytes(16)}, {"job": "an earlier attempt"}])
+def test_a_rank_with_another_token_or_of_another_job_is_refused(other: dict[str, Any]) -> None:
+    port = free_port()
+    errors = on_threads([lambda: world(port, 0, 2, timeout=0.6), lambda: world(port, 1, 2, timeout=0.6, **other)])
+    assert "rank 1 of 2 has not arrived" in str(errors[0])
+    assert f"rank 1 on host {socket.gethostname()} cannot reach rank 0" in str(errors[1])
+    assert "it belongs to another job" in str(errors[1]) or "refused" in str(errors[1])  # after rank 0 has given up
+
+
+def test_an_absent_rank_zero_is_named_with_its_address_and_the_reason() -> None:
+    port = free_port()
+    with pytest.raises(BootstrapError, match=rf"rank 0 on host 127.0.0.1 at 127.0.0.1:{port}: connection ref"):
+        world(port, 1, 2, timeout=0.3)
+
+
+def test_missing_ranks_are_named_on_every_rank() -> None:
+    port = free_port()
+    errors = on_threads([lambda r=r: world(port, r, 5, timeout=0.6) for r in (0, 2, 4)])  # type: ignore[misc]
+    for error in errors:
+        assert "ranks 1, 3 of 5 have not arrived" in str(error)
+
+
+def test_two_processes_with_one_rank() -> None:
+    port = free_port()
+    errors = on_threads([lambda r=r: world(port, r, 3, timeout=2) for r in (0, 1, 1)])  # type: ignore[misc]
+    assert all("two processes claim rank 1" in str(error) for error in errors)
+
+
+def test_addresses() -> None:
+    assert resolve("127.0.0.1") == "127.0.0.1"
+    assert resolve("::1") == "::1"
+    assert resolve("localhost") == "127.0.0.1"
+    with pytest.raises(BootstrapError, match=r"host name 'no-such-host\.invalid' does not resolve on host"):
+        resolve("no-such-host.invalid")
+    with listen("127.0.0.1") as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BootstrapError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("text", ["12", "g" * 32, "0" * 31, "0" * 64])
+def test_a_bad_token_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(BootstrapError, match="PYCOLLECTIVE_TOKEN is not 32 hexadecimal digits") as caught:
+        parse_token(text)
+    assert text not in str(caught.value).replace("32", "")
+
+
+def test_the_token_of_trusted_bootstraps_comes_from_rank_zero() -> None:
+    assert job_token({"PYCOLLECTIVE_TOKEN": TOKEN.hex()}, Alone()) == TOKEN
+    first, second = job_token({}, Alone()), job_token({}, Alone())
+    assert len(first) == 16
+    assert first != second
