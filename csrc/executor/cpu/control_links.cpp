@@ -48,7 +48,7 @@ void ControlLinks::add(int32_t rank, std::unique_ptr<Link> link) {
   peers_[rank] = std::move(peer);
 }
 
-void ControlLinks::set_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names) {
+void ControlLinks::set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) peer->host = hosts.at(static_cast<size_t>(rank));
   host_names_ = std::move(names);
@@ -94,11 +94,9 @@ std::optional<ControlLinks::Abort> ControlLinks::receive() {
   return std::nullopt;
 }
 
-// A rank that is stopped alone, on a host whose other ranks answer, is only late.
-void ControlLinks::beat(Time now, bool was_stopped) {
+void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
   const std::lock_guard lock(mutex_);
   receive_all();
-  std::map<int32_t, Time> heard;  // by host
   for (const auto& [rank, peer] : peers_) {
     const bool full = peer->link->sends() || (over_ && peer->silent);
     if (!peer->link->closed() && !full) peer->link->send({0, 0, 0, 0, 0, MessageKind::heartbeat, 0}, nullptr);
@@ -106,8 +104,16 @@ void ControlLinks::beat(Time now, bool was_stopped) {
     Time& of_host = heard[peer->host];
     of_host = std::max(of_host, peer->heard);
   }
+}
+
+// A rank that is stopped alone, on a host whose other ranks answer, is only late.
+void ControlLinks::judge(Time now, const Heard& heard) {
+  const std::lock_guard lock(mutex_);
   const std::chrono::duration<double> limit(environment().host_timeout);
-  for (const auto& [rank, peer] : peers_) peer->silent = now - heard[peer->host] > limit;
+  for (const auto& [rank, peer] : peers_) {
+    const auto found = heard.find(peer->host);
+    peer->silent = found != heard.end() && now - found->second > limit;
+  }
 }
 
 const ControlLinks::Peer* ControlLinks::find(int32_t rank) const {
