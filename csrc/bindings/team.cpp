@@ -151,7 +151,11 @@ void bind_team(py::module_& m) {
       .def("watch_peers", [](const TeamCall& self) { self.team()->watch_peers(); })
       .def("set_patience", &set_patience, py::arg("spin_us"), py::arg("yield_us"), py::arg("awake_us") = 0.0)
       .def(
-          "require_sound", [](const TeamCall& self) { self.team()->require_sound(); },
+          "require_sound",
+          [](const TeamCall& self) {
+            self.team()->listen();
+            self.team()->require_sound();
+          },
           "Raise the fault that poisoned the communicator, if any.")
       .def_property_readonly("poisoned", [](const TeamCall& self) { return self.team()->poisoned(); })
       .def(
@@ -196,7 +200,11 @@ void bind_team(py::module_& m) {
           },
           "Raise if the caller is already inside a call of the communicator.")
       .def(
-          "gone", [](const TeamCall& self, int32_t rank) { return self.team()->gone(rank_in(self, rank)); },
+          "gone",
+          [](const TeamCall& self, int32_t rank) {
+            self.team()->listen();
+            return self.team()->gone(rank_in(self, rank));
+          },
           py::arg("rank"))
       .def(
           "departed", [](const TeamCall& self, int32_t rank) { return self.team()->departed(rank_in(self, rank)); },

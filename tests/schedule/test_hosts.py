@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pycollective.errors import VerificationError
+from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule import (
     COLLECTIVES,
     Placement,
@@ -24,6 +24,7 @@ from pycollective.schedule import (
     info,
     names,
     trace,
+    traffic,
     verify,
 )
 from pycollective.schedule.compiler import messages
@@ -45,6 +46,9 @@ HOSTS = [
     (0, 0, 1, 1, 2, 2, 3, 3),
 ]
 """Equal and unequal hosts, one rank a host, ranks in blocks and interleaved."""
+
+
+ACROSS = (0, 0, 1, 1)
 
 
 def schedules(topology: str, hosts: tuple[int, ...]) -> Iterator[Schedule]:
@@ -132,9 +136,99 @@ def test_what_is_wrong_with_hosts_is_refused() -> None:
         compile("ring", "allreduce", 2, placement=Placement.WINDOW, hosts=(0, 1))
 
 
-# What the verifier refuses
+# What the topologies promise
 
-ACROSS = (0, 0, 1, 1)
+
+def in_and_out(schedule: Schedule) -> list[tuple[float, float]]:
+    """For each host, what it receives and sends, in units of the message."""
+    crossing = traffic(schedule)
+    return [
+        (
+            float(sum(amount for (_, to), amount in crossing.items() if to == host)),
+            float(sum(amount for (of, _), amount in crossing.items() if of == host)),
+        )
+        for host in range(max(schedule.hosts) + 1)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ordered_sends_the_message_once_each_way_between_two_hosts(ranks: int) -> None:
+    hosts = [0] * ranks + [1] * ranks
+    assert in_and_out(compile("ordered", "allreduce", 2 * ranks, hosts=hosts)) == [(1.0, 1.0), (1.0, 1.0)]
+    both = traffic(compile("ordered", "allreduce", 5, hosts=(0, 0, 0, 1, 1)))
+    assert both == {(0, 1): 1, (1, 0): 1}
+
+
+@pytest.mark.parametrize(
+    "hosts", [(0, 0, 1, 1, 2, 2), (0, 1, 1, 2, 2, 2), (0, 1, 2, 3), (0, 0, 1, 1, 2, 2, 3, 3)], ids=str
+)
+def test_ordered_sends_the_message_at_most_twice_each_way(hosts: tuple[int, ...]) -> None:
+    for collective in ("allreduce", "scan", "reduce", "reduce_scatter"):
+        schedule = compile("ordered", collective, len(hosts), 0 if collective == "reduce" else None, hosts=hosts)
+        if collective == "scan" and len(set(hosts)) == len(hosts):
+            continue  # as direct
+        assert max(map(max, in_and_out(schedule))) <= 2.0, schedule.title
+
+
+@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 1, 1, 2, 2), (0, 0, 0, 1, 1)], ids=str)
+def test_ordered_adds_in_rank_order_and_shares_the_work(hosts: tuple[int, ...]) -> None:
+    for small in (False, True):
+        schedule = compile("ordered", "allreduce", len(hosts), hosts=hosts, small=small)
+        assert verify(schedule).order == "rank"
+    schedule = compile("ordered", "allreduce", len(hosts), hosts=hosts)
+    if hosts == tuple(sorted(hosts)):  # otherwise contributions cross
+        assert {rank for rank, _ in sends(schedule)} == set(range(len(hosts)))
+
+
+def test_a_small_message_of_ordered_crosses_in_one_latency() -> None:
+    schedule = compile("ordered", "allreduce", 6, hosts=(0, 0, 1, 1, 2, 2), small=True)
+    assert all(step.sources[0].initial for _, step in sends(schedule))
+
+
+def test_on_one_host_ordered_is_direct() -> None:
+    for name in info("direct").collectives:
+        for small in (False, True):
+            one, other = (compile(topology, name, 5, small=small) for topology in ("ordered", "direct"))
+            assert one.ranks == other.ranks
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 1, 1, 2, 2)], ids=str)
+def test_hierarchical_sends_what_its_outer_topology_sends(hosts: tuple[int, ...]) -> None:
+    count = len(set(hosts))
+    for outer in ("ring", "direct", "halving_doubling"):
+        schedule = compile(f"hierarchical(outer={outer!r})", "allreduce", len(hosts), hosts=hosts)
+        alone = compile(outer, "allreduce", count, hosts=range(count))
+        assert traffic(schedule) == traffic(alone)
+        assert {rank for rank, _ in sends(schedule)} == set(range(len(hosts)))
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts"),
+    [
+        ("hierarchical(inner='tree')", (0, 0, 1, 1)),  # without reduce_scatter
+        ("hierarchical", (0, 0, 0, 1, 1)),
+        ("hierarchical(outer='wheel')", (0, 1, 1, 2, 2, 2)),
+        ("hierarchical(inner='ring', outer='tree')", (0, 0, 1, 1, 2, 2)),
+    ],
+)
+def test_hierarchical_reduces_to_leaders_otherwise(topology: str, hosts: tuple[int, ...]) -> None:
+    for name in ("allreduce", "broadcast", "reduce"):
+        for root in range(len(hosts)) if COLLECTIVES[name].rooted else (None,):
+            schedule = compile(topology, name, len(hosts), root, hosts=hosts)
+            verify(schedule)
+            outer = get(topology).outer
+            alone = compile(outer, name, len(set(hosts)), root and hosts[root], hosts=range(len(set(hosts))))
+            assert traffic(schedule) == traffic(alone)
+
+
+def test_hierarchical_lacks_what_one_of_its_topologies_lacks() -> None:
+    with pytest.raises(TopologyError, match="tree has no allgather"):
+        compile("hierarchical(outer='tree')", "allgather", 4, hosts=ACROSS)
+    with pytest.raises(TopologyError, match="hierarchical has no alltoall"):
+        compile("hierarchical", "alltoall", 4, hosts=ACROSS)
+
+
+# What the verifier refuses
 
 
 def of_kind(schedule: Schedule, rank: int, kind: str) -> int:

@@ -131,6 +131,7 @@ class Team {
   void expel(int32_t rank);
   bool expelled() const;
   void poison(Fault fault, int32_t culprit, const std::string& text);
+  void listen();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
@@ -205,9 +206,7 @@ class Team {
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  char* scratch(int32_t rank, uint32_t segment) const {
-    return scratch_of_[rank] + ring_.offset(segment);
-  }
+  char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
   // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on
   // another host, the number of messages sent to it up to the last from that segment.
   uint64_t* readers_of(uint32_t segment) { return &readers_[size_t{segment} * static_cast<size_t>(size_)]; }

@@ -53,7 +53,7 @@ class HostsTeam(HostTeam):
 
     def __init__(self, team: _core.Team, group: Group, own_cores: bool, contacts: Contacts) -> None:
         super().__init__(team, group, own_cores)
-        self._contacts = contacts
+        self._contacts, self.network = contacts, contacts.network
         self._shrunk = False
 
     # -- windows, which need shared memory -----------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class HostsTeam(HostTeam):
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
-        return connect(self.exchange, self.group.rank, members, part, self._contacts.network)
+        return connect(self.exchange, self.group.rank, members, part, self.network)
 
     def shrink(self, timeout: float) -> HostTeam:
         self.team.require_open()

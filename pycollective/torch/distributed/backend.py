@@ -7,7 +7,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -17,11 +17,13 @@ from pycollective.torch.distributed import accelerate, kept_works, rendezvous
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.job_queue import JobQueue
-from pycollective.torch.distributed.mailbox import Mailbox
+from pycollective.torch.distributed.mailbox import Announcements, Mailbox
 from pycollective.torch.distributed.meeting import meet
 from pycollective.torch.distributed.messages import Messages
-from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.options import Options
+
+if TYPE_CHECKING:
+    from pycollective.comm.hosts.network import Network
 
 NAME = "pycollective"
 _registered = False
@@ -54,7 +56,8 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
         options: the `pg_options` of the call.
 
     Raises:
-        BootstrapError: ranks have not joined in time; names them. CommunicatorError: no memory can be shared.
+        BootstrapError: ranks have not joined in time; names them; ranks of different hosts cannot reach each other.
+        CommunicatorError: no memory can be shared.
         TypeError: options of another backend.
     """
     if options is not None and not isinstance(options, Options):
@@ -64,21 +67,18 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     ranks: Sequence[int] = made_by_torch.global_ranks_in_group or range(made_by_torch.group_size)
     name = str(made_by_torch.group_id)
 
-    def mailbox(exchange: Exchange) -> Mailbox:
-        return Mailbox(exchange, rank, len(ranks))
+    def mailbox(exchange: Exchange, network: Network | None) -> Announcements:
+        if network is None:
+            return Mailbox(exchange, rank, len(ranks))
+        from pycollective.torch.distributed.hosts_mailbox import HostsMailbox
+
+        return HostsMailbox(exchange, rank, len(ranks), network)
 
     def connect_jobs() -> Any:
-        return meet(store, rank, ranks, f"process group {name}/jobs", timeout, "jobs")[0]
+        return meet(store, rank, ranks, f"process group {name}/jobs", timeout, "jobs", lambda *_: None)[0]
 
     comm, box = meet(store, rank, ranks, f"process group {name}", timeout, "group", mailbox)
-
-    messages: Messages | MpiMessages
-    mpi = comm.backend.duplicate_mpi()
-    if mpi is not None:
-        messages = MpiMessages(mpi, timeout)
-    else:
-        assert box is not None
-        messages = Messages(comm, box, timeout)
+    messages = Messages(comm, box, timeout)
     jobs = JobQueue(connect_jobs, f"pycollective-{name}", Health(comm))
     group = ProcessGroup(comm, jobs, messages, options or Options(), timeout, name, store)
     _live.add(group)
@@ -88,8 +88,6 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
 def _leave() -> None:
     """At exit: shut down process groups that the script has not destroyed."""
     for group in list(_live):
-        if group.comm.backend.team is None:
-            continue  # between hosts freeing is collective, and the others may have exited
         with contextlib.suppress(RuntimeError):
             group.shutdown()
 

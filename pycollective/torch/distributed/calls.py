@@ -18,7 +18,6 @@ from pycollective.torch.distributed.fusion import Fusion
 from pycollective.torch.distributed.hazards import DIRECT, ENGINE, JOBS, STREAM, Order
 from pycollective.torch.distributed.job_queue import JobQueue
 from pycollective.torch.distributed.messages import Messages
-from pycollective.torch.distributed.mpi_messages import MpiMessages
 from pycollective.torch.distributed.multi_step import Steps
 from pycollective.torch.distributed.options import Options
 from pycollective.torch.distributed.streams import Streams, StreamWork
@@ -42,7 +41,7 @@ class Calls(dist.ProcessGroup):
         self,
         comm: Communicator,
         jobs: JobQueue,
-        messages: Messages | MpiMessages,
+        messages: Messages,
         options: Options,
         timeout: float,
         name: str,
@@ -53,7 +52,7 @@ class Calls(dist.ProcessGroup):
         self._jobs, self._messages, self._fusion = jobs, messages, Fusion(comm)
         self._timeout, self._name, self._desc, self._store = timeout, name, "undefined", store
         self._order, self._streams, self._calls, self._drawn = Order(), Streams(), 0, False
-        self._direct = comm.backend.team is not None and not options.engine and options.topology is None
+        self._direct = not options.engine and options.topology is None
 
     # -- torch's queries about a group -----------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class Calls(dist.ProcessGroup):
 
     def _has_plain_turn(self) -> bool:
         """Whether a call on CPU tensors may go to the core at once: no call in progress has to be waited for, and no
-        profiler, engine, topology, job or other host is involved."""
+        profiler, engine, topology or job is involved."""
         if not self._direct or profiling.enabled() or (self._jobs.started and self._jobs.inside()):
             return False
         return not self._order.pending or self._order.is_clear()

@@ -26,7 +26,7 @@ PACKED = 1 << 20
 
 
 class ProcessGroup(Reductions, Moving):
-    """A process group for CPU and CUDA tensors, over memory that its ranks share.
+    """A process group for CPU and CUDA tensors.
 
     Made by init_process_group("pycollective") and new_group(backend="pycollective"). Every rank makes the same calls in
     the same order, as torch requires; whether they are asynchronous may differ between ranks. A call that does not

@@ -7,7 +7,7 @@ from pycollective.errors import BootstrapError, Error, PeerLostError, TimeoutErr
 
 
 class Health:
-    """Args: comm: the process group's communicator. Between hosts MPI monitors the ranks."""
+    """Args: comm: the process group's communicator."""
 
     def __init__(self, comm: Communicator) -> None:
         self._backend = comm.backend

@@ -13,7 +13,7 @@ from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import rank_number
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 from pycollective.torch.distributed.health import Health
-from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
+from pycollective.torch.distributed.mailbox import Announcements
 
 _EAGER_LOOKS = 200
 """How often a waiting receive polls for its message before it sleeps between polls."""
@@ -97,7 +97,7 @@ class Messages:
     """
 
     comm: Communicator
-    mailbox: Mailbox
+    mailbox: Announcements
     timeout: float
     _unsent: list[Send] = field(default_factory=list)
     _wanted: list[Receive] = field(default_factory=list)
@@ -173,6 +173,8 @@ class Messages:
             self._work.notify_all()
         if self._thread is not None:
             self._thread.join(1.0)
+        with self._turn:
+            self.mailbox.close()
 
     # -- inside: under _turn -----------------------------------------------------------------------------------
 
@@ -187,6 +189,8 @@ class Messages:
             self._land(receive, stray.source, data.numel(), stray)
 
     def _advance(self) -> None:
+        if self._closed:
+            return
         full: set[int] = set()  # destinations without free entries; later messages to them must not overtake
         for send in [*self._unsent]:
             if send.dest in full or not self.mailbox.room(send.dest):
@@ -257,7 +261,7 @@ class Messages:
 
     def _described(self, one: Send | Receive) -> str:
         if isinstance(one, Send):
-            return f"rank {one.dest} has not taken the {SLOTS} messages before the one with tag {one.tag}"
+            return f"rank {one.dest} has not taken the messages before the one with tag {one.tag}"
         sender = "no rank" if one.source is None else f"rank {one.source}"
         return f"{sender} has sent {'no' if one.source is not None else 'a'} message with tag {one.tag}"
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from pycollective.comm import world
 from pycollective.comm.bootstrap import detection
+from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.communicator import Communicator
-from pycollective.errors import BootstrapError
+
+if TYPE_CHECKING:
+    from pycollective.comm.hosts.network import Network
 
 SCHEME = "pycollective"
 TORCH_RENDEZVOUS = importlib.import_module("torch.distributed.rendezvous")  # `dist.rendezvous` is a function
@@ -55,8 +57,7 @@ def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer
         BootstrapError: see pycollective.init.
     """
     comm = world.init()
-    seen = _as_others_see_rank_0(comm)
-    store = _serve(seen, comm.size, timeout) if comm.rank == 0 else None
+    store = _serve(_own_address(comm), comm.size, timeout) if comm.rank == 0 else None
     address = comm.backend.exchange(f"{store.host} {store.port}".encode() if store is not None else b"")[0]
     if store is None:
         host, port = address.decode().split()
@@ -65,46 +66,15 @@ def meet(url: str, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any) -> Answer
     raise RuntimeError(f"{SCHEME}:// supports only one rendezvous")
 
 
-def _serve(addresses: list[str], size: int, timeout: timedelta) -> Any:
-    """A store that listens on the first of the given addresses that belongs to this host."""
-    for address in addresses:
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.bind((address, 0))
-            break
-        except OSError:  # other hosts reach this one through NAT
-            listener.close()
-    else:
-        raise BootstrapError(f"rank 0 cannot open a port on {', '.join(addresses)}")
+def _serve(address: str, size: int, timeout: timedelta) -> Any:
+    """A store that listens on one address of this host."""
+    listener = listen(address)
     port = listener.getsockname()[1]
     # If torch opened the port itself, it would listen on every interface.
     return dist.TCPStore(address, port, size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def _as_others_see_rank_0(comm: Communicator) -> list[str]:
-    """Collective: addresses of rank 0's host, as other hosts resolve its name; on one host only the loopback."""
-    if comm.local_size == comm.size:
-        return ["127.0.0.1"]
-    name = comm.backend.exchange(socket.gethostname().encode())[0].decode()
-    elsewhere = comm.backend.group.nodes.node != comm.backend.group.nodes.of[0] and comm.local_rank == 0
-    resolved = comm.backend.exchange((_resolve(name) if elsewhere else "").encode())
-    return [*dict.fromkeys(text.decode() for text in resolved if text), _default_address()]
-
-
-def _resolve(name: str) -> str:
-    """The address of a host, preferably IPv4; empty if the name cannot be resolved."""
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return ""
-    return str(min(found, key=lambda row: row[0] != socket.AF_INET)[4][0])
-
-
-def _default_address() -> str:
-    """The local address of outgoing connections; the loopback if there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # reserved for documentation (RFC 5737); nothing is sent
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+def _own_address(comm: Communicator) -> str:
+    """That on which this rank listens for ranks of other hosts; on one host the loopback."""
+    network: Network | None = getattr(comm.backend, "network", None)
+    return "127.0.0.1" if network is None else network.listener.address[0]

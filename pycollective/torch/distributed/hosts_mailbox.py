@@ -1,0 +1,78 @@
+"""Announcements of messages to ranks of other hosts, over connections of their own; see mailbox.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+import time
+
+from pycollective.comm.bootstrap.dialling import Endpoint
+from pycollective.comm.host.segments import Exchange
+from pycollective.comm.hosts.connections import connect_all
+from pycollective.comm.hosts.network import Network
+from pycollective.errors import CommunicatorError
+
+_RECORD = struct.Struct("!Qi")  # bytes and tag of a message
+_READ_BYTES = 256 * _RECORD.size
+
+
+class HostsMailbox:
+    """An Announcements for ranks that share no memory.
+
+    Args:
+        exchange, rank, size: of the process group; collective. network: of this process.
+
+    Raises:
+        BootstrapError: ranks cannot be reached.
+    """
+
+    def __init__(self, exchange: Exchange, rank: int, size: int, network: Network) -> None:
+        purpose = exchange(os.urandom(16))[0]
+        endpoints = [Endpoint.unpack(packed) for packed in exchange(network.listener.endpoint.pack())]
+        others = [peer for peer in range(size) if peer != rank]
+        deadline = time.monotonic() + network.timeout
+        connected = connect_all(network.listener, endpoints, rank, others, purpose, 1, deadline)
+        self._connections = {peer: connection for peer, (connection,) in connected.items()}
+        self._received = {peer: bytearray() for peer in others}
+
+    def room(self, dest: int) -> bool:
+        """See Announcements. A connection counts as writable while much more than a record fits."""
+        query = select.poll()
+        query.register(self._connections[dest], select.POLLOUT)
+        return bool(query.poll(0))
+
+    def announce(self, dest: int, tag: int, nbytes: int) -> None:
+        """See Announcements."""
+        try:
+            sent = self._connections[dest].send(_RECORD.pack(nbytes, tag))
+        except OSError:
+            return  # the peer is gone, which waits find out
+        if sent < _RECORD.size:
+            raise CommunicatorError(f"a message to rank {dest} could be announced only in part")
+
+    def next(self, source: int) -> tuple[int, int] | None:
+        """See Announcements."""
+        received = self._received[source]
+        if len(received) < _RECORD.size:
+            with contextlib.suppress(OSError):  # nothing has arrived, or the peer is gone
+                received += self._connections[source].recv(_READ_BYTES)
+        if len(received) < _RECORD.size:
+            return None
+        nbytes, tag = _RECORD.unpack_from(received)
+        return tag, nbytes
+
+    def take(self, source: int) -> None:
+        """See Announcements."""
+        del self._received[source][: _RECORD.size]
+
+    def close(self) -> None:
+        """See Announcements."""
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):
+                while connection.recv(
+                    _READ_BYTES
+                ):  # closed with unread data, it could discard what the peer has to read
+                    pass
+            connection.close()
