@@ -62,7 +62,7 @@ void ControlLinks::send(const MessageHeader& header) {
 void ControlLinks::send_abort(const Abort& abort) {
   const std::lock_guard lock(mutex_);
   if (!sending_.empty()) return;
-  over_ = true;
+  note(abort);
   sending_ = abort.text.empty() ? " " : abort.text.substr(0, kMostText);
   send({static_cast<uint64_t>(abort.fault), 0, 0, abort.culprit, sending_.size(), MessageKind::abort, 0});
 }
@@ -79,10 +79,15 @@ void ControlLinks::send_expelled(int32_t rank) {
   peer->second->link->send({0, 0, 0, 0, 0, MessageKind::expelled, 0}, nullptr);
 }
 
+void ControlLinks::note(const Abort& abort) {
+  over_ = true;
+  if (abort.fault == Fault::peer_lost) lost_ = abort.culprit;
+}
+
 void ControlLinks::receive_all() {
   for (const auto& [rank, peer] : peers_) {
     peer->link->progress(*peer);
-    over_ = over_ || peer->abort;
+    if (peer->abort && !over_) note(*peer->abort);
   }
 }
 
@@ -130,8 +135,8 @@ bool ControlLinks::departed(int32_t rank) const {
 bool ControlLinks::lost(int32_t rank) const {
   const std::lock_guard lock(mutex_);
   const Peer* peer = find(rank);
-  if (peer == nullptr || peer->departed || peer->abort) return false;  // its record names the rank that is lost
-  return peer->link->closed() || peer->violated || peer->silent;
+  if (peer == nullptr || peer->departed) return false;
+  return rank == lost_ || peer->link->closed() || peer->violated || peer->silent;
 }
 
 bool ControlLinks::expelled() const {

@@ -42,7 +42,8 @@ class ControlLinks {
   // Receives what has arrived; the first abort record, if any.
   std::optional<Abort> receive();
   bool departed(int32_t rank) const;
-  // The connection has ended although the rank has not departed, or all ranks of its host are silent.
+  // The connection has ended although the rank has not departed, all ranks of its host are silent, or a rank reported
+  // it: its connection may be open in a forked process.
   bool lost(int32_t rank) const;
   // Some rank continues without this one.
   bool expelled() const;
@@ -63,12 +64,14 @@ class ControlLinks {
   const Peer* find(int32_t rank) const;
   void send(const MessageHeader& header);
   void receive_all();
+  void note(const Abort& abort);
 
   mutable std::mutex mutex_;
   std::map<int32_t, std::unique_ptr<Peer>> peers_;
   std::vector<std::string> host_names_;  // by rank
   std::string sending_;  // the text of the abort that is sent: there is at most one
   bool over_ = false;  // an abort was sent or has arrived
+  int32_t lost_ = -1;  // the rank that it reports as lost
 };
 
 }  // namespace pc
