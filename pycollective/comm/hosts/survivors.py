@@ -47,7 +47,7 @@ class Agreement:
     leader: int
     members: list[int]
     others: dict[int, Survivor]
-    """On the leader all other members, else the leader."""
+    """On the leader all other members that it still reaches, else the leader."""
     deadline: float
 
     def exchange(self, data: bytes) -> list[bytes]:
@@ -68,14 +68,14 @@ class Agreement:
     def _to(self, rank: int, payload: bytes) -> None:
         try:
             self.others[rank].send(BLOB, payload, max(_LEAST_SECONDS, self.deadline - time.monotonic()))
-        except OSError:
+        except (KeyError, OSError):
             raise self._gone(rank) from None
 
     def _from(self, rank: int) -> bytes:
-        peer = self.others[rank]
         try:
+            peer = self.others[rank]
             return receive(peer.connection, peer.reader, self.deadline)[1]
-        except (OSError, EOFError, ValueError):
+        except (KeyError, OSError, EOFError, ValueError):
             raise self._gone(rank) from None
 
     def _gone(self, rank: int) -> CommunicatorError:
