@@ -104,3 +104,9 @@ def test_a_report_counts_more_than_the_end_of_who_reported(tmp_path: Path, pause
 def test_an_ended_process_is_named_with_its_host(tmp_path: Path) -> None:
     text = _play(tmp_path, "control[2].close(); raised()")
     assert text.startswith("PeerLostError 2 rank 2 (host far) is gone (its process has ended) during allreduce")
+
+
+def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: Path) -> None:
+    script = "print(comm.backend.is_gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.is_gone(1))"
+    lines = _play(tmp_path, script).splitlines()
+    assert [lines[0], lines[2]] == ["False", "True"]
