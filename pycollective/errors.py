@@ -59,7 +59,7 @@ _LATE = "the timeout has passed: "
 
 
 class PeerLostError(Error):
-    """The process of a peer has ended.
+    """The process of a peer has ended, or its host does not answer.
 
     Attributes:
         rank: the rank that was lost, in the communicator of the call.

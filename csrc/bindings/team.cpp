@@ -95,7 +95,7 @@ void set_tile_bytes(const TeamCall& self, std::pair<double, double> bytes) {
   self.team()->tile_bytes = {bytes.first, bytes.second};
 }
 
-void watch_hosts(const TeamCall& self, const std::vector<int32_t>& hosts, std::vector<std::string> names) {
+void watch_hosts(const TeamCall& self, const std::vector<std::string>& hosts, std::vector<std::string> names) {
   const auto size = static_cast<size_t>(self.team()->size());
   if (hosts.size() != size || names.size() != size) throw InvalidArgument("hosts and names: one for each rank");
   self.team()->watch_hosts(hosts, std::move(names));
@@ -218,7 +218,8 @@ void bind_team(py::module_& m) {
           "Tell a rank that this one continues in a communicator without it.")
       .def_property_readonly("expelled", [](const TeamCall& self) { return self.team()->expelled(); })
       .def("watch_hosts", &watch_hosts, py::arg("hosts"), py::arg("names"),
-           "Begin heartbeats with the ranks on other hosts. By rank: the number of its host, and the host's name.")
+           "Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, and the "
+           "host's name.")
       .def(
           "survivor",
           [](const TeamCall& self, int32_t rank) {

@@ -1,4 +1,4 @@
-"""Which ranks of silent hosts are lost, and what is said of them: a rank against sockets that a test plays with."""
+"""Which ranks of silent hosts are lost, and how they are reported: a rank against sockets that a test plays with."""
 
 from __future__ import annotations
 
@@ -35,16 +35,20 @@ def beat_for(rank, seconds):
         beat(rank)
         time.sleep(0.02)
 
-group = Group(Nodes(0, (0, 1, 1)), (0, 1, 2), "played")
-pairs = {rank: [socket.socketpair() for _ in range(LANES)] for rank in (1, 2)}
-control = {rank: pairs[rank][CONTROL_LANE][1] for rank in pairs}
-segment = _core.Segment.create("local", segment_bytes(1, 1 << 20, True))
-others = {rank: [pair[0] for pair in pairs[rank]] for rank in pairs}
-team = make_team(segment, group, 1 << 20, others, ["near", "far", "far"])
-comm = Communicator(HostTeam(team, group))
+def first_of(world_ranks):  # rank 0 of a communicator, and the far ends of its connections
+    hosts = (0,) + (1,) * (len(world_ranks) - 1)
+    group = Group(Nodes(0, hosts), world_ranks, "played")
+    pairs = {rank: [socket.socketpair() for _ in range(LANES)] for rank in range(1, len(hosts))}
+    segment = _core.Segment.create("local", segment_bytes(1, 1 << 20, True))
+    others = {rank: [pair[0] for pair in pairs[rank]] for rank in pairs}
+    team = make_team(segment, group, 1 << 20, others, [("1", "near") if host == 0 else ("2", "far") for host in hosts])
+    return Communicator(HostTeam(team, group)), {rank: [pair[1] for pair in pairs[rank]] for rank in pairs}
+
+comm, far = first_of((0, 1, 2))
+control = {rank: far[rank][CONTROL_LANE] for rank in far}
 started = time.monotonic()
 
-def raised():
+def raised(comm=comm):
     try:
         comm.allreduce(np.ones(3), timeout=1.5)
     except pc.Error as error:
@@ -74,6 +78,18 @@ def test_a_rank_that_is_silent_alone_is_only_late(tmp_path: Path) -> None:
     assert text.startswith("TimeoutError") and "rank 1" in text
 
 
+def test_ranks_of_a_host_that_are_in_another_communicator_count(tmp_path: Path) -> None:
+    script = """
+other, far_of_other = first_of((0, 1))
+beat(1)
+far_of_other[1][CONTROL_LANE].sendall(HEADER.pack(0, 0, 0, 0, 0, HEARTBEAT, 0))
+threading.Thread(target=beat_for, args=(2, 2.0)).start()
+raised(other)
+"""
+    text = _play(tmp_path, script)
+    assert text.startswith("TimeoutError") and "rank 1" in text
+
+
 def test_heartbeats_are_sent_while_no_call_runs(tmp_path: Path) -> None:
     text = _play(tmp_path, "print(*(HEADER.unpack(control[2].recv(HEADER.size))[5] == HEARTBEAT for _ in range(4)))")
     assert text == "True True True True\n"
@@ -88,3 +104,9 @@ def test_a_report_counts_more_than_the_end_of_who_reported(tmp_path: Path, pause
 def test_an_ended_process_is_named_with_its_host(tmp_path: Path) -> None:
     text = _play(tmp_path, "control[2].close(); raised()")
     assert text.startswith("PeerLostError 2 rank 2 (host far) is gone (its process has ended) during allreduce")
+
+
+def test_a_rank_reported_as_lost_is_gone_while_its_connection_is_open(tmp_path: Path) -> None:
+    script = "print(comm.backend.is_gone(1)); report(2, 1, b'rank 1 is gone'); raised(); print(comm.backend.is_gone(1))"
+    lines = _play(tmp_path, script).splitlines()
+    assert [lines[0], lines[2]] == ["False", "True"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Collection
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import pycollective as pc
 from pycollective.comm.hosts.connections import Meeting
 from pycollective.comm.hosts.shrink import why_not
+from pycollective.comm.hosts.survivors import Agreement, Survivor
 
 REFUSED = "needs more than half"
 
@@ -98,7 +100,7 @@ def test_a_late_rank_learns_that_it_was_left_out(late: int) -> None:
 
 
 def _connect_only(comm: pc.Communicator, others: Collection[int], seconds: float) -> None:
-    """Connect for shrink(), and say nothing."""
+    """Connect for shrink(), and send nothing."""
     contacts = comm.backend._contacts
     wanted = {(rank, 0) for rank in others}
     meeting = Meeting(contacts.network.listener, contacts.endpoints, comm.rank, wanted, contacts.name + b" shrink")
@@ -134,6 +136,16 @@ def test_a_leader_that_ends_is_replaced() -> None:
         return comm.shrink(20).allgather(np.array([comm.rank])).tolist()
 
     assert pc.local_world(3, hosts=(0, 1, 2)).run(run) == [None, [1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("leader", [0, 1])
+def test_a_member_that_ends_while_the_communicator_is_made_is_named(leader: int) -> None:
+    mine, its = socket.socketpair()
+    its.close()
+    agreement = Agreement(0, leader, [0, 1, 2], {1: Survivor(mine)}, time.monotonic() + 5)
+    role = "led" if leader == 1 else "took part in"
+    with mine, pytest.raises(pc.CommunicatorError, match=rf"rank 1, which {role} shrink\(\), is gone"):
+        agreement.exchange(b"mine")
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9))

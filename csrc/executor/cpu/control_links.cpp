@@ -48,7 +48,7 @@ void ControlLinks::add(int32_t rank, std::unique_ptr<Link> link) {
   peers_[rank] = std::move(peer);
 }
 
-void ControlLinks::set_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names) {
+void ControlLinks::set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) peer->host = hosts.at(static_cast<size_t>(rank));
   host_names_ = std::move(names);
@@ -62,7 +62,7 @@ void ControlLinks::send(const MessageHeader& header) {
 void ControlLinks::send_abort(const Abort& abort) {
   const std::lock_guard lock(mutex_);
   if (!sending_.empty()) return;
-  over_ = true;
+  note(abort);
   sending_ = abort.text.empty() ? " " : abort.text.substr(0, kMostText);
   send({static_cast<uint64_t>(abort.fault), 0, 0, abort.culprit, sending_.size(), MessageKind::abort, 0});
 }
@@ -79,10 +79,15 @@ void ControlLinks::send_expelled(int32_t rank) {
   peer->second->link->send({0, 0, 0, 0, 0, MessageKind::expelled, 0}, nullptr);
 }
 
+void ControlLinks::note(const Abort& abort) {
+  over_ = true;
+  if (abort.fault == Fault::peer_lost) lost_ = abort.culprit;
+}
+
 void ControlLinks::receive_all() {
   for (const auto& [rank, peer] : peers_) {
     peer->link->progress(*peer);
-    over_ = over_ || peer->abort;
+    if (peer->abort && !over_) note(*peer->abort);
   }
 }
 
@@ -94,11 +99,9 @@ std::optional<ControlLinks::Abort> ControlLinks::receive() {
   return std::nullopt;
 }
 
-// A rank that is stopped alone, on a host whose other ranks answer, is only late.
-void ControlLinks::beat(Time now, bool was_stopped) {
+void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
   const std::lock_guard lock(mutex_);
   receive_all();
-  std::map<int32_t, Time> heard;  // by host
   for (const auto& [rank, peer] : peers_) {
     const bool full = peer->link->sends() || (over_ && peer->silent);
     if (!peer->link->closed() && !full) peer->link->send({0, 0, 0, 0, 0, MessageKind::heartbeat, 0}, nullptr);
@@ -106,8 +109,16 @@ void ControlLinks::beat(Time now, bool was_stopped) {
     Time& of_host = heard[peer->host];
     of_host = std::max(of_host, peer->heard);
   }
+}
+
+// A rank that is stopped alone, on a host whose other ranks answer, is only late.
+void ControlLinks::judge(Time now, const Heard& heard) {
+  const std::lock_guard lock(mutex_);
   const std::chrono::duration<double> limit(environment().host_timeout);
-  for (const auto& [rank, peer] : peers_) peer->silent = now - heard[peer->host] > limit;
+  for (const auto& [rank, peer] : peers_) {
+    const auto found = heard.find(peer->host);
+    peer->silent = found != heard.end() && now - found->second > limit;
+  }
 }
 
 const ControlLinks::Peer* ControlLinks::find(int32_t rank) const {
@@ -124,8 +135,8 @@ bool ControlLinks::departed(int32_t rank) const {
 bool ControlLinks::lost(int32_t rank) const {
   const std::lock_guard lock(mutex_);
   const Peer* peer = find(rank);
-  if (peer == nullptr || peer->departed || peer->abort) return false;  // its record names the rank that is lost
-  return peer->link->closed() || peer->violated || peer->silent;
+  if (peer == nullptr || peer->departed) return false;
+  return rank == lost_ || peer->link->closed() || peer->violated || peer->silent;
 }
 
 bool ControlLinks::expelled() const {

@@ -19,6 +19,7 @@ namespace pc {
 class ControlLinks {
  public:
   using Time = std::chrono::steady_clock::time_point;
+  using Heard = std::map<std::string, Time>;  // by host
   struct Abort {
     Fault fault;
     int32_t culprit;
@@ -26,20 +27,23 @@ class ControlLinks {
   };
 
   void add(int32_t rank, std::unique_ptr<Link> link);
-  // The host of every rank of the communicator, and its name.
-  void set_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names);
+  // By rank of the communicator: what identifies its host in the whole job, and the host's name.
+  void set_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names);
   // Tell all ranks on other hosts.
   void send_abort(const Abort& abort);
   void send_depart();
   // This rank continues in a communicator without that one.
   void send_expelled(int32_t rank);
-  // Sends heartbeats, and judges which hosts are silent.  `was_stopped`: this process itself did not run lately, and
-  // cannot tell.
-  void beat(Time now, bool was_stopped);
+  // Sends and receives heartbeats, and notes when a rank of each host was heard.  `was_stopped`: this process did not
+  // run lately, and cannot tell.
+  void beat(Time now, bool was_stopped, Heard& heard);
+  // Which hosts are silent.
+  void judge(Time now, const Heard& heard);
   // Receives what has arrived; the first abort record, if any.
   std::optional<Abort> receive();
   bool departed(int32_t rank) const;
-  // The connection has ended although the rank has not departed, or all ranks of its host are silent.
+  // The connection has ended although the rank has not departed, all ranks of its host are silent, or a rank reported
+  // it: its connection may be open in a forked process.
   bool lost(int32_t rank) const;
   // Some rank continues without this one.
   bool expelled() const;
@@ -50,8 +54,7 @@ class ControlLinks {
  private:
   struct Peer final : Inbox {
     std::unique_ptr<Link> link;
-    int32_t host = -1;
-    std::string text;
+    std::string host, text;
     std::optional<Abort> abort;
     bool departed = false, violated = false, silent = false, expels = false;
     Time heard{};
@@ -61,12 +64,14 @@ class ControlLinks {
   const Peer* find(int32_t rank) const;
   void send(const MessageHeader& header);
   void receive_all();
+  void note(const Abort& abort);
 
   mutable std::mutex mutex_;
   std::map<int32_t, std::unique_ptr<Peer>> peers_;
   std::vector<std::string> host_names_;  // by rank
   std::string sending_;  // the text of the abort that is sent: there is at most one
   bool over_ = false;  // an abort was sent or has arrived
+  int32_t lost_ = -1;  // the rank that it reports as lost
 };
 
 }  // namespace pc

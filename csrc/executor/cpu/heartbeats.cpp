@@ -54,7 +54,9 @@ void Heartbeats::run() {
     const auto now = SteadyClock::now();
     const bool was_stopped = Seconds(now - before).count() > limit / 2;
     before = now;
-    for (const auto& each : all) each->beat(now, was_stopped);
+    ControlLinks::Heard heard;  // a host's ranks may be in different communicators
+    for (const auto& each : all) each->beat(now, was_stopped, heard);
+    for (const auto& each : all) each->judge(now, heard);
   }
 }
 

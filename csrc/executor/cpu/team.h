@@ -123,8 +123,8 @@ class Team {
 
   // Every rank has attached: watch the peers' processes from now on.
   void watch_peers();
-  // The same for ranks on other hosts; by rank, the host and its name.
-  void watch_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names);
+  // The same for ranks on other hosts: see ControlLinks::set_hosts.
+  void watch_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names);
   void depart();                      // announces that the rank makes no further calls
   bool departed(int32_t rank) const;
   // This rank continues in a communicator without that one, which is told.

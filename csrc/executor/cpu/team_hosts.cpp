@@ -11,7 +11,7 @@ constexpr uint32_t kExpelled = ~0u;  // in the block of an expelled rank of this
 
 }  // namespace
 
-void Team::watch_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names) {
+void Team::watch_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
   if (!links_ || is_pair_) return;
   links_->set_hosts(hosts, std::move(names));
   start_heartbeats(links_);

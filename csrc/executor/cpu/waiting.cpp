@@ -309,6 +309,7 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
+  if (!hear(op)) return;  // it ended after it had reported another loss
   std::string how = "its process has ended";
   if (departed) how = "it has freed the communicator, or its program has ended";
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);

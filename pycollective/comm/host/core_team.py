@@ -13,6 +13,8 @@ from pycollective.comm.planner import Planner
 
 Sockets = Mapping[int, Sequence[socket.socket]]
 """By rank: connections for collectives, for control messages, and for messages from rank to rank."""
+Host = tuple[str, str]
+"""Its address, which no other host of the job has, and its name."""
 LANES = 3
 CONTROL_LANE = 1
 
@@ -27,14 +29,14 @@ def segment_bytes(size: int, scratch: int, threads: bool) -> int:
 
 
 def make_team(
-    segment: _core.Segment, group: Group, scratch: int, others: Sockets | None = None, hosts: Sequence[str] = ()
+    segment: _core.Segment, group: Group, scratch: int, others: Sockets | None = None, hosts: Sequence[Host] = ()
 ) -> _core.Team:
     """The core's part of a communicator, in a segment shared by its ranks of this host.
 
     Args:
         scratch: bytes of each rank's.
         others: the connections to ranks on other hosts; the team takes them over.
-        hosts: if there are such, the name of every rank's host.
+        hosts: if there are such, the host of every rank.
     """
     if others:
         return _team_of_hosts(segment, group, scratch, others, hosts)
@@ -49,7 +51,7 @@ def make_team(
 
 
 def _team_of_hosts(
-    segment: _core.Segment, group: Group, scratch: int, others: Sockets, hosts: Sequence[str]
+    segment: _core.Segment, group: Group, scratch: int, others: Sockets, hosts: Sequence[Host]
 ) -> _core.Team:
     descriptors = []
     for rank, (data, control, messages) in others.items():
@@ -59,7 +61,7 @@ def _team_of_hosts(
         segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
         list(group.nodes.ranks()), descriptors,
     )  # fmt: skip
-    team.watch_hosts(list(group.nodes.of), list(hosts))
+    team.watch_hosts([address for address, _ in hosts], [name for _, name in hosts])
     return team
 
 

@@ -122,8 +122,8 @@ def connect_all(
         purpose: a name of what the connections are for, the same on all ranks, used once.
         lanes: number of connections per peer. deadline: on the clock of time.monotonic().
         watched: lanes that both ends always read: there a host that does not answer is noticed within the time set
-            by PYCOLLECTIVE_HOST_TIMEOUT. On the others that would end connections to peers that are only busy: for the kernel, a receiver whose buffer
-            stays full has not answered.
+            by PYCOLLECTIVE_HOST_TIMEOUT. On the others that would end connections to peers that are only busy: for the
+            kernel, a receiver whose buffer stays full has not answered.
 
     Returns:
         each peer's connections by lane, nonblocking, without delay of small messages, with keepalive.

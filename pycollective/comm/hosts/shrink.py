@@ -9,90 +9,28 @@ rank 0: of several groups that cannot reach each other, at most one continues.
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from pycollective import _core
 from pycollective.comm.bootstrap.dialling import Endpoint
-from pycollective.comm.bootstrap.frames import Reader, frame, pack, receive, unpack
 from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.hosts.connections import Listener, Meeting
+from pycollective.comm.hosts.survivors import (
+    GRACE_SECONDS,
+    JOIN,
+    JOIN_LATE,
+    LEADS,
+    MEMBERS,
+    REFUSED,
+    Agreement,
+    Survivor,
+)
 from pycollective.errors import BootstrapError, CommunicatorError
 
-_JOIN, _JOIN_LATE, _LEADS, _MEMBERS, _REFUSED, _BLOB = range(1, 7)
-"""Messages: asks to be a member; the same, and its time is over; leads; the result; why there is none; see `Meeting`."""
 _POLL_SECONDS = 0.005
-_GRACE_SECONDS = 2.0  # for survivors that are connected, after the time is over
 _LEAST_SECONDS = 10.0  # for making the new communicator, in which only a further loss takes long
-_MOST_BYTES = 1 << 28  # of a message
 _PURPOSE = b" shrink"
-
-
-@dataclass
-class Survivor:
-    """Another rank that has called shrink()."""
-
-    connection: socket.socket
-    reader: Reader = field(default_factory=lambda: Reader(_MOST_BYTES))
-    asks: bool = False
-    """To be a member of what this rank leads."""
-    leads: bool = False
-    told: bool = False
-    """That this rank leads."""
-
-    def send(self, kind: int, payload: bytes = b"", seconds: float = _GRACE_SECONDS) -> None:
-        """Raises OSError if the connection has ended, or the receiver does not read."""
-        self.connection.settimeout(seconds)
-        try:
-            self.connection.sendall(frame(kind, payload))
-        finally:
-            self.connection.setblocking(False)
-
-
-@dataclass
-class Agreement:
-    """The members, and their exchange through the leader."""
-
-    rank: int
-    leader: int
-    members: list[int]
-    others: dict[int, Survivor]
-    """On the leader all other members, else the leader."""
-    deadline: float
-
-    def exchange(self, data: bytes) -> list[bytes]:
-        """Allgather among the members.
-
-        Raises:
-            CommunicatorError: a member, or the leader, is gone.
-        """
-        if self.rank != self.leader:
-            self._to(self.leader, data)
-            return unpack(self._from(self.leader))
-        blobs = [data if rank == self.rank else self._from(rank) for rank in self.members]
-        joined = pack(blobs)
-        for rank in self.others:
-            self._to(rank, joined)
-        return blobs
-
-    def _to(self, rank: int, payload: bytes) -> None:
-        try:
-            self.others[rank].send(_BLOB, payload, max(_POLL_SECONDS, self.deadline - time.monotonic()))
-        except OSError:
-            raise self._gone(rank) from None
-
-    def _from(self, rank: int) -> bytes:
-        peer = self.others[rank]
-        try:
-            return receive(peer.connection, peer.reader, self.deadline)[1]
-        except (OSError, EOFError, ValueError):
-            raise self._gone(rank) from None
-
-    def _gone(self, rank: int) -> CommunicatorError:
-        role = "led" if rank == self.leader else "took part in"
-        return CommunicatorError(f"rank {rank}, which {role} shrink(), is gone, or has failed to complete it")
 
 
 @contextlib.contextmanager
@@ -123,7 +61,7 @@ class _Round:
     def __init__(self, team: _core.Team, rank: int, meeting: Meeting, timeout: float) -> None:
         self._team, self._rank, self._meeting, self._timeout = team, rank, meeting, timeout
         self._deadline = time.monotonic() + timeout
-        self._end = self._deadline + timeout + _GRACE_SECONDS
+        self._end = self._deadline + timeout + GRACE_SECONDS
         self._others: dict[int, Survivor] = {}
         self._asked = -1  # the rank that is to lead
         self._leads = False
@@ -189,15 +127,15 @@ class _Round:
         return found[0] if found else None
 
     def _take(self, rank: int, peer: Survivor, kind: int, payload: bytes) -> Agreement | None:
-        if kind in (_JOIN, _JOIN_LATE):
+        if kind in (JOIN, JOIN_LATE):
             peer.asks = True
-            if kind == _JOIN_LATE:  # all who called in time are here
+            if kind == JOIN_LATE:  # all who called in time are here
                 self._deadline = min(self._deadline, time.monotonic())
-        elif kind == _LEADS:
+        elif kind == LEADS:
             peer.leads = True
-        elif kind == _REFUSED and rank == self._asked:
+        elif kind == REFUSED and rank == self._asked:
             raise CommunicatorError(payload.decode())
-        elif kind == _MEMBERS:
+        elif kind == MEMBERS:
             members = [int(number) for number in payload.split(b",")]
             if self._rank not in members:
                 raise _too_late(self._rank)
@@ -205,15 +143,14 @@ class _Round:
         return None
 
     def _act(self) -> Agreement | None:
-        first = min(self._others, default=self._rank)
-        if first >= self._rank or self._leads:
-            if self._leads or self._late or all(map(self._lost, range(self._rank))):
-                return self._lead()
-        elif self._asked < 0:
-            if self._others[first].leads or self._late or all(map(self._lost, range(first))):
-                kind = _JOIN_LATE if self._late else _JOIN
-                self._asked = first
-                self._try(first, lambda peer: peer.send(kind))
+        first = min([self._rank, *self._others])
+        nobody_before = self._late or all(map(self._lost, range(first)))
+        if self._leads or (first == self._rank and nobody_before):
+            return self._lead()
+        if first < self._rank and self._asked < 0 and (nobody_before or self._others[first].leads):
+            kind = JOIN_LATE if self._late else JOIN
+            self._asked = first
+            self._try(first, lambda peer: peer.send(kind))
         return None
 
     def _lead(self) -> Agreement | None:
@@ -222,13 +159,13 @@ class _Round:
         def tell(peer: Survivor) -> None:
             if not peer.told:
                 peer.told = True
-                peer.send(_LEADS)
+                peer.send(LEADS)
 
         for rank in list(self._others):
             self._try(rank, tell)
         undecided = {rank for rank, peer in self._others.items() if not peer.asks}
         absent = {rank for rank in range(self._team.size) if rank not in self._others and rank != self._rank}
-        grace = min(self._timeout, _GRACE_SECONDS)
+        grace = min(self._timeout, GRACE_SECONDS)
         complete = not undecided and all(map(self._lost, absent))
         over = self._late and (not undecided or time.monotonic() > self._deadline + grace)
         return self._decide() if complete or over else None
@@ -236,7 +173,7 @@ class _Round:
     def _decide(self) -> Agreement:
         members = sorted([self._rank, *(rank for rank, peer in self._others.items() if peer.asks)])
         refusal = why_not(members, self._team.size)
-        kind, text = (_REFUSED, refusal.encode()) if refusal else (_MEMBERS, ",".join(map(str, members)).encode())
+        kind, text = (REFUSED, refusal.encode()) if refusal else (MEMBERS, ",".join(map(str, members)).encode())
         for rank in list(self._others):
             self._try(rank, lambda peer: peer.send(kind, text))
         if refusal:

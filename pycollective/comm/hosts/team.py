@@ -140,7 +140,9 @@ def connect(
         endpoints = [Endpoint.unpack(bytes.fromhex(received[m]["endpoint"])) for m in members]
         contacts = Contacts(network, endpoints, bytes.fromhex(chosen["name"]))
         others = _connections(group, contacts, network.timeout if timeout is None else timeout)
-        team = make_team(segment, group, int(chosen["scratch"]), others, [each.host for each in endpoints])
+        team = make_team(
+            segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints]
+        )
         set_patience(team, own_cores)
         on_host, staged, between_hosts = chosen["tiles"]
         team.tile_bytes = (between_hosts, between_hosts) if others else (on_host, staged)

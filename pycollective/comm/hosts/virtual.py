@@ -43,7 +43,7 @@ class VirtualNetwork:
         made: list[HostTeam] = []
         endpoints = [network.listener.endpoint for network in self._networks]
         name = secrets.token_bytes(16)
-        names = [f"virtual{host}" for host in hosts.of]
+        names = [(f"virtual{host}", f"virtual{host}") for host in hosts.of]
         for group, sockets, network in zip(groups, others, self._networks, strict=True):
             team = make_team(segments[group.nodes.node], group, scratch, sockets, names)
             tile = setting("PYCOLLECTIVE_HOSTS_TILE")
