@@ -1,8 +1,12 @@
-"""A process group that spans hosts: half of the ranks have another host name."""
+"""A process group that spans hosts: under mpirun with two host names, and without MPI on virtual hosts."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from launch import on_two_host_names
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 CASE = """
 import os, torch, torch.distributed as dist, pycollective.torch
@@ -17,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 torch.set_num_threads(1)
 dist.init_process_group("pycollective")
 n, me = dist.get_world_size(), dist.get_rank()
-assert me == int(os.environ["OMPI_COMM_WORLD_RANK"])
+assert me == int(os.environ.get("OMPI_COMM_WORLD_RANK", me))
 group = dist.group.WORLD
 assert group.comm.local_size == 2 and group.comm.cross_size == 2
 total = sum(range(n))
@@ -83,8 +88,80 @@ print("fine", flush=True)
 """
 
 
+LOSS = """
+import os, signal, torch, torch.distributed as dist, pycollective
+dist.init_process_group("pycollective")
+me = dist.get_rank()
+out = torch.zeros(1)
+if me == 3:
+    dist.send(torch.ones(1), 0)
+    dist.recv(out, 0)
+    os.kill(os.getpid(), signal.SIGKILL)
+if me == 0:
+    dist.recv(out, 3)
+    dist.send(out, 3)
+try:
+    dist.recv(out, 3, tag=5)
+    print("received")
+except pycollective.PeerLostError as error:
+    print("lost", error.rank, flush=True)
+os._exit(0)
+"""
+TRAINING = """
+import hashlib, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dist.init_process_group("pycollective")
+layers = torch.nn.Linear(300, 200), torch.nn.Tanh(), torch.nn.Linear(200, 5)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+torch.manual_seed(dist.get_rank())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 300)).square().mean().backward()
+    optimizer.step()
+weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print(dist.group.WORLD.comm.cross_size, hashlib.sha256(weights).hexdigest())
+dist.destroy_process_group()
+"""
+REFUSED = """
+import torch.distributed as dist, pycollective
+try:
+    dist.init_process_group("pycollective")
+except pycollective.BootstrapError as error:
+    print(error)
+"""
+
+
+def on_virtual_hosts(
+    folder: Path, script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
+) -> list[str]:
+    """What the ranks print: processes with torchrun's variables; env: more variables, by host."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "script.py").write_text(script)
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    started = []
+    for rank in range(ranks):
+        host = rank * hosts // ranks
+        own = {"RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]}
+        command = [sys.executable, "-W", "ignore", str(folder / "script.py")]
+        with (folder / f"{rank}.out").open("w") as out:
+            process = subprocess.Popen(command, env={**os.environ, **job, **own}, stdout=out, stderr=out, cwd=folder)
+        started.append(process)
+    try:
+        for process in started:
+            process.wait(100)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [(folder / f"{rank}.out").read_text() for rank in range(ranks)]
+
+
 @pytest.mark.mpi
-@pytest.mark.torch
 def test_two_hosts(tmp_path: Path) -> None:
     script = tmp_path / "case.py"
     script.write_text(CASE)
@@ -92,3 +169,35 @@ def test_two_hosts(tmp_path: Path) -> None:
     done = on_two_host_names([sys.executable, script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 4
+
+
+def test_two_hosts_without_mpi(tmp_path: Path) -> None:
+    assert on_virtual_hosts(tmp_path, CASE) == ["fine\n"] * 4
+
+
+def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
+    """Four ranks on one host, on two, and on two that share a token."""
+    digests = set()
+    for hosts, env in ((1, {}), (2, {}), (2, {"PYCOLLECTIVE_TOKEN": "5c" * 16})):
+        for printed in on_virtual_hosts(tmp_path, TRAINING, hosts=hosts, env=[env]):
+            count, digest = printed.split()
+            assert count == str(hosts)
+            digests.add(digest)
+    assert len(digests) == 1
+
+
+def test_a_lost_sender_on_another_host_is_named(tmp_path: Path) -> None:
+    assert on_virtual_hosts(tmp_path, LOSS)[:3] == ["lost 3\n"] * 3
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {}], "PYCOLLECTIVE_TOKEN is not set for rank 1"),
+        ([{}, {"PYCOLLECTIVE_TOKEN": "5c" * 16}], "PYCOLLECTIVE_TOKEN is not set for rank 0"),
+        ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {"PYCOLLECTIVE_TOKEN": "5d" * 16}], "PYCOLLECTIVE_TOKEN differs"),
+    ],
+)
+def test_ranks_with_different_tokens_are_refused(tmp_path: Path, env: list[dict[str, str]], said: str) -> None:
+    printed = on_virtual_hosts(tmp_path, REFUSED, ranks=2, env=env)
+    assert all(said in text for text in printed), printed
