@@ -15,32 +15,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ENTER", "Hosts", "why_not"]
+__all__ = ["AGENT", "ENTER", "Hosts", "why_not"]
 
-ENTER = "/run/hosts/enter"
-"""Inside: `enter HOST COMMAND...` runs a shell command on a host, with the arguments of ssh."""
+ENTER, AGENT = "/run/hosts/enter", "/run/hosts/agent"
+"""Inside: `enter HOST COMMAND...` runs a shell command on a host, with the arguments of ssh.  The agent also behaves as
+ssh does when the host vanishes: it stays, so that its launcher is not told.
+"""
 _NEEDED = ("ip", "tc", "unshare", "nsenter", "mount")
 _SETUP = """
 set -e
 read -r own _ </proc/self/stat # in /proc as it was before: the PID outside
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
-mkdir /run/hosts
+mkdir /run/hosts /run/tmp
 cat >/run/hosts/enter <<'end'
 #!/bin/sh
 name=$1
 shift
+export TMPDIR=/run/tmp
 exec nsenter -t "$(cat "/run/hosts/$name")" -n -u -m sh -c "$*"
 end
-chmod +x /run/hosts/enter
+cat >/run/hosts/agent <<'end'
+#!/bin/sh
+/run/hosts/enter "$@"
+code=$?
+[ $code -lt 128 ] || exec sleep infinity # as ssh, which does not see that a host has vanished
+exit $code
+end
+chmod +x /run/hosts/enter /run/hosts/agent
 echo '127.0.0.1 localhost' >/run/names
 for k in $(seq 0 $(($1 - 1))); do echo "10.77.0.$((k + 1)) host$k" >>/run/names; done
 mount --bind /run/names /etc/hosts
 ip link set lo up
 for bridge in inside apart; do ip link add name $bridge type bridge; ip link set $bridge up; done
 for k in $(seq 0 $(($1 - 1))); do
-  unshare --net --uts --mount sh -c "hostname host$k; mount -t tmpfs tmpfs /dev/shm; echo \\$\\$ >/run/hosts/new
-    mv /run/hosts/new /run/hosts/host$k; exec sleep infinity" &
+  unshare --net --uts --mount sh -c "hostname host$k; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run/tmp
+    echo \\$\\$ >/run/hosts/new; mv /run/hosts/new /run/hosts/host$k; exec sleep infinity" &
   until [ -s /run/hosts/host$k ]; do sleep 0.005; done
   ip link add port$k type veth peer name eth0 netns "$(cat /run/hosts/host$k)"
   ip link set port$k master inside up
@@ -67,7 +77,7 @@ def why_not() -> str:
 class Hosts:
     """A context manager: hosts host0, host1, ..., which reach each other and nothing else.
 
-    Each has a host name, a network with the address 10.77.0.(k + 1), and a /dev/shm; files are shared.
+    Each has a host name, a network with the address 10.77.0.(k + 1), a /dev/shm and a TMPDIR; other files are shared.
 
     Args:
         count: of the hosts.
@@ -124,12 +134,12 @@ class Hosts:
         """Start a command on a host.  What ends the command is `kill`, or the end of the hosts."""
         return subprocess.Popen(self.command(host, words), **options)
 
-    def mpirun(self, program: str, ranks: Sequence[int], words: Sequence[str]) -> list[str]:
-        """The command line that, started here, runs Open MPI's mpirun on host0 with so many ranks on each host."""
-        where = ",".join(f"{name}:{count}" for name, count in zip(self.names, ranks, strict=True))
-        options = ["--prtemca", "plm_ssh_agent", ENTER, "--bind-to", "none", "-np", str(sum(ranks)), "-H", where]
+    def mpirun(self, program: str, ranks: Sequence[int], words: Sequence[str], start: str = "host0") -> list[str]:
+        """The command line that, started here, runs Open MPI's mpirun on a host, with so many ranks on each host."""
+        where = ",".join(f"{name}:{count}" for name, count in zip(self.names, ranks, strict=True) if count)
+        options = ["--prtemca", "plm_ssh_agent", AGENT, "--bind-to", "none", "-np", str(sum(ranks)), "-H", where]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return self.command(self.names[0], [program, *root, *options, *words])
+        return self.command(start, [program, *root, *options, *words])
 
     # -- faults --------------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,11 @@ add_library(pc_core STATIC
   csrc/executor/plan.cpp
   csrc/executor/table_directory.cpp
   csrc/executor/cpu/control_links.cpp
+  csrc/executor/cpu/heartbeats.cpp
   csrc/executor/cpu/liveness.cpp
   csrc/executor/cpu/remote.cpp
   csrc/executor/cpu/team.cpp
+  csrc/executor/cpu/team_hosts.cpp
   csrc/executor/cpu/waiting.cpp
   csrc/engine/agreement.cpp
   csrc/engine/announcement.cpp

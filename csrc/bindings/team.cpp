@@ -95,6 +95,12 @@ void set_tile_bytes(const TeamCall& self, std::pair<double, double> bytes) {
   self.team()->tile_bytes = {bytes.first, bytes.second};
 }
 
+void watch_hosts(const TeamCall& self, const std::vector<int32_t>& hosts, std::vector<std::string> names) {
+  const auto size = static_cast<size_t>(self.team()->size());
+  if (hosts.size() != size || names.size() != size) throw InvalidArgument("hosts and names: one for each rank");
+  self.team()->watch_hosts(hosts, std::move(names));
+}
+
 std::string mail_of(const Team& team, int32_t rank) {
   const char* mail = team.control().block(rank).mail;
   return {mail, strnlen(mail, sizeof RankBlock::mail)};
@@ -202,11 +208,14 @@ void bind_team(py::module_& m) {
           py::arg("rank"))
       .def(
           "departed",
-          [](const TeamCall& self, int32_t rank) {
-            self.team()->listen();
-            return block_of(self, rank).presence.load() == static_cast<uint32_t>(Presence::departed);
-          },
+          [](const TeamCall& self, int32_t rank) { return self.team()->departed(rank_in(self, rank)); },
           py::arg("rank"))
+      .def(
+          "expel", [](const TeamCall& self, int32_t rank) { self.team()->expel(rank_in(self, rank)); },
+          py::arg("rank"), "Tell a rank that this one continues in a communicator without it.")
+      .def_property_readonly("expelled", [](const TeamCall& self) { return self.team()->expelled(); })
+      .def("watch_hosts", &watch_hosts, py::arg("hosts"), py::arg("names"),
+           "Begin heartbeats with the ranks on other hosts. By rank: the number of its host, and the host's name.")
       .def(
           "survivor",
           [](const TeamCall& self, int32_t rank) {

@@ -14,6 +14,8 @@ enum class MessageKind : uint32_t {
   announce,  // a fingerprint: that of the sender's calls from the next message on
   abort,     // the sender has given the communicator up; with the reason
   depart,    // the sender makes no further calls
+  heartbeat, // the sender's process runs
+  expelled,  // the sender continues in a communicator without the receiver
   count
 };
 

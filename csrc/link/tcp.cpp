@@ -23,7 +23,7 @@ TcpLink::~TcpLink() { ::close(descriptor_); }
 
 void TcpLink::close(int error) {
   closed_ = true;
-  error_ = error;
+  error_ = send_error_ != 0 ? send_error_ : error;
 }
 
 // -- sending --------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ uint64_t TcpLink::send(const MessageHeader& header, const void* data) {
 
 bool TcpLink::flush() {
   bool moved = false;
-  while (!waiting_.empty() && !closed_) {
+  while (!waiting_.empty() && !closed_ && send_error_ == 0) {
     const uint64_t before = waiting_.front().done;
     const bool complete = write(waiting_.front());
     moved = moved || complete || waiting_.front().done != before;
@@ -59,7 +59,7 @@ bool TcpLink::write(Outgoing& message) {
   what.msg_iovlen = message.header.bytes > 0 ? 2 : 1;
   const ssize_t taken = sendmsg(descriptor_, &what, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (taken >= 0) message.done += static_cast<uint64_t>(taken);
-  else if (errno != EAGAIN && errno != EINTR) close(errno);
+  else if (errno != EAGAIN && errno != EINTR && (send_error_ = errno, !receives_)) close(send_error_);
   return message.done == total;
 }
 

@@ -43,6 +43,7 @@ class TcpLink final : public Link {
   bool receives_;
   bool closed_ = false;
   int error_ = 0;
+  int send_error_ = 0;  // what the peer sent before it closed can still be received
   uint64_t posted_ = 0, sent_ = 0;
   std::deque<Outgoing> waiting_;
 

@@ -300,10 +300,7 @@ class Planner:
         where = Placement[PLACEMENTS[placement]]
         operator = resolve(op, dtype)
         if small and not _keeps_any_small(instance, where):
-            small = (
-                self._load(ScheduleKey(instance, program, self.size, rooted, where, True, self.hosts)).schedule.cells
-                == 0
-            )
+            small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
         mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
         return (mine.schedule, registry.label(instance), mine.program, *operator)
 

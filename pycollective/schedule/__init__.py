@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Target,
         Wait,
     )
+    from pycollective.schedule.compiler.traffic import traffic
     from pycollective.schedule.language.program import Program
     from pycollective.schedule.language.rank_counts import multiple_of
     from pycollective.schedule.language.registry import (
@@ -73,6 +74,7 @@ _HOMES = {
     "simulate": "simulator.simulator",
     "topology": "language.registry",
     "trace": "compiler.compiler",
+    "traffic": "compiler.traffic",
     "verify": "verifier.verifier",
     "verify_topology": "verifier.verifier",
 }
@@ -110,6 +112,7 @@ __all__ = [
     "simulate",
     "topology",
     "trace",
+    "traffic",
     "verify",
     "verify_topology",
 ]

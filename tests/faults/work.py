@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,7 +51,15 @@ class Raised:
     again: float
 
 
-def endure(link: Connection, step: Step, survive: Callable[[], None]) -> None:
+class Link(Protocol):
+    """To the test."""
+
+    def send(self, obj: Any) -> None: ...
+
+    def recv(self) -> Any: ...
+
+
+def endure(link: Link, step: Step, survive: Callable[[], object]) -> None:
     """Works until that raises, reports it, and when asked to continue does what survivors do."""
     raised: Raised | None = None
     for turn in itertools.count():
@@ -84,18 +92,25 @@ def _again(step: Step, turn: int) -> float:
 
 def of_communicator(comm: Communicator, link: Connection, kind: str, seed: int) -> None:
     """Calls of a communicator: blocking, several at a time, or messages. Survivors shrink it and continue."""
+    endure(link, step_of(comm, kind, seed), lambda: go_on(comm, 0.7))
+
+
+def step_of(comm: Communicator, kind: str, seed: int) -> Step:
+    """The workload of a kind."""
     random.seed(seed)
     step = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}[kind]
-    endure(link, step(comm, random.Random(seed)), lambda: _go_on(comm))
+    return step(comm, random.Random(seed))
 
 
-def _go_on(comm: Communicator) -> None:
-    fresh = comm.shrink(0.7)
+def go_on(comm: Communicator, seconds: float) -> Communicator:
+    """What survivors do: shrink, and work on what that returns."""
+    fresh = comm.shrink(seconds)
     for turn in range(100):
         x = np.full(1 + 400 * turn, fresh.rank + turn)
         total = sum(rank + turn for rank in range(fresh.size))
         assert (fresh.allreduce(x, topology="ring" if turn % 2 else "direct") == total).all()
         time.sleep(0.002)
+    return fresh
 
 
 def _collectives(comm: Communicator, choice: random.Random) -> Step:

@@ -2,21 +2,27 @@
 
 It shares only the data classes with the compiler and the verifier, and it is as adversarial as an executor can
 be: ranks advance one memory access at a time in a random order, no rank sees unpublished steps, memory
-starts as garbage, and a rank that leaves a call finds its buffers overwritten by its caller.
+starts as garbage, and a rank that leaves a call finds its buffers overwritten by its caller. Between hosts, a message
+is read at any time after it was sent, and written at any time after that to a place that has been posted.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from pycollective.schedule import COLLECTIVES, IN, OUT, Placement, Program, Schedule, Wait
+from pycollective.schedule import COLLECTIVES, IN, OUT, Placement, Program, Schedule, Step, Wait
 
 Combine = Callable[[int, int], int]
 Scale = Callable[[int], int]
 Inputs = dict[tuple[int, int, int], int]
 """By (rank, chunk, tile)."""
+
+Condition = tuple[int, int] | Callable[[], bool] | None
+"""What a rank waits for: (peer, counter), anything else, or nothing."""
 
 GARBAGE = -(10**9)
 
@@ -70,6 +76,18 @@ class Call:
     outputs: Inputs
 
 
+@dataclass
+class Message:
+    """One that has been sent: from where, and its content once the link has taken it."""
+
+    key: tuple[int, int]
+    chunk: int
+    tile: int
+    slot: int
+    place: int
+    taken: int | None = None
+
+
 class Interpreter:
     """Runs calls of one schedule back to back under a random interleaving of single memory accesses."""
 
@@ -97,50 +115,127 @@ class Interpreter:
         self.progress = [-1] * schedule.size
         self.slots_used = [0] * schedule.size
         self.last_use: dict[tuple[int, int], int] = {}  # (rank, slot): base of the tile that used it last
+        self.slots = max(2, schedule.depth)
+        self.iterations = tiles + schedule.depth - 1
+        self.links: dict[tuple[int, int], deque[Message]] = {}
+        self.posted: dict[tuple[int, int, int], tuple[int, int]] = {}  # by message and receiver: (place, slot)
+        self.delivered: set[tuple[int, int, int]] = set()  # messages and receivers
 
     def run(self, calls: list[Inputs]) -> list[Inputs]:
         """The outputs of each call, by (rank, chunk, tile)."""
         self.calls = [Call(inputs, {}) for inputs in calls]
         waiting = {rank: self.play(rank) for rank in range(self.schedule.size)}
-        conditions: dict[int, tuple[int, int] | None] = dict.fromkeys(waiting)
+        conditions: dict[int, Condition] = dict.fromkeys(waiting)
         weights = [self.random.choice((1, 1, 8, 100)) for _ in range(self.schedule.size)]  # some ranks are slow
+        wire = self.random.choice((1, 8, 100))
         while waiting:
             able = [rank for rank in waiting if self.is_met(conditions[rank])]
-            if not able:
+            links = [pair for pair in self.links if self.moves(pair)]
+            if not able and not links:
                 raise Stuck(str(conditions))
-            rank = self.random.choices(able, [weights[rank] for rank in able])[0]
+            chosen = self.random.choices([*able, *links], [*(weights[rank] for rank in able), *(wire for _ in links)])[
+                0
+            ]
+            if isinstance(chosen, tuple):
+                self.move(chosen)
+                continue
             try:
-                conditions[rank] = next(waiting[rank])
+                conditions[chosen] = next(waiting[chosen])
             except StopIteration:
-                del waiting[rank]
+                del waiting[chosen]
         return [call.outputs for call in self.calls]
 
-    def is_met(self, condition: tuple[int, int] | None) -> bool:
-        return condition is None or self.progress[condition[0]] >= condition[1]
+    def is_met(self, condition: Condition) -> bool:
+        if condition is None or callable(condition):
+            return condition is None or condition()
+        return self.progress[condition[0]] >= condition[1]
 
-    def play(self, rank: int) -> Iterator[tuple[int, int] | None]:
-        """One rank, access by access. Yields the (peer, counter) that it waits for, or None."""
+    def play(self, rank: int) -> Iterator[Condition]:
+        """One rank, access by access. Yields the condition that it waits for, or None."""
         mine, stride = self.schedule.ranks[rank], self.schedule.stride
         for number in range(len(self.calls)):
-            base = number * (self.tiles * stride + 1)
+            base = number * (self.iterations * stride + 1)
             self.enter(rank, number)
             self.progress[rank] = base
-            for tile in range(self.tiles):
-                tile_base = base + tile * stride
-                slot = self.slots_used[rank] % 2
-                self.slots_used[rank] += 1
-                if (rank, slot) in self.last_use:
-                    yield from (self.condition(wait, 0, self.last_use[rank, slot]) for wait in mine.readers)
-                self.last_use[rank, slot] = tile_base
+            first = self.slots_used[rank]
+            for iteration in range(self.iterations):
+                if iteration < self.tiles:
+                    slot = (first + iteration) % self.slots
+                    self.slots_used[rank] += 1
+                    if (rank, slot) in self.last_use:
+                        yield from (self.condition(wait, 0, self.last_use[rank, slot]) for wait in mine.readers)
+                        yield functools.partial(self.has_sent, rank, slot)
+                    self.last_use[rank, slot] = base + iteration * stride
+                    for step in mine.steps:
+                        if step.early:
+                            self.post(rank, step, base + iteration * stride, slot)
                 for index, step in enumerate(mine.steps):
-                    yield from (self.condition(wait, base, tile_base) for wait in step.waits)
-                    yield from self.execute(rank, index, tile, slot)
+                    tile = iteration - step.lag
+                    if not 0 <= tile < self.tiles:
+                        continue
+                    tile_base, slot = base + tile * stride, (first + tile) % self.slots
+                    if step.kind == "recv":
+                        key = self.post(rank, step, tile_base, slot)
+                        yield functools.partial(self.delivered.__contains__, key)
+                    else:
+                        yield from (self.condition(wait, base, tile_base) for wait in step.waits)
+                        counter = base + iteration * stride + index + 1
+                        if step.kind == "send":
+                            self.send(rank, step, counter, tile, slot)
+                        else:
+                            yield from self.execute(rank, index, tile, slot)
                     if step.consumed:
-                        self.progress[rank] = tile_base + index + 1
+                        self.progress[rank] = base + iteration * stride + index + 1
                     yield None
-            yield from (self.condition(wait, base, tile_base) for wait in mine.exit_waits)
+            last = base + (self.tiles - 1) * stride
+            yield from (self.condition(wait, base, last) for wait in mine.exit_waits)
+            yield functools.partial(self.has_sent, rank)
             self.leave(rank, number)
             yield None
+
+    # Messages
+
+    def send(self, rank: int, step: Step, counter: int, tile: int, slot: int) -> None:
+        for target in step.targets:
+            message = Message((rank, counter), step.chunk, tile, slot, step.sources[0].place)
+            self.links.setdefault((rank, target.rank), deque()).append(message)
+
+    def post(self, rank: int, step: Step, tile_base: int, slot: int) -> tuple[int, int, int]:
+        source = step.sources[0]
+        key = source.rank, tile_base + source.place, rank
+        self.posted.setdefault(key, (step.targets[0].place, slot))
+        return key
+
+    def has_sent(self, rank: int, slot: int | None = None) -> bool:
+        """Whether the links have taken all messages of a rank, or those from a slot."""
+        return all(
+            message.taken is not None or (slot is not None and (message.place < 0 or message.slot != slot))
+            for (sender, _), messages in self.links.items()
+            if sender == rank
+            for message in messages
+        )
+
+    def moves(self, pair: tuple[int, int]) -> bool:
+        messages = self.links[pair]
+        return bool(messages) and (
+            any(message.taken is None for message in messages) or (*messages[0].key, pair[1]) in self.posted
+        )
+
+    def move(self, pair: tuple[int, int]) -> None:
+        """Take the next message, or deliver the first one that has been taken."""
+        messages, receiver = self.links[pair], pair[1]
+        first = messages[0]
+        key = (*first.key, receiver)
+        if first.taken is not None and key in self.posted and self.random.random() < 0.5:
+            place, slot = self.posted[key]
+            self.write(receiver, place, first.chunk, first.tile, slot, first.taken)
+            self.delivered.add(key)
+            messages.popleft()
+            return
+        for message in messages:
+            if message.taken is None:
+                message.taken = self.read(pair[0], message.place, message.chunk, message.tile, message.slot)
+                return
 
     @staticmethod
     def condition(wait: Wait, base: int, tile_base: int) -> tuple[int, int]:

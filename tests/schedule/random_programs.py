@@ -10,13 +10,17 @@ from pycollective.schedule import COLLECTIVES, Program
 
 
 @st.composite
-def programs(draw: Any, max_statements: int = 24) -> Program:
-    """A program for any collective on 1 to 5 ranks; most do not compute their collective, and need not."""
+def programs(draw: Any, max_statements: int = 24, across: bool = False) -> Program:
+    """A program for any collective on 1 to 5 ranks; most do not compute their collective, and need not.
+
+    `across`: the ranks are on up to three hosts.
+    """
     unweighted = [name for name, row in COLLECTIVES.items() if not row.weighted]
     collective = COLLECTIVES[draw(st.sampled_from(["allreduce"] * 4 + unweighted))]
     size = draw(st.integers(1, 3 if collective.split == "pairs" else 5))
     root = draw(st.integers(0, size - 1)) if collective.rooted else None
-    p = Program(collective.name, size, root)
+    hosts = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)) if across else ()
+    p = Program(collective.name, size, root, hosts)
     chunks = p.chunks(collective.required_chunks(size) or draw(st.integers(1, 2)))
     held = {
         c: {r for r in p.ranks if collective.starts(r, c, size, root or 0)} for c in chunks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, note, settings
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, Schedule, compile_program
+from pycollective.schedule.compiler import messages
 from pycollective.schedule.compiler.schedule import describe_step
 from pycollective.schedule.verifier.interleaving import check_interleavings
-from pycollective.schedule.verifier.verifier import check_structure
+from pycollective.schedule.verifier.structure import check_structure
 
 from .interpreter import Interpreter, Stuck, inputs_for, run_program
 from .random_programs import programs
@@ -90,6 +92,57 @@ def test_a_verifier_that_sees_no_race_is_right(program: Program, placement: Plac
     assert not dropped, "every wait of a compiled schedule is needed"
     for seed in range(3):
         assert disagreements(program, weakened, seed) == []
+
+
+# Across hosts
+
+
+@settings(max_examples=150, deadline=None)
+@given(program=programs(across=True), seed=st.integers(0, 2**32), same_array=st.booleans(), small=st.booleans())
+def test_any_interleaving_across_hosts_matches_the_program(
+    program: Program, seed: int, same_array: bool, small: bool
+) -> None:
+    schedule = compile_program(program, small=small)
+    note(text(schedule))
+    check_structure(schedule)
+    check_interleavings(schedule)
+    assert disagreements(program, schedule, seed, same_array) == []
+    assert not small or schedule.depth == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(program=programs(across=True), data=st.data())
+def test_a_verifier_that_sees_no_race_across_hosts_is_right(program: Program, data: st.DataObject) -> None:
+    """Drop a wait or a precaution of the compiler, or receive a message later."""
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans()):
+            patch.setattr(messages, "_find_hazards", lambda *_: None)
+        schedule = compile_program(program)
+    broken = data.draw(st.sampled_from([schedule, *variations(schedule)]))
+    note(text(broken))
+    try:
+        check_structure(broken)
+        check_interleavings(broken)
+    except VerificationError:
+        return
+    for seed in range(4):
+        for same_array in (False, True):
+            assert disagreements(program, broken, seed, same_array) == []
+
+
+def variations(schedule: Schedule) -> Iterator[Schedule]:
+    """The schedule with one step changed."""
+    for rank, mine in enumerate(schedule.ranks):
+        for index, step in enumerate(mine.steps):
+            changed = [
+                dataclasses.replace(step, waits=tuple(w for w in step.waits if w != wait)) for wait in step.waits
+            ]
+            if step.kind == "recv":
+                changed.append(dataclasses.replace(step, early=not step.early))
+            for other in changed:
+                steps = (*mine.steps[:index], other, *mine.steps[index + 1 :])
+                ranks = (*schedule.ranks[:rank], dataclasses.replace(mine, steps=steps), *schedule.ranks[rank + 1 :])
+                yield dataclasses.replace(schedule, ranks=ranks)
 
 
 def test_the_interpreter_sees_a_missing_wait() -> None:

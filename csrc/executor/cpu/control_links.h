@@ -2,11 +2,13 @@
 // from the links of the data, which a large message may fill.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "link/link.h"
@@ -16,6 +18,7 @@ namespace pc {
 // Used by several threads.
 class ControlLinks {
  public:
+  using Time = std::chrono::steady_clock::time_point;
   struct Abort {
     Fault fault;
     int32_t culprit;
@@ -23,32 +26,47 @@ class ControlLinks {
   };
 
   void add(int32_t rank, std::unique_ptr<Link> link);
+  // The host of every rank of the communicator, and its name.
+  void set_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names);
   // Tell all ranks on other hosts.
   void send_abort(const Abort& abort);
   void send_depart();
+  // This rank continues in a communicator without that one.
+  void send_expelled(int32_t rank);
+  // Sends heartbeats, and judges which hosts are silent.  `was_stopped`: this process itself did not run lately, and
+  // cannot tell.
+  void beat(Time now, bool was_stopped);
   // Receives what has arrived; the first abort record, if any.
   std::optional<Abort> receive();
   bool departed(int32_t rank) const;
-  // The connection has ended although the rank has not departed.
+  // The connection has ended although the rank has not departed, or all ranks of its host are silent.
   bool lost(int32_t rank) const;
-  // How a lost rank was found out, for messages.
+  // Some rank continues without this one.
+  bool expelled() const;
+  // For messages: how a lost rank was found out; and a rank's host, as " (host NAME)".
   std::string reason(int32_t rank) const;
+  std::string host(int32_t rank) const;
 
  private:
   struct Peer final : Inbox {
     std::unique_ptr<Link> link;
+    int32_t host = -1;
     std::string text;
     std::optional<Abort> abort;
-    bool departed = false, violated = false;
+    bool departed = false, violated = false, silent = false, expels = false;
+    Time heard{};
     char* place(const MessageHeader& header) override;
     void arrived(const MessageHeader& header) override;
   };
   const Peer* find(int32_t rank) const;
   void send(const MessageHeader& header);
+  void receive_all();
 
   mutable std::mutex mutex_;
   std::map<int32_t, std::unique_ptr<Peer>> peers_;
+  std::vector<std::string> host_names_;  // by rank
   std::string sending_;  // the text of the abort that is sent: there is at most one
+  bool over_ = false;    // an abort was sent or has arrived
 };
 
 }  // namespace pc

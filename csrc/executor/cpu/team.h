@@ -123,7 +123,13 @@ class Team {
 
   // Every rank has attached: watch the peers' processes from now on.
   void watch_peers();
+  // The same for ranks on other hosts; by rank, the host and its name.
+  void watch_hosts(const std::vector<int32_t>& hosts, std::vector<std::string> names);
   void depart();                      // announces that the rank makes no further calls
+  bool departed(int32_t rank) const;
+  // This rank continues in a communicator without that one, which is told.
+  void expel(int32_t rank);
+  bool expelled() const;
   void poison(Fault fault, int32_t culprit, const std::string& text);
   void listen();                      // to ranks on other hosts, which calls do by themselves
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue

@@ -314,7 +314,7 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   if (departed) how = "it has freed the communicator, or its program has ended";
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
   poison(Fault::peer_lost, members_[peer],
-         label(peer) + " is gone (" + how + ") during " + op.describe() + ", call " + std::to_string(op.sequence) +
+         label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() + ", call " + std::to_string(op.sequence) +
              " of communicator '" + name_ + "'");
 }
 

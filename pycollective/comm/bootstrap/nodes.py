@@ -82,6 +82,11 @@ def node_key() -> bytes:
     return "\0".join(parts).encode()
 
 
+def machine_key() -> str:
+    """A key that is equal for processes on one kernel, which share its cores."""
+    return _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+
+
 def place(keys: Sequence[bytes], rank: int) -> Nodes:
     """Nodes from every rank's key, in rank order."""
     index = {key: i for i, key in enumerate(dict.fromkeys(keys))}

@@ -26,15 +26,18 @@ def segment_bytes(size: int, scratch: int, threads: bool) -> int:
     return _aligned(nbytes) + _core.TableDirectory.segment_bytes() if _shares(size, threads) else nbytes
 
 
-def make_team(segment: _core.Segment, group: Group, scratch: int, others: Sockets | None = None) -> _core.Team:
+def make_team(
+    segment: _core.Segment, group: Group, scratch: int, others: Sockets | None = None, hosts: Sequence[str] = ()
+) -> _core.Team:
     """The core's part of a communicator, in a segment shared by its ranks of this host.
 
     Args:
         scratch: bytes of each rank's.
         others: the connections to ranks on other hosts; the team takes them over.
+        hosts: if there are such, the name of every rank's host.
     """
     if others:
-        return _team_of_hosts(segment, group, scratch, others)
+        return _team_of_hosts(segment, group, scratch, others, hosts)
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
     team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
@@ -45,15 +48,19 @@ def make_team(segment: _core.Segment, group: Group, scratch: int, others: Socket
     return team
 
 
-def _team_of_hosts(segment: _core.Segment, group: Group, scratch: int, others: Sockets) -> _core.Team:
+def _team_of_hosts(
+    segment: _core.Segment, group: Group, scratch: int, others: Sockets, hosts: Sequence[str]
+) -> _core.Team:
     descriptors = []
     for rank, (data, control, messages) in others.items():
         descriptors.append((rank, (data.detach(), control.detach(), messages.detach())))
     planner = Planner(group.rank, group.size, hosts=group.nodes.of)
-    return _core.Team(
+    team = _core.Team(
         segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
         list(group.nodes.ranks()), descriptors,
     )  # fmt: skip
+    team.watch_hosts(list(group.nodes.of), list(hosts))
+    return team
 
 
 def _shares(size: int, threads: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import socket
 import threading
@@ -21,10 +22,10 @@ from pycollective.comm.bootstrap.dialling import Dial, Endpoint
 from pycollective.comm.bootstrap.lobby import Lobby
 from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.bootstrap.tcp import listen
+from pycollective.comm.host.segments import setting
 from pycollective.errors import BootstrapError
 
-HOST_SECONDS = 2.0
-"""Time until a host that does not answer counts as lost (TCP_USER_TIMEOUT)."""
+_LONGEST_TIMEOUT, _MOST_PROBES = 1e6, 127  # of Linux's socket options
 _MOST_KEPT = 4096  # connections for communicators that this rank is not building yet
 _LOOK_SECONDS = 0.1  # another thread may have accepted a connection meant for this one
 _SHOWN = 4  # unreachable peers listed in an error
@@ -120,8 +121,8 @@ def connect_all(
         rank: of this process. peers: the ranks to be connected with; each lists this one.
         purpose: a name of what the connections are for, the same on all ranks, used once.
         lanes: number of connections per peer. deadline: on the clock of time.monotonic().
-        watched: lanes that both ends always read: there a host that is gone is noticed after HOST_SECONDS. On the
-            others that would end connections to peers that are only busy: for the kernel, a receiver whose buffer
+        watched: lanes that both ends always read: there a host that does not answer is noticed within the time set
+            by PYCOLLECTIVE_HOST_TIMEOUT. On the others that would end connections to peers that are only busy: for the kernel, a receiver whose buffer
             stays full has not answered.
 
     Returns:
@@ -132,19 +133,25 @@ def connect_all(
             reason; two processes that claim one rank.
     """
     wanted = {(peer, lane) for peer in peers for lane in range(lanes)}
-    meeting = _Meeting(listener, endpoints, rank, wanted, digest(listener.token, purpose))
+    meeting = Meeting(listener, endpoints, rank, wanted, purpose)
     try:
         meeting.run(deadline)
     except BaseException:
         meeting.close()
         raise
+    meeting.finish()
     for (_, lane), connection in meeting.connected.items():
         _tune(connection, lane in watched)
     return {peer: [meeting.connected[peer, lane] for lane in range(lanes)] for peer in peers}
 
 
-class _Meeting:
-    """The connections of one `connect_all`, by peer and lane."""
+class Meeting:
+    """Connections of this rank for one purpose: `connected`, by peer and lane, as far as they have been made.
+
+    Args:
+        listener, endpoints, rank, purpose: as for connect_all.
+        wanted: pairs of a peer and a lane.
+    """
 
     def __init__(
         self,
@@ -155,43 +162,59 @@ class _Meeting:
         purpose: bytes,
     ) -> None:
         self._listener, self._endpoints, self._rank, self._wanted = listener, endpoints, rank, wanted
-        self._purpose = purpose
-        self._dials = [
-            Dial(endpoints[peer], listener.token, Claim(rank, peer, lane, purpose))
-            for peer, lane in sorted(wanted)
-            if peer < rank
-        ]
+        self._purpose = digest(listener.token, purpose)
+        self._dials = [self._dial(peer, lane) for peer, lane in sorted(wanted) if peer < rank]
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, None)
         self.connected: dict[tuple[int, int], socket.socket] = {}
 
     def run(self, deadline: float) -> None:
         """Accept and dial until all are connected."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ, None)
-            while True:
-                self._admit()
-                now = time.monotonic()
-                for dial in self._dials:
-                    dial.start_if_due(now, selector)
-                    if dial.hopeless(now):
-                        raise BootstrapError(self._report())
-                if len(self.connected) == len(self._wanted):
-                    return
-                if now >= deadline:
-                    raise BootstrapError(self._report())
-                pause = min([deadline - now, _LOOK_SECONDS, *(dial.next_try - now for dial in self._dials)])
-                for key, _ in selector.select(max(0.0, pause)):
-                    if key.data is None:
-                        self._listener.serve()
-                    elif (connection := key.data.advance(selector)) is not None:
-                        self._dials.remove(key.data)
-                        self.connected[key.data.claim.peer, key.data.claim.lane] = connection
+        while True:
+            self.advance(deadline)
+            if len(self.connected) == len(self._wanted):
+                return
+            now = time.monotonic()
+            if now >= deadline or any(dial.hopeless(now) for dial in self._dials):
+                raise BootstrapError(self._report())
+
+    def advance(self, until: float) -> None:
+        """Accept and dial once; wait for that until `until`, or a little, unless all are connected."""
+        self._admit()
+        now = time.monotonic()
+        for dial in self._dials:
+            dial.start_if_due(now, self._selector)
+        if len(self.connected) == len(self._wanted):
+            return
+        pause = min([until - now, _LOOK_SECONDS, *(dial.next_try - now for dial in self._dials)])
+        for key, _ in self._selector.select(max(0.0, pause)):
+            if key.data is None:
+                self._listener.serve()
+            elif (connection := key.data.advance(self._selector)) is not None:
+                self._dials.remove(key.data)
+                self.connected[key.data.claim.peer, key.data.claim.lane] = connection
+
+    def drop(self, peer: int, lane: int) -> None:
+        """Close a connection, which may then be made again."""
+        self.connected.pop((peer, lane)).close()
+        if peer < self._rank:
+            self._dials.append(self._dial(peer, lane))
+
+    def finish(self) -> None:
+        """Make no more connections; those made remain."""
+        for dial in self._dials:
+            dial.close()
+        self._selector.close()
 
     def close(self) -> None:
         """Close what was connected and what was being dialled."""
-        for dial in self._dials:
-            dial.close()
+        self.finish()
         for connection in self.connected.values():
             connection.close()
+
+    def _dial(self, peer: int, lane: int) -> Dial:
+        claim = Claim(self._rank, peer, lane, self._purpose)
+        return Dial(self._endpoints[peer], self._listener.token, claim)
 
     def _admit(self) -> None:
         """Give each connection that was accepted for this purpose its verdict."""
@@ -250,10 +273,12 @@ def _tune(connection: socket.socket, watched: bool) -> None:
     """Options of a finished connection; see `connect_all`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, number in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 2)):
+    seconds = min(setting("PYCOLLECTIVE_HOST_TIMEOUT"), _LONGEST_TIMEOUT)
+    probes = min(max(2, math.ceil(seconds)), _MOST_PROBES)
+    for option, number in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, probes)):
         connection.setsockopt(socket.IPPROTO_TCP, option, number)
     if watched:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(HOST_SECONDS * 1000))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(seconds * 1000)))
 
 
 def _has_ended(connection: socket.socket) -> bool:

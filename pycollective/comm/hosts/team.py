@@ -6,11 +6,14 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pycollective import _core
+from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.bootstrap.dialling import Endpoint
+from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
@@ -19,7 +22,23 @@ from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, sh
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network
-from pycollective.errors import CommunicatorError
+from pycollective.comm.hosts.shrink import agree
+from pycollective.errors import BootstrapError, CommunicatorError
+
+
+@dataclass(frozen=True)
+class Contacts:
+    """How the ranks of a communicator can connect again.
+
+    Attributes:
+        network: of this process.
+        endpoints: by rank, where its process listens.
+        name: of the communicator, used for no other one.
+    """
+
+    network: Network
+    endpoints: Sequence[Endpoint]
+    name: bytes
 
 
 class HostsTeam(HostTeam):
@@ -29,12 +48,13 @@ class HostsTeam(HostTeam):
         team: the core's part.
         group: the ranks.
         own_cores: whether every rank of this host has a core of its own.
-        network: of this process.
+        contacts: of the ranks.
     """
 
-    def __init__(self, team: _core.Team, group: Group, own_cores: bool, network: Network) -> None:
+    def __init__(self, team: _core.Team, group: Group, own_cores: bool, contacts: Contacts) -> None:
         super().__init__(team, group, own_cores)
-        self.network = network
+        self._contacts, self.network = contacts, contacts.network
+        self._shrunk = False
 
     # -- windows, which need shared memory -----------------------------------------------------------------------------
 
@@ -52,7 +72,29 @@ class HostsTeam(HostTeam):
         return connect(self.exchange, self.group.rank, members, part, self.network)
 
     def shrink(self, timeout: float) -> HostTeam:
-        raise CommunicatorError("a communicator that spans hosts cannot be shrunk yet")
+        self.team.require_open()
+        if self._shrunk:  # a rank in two groups of survivors could bring a lost majority back
+            raise CommunicatorError("the communicator was shrunk before: shrink the one that this returned")
+        network, endpoints, name = self._contacts.network, self._contacts.endpoints, self._contacts.name
+        with agree(self.team, self.group.rank, network.listener, endpoints, name, timeout) as found:
+            part = self.group.part(found.members, f"{self.group.name}/shrunk")
+            seconds = max(0.0, found.deadline - time.monotonic())
+            try:
+                made = connect(found.exchange, part.rank, range(part.size), part, network, seconds)
+            except BootstrapError as error:
+                raise CommunicatorError(f"the survivors cannot connect: {error}") from None
+        assert made is not None
+        self._shrunk = True
+        for rank in set(range(self.group.size)) - set(found.members):
+            self.team.expel(rank)
+        return made
+
+    # -- shutdown ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self.poisoned:
+            mpi_exit.note_fault()
+        super().close()
 
     # -- information ---------------------------------------------------------------------------------------------------
 
@@ -61,7 +103,12 @@ class HostsTeam(HostTeam):
 
 
 def connect(
-    exchange: Exchange, position: int, members: Sequence[int], group: Group | None, network: Network
+    exchange: Exchange,
+    position: int,
+    members: Sequence[int],
+    group: Group | None,
+    network: Network,
+    timeout: float | None = None,
 ) -> HostTeam | None:
     """Collective: this rank's part of a new communicator of the ranks at `members`; None for a non-member.
 
@@ -69,39 +116,46 @@ def connect(
         exchange, position, members: as for share_segment. The ranks in the exchange may be on several hosts.
         group: of the members; None for a non-member.
         network: of this process.
+        timeout: seconds for connecting, if not the network's.
     """
     mine = {
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
+        "machine": machine_key(),
         "endpoint": network.listener.endpoint.pack().hex(),
         "name": os.urandom(16).hex(),
     }
     received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
     chosen = received[members[0] if members else position]  # the first member's settings apply
     here = [members[rank] for rank in group.nodes.ranks()] if group is not None else []
-    nbytes = segment_bytes(len(here), int(chosen["scratch"]), True) if here else 0
+    own_tables = group is not None and (group.threads or group.nodes.count > 1)  # not shared through the segment
+    nbytes = segment_bytes(len(here), int(chosen["scratch"]), own_tables) if here else 0
     segment = share_segment(exchange, position, here, nbytes, group is not None and group.threads)
     made: HostTeam | None = None
     if segment is not None and group is not None:
-        own_cores = are_enough([frozenset(received[m]["cores"]) for m in here], cpu_quota())
+        # Hosts that are containers of one machine share its cores.
+        together = [each for m in members if (each := received[m])["machine"] == mine["machine"]]
+        own_cores = are_enough([frozenset(each["cores"]) for each in together], cpu_quota())
         endpoints = [Endpoint.unpack(bytes.fromhex(received[m]["endpoint"])) for m in members]
-        others = _connections(group, endpoints, bytes.fromhex(chosen["name"]), network)
-        team = make_team(segment, group, int(chosen["scratch"]), others)
+        contacts = Contacts(network, endpoints, bytes.fromhex(chosen["name"]))
+        others = _connections(group, contacts, network.timeout if timeout is None else timeout)
+        team = make_team(segment, group, int(chosen["scratch"]), others, [each.host for each in endpoints])
         set_patience(team, own_cores)
         on_host, staged, between_hosts = chosen["tiles"]
         team.tile_bytes = (between_hosts, between_hosts) if others else (on_host, staged)
-        made = HostsTeam(team, group, own_cores, network) if others else HostTeam(team, group, own_cores)
+        made = HostsTeam(team, group, own_cores, contacts) if others else HostTeam(team, group, own_cores)
     exchange(b"")  # every rank has recorded its presence
     if made is not None:
         made.team.watch_peers()
     return made
 
 
-def _connections(group: Group, endpoints: Sequence[Endpoint], name: bytes, network: Network) -> Sockets:
-    """With the group's ranks on other hosts. `name`: of the new communicator."""
+def _connections(group: Group, contacts: Contacts, timeout: float) -> Sockets:
+    """With the group's ranks on other hosts."""
     peers = [rank for rank in range(group.size) if group.nodes.of[rank] != group.nodes.node]
     if not peers:
         return {}
-    deadline = time.monotonic() + network.timeout
-    return connect_all(network.listener, endpoints, group.rank, peers, name, LANES, deadline, {CONTROL_LANE})
+    listener, endpoints, name = contacts.network.listener, contacts.endpoints, contacts.name
+    deadline = time.monotonic() + timeout
+    return connect_all(listener, endpoints, group.rank, peers, name, LANES, deadline, {CONTROL_LANE})

@@ -13,7 +13,7 @@ from pycollective.comm.host.segments import scratch_bytes, setting
 from pycollective.comm.host.team import HostTeam
 from pycollective.comm.hosts.connections import Listener
 from pycollective.comm.hosts.network import Network
-from pycollective.comm.hosts.team import HostsTeam
+from pycollective.comm.hosts.team import Contacts, HostsTeam
 
 _SECONDS = 30.0
 
@@ -41,12 +41,15 @@ class VirtualNetwork:
                     pairs = [socket.socketpair() for _ in range(LANES)]
                     others[rank][peer], others[peer][rank] = ([pair[i] for pair in pairs] for i in (0, 1))
         made: list[HostTeam] = []
+        endpoints = [network.listener.endpoint for network in self._networks]
+        name = secrets.token_bytes(16)
+        names = [f"virtual{host}" for host in hosts.of]
         for group, sockets, network in zip(groups, others, self._networks, strict=True):
-            team = make_team(segments[group.nodes.node], group, scratch, sockets)
+            team = make_team(segments[group.nodes.node], group, scratch, sockets, names)
             tile = setting("PYCOLLECTIVE_HOSTS_TILE")
             team.tile_bytes = (tile, tile)
             set_patience(team, own_cores)
-            made.append(HostsTeam(team, group, own_cores, network))
+            made.append(HostsTeam(team, group, own_cores, Contacts(network, endpoints, name)))
         return made
 
     def close(self) -> None:

@@ -12,7 +12,17 @@ from typing import Literal, NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
-from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Schedule, Step, describe_step, place_name
+from pycollective.schedule.compiler.schedule import (
+    IN,
+    OUT,
+    RECV,
+    SEND,
+    Placement,
+    Schedule,
+    Step,
+    describe_step,
+    place_name,
+)
 
 ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
 
@@ -87,6 +97,7 @@ class _Execution:
         self.orders = _Expressions(schedule.size)
         self.trees = _Expressions(schedule.size)
         self.holds: dict[tuple[int, int, int], Content] = {}
+        self.messages: dict[tuple[int, int], Content] = {}  # by (rank, index) of the send step
         self.rank_orders: dict[int, int] = {}
         self.expected = [0] * schedule.chunks  # for each chunk, the contributions in its results
         for rank in range(schedule.size):
@@ -104,15 +115,23 @@ class _Execution:
 
     def run(self, rank: int, index: int) -> None:
         step = self.schedule.ranks[rank].steps[index]
+        if step.kind == RECV:
+            sender = step.sources[0]
+            content = self.messages[sender.rank, self.schedule.index(sender.place)]
+            self.holds[self.place(rank, step.targets[0].place, step.chunk)] = content
+            return
         contents = []
         for source in step.sources:
-            content = self.holds.get(self.place(source.rank, source.place, step.chunk))
-            if content is None:
+            found = self.holds.get(self.place(source.rank, source.place, step.chunk))
+            if found is None:
                 self.fail(rank, index, f"{place_name(source.rank, source.place)} holds nothing yet")
-            if source.initial != (content.raw and self.collective.reduces):
+            if source.initial != (found.raw and self.collective.reduces):
                 mark = "marked initial, but not raw" if source.initial else "raw, but not marked initial"
                 self.fail(rank, index, f"{place_name(source.rank, source.place)} is {mark}")
-            contents.append(content)
+            contents.append(found)
+        if step.kind == SEND:
+            self.messages[rank, index] = contents[0]
+            return
         result = self.combine(contents, step, (rank, index))
         for target in step.targets:
             self.holds[self.place(target.rank, target.place, step.chunk)] = result

@@ -14,12 +14,13 @@ from pycollective import checks
 from pycollective.errors import TopologyError, VerificationError
 from pycollective.schedule.collectives import COLLECTIVES, collective_named
 from pycollective.schedule.compiler.compiler import compile
-from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Schedule, Wait, describe_step
+from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.program import MOST_RANKS
 from pycollective.schedule.language.registry import Order
 from pycollective.schedule.verifier.contributions import ProvenOrder, check_contributions
 from pycollective.schedule.verifier.interleaving import check_interleavings
+from pycollective.schedule.verifier.structure import check_structure
 from pycollective.schedule.verifier.weights import check_weights
 
 _STRENGTH: dict[str, int] = {"none": 0, "chunk": 1, "fixed": 2, "rank": 3}
@@ -149,57 +150,3 @@ def _claim(schedule: Schedule) -> Order | None:
         return registry.info(schedule.topology).order if schedule.topology else None
     except TopologyError:
         return None
-
-
-def check_structure(schedule: Schedule) -> None:
-    """Check that everything a step refers to exists, is accessible to its rank, and is published if waited for.
-
-    Raises:
-        VerificationError: names rank, step and the error.
-    """
-    for rank, mine in enumerate(schedule.ranks):
-        where = f"{schedule.title}: rank {rank}"
-        if len(mine.steps) > schedule.stride:
-            raise VerificationError(f"{where}: {len(mine.steps)} steps exceed the stride {schedule.stride}")
-        for wait in mine.exit_waits + mine.readers:
-            _check_wait(schedule, rank, wait, f"{where}: after its steps")
-        for index, step in enumerate(mine.steps):
-            place = f"{where}: step {index} ({describe_step(step)})"
-            if not (step.sources and step.targets and 0 <= step.chunk < schedule.chunks):
-                raise VerificationError(f"{place}: needs a source, a target and one of {schedule.chunks} chunks")
-            for wait in step.waits:
-                _check_wait(schedule, rank, wait, place)
-            for source in step.sources:
-                _check_place(schedule, rank, source.rank, source.place, step.chunk, place)
-            for target in step.targets:
-                _check_place(schedule, rank, target.rank, target.place, step.chunk, place)
-                if target.place == IN:
-                    raise VerificationError(f"{place}: writes an input")
-                if target.place >= 0 and target.rank != rank:
-                    raise VerificationError(f"{place}: writes the scratch of rank {target.rank}")
-
-
-def _check_wait(schedule: Schedule, rank: int, wait: Wait, where: str) -> None:
-    if wait.peer == rank or not 0 <= wait.peer < schedule.size:
-        raise VerificationError(f"{where}: waits for rank {wait.peer}")
-    steps = schedule.ranks[wait.peer].steps
-    if not 0 <= wait.count <= len(steps):
-        raise VerificationError(f"{where}: waits for {wait.count} of {len(steps)} steps of rank {wait.peer}")
-    if wait.count and not steps[wait.count - 1].consumed:
-        unpublished = f"step {wait.count - 1} of rank {wait.peer}"
-        raise VerificationError(f"{where}: waits for {unpublished}, which is not published")
-
-
-def _check_place(schedule: Schedule, rank: int, owner: int, place: int, chunk: int, where: str) -> None:
-    if not (0 <= owner < schedule.size and OUT <= place < schedule.cells):
-        raise VerificationError(f"{where}: no such place: rank {owner}, place {place}")
-    if place >= 0:
-        return
-    collective, placement = COLLECTIVES[schedule.collective], schedule.placement
-    exists = collective.starts if place == IN else collective.ends
-    if not exists(owner, chunk, schedule.size, schedule.root or 0):
-        kind = "input" if place == IN else "output"
-        raise VerificationError(f"{where}: rank {owner} has no {kind} of chunk {chunk}")
-    shared = placement.in_shared if place == IN else placement.out_shared
-    if owner != rank and not shared:
-        raise VerificationError(f"{where}: touches a private buffer of rank {owner}")

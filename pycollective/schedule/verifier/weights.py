@@ -7,7 +7,16 @@ from typing import NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.compiler.mixtures import Mixture, mixed
-from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Schedule, describe_step, place_name
+from pycollective.schedule.compiler.schedule import (
+    IN,
+    OUT,
+    RECV,
+    SEND,
+    Placement,
+    Schedule,
+    describe_step,
+    place_name,
+)
 
 _TOLERANCE = 1e-12  # of a weight, relative to the largest: the order of additions is the program's
 
@@ -34,9 +43,16 @@ def _check(schedule: Schedule, order: list[tuple[int, int]], aliased: bool) -> N
         memory(rank, IN, chunk): {rank: 1.0} for rank in range(schedule.size) for chunk in range(chunks)
     }
     written: dict[tuple[int, int, int], tuple[int, int]] = {}
+    messages: dict[tuple[int, int], Mixture] = {}  # by (rank, index) of the send step
     for rank, index in order:
         step = schedule.ranks[rank].steps[index]
         read = []
+        if step.kind == RECV:
+            sender = step.sources[0]
+            where = memory(rank, step.targets[0].place, step.chunk)
+            holds[where] = messages[sender.rank, schedule.index(sender.place)]
+            written[where] = rank, index
+            continue
         for source in step.sources:
             content = holds.get(memory(source.rank, source.place, step.chunk))
             if content is None:
@@ -44,6 +60,9 @@ def _check(schedule: Schedule, order: list[tuple[int, int]], aliased: bool) -> N
                     schedule, rank, step.chunk, (rank, index), f"{place_name(source.rank, source.place)} holds nothing"
                 )
             read.append(content)
+        if step.kind == SEND:
+            messages[rank, index] = read[0]
+            continue
         if len(read) != max(1, len(step.weights)):
             _fail(schedule, rank, step.chunk, (rank, index), f"{len(read)} sources have {len(step.weights)} weights")
         result = mixed(read, step.weights) if step.weights else read[0]

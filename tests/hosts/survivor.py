@@ -1,0 +1,56 @@
+"""A rank of a fault trial: `survivor.py FOLDER KIND SEED`. It reports to a file of its own, as hosts share files."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from faults import work
+
+import pycollective
+
+SHRINK = 6.0
+"""Seconds that survivors wait for each other: some may notice a lost host later than others."""
+
+
+class FileLink:
+    """Appends what is sent, as lines of JSON; nothing is received, so survivors continue at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+
+    def send(self, obj: Any) -> None:
+        self._file.write(json.dumps(obj) + "\n")
+
+    def recv(self) -> str:
+        return "survive"
+
+
+def main(folder: str, kind: str, seed: str) -> None:
+    """Work until something raises, then shrink the communicator and work again."""
+    comm = pycollective.init()
+    link = FileLink(Path(folder, f"{comm.rank}.report"))
+    link.send({"pid": os.getpid(), "host": socket.gethostname()})
+    size = 0
+
+    def survive() -> None:
+        nonlocal size
+        size = work.go_on(comm, SHRINK).size
+
+    try:
+        work.endure(link, work.step_of(comm, kind, int(seed)), survive)
+        link.send({"size": size})
+    except pycollective.Error as error:
+        link.send({"refused": f"{type(error).__name__}: {error}"})
+    except Exception:
+        link.send({"wrong": traceback.format_exc()})
+    os._exit(0)  # whatever launched it need not agree that it may end
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,90 @@
+"""Which ranks of silent hosts are lost, and what is said of them: a rank against sockets that a test plays with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Rank 0 is alone on its host, ranks 1 and 2 are on another one.  A message begins with: value (of an abort the
+# fault), call, sequence, step (of an abort the culprit), bytes that follow, kind.
+PEERS = """
+import socket, struct, threading, time
+import numpy as np
+import pycollective as pc
+from pycollective import _core
+from pycollective.comm.bootstrap.nodes import Nodes
+from pycollective.comm.communicator import Communicator
+from pycollective.comm.group import Group
+from pycollective.comm.host.core_team import CONTROL_LANE, LANES, make_team, segment_bytes
+from pycollective.comm.host.team import HostTeam
+
+HEADER, ABORT, HEARTBEAT, LOST = struct.Struct("=QQQqQII"), 2, 4, 3
+
+def beat(rank):
+    control[rank].sendall(HEADER.pack(0, 0, 0, 0, 0, HEARTBEAT, 0))
+
+def report(rank, culprit, text):
+    control[rank].sendall(HEADER.pack(LOST, 0, 0, culprit, len(text), ABORT, 0) + text)
+
+def beat_for(rank, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        beat(rank)
+        time.sleep(0.02)
+
+group = Group(Nodes(0, (0, 1, 1)), (0, 1, 2), "played")
+pairs = {rank: [socket.socketpair() for _ in range(LANES)] for rank in (1, 2)}
+control = {rank: pairs[rank][CONTROL_LANE][1] for rank in pairs}
+segment = _core.Segment.create("local", segment_bytes(1, 1 << 20, True))
+others = {rank: [pair[0] for pair in pairs[rank]] for rank in pairs}
+team = make_team(segment, group, 1 << 20, others, ["near", "far", "far"])
+comm = Communicator(HostTeam(team, group))
+started = time.monotonic()
+
+def raised():
+    try:
+        comm.allreduce(np.ones(3), timeout=1.5)
+    except pc.Error as error:
+        print(type(error).__name__, getattr(error, "rank", ""), error, flush=True)
+"""
+
+
+def _play(tmp_path: Path, text: str) -> str:
+    script = tmp_path / "peers.py"
+    script.write_text(PEERS + text)
+    done = subprocess.run(
+        [sys.executable, "-I", script],
+        env={"PYCOLLECTIVE_HOST_TIMEOUT": "0.4", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_silent_host_is_lost(tmp_path: Path) -> None:
+    text = _play(tmp_path, "beat(1); beat(2); beat_for(1, 0.6); raised(); assert time.monotonic() - started < 1.5")
+    assert text.startswith("PeerLostError 1 rank 1 (host far) is gone (its host has not answered for 0.4 s) during all")
+
+
+def test_a_rank_that_is_silent_alone_is_only_late(tmp_path: Path) -> None:
+    text = _play(tmp_path, "beat(1); threading.Thread(target=beat_for, args=(2, 2.0)).start(); raised()")
+    assert text.startswith("TimeoutError") and "rank 1" in text
+
+
+def test_heartbeats_are_sent_while_no_call_runs(tmp_path: Path) -> None:
+    text = _play(tmp_path, "print(*(HEADER.unpack(control[2].recv(HEADER.size))[5] == HEARTBEAT for _ in range(4)))")
+    assert text == "True True True True\n"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_a_report_counts_more_than_the_end_of_who_reported(tmp_path: Path, pause: float) -> None:
+    text = _play(tmp_path, f"report(2, 1, b'rank 1 is gone'); control[2].close(); time.sleep({pause}); raised()")
+    assert text.startswith("PeerLostError 1 rank 1 is gone")
+
+
+def test_an_ended_process_is_named_with_its_host(tmp_path: Path) -> None:
+    text = _play(tmp_path, "control[2].close(); raised()")
+    assert text.startswith("PeerLostError 2 rank 2 (host far) is gone (its process has ended) during allreduce")

@@ -1,0 +1,93 @@
+"""Some of the trials in which ranks and hosts are lost; `make faults` runs 200. And how they are judged."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hosts import trials
+from hosts.trials import Result, Trial
+from launch import find_mpirun
+from pycollective.bench.namespaces import why_not
+
+CHOSEN = [number for number in range(20) if trials.passes_today(trials.trial(number))]
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
+@pytest.mark.parametrize("number", CHOSEN, ids=lambda number: str(trials.trial(number)).replace(" ", "-"))
+def test_trial(number: int) -> None:
+    result = trials.run(trials.trial(number))
+    assert not result.problems, result.problems
+    assert set(result.seconds) == result.trial.survivors
+
+
+def test_twenty_trials_have_all_faults_on_both_sides() -> None:
+    every = [trials.trial(number) for number in range(20)]
+    assert {fault: sum(one.fault == fault for one in every) for fault in trials.FAULTS} == dict.fromkeys(
+        trials.FAULTS, 5
+    )
+    assert any(not one.may_shrink(rank) for one in every if one.fault == "gone" for rank in one.survivors)
+
+
+TIED = Trial(0, "cut", (2, 2), "collective", (0,))
+
+
+def test_who_may_shrink() -> None:
+    assert [TIED.may_shrink(rank) for rank in range(4)] == [True, True, False, False]
+    uneven = Trial(0, "cut", (1, 2), "collective", (0,))
+    assert [uneven.may_shrink(rank) for rank in range(3)] == [False, True, True]
+    assert not Trial(0, "gone", (2, 2), "collective", (0,)).may_shrink(2)  # rank 0's side is gone
+    assert Trial(0, "kill", (2, 1), "collective", (0,)).may_shrink(2)
+
+
+def _reports(text: str = "rank 2 on host1 was lost", kind: str = "PeerLostError", again: float = 0.0) -> list[Any]:
+    return [{"pid": 1, "host": "host0"}, "busy", [[kind, "Error"], text, 101.0, again], "survived", {"size": 2}]
+
+
+@pytest.mark.parametrize(
+    ("rank", "reports", "problem"),
+    [
+        (0, _reports(), None),
+        (1, _reports("ranks 1 and 3 were lost"), None),
+        (0, _reports()[:2], "has not raised"),
+        (0, _reports("rank 1 was lost"), "names none of the ranks"),
+        (0, _reports("a rank was lost after 3 s"), "names none of the ranks"),
+        (0, _reports(kind="MismatchError"), "raised MismatchError"),
+        (0, _reports(again=-1.0), "its next call"),
+        (0, [*_reports()[:4], {"size": 3}], "2 that continue"),
+        (0, [*_reports()[:3], {"refused": "CommunicatorError: no"}], "2 that continue"),
+        (2, [*_reports("rank 0 was lost")[:3], {"refused": "CommunicatorError: no"}], None),
+        (2, _reports("rank 0 was lost"), "shrink.. did not raise"),
+        (2, _reports("rank 0 was lost")[:3], "shrink.. did not raise"),
+    ],
+)
+def test_a_survivor_is_judged(rank: int, reports: list[Any], problem: str | None) -> None:
+    result = Result(TIED)
+    trials.judge(TIED, rank, reports, 100.0, result)
+    if problem is None:
+        assert not result.problems and result.seconds == {rank: 1.0} and not result.late
+        trials.judge(TIED, rank, reports, 98.0, result)
+        assert result.late == [rank]
+    else:
+        assert len(result.problems) == 1
+        assert re.search(problem, result.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("reports", "problem"),
+    [
+        ([*_reports()[:3], {"refused": "CommunicatorError: rank 2 was expelled"}], None),
+        (_reports()[:2], "has not noticed"),
+        (_reports(), "continues"),
+    ],
+)
+def test_a_frozen_rank_that_returns_is_judged(reports: list[Any], problem: str | None) -> None:
+    one = Trial(0, "freeze", (2, 2), "collective", (1,))
+    result = Result(one)
+    trials.judge_expelled(one, 2, reports, result)
+    assert bool(result.problems) == bool(problem)
+    assert problem is None or re.search(problem, result.problems[0])

@@ -1,0 +1,274 @@
+"""Faults of ranks and hosts at random moments: `python -m hosts.trials --count 200`.
+
+In every trial each survivor raises, names what was lost, and its next call raises at once. The side with more than
+half of the ranks (a tie: rank 0's side) shrinks the communicator and continues; shrink() raises on the other side, and
+on a host that was frozen and returns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.processes import IMPORTABLE
+from faults.work import Raised
+
+from launch import OPEN_MPI_SETTINGS, find_mpirun
+from pycollective.bench.namespaces import Hosts, why_not
+
+FAULTS = ("kill", "cut", "freeze", "gone")
+"""A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish."""
+LAYOUTS = ((2, 2), (1, 2), (1, 1, 1), (2, 1, 1), (1, 1, 1, 1), (2, 2, 1))
+"""Ranks on each host: three or more, so that the loss of one rank never leaves a tie."""
+KINDS = ("collective", "nonblocking", "messages", "engine")
+LIMITS = {"kill": 1.0, "cut": 2.5, "freeze": 2.5, "gone": 2.5}
+"""Seconds until every survivor has named what was lost."""
+_DEADLINE = 25.0
+"""Of calls: far above the limits, so that a deadline does not replace the detection of a loss."""
+_SLACK = 45.0
+"""Seconds after which a silent rank counts as hanging."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial; the number determines everything except the moment. `lost`: a rank (kill), or hosts."""
+
+    number: int
+    fault: str
+    layout: tuple[int, ...]
+    kind: str
+    lost: tuple[int, ...]
+
+    def __str__(self) -> str:
+        what = "rank" if self.fault == "kill" else "host"
+        return f"trial {self.number}: {self.fault} {what} {self.lost} of {self.layout}, {self.kind}"
+
+    @property
+    def host_of(self) -> list[int]:
+        """The host of each rank."""
+        return [host for host, count in enumerate(self.layout) for _ in range(count)]
+
+    @property
+    def lost_ranks(self) -> set[int]:
+        return {rank for rank, host in enumerate(self.host_of) if (rank if self.fault == "kill" else host) in self.lost}
+
+    @property
+    def survivors(self) -> set[int]:
+        """The ranks that run on, in a cut on both sides."""
+        everyone = set(range(len(self.host_of)))
+        return everyone if self.fault == "cut" else everyone - self.lost_ranks
+
+    def side_of(self, rank: int) -> set[int]:
+        """The ranks that a survivor can reach, with itself."""
+        rest = set(range(len(self.host_of))) - self.lost_ranks
+        return rest if rank in rest else self.lost_ranks
+
+    def may_shrink(self, rank: int) -> bool:
+        """Whether a survivor's side may continue."""
+        side, size = self.side_of(rank), len(self.host_of)
+        return 2 * len(side) > size or (2 * len(side) == size and 0 in side)
+
+
+@dataclass
+class Result:
+    """`seconds`: from the fault until each survivor raised. `problems`: deviations from the expected behavior."""
+
+    trial: Trial
+    seconds: dict[int, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def late(self) -> list[int]:
+        """The survivors that raised after the limit."""
+        return [rank for rank, seconds in self.seconds.items() if seconds > LIMITS[self.trial.fault]]
+
+
+def trial(number: int) -> Trial:
+    """The trial of a number; four consecutive ones have all faults."""
+    choice = random.Random(number)
+    fault, layout = FAULTS[number % len(FAULTS)], choice.choice(LAYOUTS)
+    hosts = range(len(layout))
+    if fault == "kill":
+        lost = [choice.randrange(sum(layout))]
+    else:
+        most = len(layout) // 2
+        lost = choice.sample(hosts, {"cut": choice.randint(1, most), "freeze": 1, "gone": most}[fault])
+    return Trial(number, fault, layout, choice.choice(KINDS), tuple(sorted(lost)))
+
+
+def passes_today(one: Trial) -> bool:
+    """Whether the package is expected to pass; the others are kept out of the suite until it does.
+
+    Without heartbeats between hosts the loss of a host is noticed only at the deadline of a call, the error does not
+    name it, and shrink() depends on MPI, which does not notice it either.
+    """
+    return one.fault == "kill"
+
+
+Start = Callable[[Hosts, Sequence[int], Sequence[str]], list[str]]
+"""(hosts, ranks on each, words) -> the command line that starts the ranks. The last host has none."""
+
+
+def by_mpirun(hosts: Hosts, ranks: Sequence[int], words: Sequence[str]) -> list[str]:
+    """From the host without ranks: no fault ends the launcher."""
+    program = find_mpirun()
+    assert program is not None, "needs mpi4py and an mpirun"
+    return hosts.mpirun(program, ranks, ["--with-ft", "mpi", *words], start=hosts.names[-1])
+
+
+class _Reports:
+    """What the ranks have written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of(self, rank: int) -> list[Any]:
+        path = self._folder / f"{rank}.report"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def wait(self, ranks: set[int], count: int, seconds: float) -> set[int]:
+        """Until these ranks have written so much; returns those that have not."""
+        end = time.monotonic() + seconds
+        while (waiting := {rank for rank in ranks if len(self.of(rank)) < count}) and time.monotonic() < end:
+            time.sleep(0.02)
+        return waiting
+
+
+_HELLO, _BUSY, _RAISED, _SURVIVED, _DONE = range(5)
+"""A rank's reports, in this order; a rank that cannot shrink reports that in place of `_SURVIVED`."""
+
+
+def run(one: Trial, start: Start = by_mpirun) -> Result:
+    """Run a trial."""
+    result = Result(one)
+    with tempfile.TemporaryDirectory() as name, Hosts(len(one.layout) + 1) as hosts:
+        folder, log = Path(name), Path(name, "log")
+        script = [sys.executable, str(Path(__file__).with_name("survivor.py")), name, one.kind, str(one.number)]
+        settings = {"PYCOLLECTIVE_TIMEOUT": str(_DEADLINE), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        with log.open("w") as file:
+            job = subprocess.Popen(
+                start(hosts, [*one.layout, 0], script),
+                env={**os.environ, **OPEN_MPI_SETTINGS, **IMPORTABLE, **settings},
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            )  # fmt: skip
+        try:
+            _observe(one, hosts, _Reports(folder), result)
+            if result.problems:
+                result.problems.append(log.read_text()[-2000:])
+        finally:
+            hosts.close()
+            job.wait()
+    return result
+
+
+def _observe(one: Trial, hosts: Hosts, reports: _Reports, result: Result) -> None:
+    everyone = set(range(len(one.host_of)))
+    if missing := reports.wait(everyone, _BUSY + 1, 40):
+        result.problems.append(f"ranks {sorted(missing)} have not begun")
+        return
+    time.sleep(random.random() * 0.15)
+    at = time.monotonic()
+    _inflict(one, hosts, reports)
+    reports.wait(one.survivors, _RAISED + 1, _SLACK)
+    reports.wait({rank for rank in one.survivors if len(reports.of(rank)) > _RAISED}, _SURVIVED + 1, _SLACK)
+    if one.fault == "freeze":
+        hosts.resume(f"host{one.lost[0]}")
+        reports.wait(one.lost_ranks, _SURVIVED + 1, _SLACK)
+        for rank in one.lost_ranks:
+            judge_expelled(one, rank, reports.of(rank), result)
+    reports.wait({rank for rank in one.survivors if one.may_shrink(rank)}, _DONE + 1, 5)
+    for rank in sorted(one.survivors):
+        judge(one, rank, reports.of(rank), at, result)
+
+
+def _inflict(one: Trial, hosts: Hosts, reports: _Reports) -> None:
+    names = [f"host{host}" for host in one.lost]
+    if one.fault == "kill":
+        [rank] = one.lost
+        hosts.kill(f"host{one.host_of[rank]}", reports.of(rank)[_HELLO]["pid"])
+    elif one.fault == "freeze":
+        hosts.freeze(*names)
+    else:
+        hosts.cut(*names)
+        for name in names if one.fault == "gone" else ():
+            hosts.kill(name)  # nobody is told: its network was cut before
+
+
+def judge(one: Trial, rank: int, reports: list[Any], at: float, result: Result) -> None:
+    """Compare what a survivor reported with what is expected."""
+    problem = result.problems.append
+    if len(reports) <= _RAISED:
+        problem(f"rank {rank} has not raised within {_SLACK:g} s")
+        return
+    raised = Raised(*reports[_RAISED])
+    result.seconds[rank] = raised.at - at
+    expected = {"PeerLostError"} if one.fault == "kill" else {"PeerLostError", "TimeoutError"}
+    if not expected & set(raised.kinds):
+        problem(f"rank {rank} raised {raised.kinds[0]}: {raised.text}")
+    beyond = set(range(len(one.host_of))) - one.side_of(rank)
+    if not _named(raised.text) & beyond:
+        problem(f"rank {rank} names none of the ranks {sorted(beyond)} that it lost: {raised.text}")
+    if not 0 <= raised.again < 1:
+        problem(f"rank {rank} raised, and its next call {raised.again:.1f} s later: {raised.text}")
+    rest = reports[_SURVIVED:]
+    if not one.may_shrink(rank):
+        if not rest or "refused" not in rest[0]:
+            problem(f"rank {rank} is on the smaller side, and shrink() did not raise: {rest}")
+    elif rest != ["survived", {"size": len(one.side_of(rank))}]:
+        problem(f"rank {rank} is one of {len(one.side_of(rank))} that continue, and reports {rest}")
+
+
+def judge_expelled(one: Trial, rank: int, reports: list[Any], result: Result) -> None:
+    """A rank of a host that was frozen and has returned; if all others may not continue, it is free to."""
+    if not one.may_shrink(min(one.survivors)):
+        return
+    if len(reports) <= _SURVIVED:
+        result.problems.append(f"rank {rank} was frozen, returned, and has not noticed: {reports[_RAISED:]}")
+    elif "refused" not in reports[_SURVIVED]:
+        result.problems.append(f"rank {rank} was frozen, returned, and continues: {reports[_SURVIVED:]}")
+
+
+def _named(text: str) -> set[int]:
+    """The ranks that an error names."""
+    lists = re.findall(r"\branks? (\d+(?:(?:, and |, | and | or )\d+)*)", text)
+    return {int(number) for found in lists for number in re.findall(r"\d+", found)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--all", action="store_true", help="also those that cannot pass yet")
+    options = parser.parse_args()
+    if reason := why_not():
+        print(f"skipped: {reason}")
+        return 0
+    numbers = range(options.first, options.first + options.count)
+    results = []
+    for one in filter(lambda one: options.all or passes_today(one), map(trial, numbers)):
+        results.append(result := run(one))
+        worst = max(result.seconds.values(), default=0)
+        print(f"{one}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
+    for fault, limit in LIMITS.items():
+        seconds = [each for result in results if result.trial.fault == fault for each in result.seconds.values()]
+        soon = sum(each <= limit for each in seconds)
+        print(f"{fault}: {len(seconds)} survivors, {soon} within {limit:g} s, worst {max(seconds, default=0):.2f} s")
+    wrong = [result for result in results if result.problems or result.late]
+    print(f"{len(results)} trials, {len(wrong)} with problems or late")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

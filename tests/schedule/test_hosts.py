@@ -1,0 +1,314 @@
+"""Schedules for ranks on several hosts: proved, executed, and no value crosses to a host more than once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from pycollective.errors import TopologyError, VerificationError
+from pycollective.schedule import (
+    COLLECTIVES,
+    Placement,
+    Program,
+    Schedule,
+    Source,
+    Step,
+    Target,
+    Wait,
+    compile,
+    compile_program,
+    get,
+    info,
+    names,
+    trace,
+    traffic,
+    verify,
+)
+from pycollective.schedule.compiler import messages
+from pycollective.schedule.compiler.values import build_values
+from pycollective.schedule.mixing import evaluate
+
+from .interpreter import Interpreter, Stuck, inputs_for
+from .test_verifier import with_rank, with_step, without_one_wait
+
+HOSTS = [
+    (0, 1),
+    (0, 0, 1),
+    (0, 1, 2),
+    (0, 1, 0, 1),
+    (0, 0, 0, 1, 1),
+    (0, 1, 2, 3),
+    (0, 1, 1, 2, 2, 2),
+    (0, 1, 2, 0, 1, 2),
+    (0, 0, 1, 1, 2, 2, 3, 3),
+]
+"""Equal and unequal hosts, one rank a host, ranks in blocks and interleaved."""
+
+
+ACROSS = (0, 0, 1, 1)
+
+
+def schedules(topology: str, hosts: tuple[int, ...]) -> Iterator[Schedule]:
+    instance, size = get(topology), len(hosts)
+    for name in info(instance).collectives:
+        for small in (False, True) if hasattr(instance, f"{name}_small") else (False,):
+            for root in sorted({0, size - 1}) if COLLECTIVES[name].rooted else (None,):
+                yield compile(instance, name, size, root, small=small, hosts=hosts)
+
+
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+@pytest.mark.parametrize("topology", names())
+def test_all_are_proved(topology: str, hosts: tuple[int, ...]) -> None:
+    for schedule in schedules(topology, hosts):
+        assert verify(schedule).title == schedule.title
+        assert schedule.hosts == hosts
+        assert schedule.depth == 1 if schedule.small else schedule.depth > 1 or not sends(schedule)
+
+
+def sends(schedule: Schedule) -> list[tuple[int, Step]]:
+    return [(rank, step) for rank, mine in enumerate(schedule.ranks) for step in mine.steps if step.kind == "send"]
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("topology", names())
+def test_a_value_crosses_once_to_each_host_that_needs_it(topology: str, hosts: tuple[int, ...]) -> None:
+    for schedule in schedules(topology, hosts):
+        program = trace(topology, schedule.collective, schedule.size, schedule.root, schedule.small, hosts=hosts)
+        graph = build_values(program, pull_copies=True)
+        crossings = 0
+        for value in (*graph.initial.values(), *itertools.chain.from_iterable(graph.groups)):
+            needed = {hosts[rank] for rank in (*value.finals, *(reader for reader, _ in value.reads))}
+            crossings += len(needed - {hosts[value.rank]})
+        assert sum(len(step.targets) for _, step in sends(schedule)) == crossings, schedule.title
+
+
+@pytest.mark.parametrize("topology", names())
+@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1, 2), (0, 1, 0, 1, 1)], ids=str)
+def test_sums_come_out_scaled_once(topology: str, hosts: tuple[int, ...]) -> None:
+    """Executed over numbers, with input and output as one array and as two."""
+    for schedule in schedules(topology, hosts):
+        row = COLLECTIVES[schedule.collective]
+        calls = [inputs_for(schedule, 3, call) for call in range(2)]
+        for same_array in (False, True):
+            run = Interpreter(
+                schedule,
+                3,
+                seed=7,
+                combine=lambda a, b: a + b,
+                prescale=lambda x: 3 * x,
+                postscale=lambda x: 7 * x,
+                same_array=same_array,
+            )
+            for inputs, outputs in zip(calls, run.run(calls), strict=True):
+                for (rank, chunk, tile), value in outputs.items():
+                    parts = [
+                        x for (r, c, t), x in inputs.items() if (c, t) == (chunk, tile) and row.contributes(r, rank)
+                    ]
+                    assert value == (21 if row.reduces else 1) * sum(parts), (schedule.title, rank, chunk, tile)
+
+
+@pytest.mark.parametrize("hosts", HOSTS, ids=str)
+def test_mix_is_proved(hosts: tuple[int, ...]) -> None:
+    schedule = evaluate(lambda rank, size, step: {rank: 0.5, (rank + 1) % size: 0.5}, len(hosts), 0).schedule(
+        hosts=hosts
+    )
+    verify(schedule)
+    step = sends(schedule)[0][1]
+    assert step.sources[0].place >= 0  # the input, which may be the output, is overwritten before it may have arrived
+
+
+def test_one_host_changes_nothing() -> None:
+    assert compile("tree", "allreduce", 4, hosts=(7, 7, 7, 7)) is compile("tree", "allreduce", 4)
+    assert compile("tree", "allreduce", 3, hosts=(7, 2, 7)).hosts == (0, 1, 0)
+    assert trace("ring", "allreduce", 3).hosts == ((0, 1, 2),)
+    assert trace("ring", "allreduce", 3, hosts=(1, 0, 1)).hosts == ((0, 2), (1,))
+
+
+def test_what_is_wrong_with_hosts_is_refused() -> None:
+    with pytest.raises(ValueError, match="hosts must have a host number for each of 3 ranks, not 2"):
+        compile("ring", "allreduce", 3, hosts=(0, 1))
+    with pytest.raises(TypeError, match=r"hosts\[1\]"):
+        compile("ring", "allreduce", 2, hosts=(0, "b"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="placement must be STAGED for ranks on several hosts, not WINDOW"):
+        compile("ring", "allreduce", 2, placement=Placement.WINDOW, hosts=(0, 1))
+
+
+# What the topologies promise
+
+
+def in_and_out(schedule: Schedule) -> list[tuple[float, float]]:
+    """For each host, what it receives and sends, in units of the message."""
+    crossing = traffic(schedule)
+    return [
+        (
+            float(sum(amount for (_, to), amount in crossing.items() if to == host)),
+            float(sum(amount for (of, _), amount in crossing.items() if of == host)),
+        )
+        for host in range(max(schedule.hosts) + 1)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ordered_sends_the_message_once_each_way_between_two_hosts(ranks: int) -> None:
+    hosts = [0] * ranks + [1] * ranks
+    assert in_and_out(compile("ordered", "allreduce", 2 * ranks, hosts=hosts)) == [(1.0, 1.0), (1.0, 1.0)]
+    both = traffic(compile("ordered", "allreduce", 5, hosts=(0, 0, 0, 1, 1)))
+    assert both == {(0, 1): 1, (1, 0): 1}
+
+
+@pytest.mark.parametrize(
+    "hosts", [(0, 0, 1, 1, 2, 2), (0, 1, 1, 2, 2, 2), (0, 1, 2, 3), (0, 0, 1, 1, 2, 2, 3, 3)], ids=str
+)
+def test_ordered_sends_the_message_at_most_twice_each_way(hosts: tuple[int, ...]) -> None:
+    for collective in ("allreduce", "scan", "reduce", "reduce_scatter"):
+        schedule = compile("ordered", collective, len(hosts), 0 if collective == "reduce" else None, hosts=hosts)
+        if collective == "scan" and len(set(hosts)) == len(hosts):
+            continue  # as direct
+        assert max(map(max, in_and_out(schedule))) <= 2.0, schedule.title
+
+
+@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 1, 1, 2, 2), (0, 0, 0, 1, 1)], ids=str)
+def test_ordered_adds_in_rank_order_and_shares_the_work(hosts: tuple[int, ...]) -> None:
+    for small in (False, True):
+        schedule = compile("ordered", "allreduce", len(hosts), hosts=hosts, small=small)
+        assert verify(schedule).order == "rank"
+    schedule = compile("ordered", "allreduce", len(hosts), hosts=hosts)
+    if hosts == tuple(sorted(hosts)):  # otherwise contributions cross
+        assert {rank for rank, _ in sends(schedule)} == set(range(len(hosts)))
+
+
+def test_a_small_message_of_ordered_crosses_in_one_latency() -> None:
+    schedule = compile("ordered", "allreduce", 6, hosts=(0, 0, 1, 1, 2, 2), small=True)
+    assert all(step.sources[0].initial for _, step in sends(schedule))
+
+
+def test_on_one_host_ordered_is_direct() -> None:
+    for name in info("direct").collectives:
+        for small in (False, True):
+            one, other = (compile(topology, name, 5, small=small) for topology in ("ordered", "direct"))
+            assert one.ranks == other.ranks
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 1, 1, 2, 2)], ids=str)
+def test_hierarchical_sends_what_its_outer_topology_sends(hosts: tuple[int, ...]) -> None:
+    count = len(set(hosts))
+    for outer in ("ring", "direct", "halving_doubling"):
+        schedule = compile(f"hierarchical(outer={outer!r})", "allreduce", len(hosts), hosts=hosts)
+        alone = compile(outer, "allreduce", count, hosts=range(count))
+        assert traffic(schedule) == traffic(alone)
+        assert {rank for rank, _ in sends(schedule)} == set(range(len(hosts)))
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts"),
+    [
+        ("hierarchical(inner='tree')", (0, 0, 1, 1)),  # without reduce_scatter
+        ("hierarchical", (0, 0, 0, 1, 1)),
+        ("hierarchical(outer='wheel')", (0, 1, 1, 2, 2, 2)),
+        ("hierarchical(inner='ring', outer='tree')", (0, 0, 1, 1, 2, 2)),
+    ],
+)
+def test_hierarchical_reduces_to_leaders_otherwise(topology: str, hosts: tuple[int, ...]) -> None:
+    for name in ("allreduce", "broadcast", "reduce"):
+        for root in range(len(hosts)) if COLLECTIVES[name].rooted else (None,):
+            schedule = compile(topology, name, len(hosts), root, hosts=hosts)
+            verify(schedule)
+            outer = get(topology).outer
+            alone = compile(outer, name, len(set(hosts)), root and hosts[root], hosts=range(len(set(hosts))))
+            assert traffic(schedule) == traffic(alone)
+
+
+def test_hierarchical_lacks_what_one_of_its_topologies_lacks() -> None:
+    with pytest.raises(TopologyError, match="tree has no allgather"):
+        compile("hierarchical(outer='tree')", "allgather", 4, hosts=ACROSS)
+    with pytest.raises(TopologyError, match="hierarchical has no alltoall"):
+        compile("hierarchical", "alltoall", 4, hosts=ACROSS)
+
+
+# What the verifier refuses
+
+
+def of_kind(schedule: Schedule, rank: int, kind: str) -> int:
+    return next(index for index, step in enumerate(schedule.ranks[rank].steps) if step.kind == kind)
+
+
+def broken_forms() -> Iterator[tuple[Schedule, str]]:
+    good = compile("direct", "allreduce", 4, hosts=ACROSS)
+    send, recv = of_kind(good, 0, "send"), of_kind(good, 0, "recv")
+    sent, received = good.ranks[0].steps[send], good.ranks[0].steps[recv]
+    last = len(good.ranks[0].steps) - 1
+    yield with_step(good, 0, recv, waits=()), "its first wait is not for its message"
+    yield with_step(good, 0, recv, sources=(Source(1, 1),), waits=(Wait(1, 1),)), "rank 1 is not on another host"
+    yield with_step(good, 0, recv, sources=(Source(2, 3),), waits=(Wait(2, 3),)), "step 2 of rank 2 does not send it"
+    yield with_step(good, 0, recv, sources=(Source(2, 2),), waits=(Wait(2, 2),)), "step 1 of rank 2 does not send it"
+    yield with_step(good, 2, send, targets=(Target(1, 0),)), "step 0 of rank 2 does not send it"
+    yield with_step(good, 0, recv, chunk=1), "does not send it"
+    yield with_step(good, 0, recv, targets=(Target(1, 0),)), "writes the scratch of rank 1"
+    yield with_step(good, 0, recv, complete=True), "changes what it transfers"
+    yield with_step(good, 0, send, targets=(*sent.targets, Target(3, 0))), "rank 3 receives it 0 times"
+    yield with_step(good, 0, send, sources=(Source(1, 0),)), "transfers memory of rank 1"
+    yield with_step(good, 0, send, early=True), "only a recv is early"
+    yield with_step(good, 0, last, waits=(Wait(2, received.sources[0].place),)), "rank 2, which is on another host"
+    yield with_step(good, 0, last, sources=(Source(2, 0),)), "touches memory of rank 2, which is on another host"
+    yield with_step(good, 0, last, lag=0), "lags by 0 tiles, after a step that lags by"
+    yield with_rank(good, 0, exit_waits=(Wait(3, 0),)), "rank 3, which is on another host"
+    yield with_rank(good, 0, readers=(Wait(1, 2 * good.stride + 1),)), "waits for 23 of 11 steps of rank 1"
+    yield dataclasses.replace(good, placement=Placement.WINDOW), "need a host each, and a staged call"
+    steps = list(good.ranks[0].steps)
+    steps[-1] = dataclasses.replace(received, lag=steps[-1].lag, consumed=True)
+    yield with_rank(good, 0, steps=tuple(steps)), "rank 0 receives it 2 times"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), list(broken_forms()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_what_breaks_the_form_is_refused(wrong: Schedule, words: str) -> None:
+    with pytest.raises(VerificationError, match=words):
+        verify(wrong)
+
+
+@pytest.mark.parametrize("hosts", [ACROSS, (0, 1, 0, 1), (0, 1)], ids=str)
+@pytest.mark.parametrize("topology", ["direct", "ring", "tree", "halving_doubling"])
+def test_a_wait_removed_by_hand_is_a_race(topology: str, hosts: tuple[int, ...]) -> None:
+    for small in (False, True):
+        schedule = compile(topology, "allreduce", len(hosts), hosts=hosts, small=small)
+        for what, wrong in without_one_wait(schedule):
+            with pytest.raises(VerificationError, match=r"race|holds nothing yet|its first wait"):
+                verify(wrong)
+                pytest.fail(f"not caught: {what}")
+
+
+def test_without_precautions_there_are_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler moves to a cell what is sent from or received in a place that is in use."""
+    monkeypatch.setattr(messages, "_find_hazards", lambda *_: None)
+    program = trace("direct", "allreduce", 2, small=True, hosts=(0, 1))
+    with pytest.raises(VerificationError, match=r"race on chunk 0 of out\[1\]: nothing orders .* in\[1\] to rank 0"):
+        verify(compile_program(program, small=True))
+    program = trace("star", "exscan", 4, hosts=ACROSS)
+    with pytest.raises(VerificationError, match=r"out\[2\]: nothing orders .* in\[2\] to rank 0\) .* from rank 0"):
+        verify(compile_program(program))
+
+
+def two_messages() -> Schedule:
+    """Rank 0 sends two messages to rank 1 of another host."""
+    p = Program("broadcast", 2, 0, (0, 1))
+    for c in p.chunks(2):
+        p[1, c] = p[0, c]
+    return compile_program(p, small=True)
+
+
+def test_a_message_without_a_place_blocks_those_behind_it() -> None:
+    schedule = two_messages()
+    first, second = schedule.ranks[1].steps
+    assert [first.sources[0].place, second.sources[0].place] == [1, 2] and first.early and second.early
+    turned = with_rank(schedule, 1, steps=(second, first))
+    verify(turned)  # both have a place from the beginning
+    late = with_rank(schedule, 1, steps=(second, dataclasses.replace(first, early=False)))
+    with pytest.raises(VerificationError, match=r"deadlock: step 0 of rank 1 .* waits for rank 0 to finish step 1"):
+        verify(late)
+    with pytest.raises(Stuck):
+        Interpreter(late, 2, seed=1).run([inputs_for(late, 2)])
+    verify(with_rank(schedule, 1, steps=(dataclasses.replace(first, early=False), second)))
