@@ -29,7 +29,6 @@ from pycollective.comm.group import Group
 from pycollective.comm.host.segments import Exchange
 from pycollective.comm.hosts import team
 from pycollective.comm.hosts.network import Network, open_network
-from pycollective.comm.hosts.team import HostsTeam
 from pycollective.errors import BootstrapError
 from pycollective.torch.distributed.store_exchange import StoreExchange
 
@@ -118,9 +117,9 @@ def _token(store: StoreExchange, group: Group, name: bytes, timeout: float) -> t
 
     A rank never takes a token from the store if it has another source.
     """
-    network, own, source = None, b"", "none"
-    if world.is_initialized() and isinstance(there := world.world().backend, HostsTeam):
-        network, own = there.network, there.network.listener.token
+    network, own, source = world.world().backend.network if world.is_initialized() else None, b"", "none"
+    if network is not None:
+        own = network.listener.token
         source = f"world {digest(own, name).hex()}"
     elif launcher(os.environ) == "mpi":
         source = f"mpi {import_mpi().COMM_WORLD.Get_rank()}"
