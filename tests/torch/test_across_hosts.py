@@ -59,6 +59,17 @@ def test_only_numeric_addresses_are_taken_from_the_store(address: tuple[str, int
         join(Store(lambda _: b"none", lambda _: b"ab" * 16, lambda text: text, lambda _: packed))
 
 
+@pytest.mark.parametrize("offered", [b"", b"00", b"ff" * 9])
+def test_malformed_offers_of_addresses_are_refused(offered: bytes) -> None:
+    with pytest.raises(BootstrapError, match="does not hold the addresses"):
+        join(Store(lambda _: b"none", lambda _: b"ab" * 16, lambda _: offered))
+
+
+def test_a_missing_token_is_refused() -> None:
+    with pytest.raises(BootstrapError, match="does not hold the token"):
+        join(Store(lambda _: b"none", lambda _: b""))
+
+
 def mailboxes(size: int) -> list[HostsMailbox]:
     barrier, texts = threading.Barrier(size), [b""] * size
     networks = [Network(Listener("127.0.0.1", TOKEN, "test"), 10.0) for _ in range(size)]

@@ -132,17 +132,35 @@ try:
 except pycollective.BootstrapError as error:
     print(error)
 """
+# torch's own rendezvous: pycollective.init is not called.
+UNDER_MPIRUN = """
+import os, sys, torch, torch.distributed as dist
+from pycollective.comm import world
+job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1]}
+os.environ.update(job, RANK=os.environ["OMPI_COMM_WORLD_RANK"])
+dist.init_process_group("pycollective")
+for group in (None, dist.new_group([0, 1])):
+    x = torch.full((5,), 1.0 + dist.get_rank())
+    dist.all_reduce(x, group=group)
+    assert x.tolist() == [3.0] * 5
+assert not world.is_initialized()
+dist.destroy_process_group()
+print("fine", flush=True)
+"""
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def on_virtual_hosts(
     folder: Path, script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
 ) -> list[str]:
     """What the ranks print: processes with torchrun's variables; env: more variables, by host."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     (folder / "script.py").write_text(script)
-    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
     started = []
     for rank in range(ranks):
         host = rank * hosts // ranks
@@ -169,6 +187,15 @@ def test_two_hosts(tmp_path: Path) -> None:
     done = on_two_host_names([sys.executable, script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 4
+
+
+@pytest.mark.mpi
+def test_mpi_distributes_the_token(tmp_path: Path) -> None:
+    script = tmp_path / "case.py"
+    script.write_text(UNDER_MPIRUN)
+    done = on_two_host_names([sys.executable, script, free_port()], tmp_path, ranks=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 2
 
 
 def test_two_hosts_without_mpi(tmp_path: Path) -> None:
