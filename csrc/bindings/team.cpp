@@ -69,9 +69,9 @@ const RankBlock& block_of(const TeamCall& call, int32_t rank) {
 
 using SocketTuple = std::tuple<int32_t, std::tuple<int, int, int>>;
 
-std::unique_ptr<TeamCall> make_team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size,
-                                    int64_t scratch_bytes, std::vector<int32_t> world_ranks, std::string name,
-                                    bool threads, py::object planner, std::vector<int32_t> here,
+std::unique_ptr<TeamCall> make_team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
+                                    std::vector<int32_t> world_ranks, std::string name, bool threads,
+                                    py::object planner, std::vector<int32_t> here,
                                     const std::vector<SocketTuple>& others) {
   std::vector<Sockets> sockets;
   for (const auto& [peer, each] : others)
@@ -207,12 +207,11 @@ void bind_team(py::module_& m) {
           },
           py::arg("rank"))
       .def(
-          "departed",
-          [](const TeamCall& self, int32_t rank) { return self.team()->departed(rank_in(self, rank)); },
+          "departed", [](const TeamCall& self, int32_t rank) { return self.team()->departed(rank_in(self, rank)); },
           py::arg("rank"))
       .def(
-          "expel", [](const TeamCall& self, int32_t rank) { self.team()->expel(rank_in(self, rank)); },
-          py::arg("rank"), "Tell a rank that this one continues in a communicator without it.")
+          "expel", [](const TeamCall& self, int32_t rank) { self.team()->expel(rank_in(self, rank)); }, py::arg("rank"),
+          "Tell a rank that this one continues in a communicator without it.")
       .def_property_readonly("expelled", [](const TeamCall& self) { return self.team()->expelled(); })
       .def("watch_hosts", &watch_hosts, py::arg("hosts"), py::arg("names"),
            "Begin heartbeats with the ranks on other hosts. By rank: the number of its host, and the host's name.")

@@ -17,6 +17,7 @@ void check_wait(const ScheduleView& v, Wait wait) {
   require(is_rank(v, wait.peer) && wait.count >= 0 && wait.count <= int64_t{v.stride()} * v.depth());
 }
 
+constexpr int32_t kMostDepth = 1 << 20;
 constexpr size_t kMostChunks = 1 << 22;  // an alltoall of 2048 ranks
 
 void check_chunks(int64_t chunks) {
@@ -42,7 +43,7 @@ Schedule::Schedule(std::vector<int32_t> table) : table_(std::move(table)) {
   require(total >= kHeaderWords && table_[0] == kTableVersion);
   const ScheduleView v = view();
   require(v.size() >= 1 && v.size() < (1 << 20) && v.rank() >= 0 && v.rank() < v.size() && v.chunks() >= 1 &&
-          v.cells() >= 0 && v.stride() >= 1 && v.depth() >= 1);
+          v.cells() >= 0 && v.stride() >= 1 && v.depth() >= 1 && v.depth() <= kMostDepth);
   require(v.steps() >= 0 && v.steps() <= v.stride() && v.exit_waits() >= 0 && v.readers() >= 0);
   require(kHeaderWords + 2 * (int64_t{v.exit_waits()} + v.readers()) <= total);
   for (int32_t i = 0; i < v.exit_waits(); ++i) check_wait(v, v.exit_wait(i));

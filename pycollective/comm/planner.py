@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the first call loads the compiler, not init()
 DEFAULT_TOPOLOGY = "direct"
 """The default within a host: reduces in rank order and moves the fewest bytes."""
 
-BETWEEN_HOSTS = "direct"
+BETWEEN_HOSTS = "ordered"
 """The default between hosts: the same bits."""
 
 NCCL = "nccl"

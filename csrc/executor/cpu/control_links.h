@@ -66,7 +66,7 @@ class ControlLinks {
   std::map<int32_t, std::unique_ptr<Peer>> peers_;
   std::vector<std::string> host_names_;  // by rank
   std::string sending_;  // the text of the abort that is sent: there is at most one
-  bool over_ = false;    // an abort was sent or has arrived
+  bool over_ = false;  // an abort was sent or has arrived
 };
 
 }  // namespace pc

@@ -35,8 +35,8 @@ char* Remote::place(const MessageHeader& header) {
   if (header.sequence > sequence_) return nullptr;
   note(header);
   if (header.call != call_) return nullptr;  // found and reported by this rank's waits
-  const auto found = std::find_if(expected_.begin(), expected_.end(),
-                                  [&](const Expected& one) { return one.value == header.value; });
+  const auto found =
+      std::find_if(expected_.begin(), expected_.end(), [&](const Expected& one) { return one.value == header.value; });
   if (found == expected_.end()) return nullptr;
   return found->bytes == header.bytes ? found->into : violate();
 }
@@ -55,8 +55,8 @@ void Remote::note(const MessageHeader& header) {
 
 void Remote::arrived(const MessageHeader& header) {
   if (header.kind != MessageKind::data) return;
-  const auto found = std::find_if(expected_.begin(), expected_.end(),
-                                  [&](const Expected& one) { return one.value == header.value; });
+  const auto found =
+      std::find_if(expected_.begin(), expected_.end(), [&](const Expected& one) { return one.value == header.value; });
   if (found != expected_.end()) {
     *found = expected_.back();
     expected_.pop_back();

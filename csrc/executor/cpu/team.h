@@ -206,9 +206,7 @@ class Team {
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
-  char* scratch(int32_t rank, uint32_t segment) const {
-    return scratch_of_[rank] + ring_.offset(segment);
-  }
+  char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
   // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on
   // another host, the number of messages sent to it up to the last from that segment.
   uint64_t* readers_of(uint32_t segment) { return &readers_[size_t{segment} * static_cast<size_t>(size_)]; }

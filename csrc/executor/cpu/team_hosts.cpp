@@ -18,8 +18,8 @@ void Team::watch_hosts(const std::vector<int32_t>& hosts, std::vector<std::strin
 }
 
 bool Team::departed(int32_t rank) const {
-  const bool left = control_.block(rank).presence.load(std::memory_order_acquire) ==
-                    static_cast<uint32_t>(Presence::departed);
+  const bool left =
+      control_.block(rank).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
   return left || (links_ && links_->departed(members_[rank]));
 }
 
@@ -29,8 +29,7 @@ void Team::expel(int32_t rank) {
 }
 
 bool Team::expelled() const {
-  return control_.block(rank_).survivor.load(std::memory_order_acquire) == kExpelled ||
-         (links_ && links_->expelled());
+  return control_.block(rank_).survivor.load(std::memory_order_acquire) == kExpelled || (links_ && links_->expelled());
 }
 
 }  // namespace pc

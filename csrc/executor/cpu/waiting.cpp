@@ -172,8 +172,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
 // Takes in what ranks on other hosts have reported.
 void Team::listen() {
   if (!links_) return;
-  if (const auto abort = links_->receive())
-    control_.poison(members_[rank_], abort->fault, abort->culprit, abort->text);
+  if (const auto abort = links_->receive()) control_.poison(members_[rank_], abort->fault, abort->culprit, abort->text);
   for (int32_t r = 0; r < size_; ++r)
     if (remote(r) != nullptr && links_->departed(members_[r]))
       home(members_[r]).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
@@ -314,8 +313,8 @@ void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
   if (departed) how = "it has freed the communicator, or its program has ended";
   else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
   poison(Fault::peer_lost, members_[peer],
-         label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() + ", call " + std::to_string(op.sequence) +
-             " of communicator '" + name_ + "'");
+         label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() +
+             ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'");
 }
 
 bool Control::poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const {
