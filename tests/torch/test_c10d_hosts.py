@@ -203,10 +203,10 @@ def test_two_hosts_without_mpi(tmp_path: Path) -> None:
 
 
 def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
-    """Four ranks on one host, on two, and on two that share a token."""
+    """Four ranks on one host, and on two that share a token."""
     digests = set()
-    for hosts, env in ((1, {}), (2, {}), (2, {"PYCOLLECTIVE_TOKEN": "5c" * 16})):
-        for printed in on_virtual_hosts(tmp_path, TRAINING, hosts=hosts, env=[env]):
+    for hosts in (1, 2):
+        for printed in on_virtual_hosts(tmp_path, TRAINING, hosts=hosts, env=[{"PYCOLLECTIVE_TOKEN": "5c" * 16}]):
             count, digest = printed.split()
             assert count == str(hosts)
             digests.add(digest)
