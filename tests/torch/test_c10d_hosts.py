@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch import on_two_host_names
 
-pytest.importorskip("torch")
+TCPStore: Any = pytest.importorskip("torch.distributed").TCPStore
 pytestmark = pytest.mark.torch
 
 CASE = """
@@ -137,7 +137,7 @@ UNDER_MPIRUN = """
 import os, sys, torch, torch.distributed as dist
 from pycollective.comm import world
 job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1]}
-os.environ.update(job, RANK=os.environ["OMPI_COMM_WORLD_RANK"])
+os.environ.update(job, TORCHELASTIC_USE_AGENT_STORE="True", RANK=os.environ["OMPI_COMM_WORLD_RANK"])
 dist.init_process_group("pycollective")
 for group in (None, dist.new_group([0, 1])):
     x = torch.full((5,), 1.0 + dist.get_rank())
@@ -149,18 +149,14 @@ print("fine", flush=True)
 """
 
 
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def on_virtual_hosts(
     folder: Path, script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
 ) -> list[str]:
     """What the ranks print: processes with torchrun's variables; env: more variables, by host."""
     (folder / "script.py").write_text(script)
-    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # as in torchrun's agent: outlives the ranks
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    job |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
     started = []
     for rank in range(ranks):
         host = rank * hosts // ranks
@@ -183,7 +179,7 @@ def on_virtual_hosts(
 def test_two_hosts(tmp_path: Path) -> None:
     script = tmp_path / "case.py"
     script.write_text(CASE)
-    # The other name need not resolve: only rank 0's is used to reach the store.
+    # No host's name needs to resolve: ranks learn addresses.
     done = on_two_host_names([sys.executable, script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 4
@@ -193,7 +189,8 @@ def test_two_hosts(tmp_path: Path) -> None:
 def test_mpi_distributes_the_token(tmp_path: Path) -> None:
     script = tmp_path / "case.py"
     script.write_text(UNDER_MPIRUN)
-    done = on_two_host_names([sys.executable, script, free_port()], tmp_path, ranks=2)
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    done = on_two_host_names([sys.executable, script, str(store.port)], tmp_path, ranks=2)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 2
 
@@ -203,10 +200,12 @@ def test_two_hosts_without_mpi(tmp_path: Path) -> None:
 
 
 def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
-    """Four ranks on one host, and on two that share a token."""
+    """Three ranks on one host, and on two that share a token."""
     digests = set()
     for hosts in (1, 2):
-        for printed in on_virtual_hosts(tmp_path, TRAINING, hosts=hosts, env=[{"PYCOLLECTIVE_TOKEN": "5c" * 16}]):
+        for printed in on_virtual_hosts(
+            tmp_path, TRAINING, ranks=3, hosts=hosts, env=[{"PYCOLLECTIVE_TOKEN": "5c" * 16}]
+        ):
             count, digest = printed.split()
             assert count == str(hosts)
             digests.add(digest)
@@ -218,13 +217,13 @@ def test_a_lost_sender_on_another_host_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "stated"),
     [
         ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {}], "PYCOLLECTIVE_TOKEN is not set for rank 1"),
         ([{}, {"PYCOLLECTIVE_TOKEN": "5c" * 16}], "PYCOLLECTIVE_TOKEN is not set for rank 0"),
         ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {"PYCOLLECTIVE_TOKEN": "5d" * 16}], "PYCOLLECTIVE_TOKEN differs"),
     ],
 )
-def test_ranks_with_different_tokens_are_refused(tmp_path: Path, env: list[dict[str, str]], said: str) -> None:
+def test_ranks_with_different_tokens_are_refused(tmp_path: Path, env: list[dict[str, str]], stated: str) -> None:
     printed = on_virtual_hosts(tmp_path, REFUSED, ranks=2, env=env)
-    assert all(said in text for text in printed), printed
+    assert all(stated in text for text in printed), printed
