@@ -84,8 +84,7 @@ void bind_agreement(py::module_& m) {
            "reports.");
   m.def("announcements", &announce_items, py::arg("items"), py::arg("size"), py::arg("grouped") = true,
         "This rank's announcements of items that are submitted as a group, or each for itself, among `size` ranks. "
-        "Raises "
-        "for an invalid item.");
+        "Raises for an invalid item.");
 }
 
 }  // namespace pc

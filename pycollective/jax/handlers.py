@@ -66,7 +66,7 @@ def lowering(target: str, in_place: bool = False) -> Any:
 
     Args:
         target: the handler's name.
-        in_place: the first result takes the memory of the first operand; the compiler copies the operand before if it is
+        in_place: the first result takes the first operand's memory; the compiler first copies an operand that is
             still needed.
     """
     return jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)

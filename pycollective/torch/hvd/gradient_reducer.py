@@ -137,8 +137,11 @@ class Reducing:
             )
         gradient.passes -= 1
         self._scaling = False
-        group = self._group_of.get(p, (p,))
-        if all(self._gradients[member].passes == 0 for member in group):
+        group = self._group_of.get(p)
+        if group is None:
+            if gradient.passes == 0:
+                self._reduce((p,))
+        elif all(self._gradients[member].passes == 0 for member in group):
             self._reduce(group)
         self._submission.end_with_backward()
 
