@@ -87,10 +87,10 @@ class Rounds:
         self._traffic = (0, 0)
         self._trace = RoundTrace()
 
-    def submit(self, items: Sequence[Item], now: bool) -> list[RoundWork]:
+    def submit(self, items: Sequence[Item], now: bool, grouped: bool = True) -> list[RoundWork]:
         if now:
             self.require_outside()
-        news = _core.announcements(items, self._comm.size)
+        news = _core.announcements(items, self._comm.size, grouped)
         names = [item.name for item in items]
         works = [RoundWork(item, self.require_outside) for item in items]
         with self._lock:
