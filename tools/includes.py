@@ -14,7 +14,7 @@ from pathlib import Path
 INCLUDES: list[set[str]] = [
     {"base"},
     {"dtype", "schedule"},
-    {"executor", "rail", "window"},
+    {"executor", "link", "rail", "window"},
     {"engine", "progress"},
     {"bindings"},
     {"frameworks"},

@@ -219,7 +219,7 @@ class Rounds:
                     piece[...] = 0
                 elif work is not alone:
                     piece[...] = flat(arrays.readable(work.item.x))
-        with self._trace.span("allreduce"):
+        with self._trace.span("between_hosts"):
             self._comm.allreduce(x, out=out, op=s.op, prescale=s.prescale, postscale=s.postscale)
         with self._trace.span("unpack", alone is None):
             for work, piece in zip(works, pieces, strict=True):

@@ -39,7 +39,7 @@ _PHASES = {
     "pack": "MEMCPY_IN_FUSION_BUFFER",
     "unpack": "MEMCPY_OUT_FUSION_BUFFER",
     "reduce": "REDUCE",
-    "allreduce": "ALLREDUCE",
+    "between_hosts": "ALLREDUCE",
     "queue": "QUEUE",
 }
 

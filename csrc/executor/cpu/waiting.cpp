@@ -64,7 +64,7 @@ void Team::publish(uint64_t value) {
   if (mine.waiters.load(std::memory_order_seq_cst) != 0) futex_wake(mine);
 }
 
-// Messages of other hosts are received by whoever waits.  `turn`: a look at the links of all of them takes longer than a
+// Messages of other hosts are received by the thread that waits.  `turn`: a look at the links of all of them takes longer than a
 // wait for a peer of this host should.
 bool Team::reached(const Goal& goal, int turn) {
   Remote* const from = remote(goal.peer);

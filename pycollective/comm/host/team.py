@@ -97,7 +97,9 @@ class HostTeam:
         number = self.window_number(shape, str(dtype))
         unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _PAGE
         stride = max(unit, -(-nbytes // unit) * unit)
-        window: _core.Window = self.team.window(self.share(stride * self.group.size), number, stride, stride)
+        segment = self.share(stride * self.group.size)
+        assert segment is not None
+        window: _core.Window = self.team.window(segment, number, stride, stride)
         return window.array(dtype, list(shape))
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:
@@ -106,8 +108,8 @@ class HostTeam:
         self.exchange(b"", f"empty({shape}, {dtype}), window {number}")
         return number
 
-    def share(self, nbytes: int) -> _core.Segment:
-        """Collective: a zero-filled segment of shared memory.
+    def share(self, nbytes: int) -> _core.Segment | None:
+        """Collective: a zero-filled segment of shared memory; None if the ranks share none.
 
         Raises:
             CommunicatorError: no kind of shared memory works; gives the reason for each.

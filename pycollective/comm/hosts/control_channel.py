@@ -6,7 +6,7 @@ Point to point through rank 0, on a separate communicator: a collective does not
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ class ControlChannel:
 
     def _await(
         self,
-        messages: dict[int, _Incoming] | dict[int, _Outgoing],
+        messages: Mapping[int, _Incoming | _Outgoing],
         seconds: float,
         meanwhile: Callable[[Sequence[int]], None],
     ) -> None:
