@@ -63,6 +63,8 @@ void Heartbeats::run() {
 }  // namespace
 
 void start_heartbeats(const std::shared_ptr<ControlLinks>& links) {
+  ControlLinks::Heard heard;
+  links->beat(SteadyClock::now(), false, heard);  // the first at once: until it arrives, silence counts only later
   auto& mine = of_this_process<Heartbeats>();
   const std::lock_guard lock(mine.mutex);
   mine.links.push_back(links);
