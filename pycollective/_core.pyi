@@ -145,14 +145,14 @@ class Window:
         """
 class Team:
     """
-    One rank's part of a communicator on one host.
+    One rank's part of a communicator.
     """
     @staticmethod
     def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
-    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any) -> None:
+    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any, here: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], others: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]] = []) -> None:
         """
-        planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked.
+        planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked. here: the ranks that share the segment; default all. others: for each of the remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over.
         """
     def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None, step: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
         """
@@ -168,6 +168,10 @@ class Team:
         """
     def departed(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
         ...
+    def expel(self, rank: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Tell a rank that this one continues in a communicator without it.
+        """
     def give_up(self, text: str) -> None:
         ...
     def gone(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
@@ -202,12 +206,19 @@ class Team:
         ...
     def survivor(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
+    def watch_hosts(self, hosts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str]) -> None:
+        """
+        Begin heartbeats with the ranks on other hosts. By rank: the number of its host, and the host's name.
+        """
     def watch_peers(self) -> None:
         ...
     def window(self, segment: Segment, id: typing.SupportsInt | typing.SupportsIndex, stride: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> Window:
         ...
     @property
     def closed(self) -> bool:
+        ...
+    @property
+    def expelled(self) -> bool:
         ...
     @property
     def poisoned(self) -> bool:
@@ -220,6 +231,9 @@ class Team:
         ...
     @property
     def size(self) -> int:
+        ...
+    @property
+    def spans_hosts(self) -> bool:
         ...
     @property
     def tile_bytes(self) -> tuple[float, float]:

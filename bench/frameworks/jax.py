@@ -93,7 +93,7 @@ def main() -> None:
     jax.distributed.initialize(address, pj.size(), pj.rank())
     libraries = {"pycollective": ours, "mpi4jax": of_mpi4jax, "psum over Gloo": of_jax}
     for size in args.sizes:
-        turns = max(1, min(300, BYTES_IN_A_LOOP // size))
+        turns = max(4, min(3000, BYTES_IN_A_LOOP // size))
         loops = {}
         for name, library in libraries.items():
             try:

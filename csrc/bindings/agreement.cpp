@@ -25,12 +25,13 @@ int64_t agreed_count(const AgreedOperation& operation) {
   return count;
 }
 
-std::vector<py::bytes> announce_items(const std::vector<py::object>& items, int32_t size) {
-  const uint64_t group = group_of(items);
+std::vector<py::bytes> announce_items(const std::vector<py::object>& items, int32_t size, bool grouped) {
+  const uint64_t group = grouped ? group_of(items) : 0;
+  const size_t together = grouped ? items.size() : 1;
   std::vector<py::bytes> announcements;
   for (const py::object& item : items) {
     Arrays arrays;  // checked here, used by Python
-    announcements.emplace_back(engine::encode(read_announcement(item, size, group, items.size(), arrays)));
+    announcements.emplace_back(engine::encode(read_announcement(item, size, group, together, arrays)));
   }
   return announcements;
 }
@@ -81,8 +82,9 @@ void bind_agreement(py::module_& m) {
       .def("report", &Agreement::report, py::arg("seconds") = 0, py::arg("reporter") = -1,
            "Operations that have waited for `seconds`, and for which ranks, a line each; of a rank only those that it "
            "reports.");
-  m.def("announcements", &announce_items, py::arg("items"), py::arg("size"),
-        "This rank's announcements of items submitted together, among `size` ranks. Raises for an invalid item.");
+  m.def("announcements", &announce_items, py::arg("items"), py::arg("size"), py::arg("grouped") = true,
+        "This rank's announcements of items that are submitted as a group, or each for itself, among `size` ranks. "
+        "Raises for an invalid item.");
 }
 
 }  // namespace pc

@@ -149,16 +149,17 @@ class PyEngine {
         std::make_shared<PyRunner>(team_, std::move(run)));
   }
 
-  std::vector<std::shared_ptr<Work>> submit(const Objects& items, bool now) {
+  std::vector<std::shared_ptr<Work>> submit(const Objects& items, bool now, bool grouped) {
     team_->require_own();
     engine_->take_spent();
-    const uint64_t group = group_of(items);
+    const uint64_t group = grouped ? group_of(items) : 0;
+    const size_t together = grouped ? items.size() : 1;
     Pendings operations;
     std::vector<std::shared_ptr<Work>> works;
     try {
       for (const py::object& item : items) {
         auto work = std::make_shared<Work>(engine_, item);
-        work->pending = read_item(work, *team_, group, items.size());
+        work->pending = read_item(work, *team_, group, together);
         operations.push_back(work->pending);
         works.push_back(std::move(work));
       }
@@ -263,8 +264,8 @@ void bind_engine(py::module_& m) {
           },
           py::arg("board"), py::arg("size"), py::arg("slots"),
           "Called by one rank, before the others create their engines.")
-      .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"),
-           "Submit a group of items; `now`: the caller waits for them immediately.")
+      .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"), py::arg("grouped") = true,
+           "Submit items, as a group or each for itself; `now`: the caller waits for them immediately.")
       .def("loop", &PyEngine::loop, "Body of the engine's thread; returns after close().")
       .def("close", &PyEngine::close)
       .def(

@@ -78,7 +78,7 @@ void FixedCall::run(const void* input, void* output) const {
   if (Progress::releasing.load(std::memory_order_relaxed)) Progress::require_other_thread(team_->name());
   made.caller_waits = true;
   const std::lock_guard turn(team_->one_call);
-  team_->run(made);
+  if (team_->attempt(made) != Status::done) team_->run(made);  // most peers are about to arrive
 }
 
 void FixedCall::run_both(const FixedCall& send, const void* input, const FixedCall& receive, void* output) {

@@ -157,7 +157,11 @@ void bind_team(py::module_& m) {
             self.team()->require_sound();
           },
           "Raise the fault that poisoned the communicator, if any.")
-      .def_property_readonly("poisoned", [](const TeamCall& self) { return self.team()->poisoned(); })
+      .def_property_readonly("poisoned",
+                             [](const TeamCall& self) {
+                               self.team()->listen();
+                               return self.team()->poisoned();
+                             })
       .def(
           "report_lost",
           [](const TeamCall& self, int32_t rank, const std::string& text) {

@@ -55,7 +55,11 @@ def report(json_file: Path | None, frameworks: bool = False) -> int:
     """Print the findings; the exit code is 1 if one of them prevents use."""
     with refusing():
         outputs.check(None, json_file)
-    findings = examine(frameworks)
+    return publish(examine(frameworks), json_file)
+
+
+def publish(findings: list[Finding], json_file: Path | None) -> int:
+    """Print or write findings; the exit code is 1 if one of them prevents use."""
     if json_file is not None:
         groups: dict[str, dict[str, dict[str, object]]] = {}
         for finding in findings:

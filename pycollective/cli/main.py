@@ -62,14 +62,60 @@ def run(
         float, typer.Option(min=0.0, help="seconds that the others may continue after a rank has failed")
     ] = 0.0,
     bind: Annotated[bool, typer.Option("--bind", help="bind every rank to a core of its own, as mpirun does")] = False,
+    hosts: Annotated[
+        str | None, typer.Option("-H", "--hosts", metavar="HOST:N,...", help="hosts, each with its number of ranks")
+    ] = None,
+    hostfile: Annotated[Path | None, typer.Option(help="file with a host per line, as HOST slots=N")] = None,
+    rsh: Annotated[
+        str, typer.Option(metavar="COMMAND", help="with -H: remote shell, as 'ssh -p 2222'", show_default="ssh")
+    ] = "",
+    interface: Annotated[
+        str,
+        typer.Option(help="with -H: network interface (name, address or network)", show_default="one that all share"),
+    ] = "",
+    forward: Annotated[
+        list[str] | None, typer.Option("-x", "--forward", metavar="NAME", help="with -H: variable for all ranks")
+    ] = None,
 ) -> None:
-    """Run a command on several ranks of this host; exit with the first failing rank's code."""
+    """Run a command on several ranks, of this host or of those given; exit with the first failing rank's code."""
     from pycollective.cli import run as launcher
 
+    if hosts is not None or hostfile is not None:
+        with refusing():
+            if bind:
+                raise ValueError("--bind applies to one host, not to -H")
+            raise typer.Exit(
+                _run_on_hosts(command, ranks, hosts, hostfile, (rsh, interface, forward or []), tag, grace)
+            )
+    if rsh or interface or forward:
+        raise typer.BadParameter("--rsh, --interface and --forward need -H or --hostfile")
     size = launcher.default_size() if ranks is None else ranks
     with refusing():
         cores = launcher.cores_for(size) if bind else []
     raise typer.Exit(launcher.run(size, command, tag=tag, grace=grace, cores=cores))
+
+
+def _run_on_hosts(
+    command: list[str],
+    ranks: int | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    how: tuple[str, str, list[str]],
+    tag: bool,
+    grace: float,
+) -> int:
+    import shlex
+
+    from pycollective.cli import hosts as listed
+    from pycollective.cli import run_hosts
+
+    if hosts is not None and hostfile is not None:
+        raise ValueError("-H and --hostfile exclude each other")
+    slots = listed.parse_hosts(hosts) if hosts is not None else listed.read_hostfile(hostfile or Path())
+    placed = listed.place_ranks(slots, ranks)
+    rsh, interface, names = how
+    shell = shlex.split(rsh)
+    return run_hosts.run(placed, command, shell=shell, interface=interface, names=names, tag=tag, grace=grace)
 
 
 @app.command(cls=Command)
@@ -78,8 +124,15 @@ def doctor(
     frameworks: Annotated[
         bool, typer.Option("--frameworks", help="also import the frameworks and try their graphs, which takes seconds")
     ] = False,
+    network: Annotated[
+        bool, typer.Option("--network", help="instead measure the network between hosts; start it with a launcher")
+    ] = False,
 ) -> None:
     """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
+    if network:
+        from pycollective.cli import doctor_network
+
+        raise typer.Exit(doctor_network.report(json))
     from pycollective.cli.doctor import report
 
     raise typer.Exit(report(json, frameworks))

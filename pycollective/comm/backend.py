@@ -13,6 +13,7 @@ from pycollective.errors import Error
 
 if TYPE_CHECKING:
     from pycollective.comm.explain import Explanation
+    from pycollective.comm.hosts.network import Network
     from pycollective.comm.request import CallRequest
 
 
@@ -73,6 +74,11 @@ class HostBackend(Backend, Protocol):
 
     def channel(self, peer: int, sends: bool) -> _core.Team:
         """The channel for messages to a rank, or those from it; made if it does not exist."""
+        ...
+
+    @property
+    def network(self) -> Network | None:
+        """What this process connects with ranks of other hosts; None if there are none."""
         ...
 
     @property

@@ -124,11 +124,13 @@ class Engine:
 
     # -- operations ------------------------------------------------------------------------------------------------
 
-    def submit(self, items: Sequence[Item]) -> list[Work]:
-        """Start operations as a group: they become ready together. Does not block.
+    def submit(self, items: Sequence[Item], grouped: bool = True) -> list[Work]:
+        """Start operations. Does not block.
 
         Args:
-            items: at least one; ranks submit the same groups. The arrays must not be changed until the work is done.
+            items: at least one. The arrays must not be changed until the work is done.
+            grouped: several become ready together, and ranks submit the same groups. Otherwise this is the same as a
+                call for each, but cheaper.
 
         Raises:
             ValueError: an operation of that name is in progress, or arguments are invalid.
@@ -137,7 +139,7 @@ class Engine:
         """
         for item in items:
             jobs.check(self.comm, item)
-        works: list[Work] = self.core.submit(list(items), False)
+        works: list[Work] = self.core.submit(list(items), False, grouped)
         return works
 
     def run(self, items: Sequence[Item]) -> list[Any]:

@@ -87,10 +87,10 @@ class Rounds:
         self._traffic = (0, 0)
         self._trace = RoundTrace()
 
-    def submit(self, items: Sequence[Item], now: bool) -> list[RoundWork]:
+    def submit(self, items: Sequence[Item], now: bool, grouped: bool = True) -> list[RoundWork]:
         if now:
             self.require_outside()
-        news = _core.announcements(items, self._comm.size)
+        news = _core.announcements(items, self._comm.size, grouped)
         names = [item.name for item in items]
         works = [RoundWork(item, self.require_outside) for item in items]
         with self._lock:
@@ -219,7 +219,7 @@ class Rounds:
                     piece[...] = 0
                 elif work is not alone:
                     piece[...] = flat(arrays.readable(work.item.x))
-        with self._trace.span("mpi_allreduce"):
+        with self._trace.span("allreduce"):
             self._comm.allreduce(x, out=out, op=s.op, prescale=s.prescale, postscale=s.postscale)
         with self._trace.span("unpack", alone is None):
             for work, piece in zip(works, pieces, strict=True):

@@ -39,7 +39,7 @@ _PHASES = {
     "pack": "MEMCPY_IN_FUSION_BUFFER",
     "unpack": "MEMCPY_OUT_FUSION_BUFFER",
     "reduce": "REDUCE",
-    "mpi_allreduce": "MPI_ALLREDUCE",
+    "allreduce": "ALLREDUCE",
     "queue": "QUEUE",
 }
 

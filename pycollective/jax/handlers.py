@@ -61,9 +61,15 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def lowering(target: str) -> Any:
-    """A lowering rule to a custom call, which the compiler must not move, merge or drop."""
-    return jax.ffi.ffi_lowering(target, has_side_effect=True)
+def lowering(target: str, in_place: bool = False) -> Any:
+    """A lowering rule to a custom call, which the compiler must not move, merge or drop.
+
+    Args:
+        target: the handler's name.
+        in_place: the first result takes the first operand's memory; the compiler first copies an operand that is
+            still needed.
+    """
+    return jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)
 
 
 def pure_lowering(target: str) -> Any:

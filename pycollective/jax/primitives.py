@@ -48,20 +48,22 @@ def _lower(ctx: Any, x: Any, *, call: Collective) -> list[Any]:
 
 def _lower_call(ctx: Any, operands: Any, call: Collective, aval: Any, outer: Any) -> list[Any]:
     number = planned.plan(call, aval.shape, str(aval.dtype))
-    results = _lower_number(ctx, operands, number, planned.start_of(call))
+    in_place = call.name == "allreduce" and not private.is_kept(operands[0])
+    results = _lower_number(ctx, operands, number, planned.start_of(call), in_place)
     if ctx is not outer:
         outer.set_tokens_out(ctx.tokens_out)
     return results
 
 
-def _lower_number(ctx: Any, operands: Any, number: int | None, start: Any) -> list[Any]:
+def _lower_number(ctx: Any, operands: Any, number: int | None, start: Any, in_place: bool = False) -> list[Any]:
     if handlers.problem():
         return private.lower_to_python(ctx, handlers.blocking(start, ctx.avals_out), operands, True)
     if number is None:
         return private.lower_with_token(
             ctx, handlers.lowering(handlers.PYTHON), operands, call=np.int64(handlers.add_start(start))
         )
-    return private.lower_with_token(ctx, handlers.lowering(handlers.COLLECTIVE), operands, call=np.int64(number))
+    lower = handlers.lowering(handlers.COLLECTIVE, in_place)
+    return private.lower_with_token(ctx, lower, operands, call=np.int64(number))
 
 
 def _batch(arguments: Any, axes: Any, *, call: Collective) -> tuple[Any, int]:
@@ -145,7 +147,7 @@ def _primitive(name: str) -> Primitive:
 def _collective(name: str) -> Primitive:
     primitive = _primitive(name)
     primitive.def_effectful_abstract_eval(_evaluate)
-    mlir.register_lowering(primitive, _lower, platform="cpu")
+    private.register_lowering(primitive, _lower)
     batching.primitive_batchers[primitive] = _batch
     ad.primitive_jvps[primitive] = _differentiate
     ad.primitive_transposes[primitive] = _transpose

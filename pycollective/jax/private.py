@@ -5,6 +5,7 @@ Ordered effects are private in all releases: see jax/_src/effects.py.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from jax._src import dispatch, effects
@@ -16,7 +17,15 @@ try:
 except ImportError:
     from jax._src.core import abstract_token
 
-__all__ = ["apply_primitive", "forget_failure", "lower_to_python", "lower_with_token", "ordered_effect"]
+__all__ = [
+    "apply_primitive",
+    "forget_failure",
+    "is_kept",
+    "lower_to_python",
+    "lower_with_token",
+    "ordered_effect",
+    "register_lowering",
+]
 
 
 class CollectiveEffect(effects.Effect):  # type: ignore[misc]
@@ -48,6 +57,23 @@ def lower_with_token(ctx: Any, lower: Any, operands: Any, **attributes: Any) -> 
     *results, token = lower(inner, *operands, ctx.tokens_in.get(ordered_effect), **attributes)
     ctx.set_tokens_out(mlir.TokenSet({ordered_effect: token}))
     return results
+
+
+def register_lowering(primitive: Any, rule: Any) -> None:
+    """Register a rule that is called for every use of the primitive: it depends on where its operands come from."""
+    cached = "cacheable" in inspect.signature(mlir.register_lowering).parameters  # since 0.7
+    mlir.register_lowering(primitive, rule, platform="cpu", **({"cacheable": False} if cached else {}))
+
+
+def is_kept(operand: Any) -> bool:
+    """Whether a lowering rule's operand is an argument of the compiled function that its caller keeps: not donated."""
+    function = getattr(operand.owner, "owner", None)  # of a block; other operands are results of operations
+    if function is None or function.operation.name != "func.func" or function.name.value != "main":
+        return False
+    if "arg_attrs" not in function.attributes:
+        return True
+    attributes = function.arg_attrs[operand.arg_number]
+    return not any(name in attributes for name in ("tf.aliasing_output", "jax.buffer_donor"))
 
 
 def lower_to_python(ctx: Any, function: Any, operands: Any, ordered: bool) -> list[Any]:

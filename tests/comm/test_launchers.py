@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from launch import find_mpirun, launch
 from meeting import horovod_variables, on_threads, slurm_variables, torchrun_variables
+from pycollective.comm.bootstrap import across_hosts, stores
 from pycollective.comm.bootstrap.detection import detect
+from pycollective.comm.bootstrap.token import job_token
 from pycollective.errors import BootstrapError
 
 needs_mpi = pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
@@ -128,6 +134,141 @@ def test_processes_connect_under_torchrun(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == [f"torchrun {r} 2 {r} 2 0 1 1" for r in range(2)]
 
 
-def test_torchrun_of_two_hosts_suggests_mpirun() -> None:
-    with pytest.raises(BootstrapError, match=r"one host only.*mpirun"):
+AGENTS = {
+    "c10d": ["--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-endpoint"],
+    "static": ["--master-addr", "127.0.0.1", "--master-port"],
+}
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+@pytest.mark.parametrize(("rendezvous", "token"), [("c10d", ""), ("static", "5" * 32)])
+def test_torchrun_of_two_hosts_connects_through_its_store(tmp_path: Path, rendezvous: str, token: str) -> None:
+    (tmp_path / "script.py").write_text(textwrap.dedent(CONNECT_TWICE))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = [*AGENTS[rendezvous], str(port) if rendezvous == "static" else f"127.0.0.1:{port}"]
+    agents = []
+    for node in "01":
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", node, *options]
+        env = os.environ | {"PYCOLLECTIVE_HOST": f"host{node}", "PYCOLLECTIVE_TOKEN": token, "OMP_NUM_THREADS": "1"}
+        agents.append(
+            subprocess.Popen(
+                [*command, "--nproc-per-node", "2", "script.py"],
+                cwd=tmp_path,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    heard = [agent.communicate(timeout=110) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(err for _, err in heard)
+    lines = sorted(line for out, _ in heard for line in out.splitlines())
+    tokens = {line.split()[-1] for line in lines}
+    assert len(tokens) == 1
+    assert not token or tokens == {token}
+    gathered = "['0', '1', '2', '3']"
+    assert [line.rpartition(" ")[0] for line in lines] == [
+        f"{r} torchrun (0, 0, 1, 1) {gathered}" for r in range(4) for _ in "ab"
+    ]
+
+
+CONNECT_TWICE = """
+    import os
+    from pycollective.comm.bootstrap.detection import detect
+    from pycollective.comm.bootstrap.nodes import discover
+    from pycollective.comm.bootstrap.token import job_token
+    for _ in range(2):
+        found = detect(timeout=60)
+        gathered = [each.decode() for each in found.allgather(b"%d" % found.rank)]
+        token = job_token(os.environ, found).hex() if _ == 0 else token
+        print(found.rank, found.kind, discover(found).of, gathered, token, flush=True)
+        found.close()
+"""
+
+
+TOKEN = "0123456789abcdef" * 2
+
+
+class KeyValueServer(http.server.BaseHTTPRequestHandler):
+    """As Horovod's launchers serve: PUT and GET of /SCOPE/KEY, 404 while a key is missing."""
+
+    values: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        self.values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        value = self.values.get(self.path)
+        self.send_response(404 if value is None else 200)
+        self.send_header("Content-Length", str(len(value or b"")))
+        self.end_headers()
+        self.wfile.write(value or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_horovods_ranks_of_several_hosts_connect_through_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(across_hosts, "_fresh", lambda job: job)  # ranks are threads here
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), KeyValueServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = str(server.server_address[1])
+
+        def rank(r: int) -> list[bytes]:
+            more = {"HOROVOD_LOCAL_SIZE": "2", "HOROVOD_GLOO_RENDEZVOUS_PORT": port, "PYCOLLECTIVE_TOKEN": TOKEN}
+            found = detect(horovod_variables(r, 4) | more, timeout=10)
+            assert (found.kind, job_token({}, found).hex()) == ("horovod", TOKEN)
+            return found.allgather(b"%d" % r)
+
+        assert on_threads([lambda r=r: rank(r) for r in range(4)]) == [[b"0", b"1", b"2", b"3"]] * 4  # type: ignore[misc]
+        server.shutdown()
+    with pytest.raises(BootstrapError, match=rf"cannot reach the server of Horovod's launcher at 127.0.0.1:{port}"):
+        rank(1)
+
+
+def test_tasks_of_srun_on_several_nodes_connect_at_the_first() -> None:
+    def rank(r: int) -> list[bytes]:
+        more = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "127.0.0.[1-2],x", "PYCOLLECTIVE_TOKEN": TOKEN}
+        found = detect(slurm_variables(r, 4, **more), timeout=10)
+        return [found.kind.encode(), *found.allgather(b"%d" % r)]
+
+    expected = [b"slurm", b"0", b"1", b"2", b"3"]
+    assert on_threads([lambda r=r: rank(r) for r in range(4)]) == [expected] * 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("", ""), ("a", "a"), ("a,b", "a"), ("n[07-09,12],x", "n07"), ("n[3,5]-ib,x", "n3-ib"), ("x,n[1-2]", "x")],
+)
+def test_the_first_node_of_slurms_lists(nodes: str, first: str) -> None:
+    assert across_hosts.first_node(nodes) == first
+
+
+def test_a_token_missing_on_one_host_is_named() -> None:
+    class Values(dict[str, bytes]):
+        where = "a store"
+
+        def set(self, key: str, value: bytes) -> None:
+            self[key] = value
+
+        def get(self, key: str, deadline: float) -> bytes:  # type: ignore[override]
+            return self[key]
+
+    store: Any = Values()
+    exchange = [stores.StoreExchange(store, r, 2, "torchrun", "job", 0.0) for r in range(2)]
+    assert stores.token_from(exchange[0], {"PYCOLLECTIVE_TOKEN": TOKEN}).hex() == TOKEN
+    assert TOKEN.encode() not in store.values()
+    with pytest.raises(BootstrapError, match="PYCOLLECTIVE_TOKEN is set for rank 0, but not for rank 1 on host"):
+        stores.token_from(exchange[1], {})
+    assert stores.token_from(exchange[0], {}) == stores.token_from(exchange[1], {})
+
+
+def test_torchrun_without_its_local_size_is_taken_to_be_on_one_host() -> None:
+    with pytest.raises(BootstrapError, match=r"rank 0 of 2 has not arrived.*without LOCAL_WORLD_SIZE"):
         detect(torchrun_variables(1, 2), timeout=0.2)

@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[Attempt, type[Exception] | tuple[type[Exception], ...], s
     "operator": (lambda comm: comm.allreduce(X, op="plus"), ValueError, "no operator is called 'plus'; there are sum"),
     "operator's type": (lambda comm: comm.allreduce(X, op="band"), TypeError, "operator band does not take float64"),
     "unknown topology": (lambda comm: comm.allreduce(X, topology="rign"), TopologyError, "did you mean ring"),
-    "far topology": (lambda comm: comm.barrier(topology="zzzz"), TopologyError, "direct, halving_doubling, random"),
+    "far topology": (lambda comm: comm.barrier(topology="zzzz"), TopologyError, "halving_doubling, hierarchical"),
     "topology's parameter": (
         lambda comm: comm.allreduce(X, topology="wheel(nave=1)"), TopologyError, "wheel has the parameters: hub",
     ),

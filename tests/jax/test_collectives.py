@@ -74,6 +74,51 @@ def _bits() -> None:
     print(checked, "equal")
 
 
+def test_allreduce_takes_its_operands_memory_where_nobody_misses_it() -> None:
+    assert launch(2, _memory, timeout=100, check=True).outputs == ["kept\ndonated\nlooped\nunused\nused\nnested\n"] * 2
+
+
+def _memory() -> None:
+    from collections.abc import Callable
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import pycollective.jax as pj
+
+    pj.init()
+    n, rank = pj.size(), pj.rank()
+    x = jnp.arange(1e5, dtype=jnp.float32) + rank
+    total = sum(np.arange(1e5, dtype=np.float32) + r for r in range(n))
+
+    def reduced(x: jax.Array) -> jax.Array:
+        return pj.allreduce(x, "sum")
+
+    def used(x: jax.Array) -> tuple[jax.Array, ...]:
+        y = x * 2
+        z = reduced(y)
+        return z, y
+
+    def check(name: str, function: Callable[..., object], theirs: object, donated: bool = False) -> None:
+        compiled = jax.jit(function, donate_argnums=0 if donated else ())
+        results = compiled(jnp.copy(x) if donated else x)
+        for ours, expected in zip(jax.tree.leaves(results), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), expected, name)
+        np.testing.assert_array_equal(np.asarray(x), np.arange(1e5, dtype=np.float32) + rank, name)
+        made = compiled.lower(x).compile()
+        more = made.memory_analysis().temp_size_in_bytes
+        assert name not in ("kept", "donated") or " copy(" not in made.as_text(), name
+        print(name if more < x.nbytes // 2 else f"{name}: {more} bytes more")
+
+    check("kept", reduced, total)
+    check("donated", reduced, total, donated=True)
+    check("looped", lambda x: jax.lax.fori_loop(0, 3, lambda _, x: reduced(x), x), total * n**2)
+    check("unused", lambda x: reduced(x * 2) + 1, total * 2 + 1)
+    check("used", used, (total * 2, (np.arange(1e5, dtype=np.float32) + rank) * 2))
+    check("nested", lambda x: jax.jit(reduced)(jax.jit(reduced)(x)), total * n)
+
+
 def test_messages_order_loops_batching_and_derivatives() -> None:
     for output in launch(3, _properties, timeout=120, check=True):
         assert output.split() == [

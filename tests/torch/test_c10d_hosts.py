@@ -1,15 +1,20 @@
-"""A process group that spans hosts: half of the ranks have another host name."""
+"""A process group that spans hosts: under mpirun with two host names, and without MPI on virtual hosts."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch import on_two_host_names
 
-pytest.importorskip("torch")
+TCPStore: Any = pytest.importorskip("torch.distributed").TCPStore
+pytestmark = pytest.mark.torch
 
 CASE = """
 import os, torch, torch.distributed as dist, pycollective.torch
@@ -17,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 torch.set_num_threads(1)
 dist.init_process_group("pycollective")
 n, me = dist.get_world_size(), dist.get_rank()
-assert me == int(os.environ["OMPI_COMM_WORLD_RANK"])
+assert me == int(os.environ.get("OMPI_COMM_WORLD_RANK", me))
 group = dist.group.WORLD
 assert group.comm.local_size == 2 and group.comm.cross_size == 2
 total = sum(range(n))
@@ -83,12 +88,142 @@ print("fine", flush=True)
 """
 
 
+LOSS = """
+import os, signal, torch, torch.distributed as dist, pycollective
+dist.init_process_group("pycollective")
+me = dist.get_rank()
+out = torch.zeros(1)
+if me == 3:
+    dist.send(torch.ones(1), 0)
+    dist.recv(out, 0)
+    os.kill(os.getpid(), signal.SIGKILL)
+if me == 0:
+    dist.recv(out, 3)
+    dist.send(out, 3)
+try:
+    dist.recv(out, 3, tag=5)
+    print("received")
+except pycollective.PeerLostError as error:
+    print("lost", error.rank, flush=True)
+os._exit(0)
+"""
+TRAINING = """
+import hashlib, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dist.init_process_group("pycollective")
+layers = torch.nn.Linear(300, 200), torch.nn.Tanh(), torch.nn.Linear(200, 5)
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+torch.manual_seed(dist.get_rank())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 300)).square().mean().backward()
+    optimizer.step()
+weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print(dist.group.WORLD.comm.cross_size, hashlib.sha256(weights).hexdigest())
+dist.destroy_process_group()
+"""
+REFUSED = """
+import torch.distributed as dist, pycollective
+try:
+    dist.init_process_group("pycollective")
+except pycollective.BootstrapError as error:
+    print(error)
+"""
+# torch's own rendezvous: pycollective.init is not called.
+UNDER_MPIRUN = """
+import os, sys, torch, torch.distributed as dist
+from pycollective.comm import world
+job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1]}
+os.environ.update(job, TORCHELASTIC_USE_AGENT_STORE="True", RANK=os.environ["OMPI_COMM_WORLD_RANK"])
+dist.init_process_group("pycollective")
+for group in (None, dist.new_group([0, 1])):
+    x = torch.full((5,), 1.0 + dist.get_rank())
+    dist.all_reduce(x, group=group)
+    assert x.tolist() == [3.0] * 5
+assert not world.is_initialized()
+dist.destroy_process_group()
+print("fine", flush=True)
+"""
+
+
+def on_virtual_hosts(
+    folder: Path, script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
+) -> list[str]:
+    """What the ranks print: processes with torchrun's variables; env: more variables, by host."""
+    (folder / "script.py").write_text(script)
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # as in torchrun's agent: outlives the ranks
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    job |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
+    started = []
+    for rank in range(ranks):
+        host = rank * hosts // ranks
+        own = {"RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]}
+        command = [sys.executable, "-W", "ignore", str(folder / "script.py")]
+        with (folder / f"{rank}.out").open("w") as out:
+            process = subprocess.Popen(command, env={**os.environ, **job, **own}, stdout=out, stderr=out, cwd=folder)
+        started.append(process)
+    try:
+        for process in started:
+            process.wait(100)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [(folder / f"{rank}.out").read_text() for rank in range(ranks)]
+
+
 @pytest.mark.mpi
-@pytest.mark.torch
 def test_two_hosts(tmp_path: Path) -> None:
     script = tmp_path / "case.py"
     script.write_text(CASE)
-    # The other name need not resolve: only rank 0's is used to reach the store.
+    # No host's name needs to resolve: ranks learn addresses.
     done = on_two_host_names([sys.executable, script], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("fine") == 4
+
+
+@pytest.mark.mpi
+def test_mpi_distributes_the_token(tmp_path: Path) -> None:
+    script = tmp_path / "case.py"
+    script.write_text(UNDER_MPIRUN)
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    done = on_two_host_names([sys.executable, script, str(store.port)], tmp_path, ranks=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 2
+
+
+def test_two_hosts_without_mpi(tmp_path: Path) -> None:
+    assert on_virtual_hosts(tmp_path, CASE) == ["fine\n"] * 4
+
+
+def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
+    """Three ranks on one host, and on two that share a token."""
+    digests = set()
+    for hosts in (1, 2):
+        for printed in on_virtual_hosts(
+            tmp_path, TRAINING, ranks=3, hosts=hosts, env=[{"PYCOLLECTIVE_TOKEN": "5c" * 16}]
+        ):
+            count, digest = printed.split()
+            assert count == str(hosts)
+            digests.add(digest)
+    assert len(digests) == 1
+
+
+def test_a_lost_sender_on_another_host_is_named(tmp_path: Path) -> None:
+    assert on_virtual_hosts(tmp_path, LOSS)[:3] == ["lost 3\n"] * 3
+
+
+@pytest.mark.parametrize(
+    ("env", "stated"),
+    [
+        ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {}], "PYCOLLECTIVE_TOKEN is not set for rank 1"),
+        ([{}, {"PYCOLLECTIVE_TOKEN": "5c" * 16}], "PYCOLLECTIVE_TOKEN is not set for rank 0"),
+        ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {"PYCOLLECTIVE_TOKEN": "5d" * 16}], "PYCOLLECTIVE_TOKEN differs"),
+    ],
+)
+def test_ranks_with_different_tokens_are_refused(tmp_path: Path, env: list[dict[str, str]], stated: str) -> None:
+    printed = on_virtual_hosts(tmp_path, REFUSED, ranks=2, env=env)
+    assert all(stated in text for text in printed), printed

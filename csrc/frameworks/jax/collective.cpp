@@ -1,17 +1,46 @@
 #include "frameworks/jax/collective.h"
 
+#include <array>
+#include <atomic>
 #include <deque>
 #include <mutex>
-#include <shared_mutex>
+#include <utility>
 
 #include "base/huge_pages.h"
 
 namespace pc::jax {
 namespace {
 
-struct Registry {
-  std::shared_mutex mutex;
-  std::deque<Collective> collectives;  // elements stay in place
+// Found without a lock: a thread of XLA looks one up in every call.
+class Registry {
+ public:
+  int64_t add(Collective collective) {
+    const std::lock_guard lock(mutex_);
+    const size_t number = collectives_.size();
+    const auto [block, index] = place(number);
+    if (block >= kBlocks) throw InvalidArgument("too many collectives are planned in one process");
+    const Collective* const stored = &collectives_.emplace_back(std::move(collective));
+    if (index == 0) blocks_[block].store(new Block{}, std::memory_order_release);
+    (*blocks_[block].load(std::memory_order_relaxed))[index].store(stored, std::memory_order_release);
+    return static_cast<int64_t>(number);
+  }
+
+  // Null: there is none.
+  const Collective* find(int64_t number) const {
+    if (number < 0) return nullptr;
+    const auto [block, index] = place(static_cast<size_t>(number));
+    const Block* const found = block < kBlocks ? blocks_[block].load(std::memory_order_acquire) : nullptr;
+    return found == nullptr ? nullptr : (*found)[index].load(std::memory_order_acquire);
+  }
+
+ private:
+  static constexpr size_t kBlock = 1024, kBlocks = 4096;
+  using Block = std::array<std::atomic<const Collective*>, kBlock>;
+  static std::pair<size_t, size_t> place(size_t number) { return {number / kBlock, number % kBlock}; }
+
+  std::mutex mutex_;
+  std::deque<Collective> collectives_;  // elements stay in place
+  std::array<std::atomic<Block*>, kBlocks> blocks_{};
 };
 
 Registry& registry() {
@@ -32,20 +61,14 @@ void* memory(const xla::Buffer* buffer, int64_t element, int64_t bytes, const ch
 
 }  // namespace
 
-int64_t add(Collective collective) {
-  Registry& all = registry();
-  const std::unique_lock lock(all.mutex);
-  all.collectives.push_back(std::move(collective));
-  return static_cast<int64_t>(all.collectives.size()) - 1;
-}
+int64_t add(Collective collective) { return registry().add(std::move(collective)); }
 
 const Collective& collective_of(int64_t number) {
-  Registry& all = registry();
-  const std::shared_lock lock(all.mutex);
-  if (number < 0 || static_cast<size_t>(number) >= all.collectives.size())
+  const Collective* const found = registry().find(number);
+  if (found == nullptr)
     throw InvalidArgument("no collective has the number " + std::to_string(number) +
                           ": was the function compiled in another process?");
-  return all.collectives[static_cast<size_t>(number)];
+  return *found;
 }
 
 xla::Error* run_collective(xla::CallFrame* frame) {

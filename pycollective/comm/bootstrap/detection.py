@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from pycollective import settings
 from pycollective.comm.bootstrap.launchers import (
+    ACROSS_HOSTS,
     HOROVOD_VARIABLES,
     OWN_VARIABLES,
     SLURM_VARIABLES,
@@ -24,9 +25,9 @@ from pycollective.comm.bootstrap.launchers import (
 from pycollective.comm.bootstrap.one_host import SocketBootstrap
 from pycollective.errors import BootstrapError
 
-_ONE_HOST = (
-    "pycollective connects torchrun's ranks on one host only for now (torchrun's agent holds MASTER_PORT "
-    "itself); start a job of several hosts with mpirun"
+_NO_LOCAL_SIZE = (
+    "without LOCAL_WORLD_SIZE, which torchrun sets, all ranks are taken to be on one host: a launcher across hosts has "
+    "to set it"
 )
 
 
@@ -104,8 +105,12 @@ def launcher(env: Mapping[str, str]) -> str:
 def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, OWN_VARIABLES, "`pycollective run`")
     rank, size = _rank_and_size(env, "PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE")
-    name = f"run/{env['PYCOLLECTIVE_RENDEZVOUS']}"
-    return SocketBootstrap(name, rank, size, kind="pycollective", timeout=timeout)
+    name = env["PYCOLLECTIVE_RENDEZVOUS"]
+    if name.startswith(ACROSS_HOSTS):
+        from pycollective.comm.bootstrap import across_hosts
+
+        return across_hosts.own(env, rank, size, timeout)
+    return SocketBootstrap(f"run/{name}", rank, size, kind="pycollective", timeout=timeout)
 
 
 def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
@@ -113,10 +118,9 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
     if size > 1:
         _require(env, HOROVOD_VARIABLES, "Horovod's launcher")
     if integer(env, "HOROVOD_LOCAL_SIZE", size) < size:
-        raise BootstrapError(
-            f"Horovod's launcher runs {size} ranks, of which {env['HOROVOD_LOCAL_SIZE']} on this host; pycollective "
-            "connects those of one host only; start a job of several hosts with mpirun (or `horovodrun --mpi`)"
-        )
+        from pycollective.comm.bootstrap import across_hosts
+
+        return across_hosts.horovod(env, rank, size, timeout)
     job = "\0".join(env.get(name, "") for name in HOROVOD_VARIABLES[2:])
     name = f"horovod/{os.getuid()}/{_name_of(job)}"
     return SocketBootstrap(name, rank, size, kind="horovod", timeout=timeout)
@@ -125,27 +129,26 @@ def _horovod(env: Mapping[str, str], timeout: float) -> Bootstrap:
 def _torchrun(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, TORCHRUN_VARIABLES, "torchrun")
     rank, size = _rank_and_size(env, "RANK", "WORLD_SIZE")
-    if integer(env, "LOCAL_WORLD_SIZE", size) < size:
-        raise BootstrapError(
-            f"torchrun runs {size} ranks, of which {env['LOCAL_WORLD_SIZE']} on this host; " + _ONE_HOST
-        )
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    job = "\0".join(env.get(name, "") for name in names)
-    name = f"torchrun/{os.getuid()}/{_name_of(job)}"
-    return SocketBootstrap(name, rank, size, kind="torchrun", timeout=timeout, hint=_ONE_HOST)
+    job = _name_of("\0".join(env.get(name, "") for name in names))
+    if integer(env, "LOCAL_WORLD_SIZE", size) < size:
+        from pycollective.comm.bootstrap import across_hosts
+
+        return across_hosts.torchrun(env, rank, size, timeout, job)
+    return SocketBootstrap(
+        f"torchrun/{os.getuid()}/{job}", rank, size, kind="torchrun", timeout=timeout, hint=_NO_LOCAL_SIZE
+    )
 
 
 def _slurm(env: Mapping[str, str], timeout: float) -> Bootstrap:
     _require(env, SLURM_VARIABLES, "srun")
     rank, size = _rank_and_size(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
-    if (nodes := integer(env, "SLURM_STEP_NUM_NODES", 1)) > 1:
-        raise BootstrapError(
-            f"srun runs {size} ranks on {nodes} nodes, without a PMI that mpi4py can use; pycollective alone connects "
-            "those of one node: for several use mpirun, or srun --mpi=pmix with an MPI that supports it"
-        )
-    names = (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT")
-    name = f"slurm/{os.getuid()}/" + ".".join(env.get(name, "") for name in names)
-    return SocketBootstrap(name, rank, size, kind="slurm", timeout=timeout)
+    name = ".".join(env.get(name, "") for name in (*SLURM_VARIABLES[2:], "SLURM_RESTART_COUNT"))
+    if integer(env, "SLURM_STEP_NUM_NODES", 1) > 1:
+        from pycollective.comm.bootstrap import across_hosts
+
+        return across_hosts.slurm(env, rank, size, timeout, name)
+    return SocketBootstrap(f"slurm/{os.getuid()}/{name}", rank, size, kind="slurm", timeout=timeout)
 
 
 def _mpi(env: Mapping[str, str], timeout: float) -> Bootstrap:

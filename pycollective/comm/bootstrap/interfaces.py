@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pycollective import settings
 from pycollective.comm.bootstrap.frames import pack, unpack
@@ -45,7 +45,10 @@ def address_of(wanted: str) -> str:
     Raises:
         BootstrapError: this host has no such interface; lists those that it has.
     """
-    have = interfaces()
+    return _select(wanted, socket.gethostname(), interfaces())
+
+
+def _select(wanted: str, host: str, have: Mapping[str, ipaddress.IPv4Interface]) -> str:
     if wanted in have:
         return str(have[wanted].ip)
     try:
@@ -59,9 +62,36 @@ def address_of(wanted: str) -> str:
         return str(network.network_address)  # interfaces() lists none of them; binding it shows whether it is right
     listed = ", ".join(f"{name} ({each})" for name, each in have.items()) or "none"
     raise BootstrapError(
-        f"host {socket.gethostname()} has no interface, address or network {wanted!r} (PYCOLLECTIVE_INTERFACE); "
-        f"it has: {listed}"
+        f"host {host} has no interface, address or network {wanted!r} (PYCOLLECTIVE_INTERFACE); it has: {listed}"
     )
+
+
+def describe_host() -> dict[str, Any]:
+    """This host's interfaces and network stack, for `addresses_of` in another process."""
+    return {"interfaces": {name: str(each) for name, each in interfaces().items()}, "stack": _network_stack().decode()}
+
+
+def addresses_of(hosts: Sequence[Mapping[str, Any]], wanted: str = "") -> list[str]:
+    """The address of each host for connections to the others, from their descriptions (with `host`, the name).
+
+    Raises:
+        BootstrapError: a host has no interface `wanted`, or the hosts share no network.
+    """
+    have = [{name: ipaddress.IPv4Interface(text) for name, text in each["interfaces"].items()} for each in hosts]
+    if wanted:
+        return [_select(wanted, str(each["host"]), own) for each, own in zip(hosts, have, strict=True)]
+    if len({each["stack"] for each in hosts}) == 1:
+        return [LOOPBACK] * len(hosts)
+    offers = [[str(each) for each in own.values() if not each.is_loopback] for own in have]
+    found = _shared(offers)
+    if not found:
+        listed = "; ".join(
+            f"{each['host']}: {', '.join(own) or 'none'}" for each, own in zip(hosts, offers, strict=True)
+        )
+        raise BootstrapError(
+            f"the hosts share no network ({listed}); --interface names an address, a network or an interface"
+        )
+    return found
 
 
 def route_to(address: str) -> str:
@@ -107,14 +137,11 @@ def choose_address(env: Mapping[str, str], bootstrap: Bootstrap) -> str:
 
 def _common(offers: Sequence[Sequence[str]], rank: int) -> str:
     """This rank's address, from the addresses (with networks, if known) of all ranks."""
-    mine = [ipaddress.ip_interface(each) for each in offers[rank]]
+    mine = offers[rank]
     if len(mine) == 1:
-        return str(mine[0].ip)
-    for network in (ipaddress.ip_interface(each).network for each in offers[0]):
-        members = [[text for text in offer if ipaddress.ip_interface(text).ip in network] for offer in offers]
-        # One address on several hosts is a container bridge's, which leads nowhere.
-        if all(members) and _distinct(members, offers):
-            return str(ipaddress.ip_interface(members[rank][0]).ip)
+        return str(ipaddress.ip_interface(mine[0]).ip)
+    if shared := _shared(offers):
+        return shared[rank]
     other = offers[-1 if rank == 0 else 0]
     found = route_to(str(ipaddress.ip_interface(other[0]).ip)) if other else ""
     if not found:
@@ -123,6 +150,16 @@ def _common(offers: Sequence[Sequence[str]], rank: int) -> str:
             "PYCOLLECTIVE_INTERFACE names an interface"
         )
     return found
+
+
+def _shared(offers: Sequence[Sequence[str]]) -> list[str]:
+    """The addresses in the first network in which all have one; empty if there is none."""
+    for network in (ipaddress.ip_interface(each).network for each in offers[0]):
+        members = [[text for text in offer if ipaddress.ip_interface(text).ip in network] for offer in offers]
+        # One address on several hosts is a container bridge's, which leads nowhere.
+        if all(members) and _distinct(members, offers):
+            return [str(ipaddress.ip_interface(own[0]).ip) for own in members]
+    return []
 
 
 def _distinct(members: Sequence[Sequence[str]], offers: Sequence[Sequence[str]]) -> bool:

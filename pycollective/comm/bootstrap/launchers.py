@@ -16,6 +16,8 @@ from pycollective.errors import BootstrapError
 
 OWN_VARIABLES = ("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_RENDEZVOUS")
 """Set by `pycollective run` and needed by `init`."""
+ACROSS_HOSTS = "tcp://"
+"""A PYCOLLECTIVE_RENDEZVOUS that begins so is `tcp://ADDRESS:PORT/JOB`, where rank 0 is to listen."""
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 """Any of these shows that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -29,7 +31,7 @@ HOROVOD_VARIABLES = (
 """Set by horovodrun and Horovod's Ray and Spark launchers when they run without MPI.
 
 https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py. Address and port identify the job; the
-server there is not contacted.
+server there is asked for addresses if the ranks are on several hosts.
 """
 SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID")
 """Set by Slurm's srun for the tasks of a step, with PMI or without."""

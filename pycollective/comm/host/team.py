@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from pycollective.comm.request import CallRequest
 from pycollective.errors import CommunicatorError, Error, MismatchError, PeerLostError, TimeoutError
 from pycollective.schedule.collectives import NUMBERS
 
+if TYPE_CHECKING:
+    from pycollective.comm.hosts.network import Network
+
 _ALLGATHER, _SEND = NUMBERS["allgather"], NUMBERS["send"]
 _HUGE_PAGE, _PAGE = 2 << 20, 4096
 MOST_WINDOW_BYTES = 1 << 62
@@ -36,6 +39,8 @@ class HostTeam:
         group: the ranks.
         own_cores: whether every rank has a core of its own, which decides how it waits.
     """
+
+    network: Network | None = None
 
     def __init__(self, team: _core.Team, group: Group, own_cores: bool = True) -> None:
         self.team, self.group, self.own_cores = team, group, own_cores

@@ -69,7 +69,7 @@ class HostsTeam(HostTeam):
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
-        return connect(self.exchange, self.group.rank, members, part, self.network)
+        return connect(self.exchange, self.group.rank, members, part, self._contacts.network)
 
     def shrink(self, timeout: float) -> HostTeam:
         self.team.require_open()

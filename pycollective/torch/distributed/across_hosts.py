@@ -29,7 +29,6 @@ from pycollective.comm.group import Group
 from pycollective.comm.host.segments import Exchange
 from pycollective.comm.hosts import team
 from pycollective.comm.hosts.network import Network, open_network
-from pycollective.comm.hosts.team import HostsTeam
 from pycollective.errors import BootstrapError
 from pycollective.torch.distributed.store_exchange import StoreExchange
 
@@ -57,7 +56,7 @@ def connect(
         BootstrapError: the ranks have different tokens; ranks cannot be reached: with address and reason.
     """
     token, network = _token(store, group, name, timeout)
-    network = network or open_network(_Addresses(store, group, token))
+    network = network or _open_network(store, group, token)
     where = _publish(store, group, network.listener.address[0])
     hint = f"according to torch's store, all ranks of {group.name} have joined"
     meeting = TcpBootstrap(
@@ -88,6 +87,13 @@ class _Addresses:
         pass
 
 
+def _open_network(store: StoreExchange, group: Group, token: bytes) -> Network:
+    try:
+        return open_network(_Addresses(store, group, token))
+    except ValueError:
+        raise _changed("the addresses of the ranks", group) from None
+
+
 def _publish(store: StoreExchange, group: Group, address: str) -> socket.socket | Endpoint:
     """Collective: on rank 0 a listening socket, on the others where it listens."""
     listener = listen(address) if group.rank == 0 else None
@@ -106,8 +112,12 @@ def _publish(store: StoreExchange, group: Group, address: str) -> socket.socket 
         if not 0 < there.port < 1 << 16:
             raise ValueError
     except ValueError:
-        raise BootstrapError(f"torch's store does not hold the address of rank 0 of {group.name}") from None
+        raise _changed("the address of rank 0", group) from None
     return there
+
+
+def _changed(what: str, group: Group) -> BootstrapError:
+    return BootstrapError(f"torch's store does not hold {what} of {group.name}: another process has changed it")
 
 
 # -- the token ---------------------------------------------------------------------------------------------------------
@@ -118,9 +128,9 @@ def _token(store: StoreExchange, group: Group, name: bytes, timeout: float) -> t
 
     A rank never takes a token from the store if it has another source.
     """
-    network, own, source = None, b"", "none"
-    if world.is_initialized() and isinstance(there := world.world().backend, HostsTeam):
-        network, own = there.network, there.network.listener.token
+    network, own, source = world.world().backend.network if world.is_initialized() else None, b"", "none"
+    if network is not None:
+        own = network.listener.token
         source = f"world {digest(own, name).hex()}"
     elif launcher(os.environ) == "mpi":
         source = f"mpi {import_mpi().COMM_WORLD.Get_rank()}"
@@ -136,7 +146,10 @@ def _token(store: StoreExchange, group: Group, name: bytes, timeout: float) -> t
     if own:
         return own, network
     mine = secrets.token_hex(TOKEN_BYTES) if group.rank == 0 else ""
-    return parse_token(store(mine.encode(), _TOKEN)[0].decode()), None
+    token = bytes.fromhex(store(mine.encode(), _TOKEN)[0].decode())
+    if not token:
+        raise _changed("the token", group)
+    return token, None
 
 
 def _disagreement(group: Group, sources: Sequence[str], kinds: set[str]) -> str:

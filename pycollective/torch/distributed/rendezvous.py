@@ -10,17 +10,15 @@ import importlib
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from pycollective.comm import world
 from pycollective.comm.bootstrap import detection
+from pycollective.comm.bootstrap.interfaces import LOOPBACK
 from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.communicator import Communicator
-
-if TYPE_CHECKING:
-    from pycollective.comm.hosts.network import Network
 
 SCHEME = "pycollective"
 TORCH_RENDEZVOUS = importlib.import_module("torch.distributed.rendezvous")  # `dist.rendezvous` is a function
@@ -33,7 +31,7 @@ def register() -> None:
     """Register `init_method="pycollective://"`, and make torch's default use it if torch itself cannot rendezvous.
 
     torch's default, "env://", needs RANK in the environment, which mpirun does not set. `pycollective run` does; its
-    ranks still use our store, which listens on the loopback only.
+    ranks still use our store, which on one host listens on the loopback only.
     """
     TORCH_RENDEZVOUS.register_rendezvous_handler(SCHEME, meet)
     from_environment = TORCH_RENDEZVOUS._rendezvous_handlers["env"]
@@ -76,5 +74,5 @@ def _serve(address: str, size: int, timeout: timedelta) -> Any:
 
 def _own_address(comm: Communicator) -> str:
     """That on which this rank listens for ranks of other hosts; on one host the loopback."""
-    network: Network | None = getattr(comm.backend, "network", None)
-    return "127.0.0.1" if network is None else network.listener.address[0]
+    network = comm.backend.network
+    return LOOPBACK if network is None else network.listener.address[0]

@@ -13,12 +13,13 @@ from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
 from pycollective.hvd.agreement import DENSE, NONE, SPARSE, Agreement
 from pycollective.hvd.arguments import OPS, gradient_factors
-from pycollective.hvd.basics import engine_of, size
+from pycollective.hvd.basics import size
 from pycollective.hvd.gradient_group import new_prefix
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async
 from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending
+from pycollective.torch.hvd.submission import Started, Submission
 
 _owners: weakref.WeakValueDictionary[int, Reducing] = weakref.WeakValueDictionary()
 """id of a parameter -> the optimizer that reduces its gradients; that optimizer keeps the parameter alive."""
@@ -73,6 +74,7 @@ class Reducing:
         self._agreement: Agreement | None = None
         self._agreed: list[torch.Tensor] = []  # in the order of its names
         self._windows: GradientWindows | None = None
+        self._submission = Submission(process_set)
         self.made_of: list[Any] = [optimizer]
         if isinstance(optimizer, Reducing):
             self.made_of += optimizer.made_of
@@ -135,14 +137,18 @@ class Reducing:
             )
         gradient.passes -= 1
         self._scaling = False
-        group = self._group_of.get(p, (p,))
-        if all(self._gradients[member].passes == 0 for member in group):
+        group = self._group_of.get(p)
+        if group is None:
+            if gradient.passes == 0:
+                self._reduce((p,))
+        elif all(self._gradients[member].passes == 0 for member in group):
             self._reduce(group)
+        self._submission.end_with_backward()
 
     def _reduce(self, group: Sequence[torch.Tensor]) -> None:
         """Start the reduction of the gradients of a group."""
         items: list[Item] = []
-        takers: list[tuple[_Gradient, Callable[[], None]]] = []
+        started: list[Started] = []
         before, after = gradient_factors(self._op, self._factor)
         for p in group:
             gradient = self._gradients[p]
@@ -153,13 +159,12 @@ class Reducing:
             x, take = sending(p, self._compression)
             items.append(Item("allreduce", gradient.name, x, x, OPS[self._op], prescale=before, postscale=after,
                               priority=gradient.priority))  # fmt: skip
-            takers.append((gradient, _unchanged(p, gradient, take)))
-        if not items:
-            return
-        with internal_errors():
-            works = engine_of(self.process_set).submit(items)
-        for (gradient, take), work in zip(takers, works, strict=True):
-            gradient.finish = _finisher(work, take)
+            started.append(_starter(gradient, _unchanged(p, gradient, take)))
+            gradient.finish = _not_submitted
+        if len(group) > 1 and items:
+            self._submission.submit(items, started, grouped=True)
+        elif items:
+            self._submission.add(items[0], started[0])
 
     def _reduce_sparse(self, p: torch.Tensor) -> None:
         finish = sparse_allreduce_async(p.grad, self._gradients[p].name, self._op, self.process_set)
@@ -220,6 +225,7 @@ class Reducing:
         for p, gradient in self._gradients.items():
             if gradient.finish is None and p.grad is not None:
                 self._reduce([member for member in self._group_of.get(p, (p,)) if member.grad is not None])
+        self._submission.flush()
         if not self._sparse_as_dense:
             self._refuse_both([p for p, kind in kinds.items() if kind == DENSE | SPARSE])
         if self._windows is None:
@@ -243,6 +249,7 @@ class Reducing:
             assert mine is not None and started is not None
             p.grad = nothing(p, not mine.is_sparse)
             self._reduce((p,))
+            self._submission.flush()
             assert gradient.finish is not None
             rest.append(gradient.finish)
             p.grad, gradient.finish = mine, started
@@ -266,6 +273,7 @@ class Reducing:
         return any(gradient.finish is not None for gradient in self._gradients.values())
 
     def reset_reduction(self) -> None:
+        self._submission.clear()
         for gradient in self._gradients.values():
             gradient.finish, gradient.passes, gradient.spoilt = None, self.backward_passes_per_step, False
 
@@ -293,12 +301,21 @@ def _unhook(hooks: dict[torch.Tensor, torch.utils.hooks.RemovableHandle]) -> Non
     hooks.clear()
 
 
-def _finisher(work: Work, take: Callable[[], None]) -> Callable[[], None]:
-    def finish() -> None:
-        work.wait()
-        take()
+def _not_submitted() -> None:
+    raise RuntimeError("a gradient's reduction has not been submitted, because of an earlier error")
 
-    return finish
+
+def _starter(gradient: _Gradient, take: Callable[[], None]) -> Started:
+    """What a submitted reduction does: the gradient's `finish` then waits for its work, and calls `take`."""
+
+    def start(work: Work) -> None:
+        def finish() -> None:
+            work.wait()
+            take()
+
+        gradient.finish = finish
+
+    return start
 
 
 def _unchanged(p: torch.Tensor, gradient: _Gradient, take: Callable[[], None]) -> Callable[[], None]:

@@ -1,0 +1,80 @@
+"""The part of `pycollective run -H` on each host: `python -m pycollective.cli.agent`, started by the remote shell.
+
+It writes one line about its host to standard output, reads one line with its ranks' command and environment from
+standard input, and runs them. What follows on standard output is the ranks' own. A number on standard input is a signal
+for the ranks; when standard input ends, because the launcher has, all of them are killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from pycollective.cli.job import Job, guardian, log
+from pycollective.cli.run import held_port, job_environment
+from pycollective.comm.bootstrap.interfaces import describe_host
+
+READY = b"pycollective-agent "
+"""Begins the line about the host: shells may have written other lines before."""
+_MOST_BYTES = 16 << 20
+
+
+def main() -> int:
+    """The exit code of the first rank that failed."""
+    from importlib.metadata import version
+
+    with held_port("") as rendezvous, held_port("") as master:
+        about = describe_host() | {"ports": [rendezvous, master], "version": version("pycollective")}
+        about["byteorder"] = sys.byteorder
+        os.write(1, READY + json.dumps(about).encode() + b"\n")
+        line = _read_line()
+        if not line:
+            return 1
+        return _run(json.loads(line))
+
+
+def _read_line() -> bytes:
+    """A line of standard input, and no byte more of it; b"" if it ends first."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte or len(line) > _MOST_BYTES:
+            return b""
+        line += byte
+    return bytes(line)
+
+
+def _run(order: dict[str, Any]) -> int:
+    try:
+        os.chdir(order["folder"])
+    except OSError as error:
+        folder = f"{order['folder']!r}, the launcher's working directory"
+        log(f"host {order['host']} has no folder {folder}: {error.strerror}")
+        return 127
+    given = {**os.environ, **order["environment"]}
+    common = job_environment(order["size"], 0, given) | order["variables"]
+    job = Job(order["size"], order["tag"], order["grace"], (), order["first"], order["count"], control=0)
+
+    def obey(numbers: bytes) -> None:
+        if not numbers:
+            job.end_at_once()
+        for number in numbers.split():
+            job.request_end(int(number))
+
+    job.obey = obey
+    words = list(order["command"])
+    if words[0].endswith(".py"):
+        words.insert(0, sys.executable)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    with guardian() as watch, job.signals():
+        try:
+            return job.start(words, common, watch)
+        finally:
+            job.kill_all()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""The processes of a job on this host: started together, watched, signalled, and ended together.
+
+Each leads its own session, so its process group can be signalled; a small guardian process kills the groups if this
+one is killed by SIGKILL. Imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, TextIO
+
+KILL_AFTER = 5.0
+"""Seconds between asking a rank to end and killing it."""
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_ENDED, _WAKE, _CONTROL = "ended", "wake", "control"  # what a descriptor of the selector means
+_COLOURS = (36, 33, 32, 35, 34, 31, 96, 93)
+
+
+def rank_environment(rank: int, local: int) -> dict[str, str]:
+    """Variables that specify a rank, of the job and of its host: our own, and those that torch and others read."""
+    ours = {"PYCOLLECTIVE_RANK": str(rank), "PYCOLLECTIVE_LOCAL_RANK": str(local)}
+    return ours | {"RANK": str(rank), "LOCAL_RANK": str(local)}
+
+
+@dataclass
+class Rank:
+    rank: int
+    process: subprocess.Popen[bytes]
+    code: int | None = None
+
+    def signal(self, number: int) -> None:
+        """Signal the process group; it is no error if the group has exited."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+@dataclass
+class Pipe:
+    """One tagged output stream of one rank."""
+
+    prefix: bytes
+    source: IO[bytes]
+    sink: IO[bytes]
+    rest: bytes = b""
+
+    def pump(self) -> bool:
+        """Copy the available complete lines; False at the end of the stream."""
+        data = os.read(self.source.fileno(), 65536)
+        lines = (self.rest + data).split(b"\n")
+        self.rest = lines.pop()
+        if not data and self.rest:
+            lines, self.rest = [*lines, self.rest], b""
+        if lines:
+            self.sink.write(b"".join(self.prefix + line + b"\n" for line in lines))
+            self.sink.flush()
+        return bool(data)
+
+
+@dataclass
+class Job:
+    """The ranks of a job on this host.
+
+    Attributes:
+        size: of the whole job. tag, grace, cores: as for run.run.
+        count: how many of the ranks run here, from the rank `first` on; None: all.
+        control: a descriptor whose bytes are passed to `obey`, b"" at its end.
+    """
+
+    size: int
+    tag: bool
+    grace: float
+    cores: Sequence[int] = ()
+    first: int = 0
+    count: int | None = None
+    control: int | None = None
+    obey: Callable[[bytes], None] = lambda _: None
+    ranks: list[Rank] = field(default_factory=list)
+    failed: int | None = None
+    terminate_at: float | None = None
+    kill_at: float | None = None
+    pause: float = 1.0
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def start(self, words: list[str], env: dict[str, str], watch: int) -> int:
+        """Start all, wait for all, and return the exit code of the first that failed, or 0."""
+        if self.control is not None:
+            self.selector.register(self.control, selectors.EVENT_READ, _CONTROL)
+        for local in range(self.size if self.count is None else self.count):
+            rank = self.first + local
+            try:
+                with _affinity(self.cores[local : local + 1]):
+                    self._spawn(rank, words, env | rank_environment(rank, local))
+            except OSError as error:
+                log(f"cannot start {words[0]!r}: {error.strerror}")
+                return 127
+            os.write(watch, b"%d\n" % self.ranks[-1].process.pid)
+        while any(r.code is None for r in self.ranks):
+            self._turn()
+        # The ranks have exited; a stray process that still holds a pipe must not delay the job.
+        self._drain(time.monotonic() + 1.0)
+        return self.failed or 0
+
+    def _spawn(self, rank: int, words: list[str], env: dict[str, str]) -> None:
+        process = subprocess.Popen(
+            words,
+            env=env,
+            stdin=None if rank == 0 and self.control is None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if self.tag else None,
+            stderr=subprocess.PIPE if self.tag else None,
+            start_new_session=True,
+        )
+        self.ranks.append(Rank(rank, process))
+        for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            if source is not None:
+                pipe = Pipe(prefix_of(rank, self.size, _takes_colour(sink)), source, sink.buffer)
+                self.selector.register(source, selectors.EVENT_READ, pipe)
+        try:
+            self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, _ENDED)
+        except OSError:  # an old kernel, or a sandbox without the call
+            self.pause = _POLL
+
+    def _turn(self) -> None:
+        """One iteration of the loop: move output, detect exited ranks, handle the two timers."""
+        timers = [t - time.monotonic() for t in (self.terminate_at, self.kill_at) if t is not None]
+        self._events(max(0.0, min([*timers, self.pause])))
+        for rank in self.ranks:
+            if rank.code is None and os.waitid(os.P_PID, rank.process.pid, _LOOK) is not None:
+                rank.signal(signal.SIGKILL)  # kills the rest of its group while its pid is still reserved
+                self._ended(rank, rank.process.wait())
+        self._timers()
+
+    def _events(self, pause: float) -> None:
+        for key, _ in self.selector.select(pause):
+            if isinstance(key.data, Pipe):
+                if not key.data.pump():
+                    self.selector.unregister(key.fileobj)
+            elif key.data == _ENDED:
+                self.selector.unregister(key.fd)
+                os.close(key.fd)
+            elif key.data == _CONTROL:
+                order = os.read(key.fd, 4096)
+                if not order:
+                    self.selector.unregister(key.fd)
+                self.obey(order)
+            else:
+                os.read(key.fd, 4096)  # the signal handler has run; this was only the wake-up
+
+    def _drain(self, deadline: float) -> None:
+        while time.monotonic() < deadline and any(
+            isinstance(key.data, Pipe) for key in self.selector.get_map().values()
+        ):
+            self._events(deadline - time.monotonic())
+
+    def _ended(self, rank: Rank, code: int) -> None:
+        rank.code = code if code >= 0 else 128 - code
+        if rank.code == 0 or self.failed is not None:
+            return
+        self.failed = rank.code
+        others = sum(r.code is None for r in self.ranks)
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+        stopping = f"; stopping the other {others}" if others else ""
+        log(f"rank {rank.rank} (pid {rank.process.pid}) {how}{stopping}")
+        if self.kill_at is None:
+            self.terminate_at = time.monotonic() + self.grace
+
+    def _timers(self) -> None:
+        now = time.monotonic()
+        if self.terminate_at is not None and now >= self.terminate_at:
+            self.terminate_at, self.kill_at = None, now + KILL_AFTER
+            self._signal_all(signal.SIGTERM)
+        if self.kill_at is not None and now >= self.kill_at:
+            self.kill_at = now + KILL_AFTER
+            self._signal_all(signal.SIGKILL)
+
+    def request_end(self, number: int) -> None:
+        """Send a signal to all ranks, and SIGKILL later; a second request kills them at once."""
+        again = self.kill_at is not None
+        self.terminate_at, self.kill_at = None, time.monotonic() + KILL_AFTER
+        self._signal_all(signal.SIGKILL if again else number)
+
+    def end_at_once(self) -> None:
+        """Kill all ranks; `start` returns when they have ended."""
+        self.terminate_at, self.kill_at = None, time.monotonic()
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self.ranks:
+            if rank.code is None:
+                rank.signal(number)
+
+    def kill_all(self) -> None:
+        """However the job ends, no process of its groups survives it."""
+        self._signal_all(signal.SIGKILL)
+        for rank in self.ranks:
+            rank.process.wait()
+        self.selector.close()
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Forward the launcher's signals while the job runs."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self.selector.register(reader, selectors.EVENT_READ, _WAKE)
+
+        def forward(number: int, _frame: object) -> None:
+            self.request_end(number)
+
+        before = {number: signal.signal(number, forward) for number in _FORWARDED}
+        wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(reader)
+            os.close(writer)
+
+
+@contextlib.contextmanager
+def _affinity(cores: Sequence[int]) -> Iterator[None]:
+    """Processes started meanwhile are bound to these cores; empty: as this process is."""
+    before = os.sched_getaffinity(0)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        if cores:
+            os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def guardian() -> Iterator[int]:
+    """A process that outlives a SIGKILL of the launcher and then kills the ranks' groups.
+
+    Yields the descriptor to which the launcher writes each rank's process group. The guardian acts if the pipe closes
+    without the final word, as when the launcher has been killed.
+    """
+    reader, writer = os.pipe()
+    guardian = os.fork()
+    if guardian == 0:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            groups = pipe.read().split()
+        if "done" not in groups:
+            for group in groups:
+                with contextlib.suppress(OSError):
+                    os.killpg(int(group), signal.SIGKILL)
+        os._exit(0)
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.write(writer, b"done\n")
+        os.close(writer)
+        os.waitpid(guardian, 0)
+
+
+def _takes_colour(sink: TextIO) -> bool:
+    """Whether it is a terminal on which colour is not disabled (https://no-color.org)."""
+    return sink.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def prefix_of(rank: int, size: int, colour: bool) -> bytes:
+    text = f"[{rank:>{len(str(size - 1))}}] "
+    return (f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m" if colour else text).encode()
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def log(message: str) -> None:
+    print(f"pycollective run: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,185 @@
+"""Key-value stores of other launchers, through which ranks of several hosts learn where rank 0 listens.
+
+Such a store is not authenticated: what it contains is checked, and it holds the job's token only if the user has set
+none (see `token_from`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Protocol
+
+from pycollective import settings
+from pycollective.comm.bootstrap.dialling import Endpoint
+from pycollective.comm.bootstrap.interfaces import choose_address
+from pycollective.comm.bootstrap.tcp import listen
+from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
+from pycollective.errors import BootstrapError
+
+_PAUSE = 0.05  # seconds between questions for a key that is missing
+_MOST_BYTES = 1 << 16  # of a value
+_THEIRS = "!"  # stands for a token that rank 0 has from its environment
+
+
+class Store(Protocol):
+    """Keys without slashes, and their values."""
+
+    where: str
+    """What and where it is, for errors."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Raises OSError if the store cannot be reached."""
+        ...
+
+    def get(self, key: str, deadline: float) -> bytes | None:
+        """The value once it is set; None: not until the deadline. Raises OSError if the store cannot be reached."""
+        ...
+
+
+class TorchStore:
+    """torchrun's own TCPStore, at MASTER_ADDR:MASTER_PORT."""
+
+    def __init__(self, env: Mapping[str, str], rank: int, deadline: float) -> None:
+        from torch.distributed import TCPStore
+
+        host, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
+        self.where = f"torchrun's store at {host}:{port}"
+        serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        limit = timedelta(seconds=max(1.0, deadline - time.monotonic()))
+        try:
+            self._store: Any = TCPStore(host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True)
+        except (RuntimeError, ValueError) as error:  # torch's errors of stores are RuntimeErrors
+            raise BootstrapError(f"{_here(rank)} cannot reach {self.where}: {error}") from error
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        try:
+            self._store.set(key, value)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+
+    def get(self, key: str, deadline: float) -> bytes | None:
+        """See Store."""
+        try:
+            self._store.wait([key], timedelta(seconds=max(0.01, deadline - time.monotonic())))
+            return bytes(self._store.get(key))
+        except RuntimeError as error:
+            if time.monotonic() >= deadline:
+                return None
+            raise OSError(str(error)) from error
+
+
+class HorovodStore:
+    """The HTTP server of Horovod's launchers, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT."""
+
+    def __init__(self, env: Mapping[str, str], scope: str) -> None:
+        host, port = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+        self._address, self._scope = f"{host}:{port}", scope
+        self.where = f"the server of Horovod's launcher at {host}:{port}"
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        if self._ask("PUT", key, value) is None:
+            raise OSError("it does not accept values")
+
+    def get(self, key: str, deadline: float) -> bytes | None:
+        """See Store."""
+        while (value := self._ask("GET", key)) is None and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        return value
+
+    def _ask(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
+        """The body of the answer; None if its status is not 200."""
+        import http.client
+
+        connection = http.client.HTTPConnection(self._address, timeout=10)
+        try:
+            connection.request(method, f"/{self._scope}/{key}", value)
+            answer = connection.getresponse()
+            return answer.read(_MOST_BYTES) if answer.status == 200 else None
+        except http.client.HTTPException as error:
+            raise OSError(f"it is not an HTTP server ({error!r})") from error
+        finally:
+            connection.close()
+
+
+class StoreExchange:
+    """The allgather of a Bootstrap through a store; for what need not be trusted."""
+
+    def __init__(self, store: Store, rank: int, size: int, kind: str, job: str, deadline: float) -> None:
+        self.rank, self.size, self.kind = rank, size, kind
+        self._store, self._job, self._deadline, self._round = store, job, deadline, 0
+
+    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
+        """Every rank's data; the deadline is the job's."""
+        self._round += 1
+        self.set(f"{self._round}-{self.rank}", data)
+        return [self.get(f"{self._round}-{rank}", rank) for rank in range(self.size)]
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a value of this job."""
+        try:
+            self._store.set(f"{self._job}-{key}", value)
+        except OSError as error:
+            raise BootstrapError(f"{_here(self.rank)} cannot reach {self._store.where}: {error}") from error
+
+    def get(self, key: str, setter: int) -> bytes:
+        """A value of this job that a rank sets."""
+        try:
+            value = self._store.get(f"{self._job}-{key}", self._deadline)
+        except OSError as error:
+            raise BootstrapError(f"{_here(self.rank)} cannot reach {self._store.where}: {error}") from error
+        if value is None:
+            raise BootstrapError(
+                f"rank {setter} of {self.size} has not arrived at {self._store.where} within the deadline"
+            )
+        return value
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def meet_through(exchange: StoreExchange, env: Mapping[str, str]) -> Callable[[float], socket.socket | Endpoint]:
+    """For `TcpBootstrap`: rank 0 listens at an address that all can reach, and publishes it."""
+
+    def meet(_deadline: float) -> socket.socket | Endpoint:
+        try:
+            address = choose_address(env, exchange)
+        except (ValueError, UnicodeDecodeError):
+            raise BootstrapError("the launcher's store contains what no rank has written") from None
+        if exchange.rank:
+            return Endpoint.unpack(exchange.get("endpoint", 0))
+        listener = listen(address)
+        exchange.set("endpoint", Endpoint(socket.gethostname(), *listener.getsockname()[:2]).pack())
+        return listener
+
+    return meet
+
+
+def token_from(exchange: StoreExchange, env: Mapping[str, str]) -> bytes:
+    """Collective: PYCOLLECTIVE_TOKEN, or one that rank 0 makes and puts into the store.
+
+    Raises:
+        BootstrapError: rank 0 has PYCOLLECTIVE_TOKEN, this rank has none.
+    """
+    text = settings.read("PYCOLLECTIVE_TOKEN", env)
+    if exchange.rank == 0:
+        token = parse_token(text) if text else secrets.token_bytes(TOKEN_BYTES)
+        exchange.set("token", _THEIRS.encode() if text else token.hex().encode())
+        return token
+    given = exchange.get("token", 0).decode(errors="replace")
+    if text:
+        return parse_token(text)
+    if given == _THEIRS:
+        raise BootstrapError(
+            f"PYCOLLECTIVE_TOKEN is set for rank 0, but not for {_here(exchange.rank)}: set it to the same on all hosts"
+        )
+    return parse_token(given)
+
+
+def _here(rank: int) -> str:
+    return f"rank {rank} on host {socket.gethostname()}"

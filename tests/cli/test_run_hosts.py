@@ -1,0 +1,216 @@
+"""`pycollective run -H`: several hosts, all of them this machine, reached by a remote shell that is a script."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch import CLI
+from pycollective.cli.hosts import Host, parse_hosts, place_ranks, read_hostfile
+
+SHELL = """#!/bin/sh
+# HOST COMMAND...: as ssh does, but on this machine, which counts as another host
+echo "a word of welcome"
+export PYCOLLECTIVE_HOST=$1
+shift
+exec sh -c "$*"
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rsh").write_text(SHELL)
+    (tmp_path / "rsh").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def words(*words: str, hosts: str = "a:2,b:2") -> list[str]:
+    return [*CLI, "run", "-H", hosts, "--rsh", "./rsh", *words]
+
+
+def run(*given: str, hosts: str = "a:2,b:2", stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words(*given, hosts=hosts), capture_output=True, text=True, timeout=40, input=stdin)
+
+
+def python(code: str) -> list[str]:
+    start = "import os, sys, time, signal\nrank = int(os.environ['PYCOLLECTIVE_RANK'])\n"
+    return [sys.executable, "-c", start + code]
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not reached in time"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pids(count: int) -> list[int]:
+    """The pids that `count` ranks have written, one file each."""
+    files = [Path(f"pid{rank}") for rank in range(count)]
+    until(lambda: all(file.exists() and file.read_text() for file in files), 20)
+    return [int(file.read_text()) for file in files]
+
+
+WRITE_PID = "open(f'new{rank}', 'w').write(str(os.getpid()))\nos.rename(f'new{rank}', f'pid{rank}')\n"
+
+
+def test_ranks_of_all_hosts_find_one_another() -> None:
+    code = """
+from pycollective.comm.bootstrap.detection import detect
+from pycollective.comm.bootstrap.nodes import discover
+found = detect(timeout=20)
+nodes = discover(found)
+gathered = found.allgather(b"%d" % rank)
+print(found.kind, found.size, nodes.of, nodes.local_rank, os.environ["LOCAL_RANK"], b"".join(gathered).decode())
+"""
+    done = run("--tag", *python(code), hosts="a:1,b:2,c")
+    assert done.returncode == 0, done.stderr
+    of = "(0, 1, 1, 2)"
+    local = [0, 0, 1, 0]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{r}] pycollective 4 {of} {local[r]} {local[r]} 0123" for r in range(4)
+    ]
+    assert "pycollective run: host b: ranks 1 to 2, address 127.0.0.1" in done.stderr
+
+
+def test_variables_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCOLLECTIVE_TIMEOUT", "77")
+    monkeypatch.setenv("MINE", "a 'quoted' $word")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "5")
+    names = ["PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_LOCAL_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
+    names += ["PYCOLLECTIVE_TIMEOUT", "MINE", "OMPI_COMM_WORLD_RANK"]
+    code = f"import json\nprint(json.dumps([os.environ.get(name) for name in {names}]))"
+    done = run("-np", "3", "-x", "MINE", *python(code))
+    values = sorted(json.loads(line) for line in done.stdout.splitlines())
+    common = ["127.0.0.1", "77", "a 'quoted' $word", None]
+    assert values == [["3", "1", "3", "1", *common], ["3", "2", "3", "2", *common], ["3", "2", "3", "2", *common]]
+
+
+def test_the_token_is_on_no_command_line() -> None:
+    code = """
+token = os.environ["PYCOLLECTIVE_TOKEN"].encode()
+assert len(token) == 32
+lines = b""
+for pid in filter(str.isdecimal, os.listdir("/proc")):
+    try:
+        lines += open(f"/proc/{pid}/cmdline", "rb").read()
+    except OSError:
+        pass
+assert b"pycollective.cli.agent" in lines
+print(token in lines)
+"""
+    done = run(*python(code))
+    assert (done.stdout, done.returncode) == ("False\n" * 4, 0), done.stderr
+
+
+def test_the_exit_code_is_of_the_first_rank_that_failed_and_the_others_are_stopped() -> None:
+    code = (
+        WRITE_PID + "while rank == 3 and not os.path.exists('pid0'): pass\nsys.exit(7) if rank == 3 else time.sleep(60)"
+    )
+    started = time.monotonic()
+    done = run(*python(code))
+    assert done.returncode == 7
+    assert "rank 3 (pid" in done.stderr
+    assert "exited with code 7" in done.stderr
+    assert "the ranks of host b ended with code 7; stopping the other hosts" in done.stderr
+    assert time.monotonic() - started < 30
+    assert not any(map(alive, pids(3)))
+
+
+def test_a_killed_rank_counts_as_128_and_the_signal() -> None:
+    assert run(*python("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(60)")).returncode == 137
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_rank_outlives_the_launcher(number: int) -> None:
+    with subprocess.Popen(words(*python(WRITE_PID + "time.sleep(60)")), stderr=subprocess.DEVNULL) as launcher:
+        found = pids(4)
+        launcher.send_signal(number)
+        launcher.wait(20)
+        until(lambda: not any(map(alive, found)), 10)
+
+
+def test_ranks_that_ignore_signals_are_killed() -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WRITE_PID + "time.sleep(60)"
+    with subprocess.Popen(words(*python(code), hosts="a:1,b:1"), stderr=subprocess.DEVNULL) as launcher:
+        found = pids(2)
+        launcher.terminate()
+        launcher.terminate()
+        time.sleep(0.2)
+        launcher.terminate()
+        assert launcher.wait(20) != 0
+        assert not any(map(alive, found))
+
+
+@pytest.mark.parametrize(
+    ("shell", "sentence"),
+    [
+        ("false", "host a: the agent ended with code 1 before it reported"),
+        ("sh -c 'exit 255'", "host a: the agent ended with code 255"),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_named(shell: str, sentence: str) -> None:
+    command = [*CLI, "run", "-H", "a:1,b:1", "--rsh", shell, "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert f"(tried: {shell} a " in done.stderr
+
+
+def test_an_interface_that_a_host_lacks() -> None:
+    done = run("--interface", "eth77", "true")
+    assert done.returncode == 2
+    assert "host a has no interface, address or network 'eth77'" in done.stderr
+
+
+def test_a_command_that_cannot_be_started() -> None:
+    done = run("./missing")
+    assert done.returncode == 127
+    assert "cannot start './missing'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["-H", "a:0", "true"], "'a:0' is not of the form HOST:SLOTS"),
+        (["-H", "-oProxyCommand=x:1", "true"], "is not of the form HOST:SLOTS"),
+        (["-H", "a:1,a:2", "true"], "the host a is listed twice"),
+        (["-H", "a:1", "-np", "2", "true"], "-np 2 is more than the 1 slots"),
+        (["-H", "a:1", "--hostfile", "x", "true"], "exclude each other"),
+        (["-H", "a:1", "--bind", "true"], "--bind applies to one host"),
+        (["--rsh", "x", "true"], "need -H or --hostfile"),
+        (["--hostfile", "missing", "true"], "missing: No such file"),
+    ],
+)
+def test_bad_options(given: list[str], sentence: str) -> None:
+    done = subprocess.run([*CLI, "run", *given], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_hosts_and_slots(tmp_path: Path) -> None:
+    assert parse_hosts("a:4,user@b,c:2") == [("a", 4), ("user@b", 1), ("c", 2)]
+    file = tmp_path / "hosts"
+    file.write_text("# ours\na slots=4\n\nb:2  # the slow one\nc\n")
+    assert read_hostfile(file) == [("a", 4), ("b", 2), ("c", 1)]
+    file.write_text("a slots=4\nb cores=2\n")
+    with pytest.raises(ValueError, match="line 2: 'b cores=2' is not"):
+        read_hostfile(file)
+    assert place_ranks([("a", 4), ("b", 2), ("c", 1)], 5) == [Host("a", 0, 4), Host("b", 4, 1)]
+    assert place_ranks([("a", 1), ("b", 2)], None) == [Host("a", 0, 1), Host("b", 1, 2)]
