@@ -206,9 +206,9 @@ class Team:
         ...
     def survivor(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
-    def watch_hosts(self, hosts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], names: collections.abc.Sequence[str]) -> None:
+    def watch_hosts(self, hosts: collections.abc.Sequence[str], names: collections.abc.Sequence[str]) -> None:
         """
-        Begin heartbeats with the ranks on other hosts. By rank: the number of its host, and the host's name.
+        Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, and the host's name.
         """
     def watch_peers(self) -> None:
         ...
