@@ -20,7 +20,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr double kBeatsPerTimeout = 16;
+constexpr double kBeatsPerTimeout = 32;  // silence is found out up to two of them late
 constexpr double kLongestPause = 1.0;  // seconds
 
 struct Heartbeats {
