@@ -122,7 +122,7 @@ for _ in range(3):
     model(torch.randn(8, 300)).square().mean().backward()
     optimizer.step()
 weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-print(dist.group.WORLD.comm.cross_size, hashlib.sha256(weights).hexdigest())
+print(dist.group.WORLD.comm.backend.group.nodes.count, hashlib.sha256(weights).hexdigest())
 dist.destroy_process_group()
 """
 REFUSED = """
@@ -203,9 +203,8 @@ def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
     """Three ranks on one host, and on two that share a token."""
     digests = set()
     for hosts in (1, 2):
-        for printed in on_virtual_hosts(
-            tmp_path, TRAINING, ranks=3, hosts=hosts, env=[{"PYCOLLECTIVE_TOKEN": "5c" * 16}]
-        ):
+        env = {"PYCOLLECTIVE_TOKEN": "5c" * 16}
+        for printed in on_virtual_hosts(tmp_path, TRAINING, ranks=3, hosts=hosts, env=[env]):
             count, digest = printed.split()
             assert count == str(hosts)
             digests.add(digest)

@@ -20,7 +20,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr double kBeatsPerTimeout = 16;
+constexpr double kBeatsPerTimeout = 32;  // silence is found out up to two of them late
 constexpr double kLongestPause = 1.0;  // seconds
 
 struct Heartbeats {
@@ -63,6 +63,8 @@ void Heartbeats::run() {
 }  // namespace
 
 void start_heartbeats(const std::shared_ptr<ControlLinks>& links) {
+  ControlLinks::Heard heard;
+  links->beat(SteadyClock::now(), false, heard);  // the first at once: until it arrives, silence counts only later
   auto& mine = of_this_process<Heartbeats>();
   const std::lock_guard lock(mine.mutex);
   mine.links.push_back(links);

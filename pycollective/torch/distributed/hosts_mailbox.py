@@ -71,8 +71,6 @@ class HostsMailbox:
         """See Announcements."""
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
-                while connection.recv(
-                    _READ_BYTES
-                ):  # closed with unread data, it could discard what the peer has to read
-                    pass
+                while connection.recv(_READ_BYTES):
+                    pass  # unread data would make the kernel discard what the peer has not received yet
             connection.close()
