@@ -154,7 +154,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       segment_(parent.segment_),
       rank_(parent.rank_ == from ? 0 : 1),
       size_(2),
-      scratch_stride_(pair_scratch(static_cast<int32_t>(parent.here_.size()))),
+      scratch_stride_(pair_scratch(std::max<int32_t>(1, static_cast<int32_t>(parent.here_.size())))),
       world_ranks_{parent.world_ranks_[checked_rank(from, parent.size_)],
                    parent.world_ranks_[checked_rank(to, parent.size_)]},
       name_(parent.name_),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
@@ -119,6 +122,8 @@ def connect(
         timeout: seconds for connecting, if not the network's.
     """
     mine = {
+        "version of pycollective": version("pycollective"),
+        "byte order": sys.byteorder,
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
@@ -127,6 +132,7 @@ def connect(
         "name": os.urandom(16).hex(),
     }
     received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
+    _require_alike(mine, received)
     chosen = received[members[0] if members else position]  # the first member's settings apply
     here = [members[rank] for rank in group.nodes.ranks()] if group is not None else []
     own_tables = group is not None and (group.threads or group.nodes.count > 1)  # not shared through the segment
@@ -151,6 +157,18 @@ def connect(
     if made is not None:
         made.team.watch_peers()
     return made
+
+
+def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> None:
+    """Refuse ranks whose messages would mean something else.
+
+    Raises:
+        BootstrapError: another version of the package, or another byte order.
+    """
+    for rank, theirs in enumerate(received):
+        for what in ("version of pycollective", "byte order"):
+            if theirs.get(what) != mine[what]:
+                raise BootstrapError(f"rank {rank} has the {what} {theirs.get(what)}, this rank {mine[what]}")
 
 
 def _connections(group: Group, contacts: Contacts, timeout: float) -> Sockets:

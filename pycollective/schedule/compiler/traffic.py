@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from pycollective import checks
 from pycollective.schedule.compiler.schedule import SEND, Schedule
 
 
@@ -11,7 +12,11 @@ def traffic(schedule: Schedule) -> dict[tuple[int, int], Fraction]:
     """The data sent from one host to another, by (sender, receiver), as multiples of the buffer's size.
 
     The buffer is divided equally; blocks of different sizes are not considered.
+
+    Raises:
+        TypeError: not a schedule.
     """
+    checks.instance(schedule, "schedule", Schedule, "a Schedule")
     sent: dict[tuple[int, int], Fraction] = {}
     for rank, mine in enumerate(schedule.ranks):
         for step in mine.steps:

@@ -349,7 +349,7 @@ def test_a_killed_process_is_noticed_at_once() -> None:
         found = connect_all(own, ends, 1, [0], b"world", 1, time.monotonic() + 20)
         time.sleep(60)
     """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as process:
+    with subprocess.Popen([sys.executable, "-I", "-c", textwrap.dedent(code)]) as process:
         [[connection]] = world.connect(0, seconds=20).values()
         process.kill()
         connection.settimeout(5)
