@@ -340,9 +340,9 @@ class Engine:
         """
         Set (largest batch in bytes, topology), ascending; the same on all ranks, between the same batches.
         """
-    def submit(self, items: collections.abc.Sequence[typing.Any], now: bool) -> list[Work]:
+    def submit(self, items: collections.abc.Sequence[typing.Any], now: bool, grouped: bool = True) -> list[Work]:
         """
-        Submit a group of items; `now`: the caller waits for them immediately.
+        Submit items, as a group or each for itself; `now`: the caller waits for them immediately.
         """
     def take_events(self) -> tuple[list[tuple[str, str, str, int, int]], list[tuple[int, int, int, int, list[int], list[int], int, list[int], list[tuple[int, int]]]]]:
         """
@@ -484,9 +484,9 @@ class TensorFlowCompiledCall:
     @property
     def inputs(self) -> typing.Any:
         ...
-def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex) -> list[bytes]:
+def announcements(items: collections.abc.Sequence[typing.Any], size: typing.SupportsInt | typing.SupportsIndex, grouped: bool = True) -> list[bytes]:
     """
-    This rank's announcements of items submitted together, among `size` ranks. Raises for an invalid item.
+    This rank's announcements of items that are submitted as a group, or each for itself, among `size` ranks. Raises for an invalid item.
     """
 def check_call(collective: str, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex, counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] | None, x: typing.Any, out: typing.Any) -> None:
     """
