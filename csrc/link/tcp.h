@@ -20,6 +20,7 @@ class TcpLink final : public Link {
   uint64_t sent() const override { return sent_; }
   bool sends() const override { return !waiting_.empty(); }
   bool progress(Inbox& inbox) override;
+  bool stalled() const override { return has_header_ && into_ == nullptr; }
   bool closed() const override { return closed_; }
   int error() const override { return error_; }
   int descriptor() const override { return descriptor_; }

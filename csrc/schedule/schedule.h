@@ -96,6 +96,7 @@ struct ScheduleView {
   PC_FN int32_t exit_waits() const { return words[7]; }
   PC_FN int32_t readers() const { return words[8]; }
   PC_FN bool outputs_final() const { return (words[9] & 1) != 0; }  // not read again within the call
+  PC_FN bool spans_hosts() const { return (words[9] & 2) != 0; }    // some of the ranks exchange messages
   PC_FN int32_t depth() const { return words[10]; }  // tiles in progress at a time
   PC_FN Wait exit_wait(int32_t i) const { return {words[kHeaderWords + 2 * i], words[kHeaderWords + 1 + 2 * i]}; }
   PC_FN Wait reader(int32_t i) const {

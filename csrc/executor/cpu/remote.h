@@ -34,6 +34,7 @@ class Remote final : public Inbox {
 
   uint64_t sent() const { return link_->sent(); }
   uint64_t posted() const { return posted_; }  // messages given to the link
+  bool expects() const { return !expected_.empty(); }
   // There is something to send, or a message is expected.
   bool busy() const { return link_->sends() || !expected_.empty(); }
   const Link& link() const { return *link_; }

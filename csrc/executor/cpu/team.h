@@ -191,6 +191,7 @@ class Team {
   bool await_slow(Operation& op, Goal goal);
   bool reached(const Goal& goal, int turn);
   bool pump();
+  bool nap_on_links(const Goal& goal, std::chrono::milliseconds limit);
   void nap(const Goal& goal, std::chrono::milliseconds limit);
   bool flush(Operation& op);
   bool hear(const Operation& op);

@@ -24,6 +24,7 @@ constexpr int kTightSpins = 64;                      // detects a peer that is j
 constexpr int kHopefulSpins = 128;                    // about a microsecond
 constexpr int kHopefulLooks = 4;                     // at a socket: as long as a microsecond or two
 constexpr int kPumpEvery = 16;
+constexpr std::chrono::nanoseconds kLinkNap = std::chrono::microseconds(100);
 constexpr int kHopefulYields = 8;                    // about one turn of all ranks, if they share cores
 constexpr auto kLongYield = std::chrono::microseconds(500);  // the core was taken by a process that keeps it
 constexpr auto kWary = milliseconds(100);             // how long waits then spin longer before they yield
@@ -94,14 +95,29 @@ bool Team::flush(Operation& op) {
   return true;
 }
 
+// Sleeps until a message can be received or sent, briefly if the goal is a counter of this host; false: there is none.
+bool Team::nap_on_links(const Goal& goal, milliseconds limit) {
+  constexpr int kMost = 64;
+  pollfd looks[kMost];
+  nfds_t count = 0;
+  for (int32_t r = 0; r < size_ && count < kMost; ++r) {
+    const Remote* const peer = remote(r);
+    if (peer == nullptr || peer->link().closed()) continue;
+    const bool receives = !peer->link().stalled() && (peer->expects() || (r == goal.peer && !goal.sent));
+    const auto events = static_cast<short>((receives ? POLLIN : 0) | (peer->link().sends() ? POLLOUT : 0));
+    if (events != 0) looks[count++] = {peer->link().descriptor(), events, 0};
+  }
+  const bool here = remote(goal.peer) == nullptr;
+  if (count == 0 && here) return false;
+  const auto most = here ? kLinkNap : std::chrono::nanoseconds(limit);
+  const timespec time{0, static_cast<long>(std::min<std::chrono::nanoseconds>(most, milliseconds(999)).count())};
+  ppoll(looks, count, &time, nullptr);
+  return true;
+}
+
 // Sleeps until the goal may have been reached.
 void Team::nap(const Goal& goal, milliseconds limit) {
-  if (const Remote* from = remote(goal.peer)) {
-    const bool sends = from->link().sends();
-    pollfd look{from->link().closed() ? -1 : from->link().descriptor(), short(sends ? POLLIN | POLLOUT : POLLIN), 0};
-    poll(&look, 1, static_cast<int>(limit.count()));
-    return;
-  }
+  if (spans_hosts_ && nap_on_links(goal, limit)) return;
   RankBlock& theirs = control_.block(goal.peer);
   theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
   const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
@@ -158,9 +174,9 @@ bool Team::await_slow(Operation& op, Goal goal) {
 
   milliseconds pause(1);
   for (;; pause = std::min(2 * pause, kCheckEvery)) {
-    const bool busy = spans_hosts_ && pump();
+    if (spans_hosts_) pump();
     const bool sleeps = !reached() && Clock::now() < op.until && healthy(op, goal);
-    if (sleeps) nap(goal, busy ? milliseconds(1) : pause);
+    if (sleeps) nap(goal, pause);
     if (reached()) {
       home(members_[rank_]).looked.store(0, std::memory_order_relaxed);  // no longer waiting
       return !control_.poisoned();

@@ -27,6 +27,7 @@ RECV: Kind = "recv"
 TABLE_VERSION = 4
 HEADER_WORDS = 11
 COMPLETE, CONSUMED, WEIGHTED, SENDS, RECEIVES, EARLY = 1, 2, 4, 8, 16, 32
+OUTPUTS_FINAL, SPANS_HOSTS = 1, 2
 _WEIGHT, _HALVES = struct.Struct("=d"), struct.Struct("=ii")
 
 
@@ -223,7 +224,7 @@ class Schedule:
         """The schedule of one rank as flat int32, the executor's format.
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
-        in the call after it was written), depth; then the exit waits and the readers as (peer, count); then for each
+        in the call after it was written; 2: there are several hosts), depth; then the exit waits and the readers as (peer, count); then for each
         step chunk, flags (1 complete, 2 consumed, 4 weighted, 8 send, 16 recv, 32 early), the numbers of waits,
         sources, targets and consumers, its lag, and the lists as (peer, count), (rank, place, initial), (rank, place)
         and (rank). The consumers are the ranks that wait for exactly this step: a GPU pushes its progress into their
@@ -233,7 +234,7 @@ class Schedule:
         mine, waiting = self.ranks[rank], self._consumers[rank]
         counts = (len(mine.steps), len(mine.exit_waits), len(mine.readers))
         words = [TABLE_VERSION, self.size, rank, self.chunks, self.stride, self.cells, *counts]
-        words += (int(not self._rereads_outputs), self.depth)
+        words += (OUTPUTS_FINAL * (not self._rereads_outputs) | SPANS_HOSTS * bool(self.hosts), self.depth)
         for wait in mine.exit_waits + mine.readers:
             words += (wait.peer, wait.count)
         for index, step in enumerate(mine.steps):
