@@ -54,7 +54,6 @@ ALLOWED: dict[str, set[str]] = {
     "csrc/bindings/plain_calls.cpp": {"allgather", "alltoall"},
     # An exchange of bytes consists of these.
     "pycollective/comm/host/team.py": {"allgather"},
-    "pycollective/comm/hosts/team.py": {"allgather"},
     # The function that runs each operation.
     "pycollective/engine/jobs.py": {"allgather", "alltoall", "broadcast", "reducescatter"},
     # Phases of an allreduce, and kinds of steps, in pictures and timelines.

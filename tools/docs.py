@@ -30,6 +30,7 @@ CPP = {
     "executor": "runs schedules; what a call announces, waits for and copies",
     "executor/cpu": "the executor among processes and threads of a host",
     "executor/cuda": "the same on a GPU",
+    "link": "messages between ranks on different hosts",
     "rail": "NCCL, between hosts",
     "progress": "the threads that drive nonblocking calls",
     "engine": "named operations, which ranks agree on over shared memory (board) or messages (agreement)",

@@ -116,10 +116,8 @@ for turn in range(2):
         comm.allreduce(np.ones(3), timeout=0.2 if turn == 0 else 1000)
     except pc.TimeoutError as error:
         print("late", "allreduce" in str(error))
-try:
-    comm.shrink(5)
-except pc.CommunicatorError as error:
-    print("kept", "--with-ft" in str(error))
+left = comm.shrink(5)
+print("left", left.world_ranks, left.allreduce(np.ones(1))[0])
 """
 
 
@@ -131,7 +129,7 @@ def test_a_rank_that_stops(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "  rank 3 has not answered for" in done.stderr, done.report()
     assert done[3].startswith("broken True\n" * 2), done.report()  # mpirun wakes it up before it ends it
-    expected = ["broken True", "broken True", "silent True", "silent True", "late True", "late True", "kept True"]
+    expected = ["broken True", "broken True", "silent True", "silent True", "late True", "late True", "left (0, 1, 2) 3.0"]
     for rank in range(3):
         assert done[rank].splitlines() == expected, done.report()
 
@@ -146,7 +144,7 @@ for turn in range(2):
     try:
         engine.run([Item("allreduce", name, np.ones(3)) for name in "ab"])
     except pc.PeerLostError as error:
-        print("gone", error.rank, "rank 1 is gone" in str(error))
+        print("gone", error.rank, "rank 1 (host" in str(error))
 engine.close()
 try:
     comm.allreduce(np.ones(3))
