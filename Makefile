@@ -76,6 +76,7 @@ asan: $(VENV)/.installed ## native and close-to-core tests under the address and
 
 faults: $(VENV)/.installed $(VENV)/.torch ## 300 trials that kill and stop ranks at random moments (ARGS="--count 20")
 	cd tests && $(abspath $(BIN))/python -m faults.trials $(ARGS)
+	cd tests && $(abspath $(BIN))/python -m hosts.trials $(ARGS)
 
 test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## TensorFlow, Keras and JAX from PyPI, and MXNet in an environment of its own
 	$(FRAMEWORKS) -I -c "import jax, keras, optax, tensorflow, tf_keras" 2>/dev/null # or the tests would skip what is missing

@@ -24,7 +24,7 @@ from pycollective.topologies import tree
 from .interpreter import Interpreter, inputs_for
 
 PARAMETRISED = [
-    "hierarchical(inner='tree')",
+    "hierarchical(inner='star')",
     "wheel(hub=1)",
     "wheel(hub=4)",
     "star(hub=2)",

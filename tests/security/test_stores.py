@@ -108,7 +108,7 @@ def _other_job(world: World) -> tuple[str, str]:
         return "stays away", ""
     os.environ["PYCOLLECTIVE_RENDEZVOUS"] = f"job {job}"
     try:
-        meet(world.ours.get_group_store(), rank, [0, 1], "process group 0", 1.0, "crossed")
+        meet(world.ours.get_group_store(), rank, [0, 1], "process group 0", 1.0, "crossed", lambda *_: None)
     except pycollective.BootstrapError as error:
         return "BootstrapError", str(error)
     return "met", ""

@@ -195,10 +195,6 @@ def test_mpi_distributes_the_token(tmp_path: Path) -> None:
     assert done.stdout.count("fine") == 2
 
 
-def test_two_hosts_without_mpi(tmp_path: Path) -> None:
-    assert on_virtual_hosts(tmp_path, CASE) == ["fine\n"] * 4
-
-
 def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
     """Three ranks on one host, and on two that share a token."""
     digests = set()

@@ -224,11 +224,12 @@ class Schedule:
         """The schedule of one rank as flat int32, the executor's format.
 
         Words: version, size, rank, chunks, stride, cells, steps, exit waits, readers, flags (1: no output is read
-        in the call after it was written; 2: there are several hosts), depth; then the exit waits and the readers as (peer, count); then for each
-        step chunk, flags (1 complete, 2 consumed, 4 weighted, 8 send, 16 recv, 32 early), the numbers of waits,
-        sources, targets and consumers, its lag, and the lists as (peer, count), (rank, place, initial), (rank, place)
-        and (rank). The consumers are the ranks that wait for exactly this step: a GPU pushes its progress into their
-        memory. If weighted, the weights follow: the two halves of a float64 for each source.
+        in the call after it was written; 2: there are several hosts), depth; then the exit waits and the readers as
+        (peer, count); then for each step chunk, flags (1 complete, 2 consumed, 4 weighted, 8 send, 16 recv, 32 early),
+        the numbers of waits, sources, targets and consumers, lag; and the lists as (peer, count), (rank, place,
+        initial), (rank, place) and (rank). The consumers are the ranks that wait for exactly this step: a GPU pushes
+        its progress into their memory. If weighted, the weights follow: the two halves of a float64 for each source. A
+        send's targets have no place (0); a recv's source has the count of the sender's step for its place.
         """
         rank = checks.integer(rank, "rank", 0, self.size - 1)
         mine, waiting = self.ranks[rank], self._consumers[rank]
