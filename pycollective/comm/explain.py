@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pycollective import _core, checks, notebook
 from pycollective.comm.host.cores import ranges, usable_cores
-from pycollective.comm.planner import BETWEEN_HOSTS, DEFAULT_TOPOLOGY, NCCL, choose, default_text
-from pycollective.schedule.collectives import CALLS
+from pycollective.comm.planner import BETWEEN_HOSTS, DEFAULT_TOPOLOGY, NCCL, choose, default_text, schedule_for
+from pycollective.schedule.collectives import CALLS, program_of
 
 if TYPE_CHECKING:
     from pycollective.comm.backend import HostBackend
@@ -28,7 +29,8 @@ class Explanation:
         plain: path of other arrays.
         reason: why.
         gpu: path of arrays in GPU memory; empty before the first call on one.
-        waiting: whether every rank has a core of its own, and so how it waits for peers; empty between hosts.
+        waiting: whether every rank has a core of its own, and so how it waits for peers.
+        links: the bytes that cross from each host to each other one; empty on one host.
     """
 
     collective: str
@@ -41,6 +43,7 @@ class Explanation:
     reason: str
     gpu: str = ""
     waiting: str = ""
+    links: str = ""
 
     def _repr_html_(self) -> str:
         rows = [
@@ -49,6 +52,7 @@ class Explanation:
             ("arrays from comm.empty", self.window),
             ("other arrays", self.plain),
             ("because", self.reason),
+            *([("between hosts", self.links)] if self.links else []),
             *([("arrays on the GPU", self.gpu)] if self.gpu else []),
             *([("cores", self.waiting)] if self.waiting else []),
         ]
@@ -61,6 +65,7 @@ class Explanation:
             f"  arrays from comm.empty: {self.window}\n"
             f"  other arrays: {self.plain}\n"
             f"  because {self.reason}"
+            + (f"\n  between hosts: {self.links}" if self.links else "")
             + (f"\n  arrays on the GPU: {self.gpu}" if self.gpu else "")
             + (f"\n  cores: {self.waiting}" if self.waiting else "")
         )
@@ -75,8 +80,15 @@ def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topolo
     return replace(backend.explain(collective, nbytes, topology), gpu=gpu)
 
 
-def explain_between_hosts(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:
-    """For ranks on several hosts. `own_cores`: of the ranks of this one."""
+def explain_between_hosts(
+    group: Group, own_cores: bool, names: Sequence[str], collective: str, nbytes: int, topology: Any
+) -> Explanation:
+    """For ranks on several hosts.
+
+    Args:
+        own_cores: whether each rank of this one has a core of its own.
+        names: each rank's host.
+    """
     from pycollective.schedule.language import registry
 
     instance, small = choose(collective, topology, nbytes, BETWEEN_HOSTS)
@@ -87,8 +99,23 @@ def explain_between_hosts(group: Group, own_cores: bool, collective: str, nbytes
     return Explanation(
         collective, nbytes, registry.label(instance), "small" if small else "large", row.order, path, path,
         f"the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
-        waiting=_waiting(own_cores),
+        waiting=_waiting(own_cores), links=_links(group, names, instance, collective, nbytes, small),
     )  # fmt: skip
+
+
+def _links(group: Group, names: Sequence[str], topology: Any, collective: str, nbytes: int, small: bool) -> str:
+    from pycollective.schedule.compiler.schedule import Placement
+    from pycollective.schedule.compiler.traffic import traffic
+
+    program, hosts = program_of(collective), group.nodes.of
+    root = 0 if CALLS[program].rooted else None
+    schedule = schedule_for(topology, program, group.size, root, Placement.STAGED, small, hosts)
+    name_of = {host: names[hosts.index(host)] for host in hosts}
+    crossing = [
+        f"{int(part * nbytes)} bytes from {name_of[sender]} to {name_of[receiver]}"
+        for (sender, receiver), part in traffic(schedule).items()
+    ]
+    return "; ".join(crossing) + (f" (if rank {root} is the root)" if root is not None else "")
 
 
 def explain_on_host(group: Group, own_cores: bool, collective: str, nbytes: int, topology: Any) -> Explanation:

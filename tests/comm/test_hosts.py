@@ -51,6 +51,7 @@ if me == 3: assert np.array_equal(comm.recv(np.empty(6, "f4"), 0), np.arange(6))
 comm.barrier()
 text = str(comm.explain("allreduce", 1 << 20))
 assert "order of reduction: rank" in text and "2 hosts" in text and "over TCP" in text, text
+assert comm.explain("allreduce", 1 << 20).links.count("1048576 bytes") == 2, text
 node = comm.split(comm.cross_rank)
 assert (node.size, node.rank) == (2, comm.local_rank)
 assert "shared memory" in node.explain("allreduce", 1 << 20).window

@@ -99,7 +99,7 @@ class _World(Generic[_Result]):
         else:
             from pycollective.comm.hosts.virtual import VirtualNetwork
 
-            self.network = VirtualNetwork(size)
+            self.network = VirtualNetwork(hosts)
             backends = self.network.backends(self.groups, own_cores)
         self.comms = [Communicator(backend) for backend in backends]
         self.results: dict[int, _Result] = {}

@@ -102,7 +102,8 @@ class HostsTeam(HostTeam):
     # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: object) -> Explanation:
-        return explain_between_hosts(self.group, self.own_cores, collective, nbytes, topology)
+        names = [endpoint.host for endpoint in self._contacts.endpoints]
+        return explain_between_hosts(self.group, self.own_cores, names, collective, nbytes, topology)
 
 
 def connect(

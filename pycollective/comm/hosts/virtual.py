@@ -22,12 +22,12 @@ class VirtualNetwork:
     """The sockets of a world of threads.
 
     Args:
-        size: the number of ranks.
+        hosts: each rank's host.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, hosts: Sequence[int]) -> None:
         token = secrets.token_bytes(16)
-        self._networks = [Network(Listener("127.0.0.1", token, f"virtual of rank {r}"), _SECONDS) for r in range(size)]
+        self._networks = [Network(Listener("127.0.0.1", token, f"virtual{host}"), _SECONDS) for host in hosts]
 
     def backends(self, groups: Sequence[Group], own_cores: bool) -> list[HostTeam]:
         """Every rank's part of the communicator of all ranks."""
@@ -43,7 +43,7 @@ class VirtualNetwork:
         made: list[HostTeam] = []
         endpoints = [network.listener.endpoint for network in self._networks]
         name = secrets.token_bytes(16)
-        names = [(f"virtual{host}", f"virtual{host}") for host in hosts.of]
+        names = [(endpoint.host, endpoint.host) for endpoint in endpoints]
         for group, sockets, network in zip(groups, others, self._networks, strict=True):
             team = make_team(segments[group.nodes.node], group, scratch, sockets, names)
             tile = setting("PYCOLLECTIVE_HOSTS_TILE")
