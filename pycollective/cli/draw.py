@@ -27,6 +27,7 @@ class Picture:
     root: int
     small: bool
     graph: bool
+    hosts: int
 
 
 def draw(
@@ -36,7 +37,9 @@ def draw(
     json: Path | None,
     plot: Path | None,
 ) -> int:
-    """The command: draw collectives of topologies, compiled for window arrays. Exits with 2 on invalid requests.
+    """The command: draw collectives of topologies. Exits with 2 on invalid requests.
+
+    They are compiled for window arrays or, with several hosts, for others.
 
     Args:
         positional, named: the topologies.
@@ -60,7 +63,7 @@ def draw(
         files = outputs.pictures(plot, labels) if plot else [None] * len(labels)
         rows = []
         for (instance, name, count), file in zip(cases, files, strict=True):
-            schedule = _compiled(instance, name, count, picture.root, picture.small)
+            schedule = _compiled(instance, name, count, picture)
             rows += [describe(schedule)] if json else []
             if file is not None:
                 write(schedule, file, picture.graph)
@@ -83,6 +86,7 @@ def describe(schedule: Schedule) -> dict[str, Any]:
             "targets": [_place(target) for target in step.targets],
             "waits": [{"rank": wait.peer, "steps": wait.count} for wait in step.waits],
             "line": step.line,
+            **({"kind": step.kind} if schedule.hosts else {}),
         }
         for rank, mine in enumerate(schedule.ranks)
         for number, step in enumerate(mine.steps)
@@ -94,6 +98,7 @@ def describe(schedule: Schedule) -> dict[str, Any]:
         "root": schedule.root,
         "small": schedule.small,
         "chunks": schedule.chunks,
+        **({"hosts": list(schedule.hosts)} if schedule.hosts else {}),
         "steps": steps,
         "traffic": [
             {"from": giver, "to": taker, "chunks": count}
@@ -107,9 +112,13 @@ def _place(end: Source | Target) -> dict[str, Any]:
     return {"rank": end.rank, "place": {IN: "in", OUT: "out"}.get(end.place, end.place)}
 
 
-def _compiled(instance: object, collective: str, ranks: int, root: int, small: bool) -> Schedule:
+def _compiled(instance: object, collective: str, ranks: int, picture: Picture) -> Schedule:
+    if not 1 <= picture.hosts <= ranks:
+        raise ValueError(f"--hosts {picture.hosts}: {ranks} ranks are on 1 to {ranks} hosts")
+    hosts = [rank * picture.hosts // ranks for rank in range(ranks)]
+    placement = Placement.WINDOW if picture.hosts == 1 else Placement.STAGED
     try:
-        return compile(instance, collective, ranks, root, Placement.WINDOW, small)
+        return compile(instance, collective, ranks, picture.root, placement, picture.small, hosts)
     except (Error, ValueError):
         raise
     except Exception as error:  # a user's topology may raise anything

@@ -175,6 +175,7 @@ def draw(
     root: Root = 0,
     small: Annotated[bool, typer.Option("--small", help="the variant for small messages")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="only the communication graph, without time")] = False,
+    hosts: Annotated[int, typer.Option(help="number of hosts, with equal shares of the ranks")] = 1,
     mix: Annotated[
         list[str] | None,
         typer.Option(
@@ -211,7 +212,7 @@ def draw(
     from pycollective.cli.draw import Picture as Drawn
     from pycollective.cli.draw import draw as draw_
 
-    raise typer.Exit(draw_(topology, named, Drawn(ranks, collective, root, small, graph), json, plot))
+    raise typer.Exit(draw_(topology, named, Drawn(ranks, collective, root, small, graph, hosts), json, plot))
 
 
 @app.command(cls=Command)

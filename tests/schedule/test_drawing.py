@@ -56,6 +56,20 @@ def test_arrows_lead_from_where_data_was_made() -> None:
     ]
 
 
+@pytest.mark.parametrize("topology", names())
+def test_a_message_is_one_arrow_between_lanes_that_name_their_hosts(topology: str) -> None:
+    pytest.importorskip("matplotlib")
+    schedule = compile(topology, "allreduce", 6, hosts=(0, 0, 1, 1, 1, 2))
+    between = [arrow for arrow in arrows(schedule, step_times(schedule)) if arrow.push]
+    sends = [(rank, s) for rank, mine in enumerate(schedule.ranks) for s in mine.steps if s.kind == "send"]
+    sent = [(rank, target.rank) for rank, step in sends for target in step.targets]
+    assert sorted((arrow.begin[1], arrow.end[1]) for arrow in between) == sorted(sent)
+    assert all(arrow.begin[0] < arrow.end[0] for arrow in between)
+    (axes,) = figure(schedule).axes
+    assert [label.get_text() for label in axes.get_yticklabels()][2] == "host 1: 2"
+    assert sum(graph.traffic(schedule).get(pair, 0) for pair in set(sent)) == len(sent)
+
+
 def test_older_data_leaves_when_it_is_read() -> None:
     schedule = compile("halving_doubling", "allreduce", 8, placement=Placement.WINDOW)
     moving = arrows(schedule, step_times(schedule))

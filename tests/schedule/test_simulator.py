@@ -24,6 +24,7 @@ from pycollective.schedule import (
     simulate,
     topology,
 )
+from pycollective.schedule.compiler.traffic import traffic
 from pycollective.schedule.simulator.executions import Executions
 from pycollective.schedule.simulator.fitting import Measurement, fit
 from pycollective.schedule.simulator.messages import FIRST, LAST, messages_of
@@ -45,6 +46,13 @@ ALL = [
 
 def seconds(topology: object, collective: str, n: int, nbytes: int, network: Network = NETWORK, **how: Any) -> float:
     return simulate(topology, collective, n, nbytes, network, **how).seconds
+
+
+@pytest.mark.parametrize("name", ["ordered", "hierarchical", "ring"])
+def test_nodes_are_the_hosts_that_programs_know(name: str) -> None:
+    found = simulate(name, "allreduce", 8, 1 << 20, replace(NETWORK, ranks_per_node=4))
+    crossing = traffic(compile(name, "allreduce", 8, hosts=[rank // 4 for rank in range(8)]))
+    assert found.bytes_between_nodes == sum(crossing.values()) * (1 << 20)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13])

@@ -2,7 +2,7 @@
 
 One lane per rank, time from left to right; every step takes one unit and starts as soon as its waits allow. An arrow
 leads from where data was produced (or last stayed) to the step that reads it, or from the step that writes it to the
-rank that receives it. The colour denotes the chunk.
+rank that receives it; of a message between hosts, from its send to its receive. The colour denotes the chunk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any
 
 from pycollective import checks
-from pycollective.schedule.compiler.schedule import Schedule, Step
+from pycollective.schedule.compiler.schedule import RECV, SEND, Schedule, Step
 from pycollective.schedule.drawing.colours import chunk_colour
 
 __all__ = ["draw", "figure"]
@@ -88,9 +88,10 @@ def step_times(schedule: Schedule) -> list[list[int]]:
         moved = False
         for rank, mine in enumerate(schedule.ranks):
             for step in mine.steps[len(times[rank]) :]:
-                if any(len(times[wait.peer]) < wait.count for wait in step.waits):
+                awaited = [(wait.peer, schedule.index(wait.count)) for wait in step.waits if wait.count]
+                if any(len(times[peer]) <= index for peer, index in awaited):
                     break
-                before = [times[wait.peer][wait.count - 1] for wait in step.waits if wait.count]
+                before = [times[peer][index] for peer, index in awaited]
                 times[rank].append(1 + max(before + times[rank][-1:], default=-1))
                 moved = True
     return times
@@ -106,8 +107,13 @@ def arrows(schedule: Schedule, times: list[list[int]]) -> list[Arrow]:
         for time, step in zip(times[rank], mine.steps, strict=True)
     ]
     for time, rank, step in sorted(steps, key=lambda entry: entry[:2]):
+        if step.kind == SEND:
+            continue
         for source in step.sources:
-            if source.rank != rank:
+            if step.kind == RECV:
+                sent = times[source.rank][schedule.index(source.place)]
+                moving.append(Arrow((sent, source.rank), (time, rank), step.chunk, push=True))
+            elif source.rank != rank:
                 begin = made.get((source.rank, source.place, step.chunk), _START)
                 begin = begin if begin >= time - 1 else time - _RESTED
                 moving.append(Arrow((begin, source.rank), (time, rank), step.chunk, push=False))
@@ -122,7 +128,12 @@ def arrows(schedule: Schedule, times: list[list[int]]) -> list[Arrow]:
 def _draw_lanes(axes: Any, schedule: Schedule, last: int) -> None:
     for rank in range(schedule.size):
         axes.plot([_START, last + 0.7], [rank, rank], color=_LANE, linewidth=6, solid_capstyle="round", zorder=0)
-    axes.set_yticks(range(schedule.size), [str(rank) for rank in range(schedule.size)], fontsize=9, color=_INK)
+    hosts = schedule.hosts or (0,) * schedule.size
+    names = [f"host {host}: {rank}" if schedule.hosts else str(rank) for rank, host in enumerate(hosts)]
+    for rank in range(1, schedule.size):
+        if hosts[rank] != hosts[rank - 1]:
+            axes.axhline(rank - 0.5, color=_LANE, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_yticks(range(schedule.size), names, fontsize=9, color=_INK)
     axes.set_ylabel("rank", fontsize=9, color=_INK)
     axes.set_xticks(range(last + 1), [str(time + 1) for time in range(last + 1)], fontsize=8, color=_INK)
     axes.set_xlabel("time in steps", fontsize=9, color=_INK)
@@ -188,7 +199,8 @@ def _draw_legend(picture: Any, schedule: Schedule) -> None:
         halo = {"linestyle": "", "marker": "o", "markersize": 11, "alpha": 0.25, "markeredgewidth": 0}
         entries.append(mark("holds all contributions", **halo))
     entries.append(mark("read by a peer", linewidth=1.1))
-    entries += [mark("written to a peer", linewidth=1.1, linestyle=(0, (3, 1.5)))] * pushes
+    written = "sent to another host" if schedule.hosts else "written to a peer"
+    entries += [mark(written, linewidth=1.1, linestyle=(0, (3, 1.5)))] * pushes
     if 1 < schedule.chunks <= _LISTED:
         for chunk in range(schedule.chunks):
             colour = chunk_colour(chunk, schedule.chunks)

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from pycollective import checks
-from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.schedule import RECV, Schedule
 
 INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
 
@@ -31,6 +31,8 @@ def traffic(schedule: Schedule) -> dict[tuple[int, int], int]:
     moved: dict[tuple[int, int], int] = {}
     for rank, mine in enumerate(schedule.ranks):
         for step in mine.steps:
+            if step.kind == RECV:  # counted where it is sent
+                continue
             pairs = [(source.rank, rank) for source in step.sources]
             pairs += [(rank, target.rank) for target in step.targets]
             for pair in pairs:

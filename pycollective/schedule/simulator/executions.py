@@ -30,8 +30,8 @@ class Executions(Program):
         ProgramError: as for a program, or more than `limit` places are read and written.
     """
 
-    def __init__(self, collective: str, size: int, root: int | None, limit: int) -> None:
-        super().__init__(collective, size, root)
+    def __init__(self, collective: str, size: int, root: int | None, limit: int, hosts: tuple[int, ...] = ()) -> None:
+        super().__init__(collective, size, root, hosts)
         self.limit = limit
         self.rank, self.chunk, self.group = array("i"), array("i"), array("i")
         self.sources, self.source_at = array("i"), array("q", [0])

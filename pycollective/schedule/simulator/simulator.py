@@ -94,7 +94,7 @@ def simulate(
         collective: its name, such as "allreduce".
         size: the number of ranks, from 1.
         nbytes: bytes of the larger of a rank's two buffers, at least 1.
-        network: the costs of messages and reductions.
+        network: the costs of messages and reductions; its nodes are the hosts that the program knows.
         root: the root if the collective has one (default 0); otherwise ignored.
         small: use the variant for small messages, if there is one; None: as the library would for `nbytes`.
         tile: size in bytes of the tiles of each chunk, as in the executor: ranks run the program for one tile after the
@@ -119,7 +119,10 @@ def simulate(
     if small is None:
         small = registry.takes_small(instance, collective, nbytes)
     small = checks.flag(small, "small") and hasattr(instance, f"{collective}_small")
-    executions, messages = _prepared(instance, collective, size, root, small, limit)
+    network = network or Network()
+    each = network.ranks_per_node
+    hosts = tuple(rank // each for rank in range(size)) if each > 1 else ()  # one rank a node: nodes do not matter
+    executions, messages = _prepared(instance, collective, size, root, small, limit, hosts)
     chunks = chunk_sizes(collective, size, executions.chunk_count, nbytes)
     if len(messages.kind) * nbytes >= 1 << 63:  # bytes are added up in 64 bits
         raise ValueError(f"nbytes {nbytes}: too many bytes to count for {len(messages.kind)} messages; take fewer")
@@ -128,7 +131,6 @@ def simulate(
             f"{len(messages.kind)} messages in tiles of {tile} bytes: more than {limit}; take larger tiles"
         )
     tiles = tiles_of(chunks, tile)
-    network = network or Network()
     clocks = Clocks(executions, messages, network)
     for lengths in tiles:
         clocks.run(lengths)
@@ -153,9 +155,9 @@ def simulate(
 
 @lru_cache(maxsize=2)
 def _prepared(
-    instance: Any, collective: str, size: int, root: int | None, small: bool, limit: int
+    instance: Any, collective: str, size: int, root: int | None, small: bool, limit: int, hosts: tuple[int, ...]
 ) -> tuple[Executions, Messages]:
-    executions = Executions(collective, size, root, limit)
+    executions = Executions(collective, size, root, limit, hosts)
     trace(instance, collective, size, root, small, executions)
     executions.finish()
     return executions, messages_of(executions)
