@@ -140,6 +140,20 @@ def test_a_rank_that_calls_something_else_is_named_on_all(odd: int) -> None:
     assert all("max" in text and "sum" in text and f"rank {odd} calls" in text for text in texts), texts
 
 
+def test_a_message_for_a_call_that_expects_none_is_a_mismatch() -> None:
+    """Each rank only sends in its own call, and meets the other's message in the next."""
+
+    def run(comm: Communicator) -> str:
+        comm.broadcast(np.ones(3), root=comm.rank)
+        with pytest.raises(pc.MismatchError) as caught:
+            for _ in range(3):
+                comm.allreduce(np.ones(3), timeout=20)
+        return str(caught.value)
+
+    texts = on_hosts((0, 1), run)
+    assert all("root=0" in text and "root=1" in text for text in texts), texts
+
+
 def test_a_rank_that_does_not_call_is_named() -> None:
     def run(comm: Communicator) -> str:
         comm.allreduce(np.ones(3))

@@ -31,7 +31,9 @@ char* Remote::place(const MessageHeader& header) {
     if (header.bytes != sizeof(Fingerprint)) return violate();
     return reinterpret_cast<char*>(&announcement_);
   }
-  if (header.kind != MessageKind::data || header.sequence < sequence_) return violate();
+  if (header.kind != MessageKind::data) return violate();
+  if (header.sequence < sequence_) stale_ = header.sequence;
+  if (stale_ != 0) return nullptr;
   if (header.sequence > sequence_) return nullptr;
   note(header);
   if (header.call != call_) return nullptr;  // found and reported by this rank's waits

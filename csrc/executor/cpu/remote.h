@@ -39,6 +39,9 @@ class Remote final : public Inbox {
   bool busy() const { return link_->sends() || !expected_.empty(); }
   const Link& link() const { return *link_; }
   bool violated() const { return violated_; }  // it has sent what no rank of this version sends
+  // The number of an earlier call in which it has sent what this rank did not expect: they made different calls.  0: none.
+  uint64_t stale() const { return stale_; }
+  const Fingerprint& announcement() const { return announcement_; }
 
   char* place(const MessageHeader& header) override;
   void arrived(const MessageHeader& header) override;
@@ -61,8 +64,9 @@ class Remote final : public Inbox {
   uint64_t sequence_ = 0, call_ = 0;  // of this rank's call
   uint64_t posted_ = 0;
   std::shared_ptr<const Plan> announced_;  // to the peer
-  Fingerprint announcement_{};             // by the peer
+  Fingerprint announcement_{};  // by the peer
   bool violated_ = false;
+  uint64_t stale_ = 0;
 };
 
 }  // namespace pc

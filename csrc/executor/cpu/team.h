@@ -206,6 +206,7 @@ class Team {
   RankBlock& home(int32_t member) const { return (is_pair_ ? parent_control_ : control_).block(member); }
   bool check_fingerprints(const Operation& op);
   void report_mismatch(const Operation& op, int32_t peer);
+  void report_stale(int32_t peer);
   void report_lost(const Operation& op, int32_t peer, bool departed);
   char* scratch(int32_t rank, uint32_t segment) const { return scratch_of_[rank] + ring_.offset(segment); }
   // For each peer, the counter that it reaches when it has read this rank's segment of scratch; 0: it has.  For one on

@@ -200,8 +200,9 @@ bool Team::hear(const Operation& op) {
   listen();
   if (control_.poisoned()) return false;
   for (int32_t r = 0; r < size_; ++r) {
-    if (remote(r) == nullptr || !remote(r)->violated()) continue;
-    poison(Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
+    if (remote(r) == nullptr || (!remote(r)->violated() && remote(r)->stale() == 0)) continue;
+    if (remote(r)->stale() != 0) report_stale(r);
+    else poison(Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
     return false;
   }
   return true;
@@ -322,6 +323,17 @@ void Team::report_mismatch(const Operation& op, int32_t peer) {
   moved.placement = mine.placement;  // ranks may differ here
   if (moved.describe(false, entry->step) == op.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
   poison(Fault::mismatch, members_[peer], text);
+}
+
+// A peer's message for a call that this rank has completed without it.
+void Team::report_stale(int32_t peer) {
+  const Remote& from = *remote(peer);
+  const Entry& mine = control_.block(rank_).entry[from.stale() % kRing];
+  const bool known = mine.complete.load(std::memory_order_relaxed) == from.stale();
+  const std::string call = known ? mine.fingerprint.describe(is_pair_ && rank_ == 1, mine.step) : "something else";
+  poison(Fault::mismatch, members_[peer],
+         "call " + std::to_string(from.stale()) + " of communicator '" + name_ + "' differs between ranks: " +
+             label(rank_) + " calls " + call + "; " + label(peer) + " calls " + from.announcement().describe());
 }
 
 void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
