@@ -1,0 +1,112 @@
+"""One training script under every way to start a job on two hosts: the weights of one host, bit by bit."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from comm.test_launchers import KeyValueServer
+
+from launch import CLI, on_two_host_names
+
+TRAINING = """
+import hashlib
+import numpy as np
+import pycollective as pc
+comm = pc.init()
+rng = np.random.default_rng(comm.rank)
+x, w = rng.standard_normal((64, 500)).astype("f4"), np.zeros(500, "f4")
+y = x @ np.linspace(-1, 1, 500, dtype="f4")
+for step in range(20):
+    w -= np.float32(0.01) * comm.allreduce(x.T @ (x @ w - y) / np.float32(64), op="avg")
+print(f"{comm.size} {hashlib.sha256(w.tobytes()).hexdigest()}\\n", end="", flush=True)  # in one piece
+"""
+TOKEN = "0123456789abcdef" * 2
+Way = Callable[[Path], list[str]]
+
+
+def finish(jobs: Sequence[tuple[Sequence[object], Mapping[str, str]]], folder: Path) -> list[str]:
+    """Run commands at the same time, each with more variables; their lines."""
+    ended = {"cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [
+        subprocess.Popen([*map(str, command)], env=os.environ | {"OMP_NUM_THREADS": "1"} | env, **ended)  # type: ignore[call-overload]
+        for command, env in jobs
+    ]
+    try:
+        heard = [process.communicate(timeout=100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(jobs), heard
+    return [line for out, _ in heard for line in out.splitlines()]
+
+
+def each_rank(folder: Path, variables: Callable[[int], Mapping[str, str]]) -> list[str]:
+    """The script on four ranks, which their launcher's variables and PYCOLLECTIVE_HOST tell where they are."""
+    command = [sys.executable, "-I", "script.py"]
+    shared = {"PYCOLLECTIVE_TOKEN": TOKEN}
+    return finish([(command, {**shared, "PYCOLLECTIVE_HOST": f"h{r // 2}", **variables(r)}) for r in range(4)], folder)
+
+
+def ours(folder: Path) -> list[str]:
+    (folder / "rsh").write_text('export PYCOLLECTIVE_HOST=$1\nshift\nexec sh -c "$*"\n')
+    return finish([([*CLI, "run", "-H", "a:2,b:2", "--rsh", "sh ./rsh", "script.py"], {})], folder)
+
+
+def mpirun(folder: Path) -> list[str]:
+    done = on_two_host_names([sys.executable, "-I", folder / "script.py"], folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def torchrun(folder: Path, *options: str) -> list[str]:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, "-I", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    where = [option.replace("PORT", port) for option in options]
+    jobs = [([*command, "--node-rank", k, *where, "script.py"], {"PYCOLLECTIVE_HOST": f"h{k}"}) for k in (0, 1)]
+    return finish(jobs, folder)
+
+
+def torchrun_c10d(folder: Path) -> list[str]:
+    return torchrun(folder, "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:PORT")
+
+
+def torchrun_static(folder: Path) -> list[str]:
+    return torchrun(folder, "--master-addr", "127.0.0.1", "--master-port", "PORT")
+
+
+def srun(folder: Path) -> list[str]:
+    job = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+    job |= {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "127.0.0.[1-2]"}
+    return each_rank(folder, lambda rank: {**job, "SLURM_PROCID": str(rank)})
+
+
+def horovod(folder: Path) -> list[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), KeyValueServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        job = {"HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1"}
+        job |= {"HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_address[1])}
+        found = each_rank(folder, lambda rank: {**job, "HOROVOD_RANK": str(rank)})
+        server.shutdown()
+    return found
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("way", [ours, mpirun, torchrun_c10d, torchrun_static, srun, horovod])
+def test_training_gives_the_bits_of_one_host(tmp_path: Path, way: Way) -> None:
+    (tmp_path / "script.py").write_text(TRAINING)
+    expected = finish([([*CLI, "run", "-np", "4", "script.py"], {})], tmp_path)
+    assert len(set(expected)) == 1 and expected[0].startswith("4 ")
+    assert way(tmp_path) == expected
