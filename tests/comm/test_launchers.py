@@ -184,7 +184,7 @@ CONNECT_TWICE = """
         found = detect(timeout=60)
         gathered = [each.decode() for each in found.allgather(b"%d" % found.rank)]
         token = job_token(os.environ, found).hex() if _ == 0 else token
-        print(found.rank, found.kind, discover(found).of, gathered, token, flush=True)
+        print(f"{found.rank} {found.kind} {discover(found).of} {gathered} {token}\\n", end="", flush=True)
         found.close()
 """
 
