@@ -101,10 +101,11 @@ struct alignas(64) ControlHeader {
 // The control block of one communicator or of one pair channel.
 struct Control {
   ControlHeader* header = nullptr;
+  RankBlock* first = nullptr;      // the blocks of all ranks, if these are on one host: found without a load
   std::vector<RankBlock*> blocks;  // by rank; those of ranks on other hosts are private, see Remote
 
   bool poisoned() const { return header->abort.load(std::memory_order_relaxed) != 0; }
-  RankBlock& block(int32_t rank) const { return *blocks[static_cast<size_t>(rank)]; }
+  RankBlock& block(int32_t rank) const { return first != nullptr ? first[rank] : *blocks[static_cast<size_t>(rank)]; }
   // The first fault wins: false if there was one.  The sleepers on all blocks are woken.  `writer`: the calling rank.
   bool poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const;
   // `already_raised`: by an earlier call.  `gone`: whether a rank's process has ended.

@@ -61,9 +61,10 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
   const int64_t iterations = span.tiles + s.depth() - 1;
   for (; at.tile < iterations; ++at.tile, at.position = -1) {
     const uint64_t base = span.base + static_cast<uint64_t>(at.tile) * s.stride();
+    const uint32_t newest_slot = g.slot(span, at.tile);
     if (at.position < 0) {
       if (at.tile < span.tiles) {
-        const uint32_t slot = g.slot(span, at.tile);
+        const uint32_t slot = newest_slot;
         if (s.cells() > 0 && !g.all(g.guard(slot))) return g.failure();
         g.open(at.tile, slot);
         if (g.lane() < g.pollers())
@@ -75,12 +76,17 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
     }
     for (; at.position < s.steps(); ++at.position, at.step = at.step.next()) {
       const Step step = at.step;
-      const int64_t tile = at.tile - step.lag();
+      int64_t tile = at.tile;
+      uint64_t tile_base = base;
+      uint32_t slot = newest_slot;
+      if (const int32_t lag = step.lag(); lag != 0) {
+        tile -= lag;
+        tile_base -= static_cast<uint64_t>(lag) * s.stride();
+        slot = g.slot(span, tile);
+      }
       if (tile < 0 || tile >= span.tiles) continue;
-      const uint64_t tile_base = span.base + static_cast<uint64_t>(tile) * s.stride();
-      const uint32_t slot = g.slot(span, tile);
       const auto wait_at = [step](int32_t i) { return step.wait(i); };
-      if (step.receives() && !step.early()) {  // its place is free after all waits but the first, for the message
+      if (step.receives_late()) {  // its place is free after all waits but the first, for the message
         const auto free_at = [step](int32_t i) { return step.wait(i + 1); };
         if (step.waits() > 1 && !g.all(await(g, span, tile_base, step.waits() - 1, free_at))) return g.failure();
         g.post(step, tile, slot);

@@ -54,6 +54,8 @@ struct Step {
   PC_FN bool sends() const { return (words[1] & step_send) != 0; }
   PC_FN bool receives() const { return (words[1] & step_recv) != 0; }
   PC_FN bool early() const { return (words[1] & step_early) != 0; }
+  PC_FN bool receives_late() const { return (words[1] & (step_recv | step_early)) == step_recv; }
+  PC_FN bool is_message() const { return (words[1] & (step_send | step_recv)) != 0; }
   PC_FN int32_t waits() const { return words[2]; }
   PC_FN int32_t sources() const { return words[3]; }
   PC_FN int32_t targets() const { return words[4]; }

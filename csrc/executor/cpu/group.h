@@ -76,7 +76,7 @@ class CpuGroup {
       uint64_t* const targets = team_.readers_of(segment);
       for (int32_t peer = 0; peer < team_.size_; ++peer) {
         if (targets[peer] == 0) continue;
-        if (!reached({peer, targets[peer], team_.remote(peer) != nullptr})) return false;
+        if (!reached({peer, targets[peer], team_.spans_hosts_ && team_.remote(peer) != nullptr})) return false;
         targets[peer] = 0;
       }
     }
@@ -89,6 +89,7 @@ class CpuGroup {
   }
 
   void open(int64_t tile, uint32_t slot) {
+    if (!team_.spans_hosts_) return;
     for (const Step& step : plan_.schedule->early_receives()) post(step, tile, slot);
   }
 
@@ -102,9 +103,8 @@ class CpuGroup {
   }
 
   void combine(const Step& step, int64_t tile, uint32_t slot) {
-    if (step.receives()) return;
-    if (step.sends()) {
-      if (all(true) && lane() == 0) send(step, tile, slot);
+    if (step.is_message()) {
+      if (step.sends() && all(true) && lane() == 0) send(step, tile, slot);
       return;
     }
     const int32_t chunk = step.chunk();

@@ -86,15 +86,15 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
     : segment_(std::move(segment)),
       rank_(checked_rank(rank, checked_size(size))),
       size_(size),
+      spans_hosts_(!others.empty()),
       scratch_stride_(scratch_bytes),
       world_ranks_(std::move(world_ranks)),
       name_(std::move(name)),
       threads_(threads),
       members_(all_of(size)),
+      ring_(scratch_bytes),
       here_(std::move(here)),
-      spans_hosts_(!others.empty()),
-      sockets_(others),
-      ring_(scratch_bytes) {
+      sockets_(others) {
   const auto local = static_cast<int32_t>(here_.size());
   connect(others);
   require(local + static_cast<int32_t>(others.size()) == size && std::count(here_.begin(), here_.end(), rank) == 1,
@@ -115,6 +115,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
     control_.blocks[r] = reinterpret_cast<RankBlock*>(base + map.blocks) + i;
     scratch_of_[r] = base + map.scratch + i * scratch_bytes;
   }
+  if (local == size) control_.first = reinterpret_cast<RankBlock*>(base + map.blocks);
   for (const Sockets& each : others) control_.blocks[each.rank] = &remotes_[each.rank]->block();
   allocate();
   RankBlock& mine = control_.block(rank);
@@ -162,10 +163,10 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
       liveness_(parent.liveness_),
       members_{from, to},
       is_pair_(true),
+      ring_(scratch_stride_),
       parent_control_(parent.control_),
       parent_remotes_(parent.remotes_),
-      links_(parent.links_),
-      ring_(scratch_stride_) {
+      links_(parent.links_) {
   require(!parent.is_pair_, "a channel between two ranks cannot have channels");
   require(from != to && (parent.rank_ == from || parent.rank_ == to),
           "rank " + std::to_string(parent.rank_) + " has no channel from rank " + std::to_string(from) + " to rank " +
@@ -180,6 +181,7 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
     const Map map(local);
     char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(i) * local + j);
     auto* blocks = reinterpret_cast<RankBlock*>(base);
+    control_.first = blocks;
     control_.blocks = {blocks, blocks + 1};
     scratch_of_ = {base + kPairBlocks, base + kPairBlocks + scratch_stride_};
   } else {
@@ -290,8 +292,8 @@ bool Team::begin(Operation& op) {
     base_ += static_cast<uint64_t>(op.plan->tiles + s.depth() - 1) * static_cast<uint64_t>(s.stride()) + 1;
     if (s.cells() > 0) position_ = op.span.slot + static_cast<uint32_t>(op.plan->tiles) * op.plan->slot_segments;
     op.agreed = true;
-    for (const auto& each : remotes_)
-      if (each != nullptr) each->enter(op.sequence, digest_of(op));
+    for (int32_t peer = 0; spans_hosts_ && peer < size_; ++peer)
+      if (Remote* const each = remote(peer)) each->enter(op.sequence, digest_of(op));
   }
   return true;
 }

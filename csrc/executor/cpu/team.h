@@ -215,6 +215,7 @@ class Team {
 
   std::shared_ptr<Segment> segment_;
   int32_t rank_, size_;
+  bool spans_hosts_ = false;
   Control control_{};
   std::vector<char*> scratch_of_;  // by rank; null on other hosts
   int64_t scratch_stride_ = 0;
@@ -224,15 +225,6 @@ class Team {
   std::shared_ptr<Liveness> liveness_;
   std::vector<int32_t> members_;  // this team's ranks, numbered as in the communicator (two for a pair channel)
   bool is_pair_ = false;
-  Control parent_control_;                  // for a pair channel: that of its communicator
-  std::vector<int32_t> here_;               // the ranks of this host
-  bool spans_hosts_ = false;
-  std::vector<std::shared_ptr<Remote>> remotes_;  // by rank: null for those of this host; empty: there are no others
-  std::vector<std::shared_ptr<Remote>> parent_remotes_;  // own the blocks of parent_control_
-  std::shared_ptr<ControlLinks> links_;
-  std::vector<Sockets> sockets_;            // to ranks on other hosts
-  std::vector<std::unique_ptr<Link>> messages_;  // own those of channels
-  std::unique_ptr<RankBlock> own_block_;    // of a pair channel to another host
 
   const uint32_t generation_ = fork_generation();
   std::atomic<bool> raised_{false};  // a call of this rank has raised the communicator's fault
@@ -254,6 +246,16 @@ class Team {
   std::map<const char*, int64_t> window_at_;    // by the start of this rank's part
   std::atomic<bool> has_windows_{false};
   mutable std::mutex windows_mutex_;
+
+  // Of several hosts, and of channels.  After what every call touches.
+  Control parent_control_;                  // for a pair channel: that of its communicator
+  std::vector<int32_t> here_;               // the ranks of this host
+  std::vector<std::shared_ptr<Remote>> remotes_;  // by rank: null for those of this host; empty: there are no others
+  std::vector<std::shared_ptr<Remote>> parent_remotes_;  // own the blocks of parent_control_
+  std::shared_ptr<ControlLinks> links_;
+  std::vector<Sockets> sockets_;            // to ranks on other hosts
+  std::vector<std::unique_ptr<Link>> messages_;  // own those of channels
+  std::unique_ptr<RankBlock> own_block_;    // of a pair channel to another host
 };
 
 }  // namespace pc

@@ -127,8 +127,10 @@ void Team::nap(const Goal& goal, milliseconds limit) {
 
 bool Team::await_slow(Operation& op, Goal goal) {
   int turn = 0;
-  const auto reached = [&] { return this->reached(goal, turn++); };
-  const bool other_host = remote(goal.peer) != nullptr;
+  const std::atomic<uint64_t>& counter = control_.block(goal.peer).counter;
+  const bool one_host = !spans_hosts_;
+  const auto reached = [&] { return one_host ? counter.load(kAcquire) >= goal.target : this->reached(goal, turn++); };
+  const bool other_host = !one_host && remote(goal.peer) != nullptr;
   if (op.waiting == Waiting::hopes) {
     if (patience.spin.count() == 0) {  // the peer may need this core
       for (int i = 0; i < kHopefulYields; ++i) {
