@@ -55,13 +55,9 @@ def _lower_call(ctx: Any, operands: Any, call: Collective, aval: Any, outer: Any
     return results
 
 
-def _lower_number(ctx: Any, operands: Any, number: int | None, start: Any, in_place: bool = False) -> list[Any]:
+def _lower_number(ctx: Any, operands: Any, number: int, start: Any, in_place: bool = False) -> list[Any]:
     if handlers.problem():
         return private.lower_to_python(ctx, handlers.blocking(start, ctx.avals_out), operands, True)
-    if number is None:
-        return private.lower_with_token(
-            ctx, handlers.lowering(handlers.PYTHON), operands, call=np.int64(handlers.add_start(start))
-        )
     lower = handlers.lowering(handlers.COLLECTIVE, in_place)
     return private.lower_with_token(ctx, lower, operands, call=np.int64(number))
 
@@ -223,7 +219,7 @@ def _lower_sendrecv(ctx: Any, x: Any, like: Any, *, send: Collective, receive: C
         planned.plan(call, aval.shape, str(aval.dtype))
         for call, aval in zip((send, receive), ctx.avals_in, strict=True)
     )
-    number = None if sends is None or receives is None else planned.plan_both(sends, receives)
+    number = planned.plan_both(sends, receives)
     return _lower_number(ctx, (x, like), number, planned.start_of_both(send, receive))
 
 
