@@ -1,4 +1,4 @@
-"""GPU arrays via host memory: used if no path between the GPUs works, and over MPI on communicators that span hosts.
+"""GPU arrays via host memory: if no path between the GPUs works, or between hosts without NCCL.
 
 Synchronizes the stream, executes the call on the CPU and copies the result back: slow and not capturable.
 """
