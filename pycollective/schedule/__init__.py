@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pycollective.schedule.collectives import COLLECTIVES, Collective
     from pycollective.schedule.compiler.compiler import compile, compile_program, trace
-    from pycollective.schedule.compiler.schedule import (
-        IN,
-        OUT,
-        Placement,
-        RankSchedule,
-        Schedule,
-        Source,
-        Step,
-        Target,
-        Wait,
-    )
+    from pycollective.schedule.compiler.schedule import Placement, RankSchedule, Schedule
+    from pycollective.schedule.compiler.steps import IN, OUT, Source, Step, Target, Wait
     from pycollective.schedule.compiler.traffic import traffic
     from pycollective.schedule.language.program import Program
     from pycollective.schedule.language.rank_counts import multiple_of
@@ -45,23 +36,23 @@ if TYPE_CHECKING:
 _HOMES = {
     "COLLECTIVES": "collectives",
     "Collective": "collectives",
-    "IN": "compiler.schedule",
+    "IN": "compiler.steps",
     "KiB": "language.registry",
     "MiB": "language.registry",
     "Network": "simulator.network",
-    "OUT": "compiler.schedule",
+    "OUT": "compiler.steps",
     "Placement": "compiler.schedule",
     "Program": "language.program",
     "RankSchedule": "compiler.schedule",
     "Report": "verifier.verifier",
     "Schedule": "compiler.schedule",
     "Simulation": "simulator.simulator",
-    "Source": "compiler.schedule",
-    "Step": "compiler.schedule",
-    "Target": "compiler.schedule",
+    "Source": "compiler.steps",
+    "Step": "compiler.steps",
+    "Target": "compiler.steps",
     "TimedStep": "simulator.timing",
     "TopologyInfo": "language.registry",
-    "Wait": "compiler.schedule",
+    "Wait": "compiler.steps",
     "compile": "compiler.compiler",
     "compile_program": "compiler.compiler",
     "describe": "language.registry",

@@ -12,7 +12,7 @@ class Ordered(Direct):
       allreduce, scan                2(h-1)α, (h-1)α; S β with two hosts, up to 2 S β with more
       reduce, reduce_scatter         h α, at most 2 S β
       one rank a host                like direct's: allreduce 2α + 2(h-1)/h S β
-      small messages, all others     like direct's
+      small messages, all others     like direct's; small contributions of a host travel together
 
     A host adds its ranks to the sum of those before it, if the ranks of each host are consecutive; its ranks share the
     chunks. Otherwise all contributions cross, as in direct. Either way every element is reduced as ((x0 + x1) + x2) +
@@ -20,9 +20,6 @@ class Ordered(Direct):
     """
 
     def allreduce(self, p: Program) -> None:
-        if len(p.hosts) == p.size == 2:  # either way S bytes cross in each direction
-            self.allreduce_small(p)
-            return
         if not passes_sums(p):
             super().allreduce(p)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,8 +131,8 @@ def test_messages_both_ways_at_once_and_sends_before_receives() -> None:
 @pytest.mark.parametrize("odd", range(4))
 def test_a_rank_that_calls_something_else_is_named_on_all(odd: int) -> None:
     def run(comm: Communicator) -> str:
-        comm.allreduce(np.ones(3))
-        with pytest.raises(pc.MismatchError) as caught:
+        with pytest.raises(pc.MismatchError) as caught:  # a slow rank is told in its first call
+            comm.allreduce(np.ones(3))
             comm.allreduce(np.ones(4 if comm.rank == odd else 3), op="max" if comm.rank == odd else "sum", timeout=20)
         return str(caught.value)
 
@@ -192,3 +192,57 @@ def test_hosts_are_checked() -> None:
         (1, 1),
         (2, 0),
     ]
+
+
+def _first_error(comm: Communicator, call: Callable[[], object]) -> str:
+    """Of a call that differs between ranks, or of this rank's next ones."""
+    with pytest.raises(pc.MismatchError) as caught:
+        call()
+        for _ in range(20):  # a rank that has completed the call is told in a later one
+            comm.barrier(timeout=20)
+    return str(caught.value)
+
+
+def test_ranks_that_each_wait_for_the_other_in_different_calls_are_told() -> None:
+    texts = on_hosts((0, 1), lambda comm: _first_error(comm, lambda: comm.reduce(np.ones(3), root=comm.rank)))
+    assert all("root=0" in text and "root=1" in text for text in texts), texts
+
+
+def _within_hosts(weight: float) -> Callable[[int, int, int], dict[int, float]]:
+    """A graph whose edges connect ranks 0 and 1, and ranks 2 and 3."""
+    return lambda rank, size, step: {rank: 1 - weight, rank ^ 1: weight}
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 0, 1, 2), (0, 1, 0, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("differs", ["weights", "step", "length", "call"])
+def test_ranks_without_an_edge_between_their_hosts_compare_their_calls(hosts: tuple[int, ...], differs: str) -> None:
+    def run(comm: Communicator) -> str:
+        what = differs if comm.rank >= 2 else ""
+
+        def call() -> None:
+            for _ in range(30):
+                comm.mix(np.ones(3), _within_hosts(0.5), 1)
+            if what == "call":
+                comm.allreduce(np.ones(3))
+            else:
+                graph = _within_hosts(0.25 if what == "weights" else 0.5)
+                comm.mix(np.ones(4 if what == "length" else 3), graph, 2 if what == "step" else 1)
+
+        return _first_error(comm, call)
+
+    texts = on_hosts(hosts, run)
+    found = {"call": "allreduce(count=3", "length": "mix(count=4", "step": "step=2", "weights": "edges"}[differs]
+    assert all("call 31 " in text and "mix(count=3" in text and found in text for text in texts), texts
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_a_host_may_be_many_calls_ahead_if_no_edge_leads_to_it(slow: int) -> None:
+    def run(comm: Communicator) -> float:
+        x = np.full(100, float(comm.rank))
+        for step in range(3000):
+            comm.mix(x, _within_hosts(0.5), step, x)
+            if comm.rank == slow and step % 500 == 0:
+                time.sleep(0.01)
+        return float(comm.allreduce(x).sum())
+
+    assert on_hosts((0, 0, 1, 1), run) == [600.0] * 4

@@ -26,10 +26,12 @@ from pycollective.schedule import (
     trace,
     traffic,
     verify,
+    verify_topology,
 )
 from pycollective.schedule.compiler import messages
 from pycollective.schedule.compiler.values import build_values
 from pycollective.schedule.mixing import evaluate
+from pycollective.schedule.verifier.verifier import layouts
 
 from .interpreter import Interpreter, Stuck, inputs_for
 from .test_verifier import with_rank, with_step, without_one_wait
@@ -136,6 +138,22 @@ def test_what_is_wrong_with_hosts_is_refused() -> None:
         compile("ring", "allreduce", 2, placement=Placement.WINDOW, hosts=(0, 1))
 
 
+def test_the_layouts_that_are_verified() -> None:
+    assert [layouts(size) for size in (1, 2, 9)] == [[()], [(), (0, 1)], [()]]
+    assert layouts(5) == [(), (0, 0, 0, 1, 1), (0, 0, 1, 1, 2), (0, 1, 2, 3, 4), (0, 1, 0, 1, 0)]
+    one = ("", 1)
+    for hosts, expected in (
+        (None, [one, *((f" on {count} hosts", count) for count in (2, 3, 5, 2))]),
+        ([1, 4, 6], [one, (" on 4 hosts", 4)]),
+    ):
+        reports = list(verify_topology("ring", [5], [Placement.STAGED, Placement.INPLACE], ["allreduce"], hosts=hosts))
+        found = [(report.title, report.hosts) for report in reports]
+        assert found[-1] == ("ring allreduce, 5 ranks, INPLACE", 1)
+        assert found[:-1] == [(f"ring allreduce, 5 ranks{where}, STAGED", count) for where, count in expected]
+    with pytest.raises(ValueError, match="hosts"):
+        verify_topology("tree", [5], hosts=[0])
+
+
 # What the topologies promise
 
 
@@ -183,6 +201,19 @@ def test_ordered_adds_in_rank_order_and_shares_the_work(hosts: tuple[int, ...]) 
 def test_a_small_message_of_ordered_crosses_in_one_latency() -> None:
     schedule = compile("ordered", "allreduce", 6, hosts=(0, 0, 1, 1, 2, 2), small=True)
     assert all(step.sources[0].initial for _, step in sends(schedule))
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 2, 2)], ids=str)
+@pytest.mark.parametrize("name", ["allreduce", "scan", "reduce", "broadcast"])
+def test_small_contributions_of_a_host_travel_together(name: str, hosts: tuple[int, ...]) -> None:
+    schedule = compile("ordered", name, len(hosts), hosts=hosts, small=True)
+    pairs = [(hosts[rank], hosts[target.rank]) for rank, step in sends(schedule) for target in step.targets]
+    ends = {(rank, target.rank) for rank, step in sends(schedule) for target in step.targets}
+    assert len(ends) == len(set(pairs))  # one rank sends all of them, and one receives them
+    for mine in schedule.ranks:
+        sent = [(step.targets, bool(step.waits)) for step in mine.steps if step.kind == "send"]
+        for (targets, _), (following, waits) in itertools.pairwise(sent):
+            assert not (targets == following and waits), "in one system call"
 
 
 def test_on_one_host_ordered_is_direct() -> None:

@@ -116,7 +116,7 @@ def test_the_verifier_rejects_what_is_not_the_mixture() -> None:
 
 
 def test_schedules_show_their_weights() -> None:
-    from pycollective.schedule.compiler.schedule import describe_step
+    from pycollective.schedule.compiler.steps import describe_step
 
     step = evaluate(lambda rank, size, step: {0: 0.25, 1: 0.75}, 2, 0).schedule().ranks[0].steps[-1]
     assert describe_step(step) == "chunk 0: out[0] = 0.25 in[0] + 0.75 scratch[1] cell 0"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pycollective.errors import VerificationError
 from pycollective.schedule import Placement, Program, Schedule, compile_program
 from pycollective.schedule.compiler import messages
-from pycollective.schedule.compiler.schedule import describe_step
+from pycollective.schedule.compiler.steps import describe_step
 from pycollective.schedule.verifier.interleaving import check_interleavings
 from pycollective.schedule.verifier.structure import check_structure
 

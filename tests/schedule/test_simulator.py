@@ -48,11 +48,36 @@ def seconds(topology: object, collective: str, n: int, nbytes: int, network: Net
     return simulate(topology, collective, n, nbytes, network, **how).seconds
 
 
-@pytest.mark.parametrize("name", ["ordered", "hierarchical", "ring"])
-def test_nodes_are_the_hosts_that_programs_know(name: str) -> None:
-    found = simulate(name, "allreduce", 8, 1 << 20, replace(NETWORK, ranks_per_node=4))
-    crossing = traffic(compile(name, "allreduce", 8, hosts=[rank // 4 for rank in range(8)]))
-    assert found.bytes_between_nodes == sum(crossing.values()) * (1 << 20)
+@pytest.mark.parametrize(("name", "collective", "small"), ALL)
+def test_nodes_are_the_hosts_that_programs_know(name: str, collective: str, small: bool) -> None:
+    """And a value crosses to each of them once, as in the compiled schedule."""
+    for n, each in ((4, 2), (5, 2), (6, 3)):
+        schedule = compile(name, collective, n, small=small, hosts=[rank // each for rank in range(n)])
+        share = 64 * 60  # bytes of a chunk; of an alltoall's n * n chunks a rank has n
+        nbytes = share * schedule.chunks // (n if collective == "alltoall" else 1)
+        found = simulate(name, collective, n, nbytes, replace(NETWORK, ranks_per_node=each), small=small)
+        assert found.bytes_between_nodes == sum(traffic(schedule).values()) * schedule.chunks * share
+
+
+class Flat:
+    """A broadcast in which all ranks read the root's memory."""
+
+    def broadcast(self, p: Program, root: int) -> None:
+        for c in p.chunks(1):
+            p[p.ranks, c] = p[root, c]
+
+
+def test_a_value_that_reached_a_node_is_read_there() -> None:
+    a, b, m = 1e-7, 1e-11, 6400
+    network = Network(A, BANDWIDTH, REDUCTION, 3, a, 1 / b)
+    found = simulate(topology("flat")(Flat), "broadcast", 6, m, network)
+    assert found.bytes_between_nodes == m
+    # Rank 0 sends to rank 5 on the other node, then to ranks 2 and 1, while rank 5 sends to ranks 4 and 3.
+    across, within = A + m * B, a + m * b
+    assert found.finish[5] == pytest.approx(across)
+    assert found.finish[4] == found.finish[2] == pytest.approx(across + within)
+    assert found.seconds == found.finish[3] == found.finish[1] == pytest.approx(across + 2 * within)
+    assert found.critical_path[0].rank == 5
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13])

@@ -19,7 +19,8 @@ from pycollective.schedule.collectives import collective_named
 from pycollective.schedule.compiler.lowering import lower
 from pycollective.schedule.compiler.messages import across_hosts
 from pycollective.schedule.compiler.mixtures import mixtures
-from pycollective.schedule.compiler.schedule import SEND, Placement, Schedule
+from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.steps import SEND
 from pycollective.schedule.compiler.values import build_values
 from pycollective.schedule.compiler.waits import Waits, order_steps, synchronize
 from pycollective.schedule.language import registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycollective.schedule.compiler.schedule import COMBINE, Kind, Source, Target
+from pycollective.schedule.compiler.steps import COMBINE, Kind, Source, Target
 from pycollective.schedule.compiler.values import Value
 
 
@@ -13,7 +13,7 @@ class LoweredStep:
         depends: steps that must complete before.
         entered: peers that must have entered the call before.
         depth: the longest chain of dependencies up to here.
-        lag: the largest number of messages on such a chain.
+        lag: the number of tiles behind the newest one: the largest number of messages on such a chain, or a multiple.
         position: index in the rank's list, set by the pass that orders the steps.
         line: "file:line" of the statement; empty for steps that only make inputs available.
         value: what a send or recv transfers.

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from pycollective.schedule.collectives import COLLECTIVES
 from pycollective.schedule.compiler.lowered_step import LoweredStep
-from pycollective.schedule.compiler.schedule import IN, OUT, Placement, Source, Target
+from pycollective.schedule.compiler.schedule import Placement
+from pycollective.schedule.compiler.steps import IN, OUT, Source, Target
 from pycollective.schedule.compiler.values import Value, ValueGraph
 from pycollective.schedule.language.program import Program
 
@@ -45,9 +46,7 @@ class Lowering:
 
     def run(self, graph: ValueGraph) -> list[LoweredStep]:
         """The steps that compute the values."""
-        for value in graph.initial.values():
-            if value.needed:
-                self.bring_in(value)
+        self.bring_in_all([value for value in graph.initial.values() if value.needed])
         for group in graph.groups:
             if len(group) == 1:
                 self.execute(group[0])
@@ -56,6 +55,11 @@ class Lowering:
         return self.steps
 
     # Locations of values
+
+    def bring_in_all(self, values: list[Value]) -> None:
+        """Make the initial values available to the ranks that need them."""
+        for value in values:
+            self.bring_in(value)
 
     def bring_in(self, value: Value) -> None:
         """Make an initial value available to the ranks that need it."""

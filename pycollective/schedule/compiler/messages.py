@@ -4,6 +4,9 @@ A value that is needed on another host crosses to it once: its rank sends it fro
 from whose memory the other ranks of that host read it. It is received in the output of that rank if it is its result
 and nobody else there needs it, otherwise in a cell. Raw contributions are sent from the input. Calls are staged.
 
+In small calls, where messages cost more than bytes, the contributions that cross from one host to another travel
+together: one rank sends those of its host, in one piece, to one rank of the other. See coalescing.py.
+
 Every message has a place of its own that is free when its tile is opened, so that all receipts are early and none
 blocks the messages behind it. Two things can prevent that. If a rank may not have finished reading its output (which
 may be its input) when the sender sends, the message is received in a cell, from where it is copied. If a rank
@@ -15,13 +18,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pycollective.schedule.compiler.coalescing import CoalescedMessage, coalesced_messages
 from pycollective.schedule.compiler.lowered_step import LoweredStep
 from pycollective.schedule.compiler.lowering import Lowering
-from pycollective.schedule.compiler.schedule import IN, OUT, RECV, SEND, Placement, Source, Target
+from pycollective.schedule.compiler.schedule import Placement
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Source, Target
 from pycollective.schedule.compiler.values import Value, ValueGraph
 from pycollective.schedule.compiler.waits import Waits, order_steps
 from pycollective.schedule.language.program import Program
 
+TILES_IN_FLIGHT = 6
+"""The largest lag that shorter chains of messages are given.  Measured on two busy cores, with tiles of 64 KiB: 1 MiB
+on two hosts takes 10% less time; 64 MiB changes by less than the spread."""
 Crossing = tuple[Value, int]
 """A value and a host to which it crosses."""
 
@@ -40,15 +48,28 @@ def across_hosts(program: Program, graph: ValueGraph, pipelined: bool) -> Waits:
     Args:
         program: its ranks are on several hosts.
         graph: its values.
-        pipelined: steps behind messages lag; otherwise all steps of a tile are executed in one iteration.
+        pipelined: steps behind messages lag, by one tile or more per message; otherwise all steps of a tile are
+            executed in one iteration, and contributions travel together.
     """
     avoided, found = _Avoided(), -1
     while True:
         steps = _MessageLowering(program, graph, avoided, pipelined).run(graph)
+        _lengthen_lags(steps)
         waits = Waits(order_steps(steps, program.size))
         _find_hazards(steps, waits, program.host_of, avoided)
         if found == (found := len(avoided.sent) + len(avoided.received)) or not found:
             return waits
+
+
+def _lengthen_lags(steps: list[LoweredStep]) -> None:
+    """Give a message several tiles' time to arrive if the chains of messages are short.
+
+    While a rank is interrupted, the others then continue with the tiles that have arrived.
+    """
+    factor = TILES_IN_FLIGHT // max(1, *(step.lag for step in steps))
+    if factor > 1:
+        for step in steps:
+            step.lag *= factor
 
 
 def _find_hazards(steps: list[LoweredStep], waits: Waits, host_of: tuple[int, ...], avoided: _Avoided) -> None:
@@ -85,17 +106,37 @@ class _MessageLowering(Lowering):
         self._avoided = avoided
         self._pipelined = pipelined
         self._host = program.host_of
+        self._hosts = program.hosts
         self._local = {rank: number for ranks in program.hosts for number, rank in enumerate(ranks)}
         self._received = [0] * program.size  # messages so far, by rank
         self._message: dict[Crossing, tuple[LoweredStep, int]] = {}  # the send step, and the receiver
         self._arrived: dict[Crossing, Target] = {}
         self._copies: dict[tuple[Value, int], list[Value]] = {}  # plain copies, by what they copy and their rank
+        self._coalesced: list[CoalescedMessage] = []
+        self._carried: dict[Value, set[int]] = {}  # the hosts to which a contribution crosses with others
+        self._shared_here = set(avoided.sent)  # contributions that are in cells in any case
         for group in graph.groups:
             for value in group:
                 if len(value.sources) == 1 and not (value.weights or value.complete):
                     self._copies.setdefault((value.sources[0][0], value.rank), []).append(value)
 
     # What other hosts need
+
+    def bring_in_all(self, values: list[Value]) -> None:
+        if not self._pipelined:
+            self._coalesced = coalesced_messages(values, self._host, self._hosts, self._needing)
+        for message in self._coalesced:
+            for value in message.values:
+                self._carried.setdefault(value, set()).add(message.host)
+                if value.rank != message.sender:
+                    self._shared_here.add(value)
+        from_cells = [each for each in self._coalesced if self._shared_here & set(each.values)]
+        for message in self._coalesced:
+            if message not in from_cells:
+                self._send_coalesced(message)
+        super().bring_in_all(values)
+        for message in from_cells:
+            self._send_coalesced(message)
 
     def bring_in(self, value: Value) -> None:
         if value in self._avoided.sent:
@@ -121,7 +162,7 @@ class _MessageLowering(Lowering):
 
     def _read_by_peers(self, value: Value) -> bool:
         here = self._needing(value).get(self._host[value.rank], ())
-        return value in self._avoided.sent or any(rank != value.rank for rank in here)
+        return value in self._shared_here or any(rank != value.rank for rank in here)
 
     def _needing(self, value: Value) -> dict[int, list[int]]:
         """By host, the ranks that read a value or whose result it is; a rank for each of them."""
@@ -136,18 +177,43 @@ class _MessageLowering(Lowering):
         """Send a value from where it is stored to one rank of each other host that needs it."""
         rank = value.rank
         needing = self._needing(value)
-        receivers = [self._receiver(value, ranks) for host, ranks in needing.items() if host != self._host[rank]]
+        others = needing.keys() - self._carried.get(value, set()) - {self._host[rank]}
+        receivers = [self._receiver(value, ranks) for host, ranks in needing.items() if host in others]
         if not receivers:
             return
-        source = super()._locate(value, rank, rank)
-        if value in self._avoided.sent:
-            source = Source(rank, self._cell_of[value], source.initial)
+        source = self._sent_from(value)
         targets = [Target(receiver, 0) for receiver in receivers]
         step = LoweredStep(rank, value.chunk, [source], targets, False, value.line, kind=SEND, value=value)
         self._append(step, [source], [])
         for receiver in receivers:
             self._received[receiver] += 1
             self._message[value, self._host[receiver]] = step, receiver
+
+    def _sent_from(self, value: Value) -> Source:
+        source = super()._locate(value, value.rank, value.rank)
+        if value in self._avoided.sent:
+            source = Source(value.rank, self._cell_of[value], source.initial)
+        return source
+
+    def _send_coalesced(self, message: CoalescedMessage) -> None:
+        """Copy the contributions to the rank that sends them, which then sends one after the other."""
+        sender, target = message.sender, Target(message.receiver, 0)
+        sources, copies = [], []
+        for value in message.values:
+            source = self._sent_from(value)
+            if value.rank != sender:
+                cell = self._free_cell(sender)
+                collected = Source(value.rank, self._cell_of[value], source.initial)
+                self._emit(sender, value.chunk, [collected], [cell], False)
+                copies.append(self.steps[-1])
+                source = Source(sender, cell.place, source.initial)
+            sources.append(source)
+        for value, source in zip(message.values, sources, strict=True):
+            step = LoweredStep(sender, value.chunk, [source], [target], False, value.line, kind=SEND, value=value)
+            step.depends.extend(copies)  # so that nothing is executed between the sends
+            self._append(step, [source], [])
+            self._received[target.rank] += 1
+            self._message[value, message.host] = step, target.rank
 
     def _receiver(self, value: Value, ranks: list[int]) -> int:
         """Of the ranks of a host that need a value the one to which it is sent.

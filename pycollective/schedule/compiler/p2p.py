@@ -5,18 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from pycollective.schedule.compiler.compiler import compile_program
-from pycollective.schedule.compiler.schedule import (
-    IN,
-    OUT,
-    RECV,
-    SEND,
-    RankSchedule,
-    Schedule,
-    Source,
-    Step,
-    Target,
-    Wait,
-)
+from pycollective.schedule.compiler.schedule import RankSchedule, Schedule
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Source, Step, Target, Wait
 from pycollective.schedule.language.program import Program
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from pycollective import checks
-from pycollective.schedule.compiler.schedule import SEND, Schedule
+from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.steps import SEND
 
 
 def traffic(schedule: Schedule) -> dict[tuple[int, int], Fraction]:

@@ -14,7 +14,8 @@ import functools
 from collections.abc import Iterable
 
 from pycollective.schedule.compiler.lowered_step import LoweredStep
-from pycollective.schedule.compiler.schedule import COMBINE, RECV, SEND, RankSchedule, Source, Step, Wait
+from pycollective.schedule.compiler.schedule import RankSchedule
+from pycollective.schedule.compiler.steps import COMBINE, RECV, SEND, Source, Step, Wait
 
 UNKNOWN = -1
 
@@ -143,7 +144,7 @@ class Waits:
     def _fewest(self, wanted: set[tuple[int, int]], clock: Clock) -> tuple[tuple[Wait, ...], Clock]:
         """Of the wanted (peer, steps), those implied neither by the clock nor by others; and the clock after them.
 
-        If one of two steps implies the other, it is deeper: so the deepest are taken first.
+        If one of two steps implies the other, it is deeper, or a later one of the same rank: these are taken first.
         """
         clocks = self._clocks
         left = [(peer, steps) for peer, steps in wanted if not clocks.knows(clock, peer, steps)]
@@ -157,12 +158,12 @@ class Waits:
             clock = clocks.join(clock, self._published[peer][steps - 1] if steps else clocks.when(peer, 0))
         return tuple(waits), clock
 
-    def _deepest_first(self, wanted: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
+    def _deepest_first(self, wanted: tuple[int, int]) -> tuple[int, int, int, int]:
         peer, steps = wanted
         if not steps:
-            return 0, 0, wanted
+            return 0, 0, peer, 0
         step = self.lists[peer][steps - 1]
-        return -step.lag, -step.depth, wanted
+        return -step.lag, -step.depth, peer, -steps
 
 
 def _last_touches(lists: list[list[LoweredStep]]) -> tuple[list[dict[int, int]], list[dict[int, int]]]:

@@ -12,7 +12,8 @@ from os import PathLike
 from typing import Any
 
 from pycollective import checks
-from pycollective.schedule.compiler.schedule import RECV, SEND, Schedule, Step
+from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.steps import RECV, SEND, Step
 from pycollective.schedule.drawing.colours import chunk_colour
 
 __all__ = ["draw", "figure"]

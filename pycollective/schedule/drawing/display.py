@@ -5,7 +5,8 @@ from __future__ import annotations
 from pycollective import notebook
 from pycollective.errors import Error
 from pycollective.schedule.compiler.compiler import compile
-from pycollective.schedule.compiler.schedule import Placement, Schedule, describe_step
+from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.steps import describe_step
 from pycollective.schedule.drawing import diagram
 from pycollective.schedule.language import registry
 from pycollective.schedule.language.program import Program

@@ -8,7 +8,8 @@ from os import PathLike
 from typing import Any
 
 from pycollective import checks
-from pycollective.schedule.compiler.schedule import RECV, Schedule
+from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.steps import RECV
 
 INK, _PAPER, _EDGE, _NODE = "#1f2937", "white", "#2563eb", "#e0e7ff"
 

@@ -25,6 +25,17 @@ def numbered(hosts: object, size: int, name: str = "hosts") -> tuple[int, ...]:
     return found if len(numbers) > 1 else ()
 
 
+def equal_shares(size: int, hosts: int) -> tuple[int, ...]:
+    """The host number of each rank, if `hosts` hosts have consecutive ranks each, as equally many as possible.
+
+    Raises:
+        ValueError: no host, or more hosts than ranks.
+    """
+    if not 1 <= hosts <= size:
+        raise ValueError(f"{size} ranks are on 1 to {size} hosts, not {hosts}")
+    return numbered([rank * hosts // size for rank in range(size)], size)
+
+
 def groups(hosts: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
     """The ranks of each host, ascending, by host number; `hosts` as `numbered` returns them."""
     if not hosts:

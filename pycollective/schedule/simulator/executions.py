@@ -25,6 +25,7 @@ class Executions(Program):
         depth: of each execution, the longest chain of dependencies up to it, from 1.
         height: the longest chain of those that depend on it, from 0.
         before, before_at: the executions that must complete before each, stored like `sources`.
+        values: for each source, the execution that wrote what is read there, or -1 if it is there initially.
 
     Raises:
         ProgramError: as for a program, or more than `limit` places are read and written.
@@ -38,6 +39,7 @@ class Executions(Program):
         self.targets, self.target_at = array("i"), array("q", [0])
         self.depth, self.height = array("i"), array("i")
         self.before, self.before_at = array("i"), array("q", [0])
+        self.values = array("i")
         self._table = COLLECTIVES[collective]
         self._statements = 0
         self._holds: dict[int, int] = {}  # content of chunk * size + rank: an index of targets, or ~place initially
@@ -48,7 +50,10 @@ class Executions(Program):
         return len(self.rank)
 
     def record(self, statement: Statement) -> None:
-        """Append the executions of a statement: one for each destination, or a single one if it has `at`."""
+        """Append the executions of a statement: one for each destination, or a single one if it has `at`.
+
+        With several hosts, each destination makes its copy itself, as in compiled schedules: outputs are private.
+        """
         chunk, sources = statement.chunk, statement.sources
         read = [self._content(rank, chunk, statement) for rank in sources]
         origin, targets = None, statement.destinations
@@ -56,12 +61,14 @@ class Executions(Program):
             origin = self._origin_of(read[0])
             targets = tuple(rank for rank in targets if self._copied_to(rank, chunk) != origin)
         self._statements += 1
-        self._refuse_more(statement, len(sources) * (len(targets) if statement.at is None else 1) + len(targets))
+        each = statement.at is None or (len(sources) == 1 and bool(self.host_of))
+        self._refuse_more(statement, len(sources) * (len(targets) if each else 1) + len(targets))
         writers = array("i", [max(-1, content) for content in read])
-        if statement.at is None:
+        if each:
             for rank in targets:
                 self._append(rank, chunk, sources, (rank,), writers, origin)
         elif targets:
+            assert statement.at is not None
             self._append(statement.at, chunk, sources, targets, writers, origin)
         for at in range(len(self.targets) - len(targets), len(self.targets)):
             self._holds[chunk * self.size + self.targets[at]] = at
@@ -176,6 +183,7 @@ class Executions(Program):
         for group in self._groups():
             reads = [self._places(number, self.sources, self.source_at) for number in group]
             before = [{written[place] for place in places if place in written} for places in reads]
+            self.values.extend(written.get(place, -1) for places in reads for place in places)
             for number, found in zip(group, before, strict=True):
                 for place in self._places(number, self.targets, self.target_at):
                     if place in written:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pycollective.schedule.simulator.crossings import cross_once
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -16,22 +18,24 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-FIRST, COMBINE, LAST, CONTINUES, BETWEEN = 1, 2, 4, 8, 16
+FIRST, COMBINE, LAST, CONTINUES, AWAITED, BETWEEN = 1, 2, 4, 8, 16, 32
 """Bits of a message's kind: first and last of its execution; last of the operands, after which it combines; its chunk
-continues a message; it goes to another node."""
+continues a message; another message has it as `after`; it goes to another node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
     """Message i belongs to execution[i] and goes from source[i] to target[i], all int32 arrays.
 
-    An execution that reads nothing from other ranks has one message from its rank to itself, at no cost.
+    An execution that reads nothing from other ranks has one message from its rank to itself, at no cost. after[i] is
+    the message by which the value that i passes on has reached its node, or -1.
     """
 
     execution: Array
     source: Array
     target: Array
     kind: Array
+    after: Array
 
 
 def messages_of(executions: Executions) -> Messages:
@@ -40,16 +44,20 @@ def messages_of(executions: Executions) -> Messages:
     A rank executes round after round; within a round sums first, then copies, the nearest following rank's first, like
     the compiler. An execution reads all sources, then writes all targets, in each case the nearest following rank
     first. Of ranks at the same point, the one on which the longest chain depends comes first.
+
+    Between the hosts of the program a value crosses once to each, see crossings.py.
     """
     import numpy as np
 
     rank = np.asarray(executions.rank, np.int64)
     bundle, level = rounds(executions)
     position, index, height = _positions(executions, bundle, level)
-    execution, source, target, writes = _movements(executions)
+    execution, source, target, writes, value = _movements(executions)
     distance = np.where(writes, target - source, source - target) % executions.size
     order = np.lexsort((distance, writes, execution))
-    execution, source, target, writes, distance = (a[order] for a in (execution, source, target, writes, distance))
+    execution, source, target, writes, value, distance = (
+        a[order] for a in (execution, source, target, writes, value, distance)
+    )
     first = np.diff(execution, prepend=-1) != 0  # of its execution
     last = np.diff(execution, append=-1) != 0
     last_read = ~writes & (last | np.append(writes[1:], False))
@@ -58,7 +66,13 @@ def messages_of(executions: Executions) -> Messages:
     alone = first & last  # several chunks are one message; of sums of many, each chunk is a message
     turn = (_count_from(first), np.where(alone, 0, index), position[execution], level[execution])
     order = np.lexsort((index, rank[execution], distance, -height[execution], *turn))
-    return Messages(*(a[order].astype(np.int32) for a in (execution, source, target, kind)))
+    execution, source, target, kind, value = (a[order] for a in (execution, source, target, kind, value))
+    if executions.host_of:
+        source, after = cross_once(executions, source, target, value)
+        kind[after[after >= 0]] |= AWAITED
+    else:
+        after = np.full(len(source), -1)
+    return Messages(*(a.astype(np.int32) for a in (execution, source, target, kind, after)))
 
 
 def rounds(executions: Executions) -> tuple[Array, Array]:
@@ -144,22 +158,25 @@ def _count_from(begins: Array) -> Array:
     return count
 
 
-def _movements(executions: Executions) -> tuple[Array, Array, Array, Array]:
-    """(execution, from, to, whether it is a write) of each message."""
+def _movements(executions: Executions) -> tuple[Array, Array, Array, Array, Array]:
+    """(execution, from, to, whether it is a write, value) of each message; see `cross_once` for the value."""
     import numpy as np
 
     rank = np.asarray(executions.rank, np.int64)
     found = []
+    values = np.asarray(executions.values, np.int64)
     for ranks, at in ((executions.sources, executions.source_at), (executions.targets, executions.target_at)):
         execution = np.repeat(np.arange(len(rank)), np.diff(at))
         other = np.asarray(ranks, np.int64)
         moves = other != rank[execution]
-        found.append((execution[moves], other[moves]))
-    (reader, read), (writer, written) = found
+        found.append((execution[moves], other[moves], moves))
+    (reader, read, reads), (writer, written, _) = found
+    initial = ~(np.asarray(executions.chunk, np.int64)[reader] * executions.size + read)
     idle = np.flatnonzero(np.bincount(reader, minlength=len(rank)) == 0)
     return (
         np.concatenate((reader, idle, writer)),
         np.concatenate((read, rank[idle], rank[writer])),
         np.concatenate((rank[reader], rank[idle], written)),
         np.repeat((False, False, True), (len(reader), len(idle), len(writer))),
+        np.concatenate((np.where(values[reads] >= 0, values[reads], initial), idle, writer)),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycollective.schedule.simulator.executions import Executions
-from pycollective.schedule.simulator.messages import BETWEEN, COMBINE, CONTINUES, FIRST, LAST, Messages
+from pycollective.schedule.simulator.messages import AWAITED, BETWEEN, COMBINE, CONTINUES, FIRST, LAST, Messages
 from pycollective.schedule.simulator.network import Network
 
 
@@ -53,14 +53,24 @@ class Clocks:
         first, number = len(self.end), len(self.cause)
         for times in (self.begin, self.end, self._ending):
             times.frombytes(bytes(8 * len(ranks)))
-        columns: Any = (self.messages.execution, self.messages.source, self.messages.target, self._kind)
+        begin = number
+        arrived: dict[int, float] = {}
+        columns: Any = (
+            self.messages.execution,
+            self.messages.source,
+            self.messages.target,
+            self._kind,
+            self.messages.after,
+        )
         messages = [memoryview(column) for column in columns]  # whose elements are plain integers
-        for execution, source, target, kind in zip(*messages, strict=True):
+        for execution, source, target, kind, after in zip(*messages, strict=True):
             rank, length = ranks[execution], lengths[chunks[execution]]
             self.cause.append(latest[rank])
             if kind & FIRST:
                 self._start(execution, rank, first)
             now = free[rank]
+            if after >= 0 and arrived[after] > now:
+                now, self.cause[-1] = arrived[after], begin + after
             if source != target and length:
                 alpha, beta = costs[kind >= BETWEEN]
                 now = self._port_free(source, target, kind, now)
@@ -69,6 +79,8 @@ class Clocks:
                 else:
                     now += alpha + length * beta
                 self._occupy(source, target, kind, now, number)
+            if kind & AWAITED:
+                arrived[number - begin] = now
             if kind & COMBINE:
                 now += (source_at[execution + 1] - source_at[execution] - 1) * length * reduction
                 ready[rank] = now

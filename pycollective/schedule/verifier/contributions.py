@@ -12,17 +12,8 @@ from typing import Literal, NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
-from pycollective.schedule.compiler.schedule import (
-    IN,
-    OUT,
-    RECV,
-    SEND,
-    Placement,
-    Schedule,
-    Step,
-    describe_step,
-    place_name,
-)
+from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, Step, describe_step, place_name
 
 ProvenOrder = Literal["rank", "fixed", "chunk", "none"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from pycollective.schedule.compiler.schedule import RECV, Schedule, Step
+from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.steps import RECV, Step
+from pycollective.schedule.verifier.progress import Clock
 
-Clock = list[int]
 Message = tuple[int, int, int, int, int]
 """(sender, receiver, call, tile, index of the send step)."""
 

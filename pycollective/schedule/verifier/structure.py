@@ -6,18 +6,8 @@ from collections import Counter
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
-from pycollective.schedule.compiler.schedule import (
-    COMBINE,
-    IN,
-    OUT,
-    RECV,
-    SEND,
-    Placement,
-    Schedule,
-    Step,
-    Wait,
-    describe_step,
-)
+from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.steps import COMBINE, IN, OUT, RECV, SEND, Step, Wait, describe_step
 
 
 def check_structure(schedule: Schedule) -> None:

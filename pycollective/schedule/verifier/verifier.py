@@ -6,6 +6,7 @@ Steps are numbered from 0 in the order in which their rank executes them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from pycollective.schedule.collectives import COLLECTIVES, collective_named
 from pycollective.schedule.compiler.compiler import compile
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 from pycollective.schedule.language import registry
+from pycollective.schedule.language.hosts import equal_shares, numbered
 from pycollective.schedule.language.program import MOST_RANKS
 from pycollective.schedule.language.registry import Order
 from pycollective.schedule.verifier.contributions import ProvenOrder, check_contributions
@@ -23,6 +25,8 @@ from pycollective.schedule.verifier.interleaving import check_interleavings
 from pycollective.schedule.verifier.structure import check_structure
 from pycollective.schedule.verifier.weights import check_weights
 
+MOST_RANKS_ACROSS = 8
+"""Up to this number, `layouts` distributes ranks over several hosts."""
 _STRENGTH: dict[str, int] = {"none": 0, "chunk": 1, "fixed": 2, "rank": 3}
 
 
@@ -37,6 +41,7 @@ class Report:
         waits: waits of all ranks per tile.
         longest: maximum number of steps of a rank.
         cells: maximum number of scratch cells of a rank.
+        hosts: number of hosts.
     """
 
     title: str
@@ -45,6 +50,7 @@ class Report:
     waits: int
     longest: int
     cells: int
+    hosts: int = 1
 
 
 def verify(schedule: Schedule, order: Order | None = None) -> Report:
@@ -80,6 +86,7 @@ def verify(schedule: Schedule, order: Order | None = None) -> Report:
         waits=sum(len(step.waits) for step in steps),
         longest=max(len(rank.steps) for rank in schedule.ranks),
         cells=schedule.cells,
+        hosts=max(schedule.hosts, default=0) + 1,
     )
 
 
@@ -89,8 +96,9 @@ def verify_topology(
     placements: Iterable[Placement] = tuple(Placement),
     collectives: Iterable[str] | None = None,
     roots: Iterable[int] | None = None,
+    hosts: Iterable[int] | None = (1,),
 ) -> Iterator[Report]:
-    """Verify everything a topology implements: each collective, with its small variant, size, placement and root.
+    """Verify everything a topology implements: each collective, with its small variant, size, placement, root, hosts.
 
     Args:
         topology: a name, "wheel(hub=3)", a class or an instance.
@@ -98,6 +106,8 @@ def verify_topology(
         placements: placements to compile for.
         collectives: only these; default all that the topology implements.
         roots: only these; default the first, the last and one in between.
+        hosts: numbers of hosts, which have equal shares of the ranks; those above the number of ranks are left out.
+            None: all of `layouts`. Several hosts only have the placement STAGED, and are left out without it.
 
     Returns:
         a report for each schedule, as soon as it is proved.
@@ -116,7 +126,22 @@ def verify_topology(
     for i, placement in enumerate(some):
         checks.instance(placement, f"placements[{i}]", Placement, "a Placement")
     counts = supported_sizes(instance) if sizes is None else checks.integers(sizes, "sizes", 1)
-    return _reports(instance, counts, some, chosen, None if roots is None else checks.integers(roots, "roots", 0))
+    some_roots = None if roots is None else checks.integers(roots, "roots", 0)
+    some_hosts = None if hosts is None else checks.integers(hosts, "hosts", 1)
+    return _reports(instance, counts, some, chosen, some_roots, some_hosts)
+
+
+def layouts(size: int) -> list[tuple[int, ...]]:
+    """Typical distributions of ranks over hosts, as a host number for each rank. The first is one host, written ().
+
+    For 2 to MOST_RANKS_ACROSS ranks also: two hosts and three with consecutive ranks each, two hosts with alternating
+    ranks, and a host for each rank.
+    """
+    if not 2 <= size <= MOST_RANKS_ACROSS:
+        return [()]
+    several = [equal_shares(size, count) for count in (2, 3, size) if count <= size]
+    several.append(numbered([rank % 2 for rank in range(size)], size))
+    return list(dict.fromkeys([(), *several]))
 
 
 def supported_sizes(topology: object) -> list[int]:
@@ -133,16 +158,26 @@ def supported_sizes(topology: object) -> list[int]:
 
 
 def _reports(
-    instance: Any, sizes: list[int], placements: list[Placement], chosen: tuple[str, ...], roots: list[int] | None
+    instance: Any,
+    sizes: list[int],
+    placements: list[Placement],
+    chosen: tuple[str, ...],
+    roots: list[int] | None,
+    host_counts: list[int] | None,
 ) -> Iterator[Report]:
     for size in sizes:
+        if host_counts is None:
+            hosts = layouts(size)
+        else:
+            hosts = [equal_shares(size, count) for count in host_counts if count <= size]
         for name in chosen:
             some_roots = sorted({0, size // 2, size - 1}) if roots is None else [r for r in roots if r < size]
             variants = (False, True) if hasattr(instance, f"{name}_small") else (False,)
             for root in some_roots if COLLECTIVES[name].rooted else (None,):
                 for small in variants:
-                    for placement in placements:
-                        yield verify(compile(instance, name, size, root, placement, small))
+                    for placement, where in itertools.product(placements, hosts):
+                        if not where or placement is Placement.STAGED:
+                            yield verify(compile(instance, name, size, root, placement, small, where))
 
 
 def _claim(schedule: Schedule) -> Order | None:

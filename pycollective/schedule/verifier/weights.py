@@ -7,16 +7,8 @@ from typing import NoReturn
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.compiler.mixtures import Mixture, mixed
-from pycollective.schedule.compiler.schedule import (
-    IN,
-    OUT,
-    RECV,
-    SEND,
-    Placement,
-    Schedule,
-    describe_step,
-    place_name,
-)
+from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.steps import IN, OUT, RECV, SEND, describe_step, place_name
 
 _TOLERANCE = 1e-12  # of a weight, relative to the largest: the order of additions is the program's
 

@@ -1,0 +1,81 @@
+"""What ranks publish and know while a schedule is played: vector clocks.
+
+Every step has a counter value. A clock holds, for each rank, the last counter that is known to have been published.
+"""
+
+from __future__ import annotations
+
+from pycollective.schedule.compiler.schedule import Schedule
+from pycollective.schedule.compiler.steps import Wait, describe_step
+
+Clock = list[int]
+
+
+class Progress:
+    """Counters and clocks of all ranks, and the names of steps in errors.
+
+    Attributes:
+        tiles: the number of tiles in a call, and `iterations` of the loop over them.
+        call_span: the increment of a counter per call, including entry.
+        clocks: what each rank knows of the others.
+        counters: the last one that each rank has published.
+        moved: whether a rank has published anything; reset by the user.
+    """
+
+    def __init__(self, schedule: Schedule, tiles: int) -> None:
+        self.schedule = schedule
+        self.tiles = tiles
+        self.iterations = tiles + schedule.depth - 1
+        self.call_span = self.iterations * schedule.stride + 1
+        self.clocks: list[Clock] = [[-1] * schedule.size for _ in range(schedule.size)]
+        self.published: list[dict[int, Clock]] = [{} for _ in range(schedule.size)]
+        self.counters = [-1] * schedule.size
+        self.moved = False
+
+    def now(self, rank: int) -> Clock:
+        """What a rank knows, including its own progress."""
+        return join(self.clocks[rank], self.clocks[rank], rank, self.counters[rank])
+
+    def publish(self, rank: int, counter: int) -> None:
+        """A rank shows that it has reached a counter, with what it knows."""
+        self.published[rank][counter] = self.clocks[rank]
+        self.counters[rank] = counter
+        self.moved = True
+
+    def learn(self, rank: int, wait: Wait, base: int, tile_base: int) -> bool:
+        """If the peer has published the awaited step, add what it knew then; nothing if that is known already."""
+        counter = tile_base + wait.count if wait.count else base
+        if self.clocks[rank][wait.peer] < counter:
+            theirs = self.published[wait.peer].get(counter)
+            if theirs is None:
+                return False
+            self.clocks[rank] = join(self.clocks[rank], theirs, wait.peer, counter)
+        return True
+
+    def counter(self, rank: int, index: int, call: int, tile: int) -> int:
+        """The counter value of a step of a tile."""
+        iteration = tile + self.schedule.ranks[rank].steps[index].lag
+        return call * self.call_span + iteration * self.schedule.stride + index + 1
+
+    def index(self, counter: int) -> int:
+        """The index of the step for a counter value."""
+        return (counter % self.call_span - 1) % self.schedule.stride
+
+    def name(self, rank: int, counter: int) -> str:
+        """The step of a counter value, in words."""
+        return self.name_step(rank, self.index(counter))
+
+    def line(self, rank: int, counter: int) -> str:
+        """ "file:line" of the statement that the step executes."""
+        return self.schedule.line(rank, self.index(counter))
+
+    def name_step(self, rank: int, index: int) -> str:
+        """A step in words."""
+        return f"step {index} of rank {rank} ({describe_step(self.schedule.ranks[rank].steps[index])})"
+
+
+def join(one: Clock, other: Clock, peer: int, counter: int) -> Clock:
+    """The clock of `one` after it has learned that `peer`, whose clock was `other`, has reached `counter`."""
+    joined = list(map(max, one, other))
+    joined[peer] = counter
+    return joined
