@@ -21,10 +21,13 @@ add_library(pc_core STATIC
   csrc/executor/ledger.cpp
   csrc/executor/plan.cpp
   csrc/executor/table_directory.cpp
+  csrc/executor/cpu/calls.cpp
   csrc/executor/cpu/control_links.cpp
   csrc/executor/cpu/heartbeats.cpp
   csrc/executor/cpu/liveness.cpp
   csrc/executor/cpu/remote.cpp
+  csrc/executor/cpu/reports.cpp
+  csrc/executor/cpu/staging.cpp
   csrc/executor/cpu/team.cpp
   csrc/executor/cpu/team_hosts.cpp
   csrc/executor/cpu/waiting.cpp
@@ -39,6 +42,9 @@ add_library(pc_core STATIC
   csrc/engine/stalls.cpp
   csrc/engine/timeline.cpp
   csrc/link/tcp.cpp
+  csrc/link/ucx_library.cpp
+  csrc/link/ucx_link.cpp
+  csrc/link/ucx_worker.cpp
   csrc/progress/progress.cpp
   csrc/window/segment.cpp
   csrc/window/memfd.cpp

@@ -49,6 +49,7 @@ else()
     csrc/executor/cuda/moves.cu
     csrc/executor/cuda/plan_pool.cpp
     csrc/executor/cuda/probe.cu
+    csrc/executor/cuda/staging_copies.cpp
     csrc/executor/cuda/team.cpp
     csrc/rail/nccl.cpp
     csrc/window/cuda_ipc.cpp
@@ -65,6 +66,7 @@ endif()
 
 pybind11_add_module(_cuda MODULE NO_EXTRAS
   csrc/bindings/cuda/array.cpp
+  csrc/bindings/cuda/copies.cpp
   csrc/bindings/cuda/custom.cpp
   csrc/bindings/cuda/memory.cpp
   csrc/bindings/cuda/module.cpp

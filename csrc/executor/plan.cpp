@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <fstream>
 
 #include "base/checked.h"
@@ -13,6 +14,9 @@ namespace pc {
 namespace {
 
 constexpr double kLeastStagedTile = 16 << 10;  // bytes
+// The kernel passes up to 64 KiB of a TCP message on as one packet, headers included.  A message of 64 KiB is two, the
+// second of a few hundred bytes, which costs as much as the first.
+constexpr double kPacket = 60 << 10;
 
 // Bytes of L3 cache that this core can reach.  The kernel's value takes precedence: on AMD processors the C library
 // adds up the caches of the whole socket.
@@ -39,6 +43,15 @@ double Plan::staged_tile(double most) const {
   return std::min(most, std::max(half, kLeastStagedTile));
 }
 
+// Bytes of a tile of messages to other hosts: of whole packets, and tiles as equal as they can then be.
+double Plan::tile_between_hosts(double most) const {
+  const double bytes = static_cast<double>(layout.longest) * static_cast<double>(element);
+  if (most < kPacket || bytes <= kPacket) return most;
+  const double largest = std::floor(most / kPacket) * kPacket;
+  const double equal = bytes / std::ceil(bytes / largest);
+  return std::min(largest, std::ceil(equal / kPacket) * kPacket);
+}
+
 void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const ScheduleView s = schedule->view();
   const auto bytes = static_cast<int64_t>(element);
@@ -49,6 +62,7 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   const int64_t largest = slots <= ring.segments() ? ring.largest_slot(slots) : 0;
   double tile = cells == 0 ? tile_bytes.windows : tile_bytes.staged;
   if (cells > 0) tile = std::min(staged_tile(tile), static_cast<double>(largest / cells));
+  if (s.spans_hosts()) tile = tile_between_hosts(tile);
   // A multiple of 64 bytes, so that no two ranks write the same cache line of a chunk.
   tile_elements = std::max<int64_t>(1, static_cast<int64_t>(tile) / 64 * 64 / bytes);
   const int64_t line = std::max<int64_t>(1, 64 / bytes);
@@ -61,6 +75,9 @@ void Plan::finish(int64_t capacity, TileBytes tile_bytes) {
   slot_turn = ring.turn_for(slot, slots);
   tiles = std::max<int64_t>(1, checked_add(layout.longest, tile_elements - 1, "elements") / tile_elements);
   checked_mul<int64_t>(checked_add<int64_t>(tiles, s.depth(), "tiles"), s.stride(), "steps of a call");
+  const int64_t cell = layout.longest * bytes;  // a multiple of the element: aligned
+  if (cells > 0 && tiles == 1 && slots == 2 && cell <= static_cast<int64_t>(kNearCells) / cells && !s.spans_hosts())
+    near_cell = cell;
   const double touched = 2.0 * static_cast<double>(fingerprint.count) * static_cast<double>(bytes) * s.size();
   streams = touched > static_cast<double>(shared_cache_bytes()) && s.outputs_final();  // of all ranks' arrays
   digest = fingerprint.digest();

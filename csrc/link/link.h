@@ -11,7 +11,7 @@ namespace pc {
 
 enum class MessageKind : uint32_t {
   data,      // what a step sends
-  announce,  // a fingerprint: that of the sender's calls from the next message on
+  announce,  // a fingerprint: of the calls of the following messages, or with a `call` of this one
   abort,     // the sender has given the communicator up; with the reason
   depart,    // the sender makes no further calls
   heartbeat, // the sender's process runs
@@ -45,9 +45,9 @@ class Link {
  public:
   virtual ~Link() = default;
   // Sends header.bytes of `data`, after what was sent before.  They must not change until sent() has reached the number
-  // returned.
-  virtual uint64_t send(const MessageHeader& header, const void* data) = 0;
-  // Number of messages whose memory may be changed.
+  // returned.  `more`: another message follows at once, and both may travel together.
+  virtual uint64_t send(const MessageHeader& header, const void* data, bool more = false) = 0;
+  // Number of messages whose memory may be changed, and that arrive without further calls of progress().
   virtual uint64_t sent() const = 0;
   virtual bool sends() const = 0;  // some have not been taken yet
   // Continues to send, and receives what has arrived.  True if anything moved.
@@ -55,8 +55,15 @@ class Link {
   virtual bool stalled() const = 0;  // the next message has arrived, and has no place yet
   virtual bool closed() const = 0;  // by the peer, or by an error of the network
   virtual int error() const = 0;    // errno; 0: the peer closed it
-  // A descriptor that poll() shows as readable when a message arrives, and as writable when sending can continue.
+  // How often in a row the oldest part of what was sent has not been acknowledged in time.
+  virtual int timeouts() const = 0;
+  // What poll() is to wait for, at which descriptor, until a message arrives (if `receives`) or sending can continue.
   virtual int descriptor() const = 0;
+  virtual short events(bool receives) const = 0;
+  // Called before a poll(); false: something has happened already, continue with progress().
+  virtual bool arm() { return true; }
+  // Gives up all messages: afterwards the link neither reads their memory nor writes to it.
+  virtual void abandon() {}
 };
 
 }  // namespace pc

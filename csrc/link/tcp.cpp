@@ -1,6 +1,9 @@
 #include "link/tcp.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -21,53 +24,85 @@ TcpLink::TcpLink(int descriptor, bool receives) : descriptor_(descriptor), recei
 
 TcpLink::~TcpLink() { ::close(descriptor_); }
 
+short TcpLink::events(bool receives) const {
+  return static_cast<short>((receives && !stalled() ? POLLIN : 0) | (sends() ? POLLOUT : 0));
+}
+
 void TcpLink::close(int error) {
   closed_ = true;
   error_ = send_error_ != 0 ? send_error_ : error;
 }
 
+int TcpLink::timeouts() const {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;  // not a TCP socket
+  return info.tcpi_retransmits;
+}
+
 // -- sending --------------------------------------------------------------------------------------------------------
 
-uint64_t TcpLink::send(const MessageHeader& header, const void* data) {
+uint64_t TcpLink::send(const MessageHeader& header, const void* data, bool more) {
+  const bool first = waiting_.empty() || held_;
   waiting_.push_back({header, static_cast<const char*>(data), 0});
-  if (waiting_.size() == 1) flush();
+  held_ = first && more;
+  if (first && !more) write_all();
   return ++posted_;
 }
 
-bool TcpLink::flush() {
+bool TcpLink::write_all() {
   bool moved = false;
+  held_ = false;
   while (!waiting_.empty() && !closed_ && send_error_ == 0) {
-    const uint64_t before = waiting_.front().done;
-    const bool complete = write(waiting_.front());
-    moved = moved || complete || waiting_.front().done != before;
-    if (!complete) break;
-    waiting_.pop_front();
-    ++sent_;
+    const ssize_t taken = write();
+    if (taken < 0 && errno != EAGAIN && errno != EINTR && (send_error_ = errno, !receives_)) close(send_error_);
+    moved = moved || taken > 0;
+    if (taken < 0 || !take(static_cast<size_t>(taken))) break;
   }
   return moved;
 }
 
-// Gives the rest of a message to the kernel; true if it has taken all of it.
-bool TcpLink::write(Outgoing& message) {
-  const uint64_t total = sizeof(MessageHeader) + message.header.bytes;
-  const uint64_t of_header = std::min<uint64_t>(message.done, sizeof(MessageHeader));
-  const uint64_t of_data = message.done - of_header;
-  iovec parts[2] = {{reinterpret_cast<char*>(&message.header) + of_header, sizeof(MessageHeader) - of_header},
-                    {const_cast<char*>(message.data) + of_data, message.header.bytes - of_data}};
+// Offers the rest of the first message, and of those behind it if they are small, to the kernel.
+ssize_t TcpLink::write() {
+  iovec parts[2 * kTogether];
+  size_t count = 0;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < std::min(waiting_.size(), kTogether) && bytes <= kFewBytes; ++i) {
+    Outgoing& message = waiting_[i];
+    const uint64_t of_header = std::min<uint64_t>(message.done, sizeof(MessageHeader));
+    const uint64_t of_data = message.done - of_header;
+    if (of_header < sizeof(MessageHeader))
+      parts[count++] = {reinterpret_cast<char*>(&message.header) + of_header, sizeof(MessageHeader) - of_header};
+    if (of_data < message.header.bytes)
+      parts[count++] = {const_cast<char*>(message.data) + of_data, message.header.bytes - of_data};
+    bytes += sizeof(MessageHeader) + message.header.bytes - message.done;
+  }
   msghdr what{};
   what.msg_iov = parts;
-  what.msg_iovlen = message.header.bytes > 0 ? 2 : 1;
-  const ssize_t taken = sendmsg(descriptor_, &what, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (taken >= 0) message.done += static_cast<uint64_t>(taken);
-  else if (errno != EAGAIN && errno != EINTR && (send_error_ = errno, !receives_)) close(send_error_);
-  return message.done == total;
+  what.msg_iovlen = count;
+  return sendmsg(descriptor_, &what, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Removes what the kernel has taken; false: a part of a message is left.
+bool TcpLink::take(size_t bytes) {
+  while (bytes > 0) {
+    Outgoing& message = waiting_.front();
+    const uint64_t left = sizeof(MessageHeader) + message.header.bytes - message.done;
+    const uint64_t taken = std::min<uint64_t>(left, bytes);
+    message.done += taken;
+    bytes -= taken;
+    if (taken < left) return false;
+    waiting_.pop_front();
+    ++sent_;
+  }
+  return true;
 }
 
 // -- receiving ------------------------------------------------------------------------------------------------------
 
 bool TcpLink::progress(Inbox& inbox) {
   if (closed_) return unpack(inbox);
-  const bool wrote = flush();
+  const bool wrote = write_all();
   return (receives_ && receive(inbox)) || wrote;
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import selectors
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 
 from pycollective.comm.bootstrap.authentication import (
@@ -66,7 +68,9 @@ class Listener:
         listener = listen(address)
         self.address: tuple[str, int] = listener.getsockname()[:2]
         self.endpoint = Endpoint(_name(host), *self.address)
-        self._lobby: Lobby[_Caller] = Lobby(listener, self._greet)
+        self._lobby: Lobby[_Caller] = Lobby(listener, functools.partial(_greet, token))
+        # With the last communicator that uses it, not when garbage is collected: nothing here refers to this object.
+        weakref.finalize(self, self._lobby.close).atexit = False
 
     def fileno(self) -> int:
         """Readable if `serve` has something to do."""
@@ -98,10 +102,11 @@ class Listener:
             self._kept.clear()
             self._lobby.close()
 
-    def _greet(self, peer: socket.socket) -> _Caller:
-        caller = _Caller(self.token)
-        caller.end.send_challenge(peer)
-        return caller
+
+def _greet(token: bytes, peer: socket.socket) -> _Caller:
+    caller = _Caller(token)
+    caller.end.send_challenge(peer)
+    return caller
 
 
 def connect_all(
@@ -219,7 +224,7 @@ class Meeting:
     def _admit(self) -> None:
         """Give each connection that was accepted for this purpose its verdict."""
         for peer, caller in self._listener.take(self._purpose):
-            if _has_ended(peer):
+            if has_ended(peer):
                 peer.close()
                 continue
             place = (caller.claim.rank, caller.claim.lane)
@@ -228,7 +233,7 @@ class Meeting:
                 peer.close()
                 continue
             before = self.connected.get(place)
-            if before is not None and not _has_ended(before):
+            if before is not None and not has_ended(before):
                 self._judge(peer, caller, DUPLICATE)
                 peer.close()
                 raise BootstrapError(f"two processes claim rank {caller.claim.rank}: the second is on {_origin(peer)}")
@@ -281,7 +286,8 @@ def _tune(connection: socket.socket, watched: bool) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(seconds * 1000)))
 
 
-def _has_ended(connection: socket.socket) -> bool:
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the peer has closed a nonblocking connection, and all that it had sent has been read."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:

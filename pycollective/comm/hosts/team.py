@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -19,10 +20,19 @@ from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.nodes import machine_key
 from pycollective.comm.explain import Explanation, explain_between_hosts
 from pycollective.comm.group import Group
-from pycollective.comm.host.core_team import CONTROL_LANE, LANES, Sockets, make_team, segment_bytes, set_patience
+from pycollective.comm.host.core_team import (
+    CONTROL_LANE,
+    DATA_LANE,
+    LANES,
+    Sockets,
+    make_team,
+    segment_bytes,
+    set_patience,
+)
 from pycollective.comm.host.cores import are_enough, cpu_quota, usable_cores
 from pycollective.comm.host.segments import Exchange, scratch_bytes, setting, share_segment
 from pycollective.comm.host.team import HostTeam
+from pycollective.comm.hosts import ucx
 from pycollective.comm.hosts.connections import connect_all
 from pycollective.comm.hosts.network import Network
 from pycollective.comm.hosts.shrink import agree
@@ -52,11 +62,14 @@ class HostsTeam(HostTeam):
         group: the ranks.
         own_cores: whether every rank of this host has a core of its own.
         contacts: of the ranks.
+        over: what UCX, if it is the link, uses; see ucx.choose.
     """
 
-    def __init__(self, team: _core.Team, group: Group, own_cores: bool, contacts: Contacts) -> None:
+    def __init__(self, team: _core.Team, group: Group, own_cores: bool, contacts: Contacts, over: str = "") -> None:
         super().__init__(team, group, own_cores)
-        self._contacts, self.network = contacts, contacts.network
+        self.network: Network | None = contacts.network
+        self._endpoints, self._name = contacts.endpoints, contacts.name
+        self.link = ucx.name_of(over, contacts.network.listener.address[0])
         self._shrunk = False
 
     # -- windows, which need shared memory -----------------------------------------------------------------------------
@@ -72,14 +85,14 @@ class HostsTeam(HostTeam):
 
     def split(self, members: Sequence[int], color: int | None, key: int, name: str) -> HostTeam | None:
         part = self.group.part(members, name) if members else None
-        return connect(self.exchange, self.group.rank, members, part, self._contacts.network)
+        return connect(self.exchange, self.group.rank, members, part, self._own_network())
 
     def shrink(self, timeout: float) -> HostTeam:
         self.team.require_open()
         if self._shrunk:  # a rank in two groups of survivors could bring a lost majority back
             raise CommunicatorError("the communicator was shrunk before: shrink the one that this returned")
-        network, endpoints, name = self._contacts.network, self._contacts.endpoints, self._contacts.name
-        with agree(self.team, self.group.rank, network.listener, endpoints, name, timeout) as found:
+        network = self._own_network()
+        with agree(self.team, self.group.rank, network.listener, self._endpoints, self._name, timeout) as found:
             part = self.group.part(found.members, f"{self.group.name}/shrunk")
             seconds = max(0.0, found.deadline - time.monotonic())
             try:
@@ -98,12 +111,18 @@ class HostsTeam(HostTeam):
         if self.poisoned:
             mpi_exit.note_fault()
         super().close()
+        self.network = None  # its port is closed with the last communicator, not when this object is collected
+
+    def _own_network(self) -> Network:
+        if self.network is None:
+            raise CommunicatorError(f"communicator '{self.group.name}' has been freed")
+        return self.network
 
     # -- information ---------------------------------------------------------------------------------------------------
 
     def explain(self, collective: str, nbytes: int, topology: object) -> Explanation:
-        names = [endpoint.host for endpoint in self._contacts.endpoints]
-        return explain_between_hosts(self.group, self.own_cores, names, collective, nbytes, topology)
+        names = [endpoint.host for endpoint in self._endpoints]
+        return explain_between_hosts(self.group, self.own_cores, names, self.link, collective, nbytes, topology)
 
 
 def connect(
@@ -124,16 +143,20 @@ def connect(
     """
     mine = {
         "version of pycollective": version("pycollective"),
+        "host": socket.gethostname(),
         "byte order": sys.byteorder,
         "scratch": scratch_bytes(),
         "tiles": [setting(f"PYCOLLECTIVE_{name}TILE") for name in ("", "STAGED_", "HOSTS_")],
         "cores": sorted(usable_cores()),
         "machine": machine_key(),
         "endpoint": network.listener.endpoint.pack().hex(),
+        "link": ucx.offer(network.listener.address[0]),
         "name": os.urandom(16).hex(),
     }
     received = [json.loads(text) for text in exchange(json.dumps(mine).encode())]
     _require_alike(mine, received)
+    all_endpoints = [Endpoint.unpack(bytes.fromhex(each["endpoint"])) for each in received]
+    over = ucx.choose([each["link"] for each in received], [each.host for each in all_endpoints])
     chosen = received[members[0] if members else position]  # the first member's settings apply
     here = [members[rank] for rank in group.nodes.ranks()] if group is not None else []
     own_tables = group is not None and (group.threads or group.nodes.count > 1)  # not shared through the segment
@@ -144,16 +167,18 @@ def connect(
         # Hosts that are containers of one machine share its cores.
         together = [each for m in members if (each := received[m])["machine"] == mine["machine"]]
         own_cores = are_enough([frozenset(each["cores"]) for each in together], cpu_quota())
-        endpoints = [Endpoint.unpack(bytes.fromhex(received[m]["endpoint"])) for m in members]
+        endpoints = [all_endpoints[m] for m in members]
         contacts = Contacts(network, endpoints, bytes.fromhex(chosen["name"]))
-        others = _connections(group, contacts, network.timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (network.timeout if timeout is None else timeout)
+        others = _connections(group, contacts, deadline)
+        worker = _ucx_links(over, group, contacts, others, deadline) if over and others else None
         team = make_team(
-            segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints]
+            segment, group, int(chosen["scratch"]), others, [(each.address, each.host) for each in endpoints], worker
         )
         set_patience(team, own_cores)
         on_host, staged, between_hosts = chosen["tiles"]
         team.tile_bytes = (between_hosts, between_hosts) if others else (on_host, staged)
-        made = HostsTeam(team, group, own_cores, contacts) if others else HostTeam(team, group, own_cores)
+        made = HostsTeam(team, group, own_cores, contacts, over) if others else HostTeam(team, group, own_cores)
     exchange(b"")  # every rank has recorded its presence
     if made is not None:
         made.team.watch_peers()
@@ -169,14 +194,29 @@ def _require_alike(mine: dict[str, Any], received: Sequence[dict[str, Any]]) -> 
     for rank, theirs in enumerate(received):
         for what in ("version of pycollective", "byte order"):
             if theirs.get(what) != mine[what]:
-                raise BootstrapError(f"rank {rank} has the {what} {theirs.get(what)}, this rank {mine[what]}")
+                raise BootstrapError(
+                    f"rank {rank} on host {theirs.get('host')} has the {what} {theirs.get(what)}, this rank on host "
+                    f"{mine['host']} {mine[what]}"
+                )
 
 
-def _connections(group: Group, contacts: Contacts, timeout: float) -> Sockets:
+def _connections(group: Group, contacts: Contacts, deadline: float) -> Sockets:
     """With the group's ranks on other hosts."""
     peers = [rank for rank in range(group.size) if group.nodes.of[rank] != group.nodes.node]
     if not peers:
         return {}
     listener, endpoints, name = contacts.network.listener, contacts.endpoints, contacts.name
-    deadline = time.monotonic() + timeout
     return connect_all(listener, endpoints, group.rank, peers, name, LANES, deadline, {CONTROL_LANE})
+
+
+def _ucx_links(over: str, group: Group, contacts: Contacts, others: Sockets, deadline: float) -> _core.UcxWorker:
+    """To these ranks; the connections are closed if there are none."""
+    connections = {peer: lanes[DATA_LANE] for peer, lanes in others.items()}
+    hosts = [endpoint.host for endpoint in contacts.endpoints]
+    try:
+        return ucx.connect(over, contacts.network.listener.address[0], group.rank, connections, hosts, deadline)
+    except BaseException:
+        for lanes in others.values():
+            for connection in lanes:
+                connection.close()
+        raise

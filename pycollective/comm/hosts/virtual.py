@@ -7,10 +7,12 @@ import socket
 from collections.abc import Sequence
 
 from pycollective import _core
+from pycollective.comm.bootstrap.interfaces import LOOPBACK
 from pycollective.comm.group import Group
 from pycollective.comm.host.core_team import LANES, make_team, segment_bytes, set_patience
 from pycollective.comm.host.segments import scratch_bytes, setting
 from pycollective.comm.host.team import HostTeam
+from pycollective.comm.hosts import ucx
 from pycollective.comm.hosts.connections import Listener
 from pycollective.comm.hosts.network import Network
 from pycollective.comm.hosts.team import Contacts, HostsTeam
@@ -27,7 +29,7 @@ class VirtualNetwork:
 
     def __init__(self, hosts: Sequence[int]) -> None:
         token = secrets.token_bytes(16)
-        self._networks = [Network(Listener("127.0.0.1", token, f"virtual{host}"), _SECONDS) for host in hosts]
+        self._networks = [Network(Listener(LOOPBACK, token, f"virtual{host}"), _SECONDS) for host in hosts]
 
     def backends(self, groups: Sequence[Group], own_cores: bool) -> list[HostTeam]:
         """Every rank's part of the communicator of all ranks."""
@@ -35,21 +37,25 @@ class VirtualNetwork:
         nbytes = [segment_bytes(len(hosts.ranks(host)), scratch, threads=True) for host in range(hosts.count)]
         segments = [_core.Segment.create("local", size) for size in nbytes]
         others: list[dict[int, list[socket.socket]]] = [{} for _ in groups]
-        for rank, host in enumerate(hosts.of):
-            for peer in range(rank):
-                if hosts.of[peer] != host:
-                    pairs = [socket.socketpair() for _ in range(LANES)]
-                    others[rank][peer], others[peer][rank] = ([pair[i] for pair in pairs] for i in (0, 1))
+        pairs = [(rank, peer) for rank in range(len(hosts.of)) for peer in range(rank)]
+        pairs = [(rank, peer) for rank, peer in pairs if hosts.of[rank] != hosts.of[peer]]
+        for rank, peer in pairs:
+            ends = [socket.socketpair() for _ in range(LANES)]
+            others[rank][peer], others[peer][rank] = ([pair[i] for pair in ends] for i in (0, 1))
+        over = ucx.choose([ucx.offer(LOOPBACK)], [socket.gethostname()])
+        workers: Sequence[_core.UcxWorker | None] = [None] * len(groups)
+        if over:
+            workers = ucx.connect_threads(over, LOOPBACK, pairs, len(groups))
         made: list[HostTeam] = []
         endpoints = [network.listener.endpoint for network in self._networks]
         name = secrets.token_bytes(16)
         names = [(endpoint.host, endpoint.host) for endpoint in endpoints]
-        for group, sockets, network in zip(groups, others, self._networks, strict=True):
-            team = make_team(segments[group.nodes.node], group, scratch, sockets, names)
+        for group, sockets, network, worker in zip(groups, others, self._networks, workers, strict=True):
+            team = make_team(segments[group.nodes.node], group, scratch, sockets, names, worker)
             tile = setting("PYCOLLECTIVE_HOSTS_TILE")
             team.tile_bytes = (tile, tile)
             set_patience(team, own_cores)
-            made.append(HostsTeam(team, group, own_cores, Contacts(network, endpoints, name)))
+            made.append(HostsTeam(team, group, own_cores, Contacts(network, endpoints, name), over))
         return made
 
     def close(self) -> None:
