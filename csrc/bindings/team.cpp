@@ -11,6 +11,7 @@
 #include "bindings/handle.h"
 #include "bindings/interpreter.h"
 #include "bindings/team_call.h"
+#include "link/ucx.h"
 
 namespace pc {
 namespace {
@@ -72,13 +73,15 @@ using SocketTuple = std::tuple<int32_t, std::tuple<int, int, int>>;
 std::unique_ptr<TeamCall> make_team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
                                     std::vector<int32_t> world_ranks, std::string name, bool threads,
                                     py::object planner, std::vector<int32_t> here,
-                                    const std::vector<SocketTuple>& others) {
+                                    const std::vector<SocketTuple>& others,
+                                    std::optional<std::shared_ptr<UcxWorker>> ucx) {
   std::vector<Sockets> sockets;
   for (const auto& [peer, each] : others)
     sockets.push_back({peer, std::get<0>(each), std::get<1>(each), std::get<2>(each)});
   if (here.empty() && others.empty()) here = Team::all_of(size);
   return std::make_unique<TeamCall>(required(std::move(segment)), rank, size, scratch_bytes, std::move(world_ranks),
-                                    std::move(name), threads, std::move(planner), std::move(here), sockets);
+                                    std::move(name), threads, std::move(planner), std::move(here), sockets,
+                                    ucx.value_or(nullptr));
 }
 
 void set_patience(const TeamCall& self, double spin_us, double yield_us, double awake_us) {
@@ -123,16 +126,18 @@ void bind_team(py::module_& m) {
       .def(py::init(&make_team), py::arg("segment"), py::arg("rank"), py::arg("size"), py::arg("scratch_bytes"),
            py::arg("world_ranks"), py::arg("name"), py::arg("threads"), py::arg("planner"),
            py::arg("here") = std::vector<int32_t>(), py::arg("others") = std::vector<SocketTuple>(),
+           py::arg("ucx") = py::none(),
            "planner: see Planner. Its result is checked, except for the address of a custom operator's function, which "
            "calls jump to unchecked. here: the ranks that share the segment; default all. others: for each of the "
-           "remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over.")
+           "remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over. ucx: "
+           "connected with these ranks, it replaces the first socket.")
       .def_static("segment_bytes", &Team::segment_bytes, py::arg("size"), py::arg("scratch_bytes"))
       .def(
           "call", &TeamCall::call, py::arg("collective"), py::arg("x"), py::arg("out"), py::arg("op"),
           py::arg("topology"), py::arg("root"), py::arg("counts"), py::arg("scale"), py::arg("timeout"),
-          py::arg("nonblocking"), py::arg("note") = py::none(), py::arg("step") = 0,
+          py::arg("nonblocking"), py::arg("note") = py::none(), py::arg("step") = 0, py::arg("copies") = 0,
           "Run one collective; returns its result, or a Handle. The ranks must agree on `note`, and on the `step` of a "
-          "weighted one.")
+          "weighted one. copies: for arrays in device memory, the address of _cuda.StagingCopies.")
       .def("channel", &TeamCall::channel, py::arg("sender"), py::arg("receiver"), py::arg("planner"),
            "The two-rank team over which `sender` sends to `receiver`.")
       .def(

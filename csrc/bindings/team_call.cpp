@@ -101,9 +101,9 @@ size_t PlanKeyHash::operator()(const PlanKey& key) const {
 
 TeamCall::TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
                    std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner,
-                   std::vector<int32_t> here, const std::vector<Sockets>& others)
+                   std::vector<int32_t> here, const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx)
     : team_(std::make_shared<Team>(std::move(segment), rank, size, scratch_bytes, std::move(world_ranks),
-                                   std::move(name), threads, std::move(here), others)),
+                                   std::move(name), threads, std::move(here), others, ucx)),
       planner_(std::move(planner)) {}
 
 std::unique_ptr<TeamCall> TeamCall::channel(int32_t sender, int32_t receiver, py::object planner) const {
@@ -274,6 +274,8 @@ Operation TeamCall::prepare(Terms& terms, Arrays& a) {
     operation.fill = std::make_unique<PlainCopy>(a.output.data, a.input.data,
                                                  static_cast<size_t>(a.count) * operation.plan->element);
   operation.gather = std::move(a.gather);
+  if (terms.copies != nullptr)
+    operation.staging = std::make_unique<Staging>(*terms.copies, a.input.data, a.output.data);
   operation.timeout = std::chrono::duration<double>(read_timeout(terms.timeout));
   return operation;
 }
@@ -321,7 +323,8 @@ std::shared_ptr<Task> TeamCall::submit(Operation operation, const py::object& x,
 
 py::object TeamCall::call(int collective_number, py::object x, py::object out, const py::object& op,
                           const py::object& topology, int32_t root, const py::object& counts, const py::object& scale,
-                          const py::object& timeout, bool nonblocking, const py::object& note, int64_t step) {
+                          const py::object& timeout, bool nonblocking, const py::object& note, int64_t step,
+                          uintptr_t copies) {
   if (collective_number < 0 || collective_number >= static_cast<int>(Collective::count))
     throw py::value_error("no collective has the number " + std::to_string(collective_number));
   const auto collective = static_cast<Collective>(collective_number);
@@ -342,7 +345,8 @@ py::object TeamCall::call(int collective_number, py::object x, py::object out, c
               read_counts(counts),
               note.is_none() ? std::string() : note.cast<std::string>(),
               read_scaling(scale),
-              step};
+              step,
+              reinterpret_cast<const DeviceCopies*>(copies)};
   Arrays a = read(x, out);
   Outcome outcome = finish(prepare(terms, a), x, out, nonblocking, out);
   return nonblocking ? py::cast(Handle(std::move(outcome.task), out)) : out;

@@ -61,16 +61,17 @@ class TeamCall {
   //   code, the operator's name)
   TeamCall(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads, py::object planner,
-           std::vector<int32_t> here, const std::vector<Sockets>& others);
+           std::vector<int32_t> here, const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx);
   TeamCall(std::shared_ptr<Team> team, py::object planner) : team_(std::move(team)), planner_(std::move(planner)) {}
 
   // `x` or `out` may be None if the rank has none; an `out` of None is created if it has the shape of x.
   // An `x` that is not C-contiguous is packed when the call runs.
   // NotImplemented: arrays that must be adapted first (another library's, or an `out` that is not contiguous).
-  // `note`: text on which the ranks must also agree.  `step`: of a weighted call.
+  // `note`: text on which the ranks must also agree.  `step`: of a weighted call.  `copies`: the address of DeviceCopies,
+  // if x and out are Buffers in device memory; 0: they are not.
   py::object call(int collective, py::object x, py::object out, const py::object& op, const py::object& topology,
                   int32_t root, const py::object& counts, const py::object& scale, const py::object& timeout,
-                  bool nonblocking, const py::object& note, int64_t step);
+                  bool nonblocking, const py::object& note, int64_t step, uintptr_t copies = 0);
   // The latency paths, of arrays that read_plain takes (plain_calls.cpp).
   Outcome call_plain(Collective collective, const PlainCall& call);
   Outcome allgatherv(const PlainCall& call, py::handle counts);  // `counts` as in Python; null: not given
@@ -102,6 +103,7 @@ class TeamCall {
     std::string note{};
     Scaling scaling{};
     int64_t step = 0;  // of a weighted call
+    const DeviceCopies* copies = nullptr;  // of arrays in device memory
   };
   Operation prepare(Terms& terms, Arrays& arrays);
   Outcome run_plain(const PlainCall& call, Terms& terms, const PlainArray& x, std::span<const int64_t> shape);

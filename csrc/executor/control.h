@@ -71,10 +71,15 @@ std::string rank_number(int32_t rank, int32_t world);
 
 enum class Presence : uint32_t { absent = 0, here = 1, departed = 2 };
 
-// One rank's part.  The first cache line is written only by its rank and polled by its peers.
+constexpr size_t kNearCells = 16;  // bytes
+
+// One rank's part.  The first cache line is written only by its rank and polled by its peers: a peer that sees the
+// counter has, without fetching another line, what it checks and, of the smallest calls, what it reads.
 struct alignas(64) RankBlock {
   std::atomic<uint64_t> counter;  // release-stored; only grows
   std::atomic<uint32_t> waiters;  // number of sleepers on the counter's low half
+  std::atomic<uint64_t> latest;   // the newest of the entries of `call`
+  alignas(16) char near_cells[2][kNearCells];  // scratch of plans with near cells, by slot
   std::atomic<uint64_t> call[kRing];  // by sequence: the call's digest with the sequence mixed in
 
   alignas(64) Entry entry[kRing];

@@ -9,7 +9,8 @@
 //   publish(value, step)              everything written before the barrier is visible to readers of value
 //   slot(span, tile)                  which part of scratch the tile uses; the same on all ranks
 //   guard(slot)                       wait for the readers of a scratch slot; ok as for all()
-//   open(tile, slot)                  from now on messages from other hosts may be written to the tile's early places
+//   open(tile, slot)                  from now on messages from other hosts may be written to the tile's early places;
+//                                     ok as for all(), once this rank's arrays can be accessed
 //   post(step, tile, slot)            the same for the place of one step
 //   hold(slot, peer, target)          poller only: record a reader of a scratch slot
 //   combine(step, tile, slot)         reduce the step's sources into its targets; or send them to other hosts
@@ -66,7 +67,7 @@ PC_FN Status execute(Group& g, const ScheduleView s, const Span span, Cursor& at
       if (at.tile < span.tiles) {
         const uint32_t slot = newest_slot;
         if (s.cells() > 0 && !g.all(g.guard(slot))) return g.failure();
-        g.open(at.tile, slot);
+        if (!g.open(at.tile, slot)) return g.failure();
         if (g.lane() < g.pollers())
           for (int32_t r = g.lane(); r < s.readers(); r += g.pollers())
             g.hold(slot, s.reader(r).peer, base + s.reader(r).count);

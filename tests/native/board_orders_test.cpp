@@ -30,7 +30,7 @@ class Player {
     std::shuffle(order.begin(), order.end(), random_);
     for (const size_t index : order) {
       std::vector<Announcement> unit = units[index];
-      board_.announce(unit, random_() % 4 == 0);
+      announce(board_, unit, random_() % 4 == 0);
       for (const Announcement& a : unit) names_[a.slot] = a.name;
       while (random_() % 3 == 0) drive(false);
     }

@@ -50,7 +50,7 @@ class Script {
     words >> rank;
     std::vector<Announcement> unit;
     for (std::string digits; words >> digits;) unit.push_back(engine::decode(bytes_of(digits)));
-    (*world_)[rank].announce(unit, false);
+    boards::announce((*world_)[rank], unit);
     for (const Announcement& a : unit) names_[a.slot] = a.name;
   }
 

@@ -174,7 +174,7 @@ PC_TEST(board_group_is_not_torn) {
     std::vector<Announcement> unit;
     for (int i = 0; i < 5; ++i) unit.push_back(allreduce("member " + std::to_string(i), 4, Dtype::float32, 77));
     announce(world[r], allreduce("before"));
-    world[r].announce(unit, false);
+    announce(world[r], unit);
     announce(world[r], allreduce("after"));
   }
   std::vector<size_t> sizes;
@@ -191,7 +191,7 @@ PC_TEST(board_most_needed_first) {
       unit.push_back(allreduce("p" + std::to_string(unit.size())));
       unit.back().priority = p;
     }
-    world[r].announce(unit, false);
+    announce(world[r], unit);
     for (const Announcement& a : unit) priority[a.slot] = a.priority;
   }
   std::vector<int32_t> order;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,11 +57,17 @@ inline Announcement join() {
   return a;
 }
 
+inline void announce(Board& board, std::vector<Announcement>& unit, bool urgent = false) {
+  std::vector<Announcement*> items;
+  for (Announcement& a : unit) items.push_back(&a);
+  board.announce(items, urgent);
+}
+
 // Announces one operation; returns its slot.
 inline int32_t announce(Board& board, Announcement a, bool urgent = false) {
-  std::vector<Announcement> one{std::move(a)};
-  board.announce(one, urgent);
-  return one[0].slot;
+  Announcement* one = &a;
+  board.announce(std::span(&one, 1), urgent);
+  return a.slot;
 }
 
 // All batches that can be cut now, without waiting for a cycle.

@@ -322,6 +322,26 @@ PC_TEST(copies_to_targets_of_both_kinds) {
   }
 }
 
+// To whole lines that another core reads, from every distance within a line and far away.
+PC_TEST(copies_to_shared_lines) {
+  constexpr size_t bytes = 20000;
+  alignas(4096) static unsigned char memory[bytes + 4096], given[bytes + 4096];
+  for (size_t i = 0; i < sizeof given; ++i) given[i] = static_cast<unsigned char>(i % 251);
+  for (const size_t into : {size_t{0}, size_t{64}, size_t{70}}) {
+    for (size_t from = 0; from < 2300; from += from < 140 ? 1 : 719) {
+      std::fill(std::begin(memory), std::end(memory), static_cast<unsigned char>(255));
+      const void* source = given + from;
+      void* target = memory + into;
+      const bool streamed = true, initial = true;
+      const Scaling none;
+      copy_block({&source, &initial, &target, 1, 1, bytes, true, &none, nullptr, &streamed, nullptr, true}, 1);
+      const auto untouched = std::count(std::begin(memory), std::end(memory), static_cast<unsigned char>(255));
+      PC_CHECK(std::memcmp(target, source, bytes) == 0, "from", from, "to", into);
+      PC_CHECK(untouched == static_cast<std::ptrdiff_t>(sizeof memory - bytes), "nothing else is written", from, into);
+    }
+  }
+}
+
 // At every pair of alignments, and up to the end of a page; 128 is two of the widest registers, the smallest size
 // copied.
 PC_TEST(copies_of_every_alignment) {

@@ -42,9 +42,9 @@ PC_TEST(ring_cells_are_streamed_after_slow_stores) {
   constexpr int64_t bytes = 64 << 10;  // 1024 lines
   CellWrites writes;
   PC_CHECK(!writes.stream(), "ordinary stores at first");
-  writes.record(bytes, nanoseconds(1024 * 11));
-  PC_CHECK(!writes.stream(), "11 ns a line is no reason to change");
-  writes.record(bytes, nanoseconds(1024 * 13));
+  writes.record(bytes, nanoseconds(1024 * 4));
+  PC_CHECK(!writes.stream(), "4 ns a line is no reason to change");
+  writes.record(bytes, nanoseconds(1024 * 6));
   int streamed = 0;
   while (writes.stream() && streamed < 1000) ++streamed;
   PC_CHECK(streamed >= 16 && streamed < 1000, "some cells are streamed, then one is tried again", streamed);

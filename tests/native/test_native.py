@@ -77,7 +77,9 @@ def build(preset: str, *targets: str) -> Path:
 def plain() -> Path:
     if why_not():
         pytest.skip(why_not())
-    return build("cpu", "unit_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test")
+    return build(
+        "cpu", "unit_test", "link_test", "executor_test", "engine_test", "cuda_blocks_test", "cuda_combine_test"
+    )
 
 
 @functools.cache
@@ -102,7 +104,14 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if problem:
         pytest.skip(problem)
     return build(
-        "tsan", "executor_test", "faults_test", "engine_test", "weak_acquire_test", "cuda_blocks_test", "weak_flag_test"
+        "tsan",
+        "link_test",
+        "executor_test",
+        "faults_test",
+        "engine_test",
+        "weak_acquire_test",
+        "cuda_blocks_test",
+        "weak_flag_test",
     )
 
 
@@ -124,6 +133,16 @@ def run_sanitized(
 @pytest.mark.parametrize("part", ["kernels", "conversions", "schedule", "layout", "segment", "lru", "ring"])
 def test_unit(plain: Path, part: str) -> None:
     done = run(plain / "unit_test", part)
+    assert done.returncode == 0, last_lines(done.stdout)
+
+
+def test_link(plain: Path) -> None:
+    done = run(plain / "link_test")
+    assert done.returncode == 0, last_lines(done.stdout)
+
+
+def test_link_has_no_race(sanitized: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = run_sanitized(tmp_path_factory, sanitized / "link_test")
     assert done.returncode == 0, last_lines(done.stdout)
 
 

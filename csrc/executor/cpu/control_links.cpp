@@ -14,6 +14,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr uint64_t kMostText = 4096;  // bytes
+constexpr auto kStillWaits = std::chrono::milliseconds(250);  // a rank that waits notes it every few milliseconds
 constexpr auto kFirstBeat = std::chrono::seconds(10);  // the peer may still be preparing the communicator
 
 bool is_known(MessageKind kind) {
@@ -36,6 +37,7 @@ void ControlLinks::Peer::arrived(const MessageHeader& header) {
   heard = steady_clock::now();
   departed = departed || header.kind == MessageKind::depart;
   expels = expels || header.kind == MessageKind::expelled;
+  if (header.kind == MessageKind::heartbeat) awaited = {static_cast<int32_t>(header.step), heard};
   if (header.kind != MessageKind::abort) return;
   text.pop_back();
   if (!abort) abort = Abort{static_cast<Fault>(header.value), static_cast<int32_t>(header.step), text};
@@ -79,6 +81,17 @@ void ControlLinks::send_expelled(int32_t rank) {
   peer->second->link->send({0, 0, 0, 0, 0, MessageKind::expelled, 0}, nullptr);
 }
 
+void ControlLinks::set_awaited(Awaited awaited) {
+  const std::lock_guard lock(mutex_);
+  awaited_ = awaited;
+}
+
+ControlLinks::Awaited ControlLinks::awaited(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer != nullptr ? peer->awaited : Awaited{};
+}
+
 void ControlLinks::note(const Abort& abort) {
   over_ = true;
   if (abort.fault == Fault::peer_lost) lost_ = abort.culprit;
@@ -102,9 +115,10 @@ std::optional<ControlLinks::Abort> ControlLinks::receive() {
 void ControlLinks::beat(Time now, bool was_stopped, Heard& heard) {
   const std::lock_guard lock(mutex_);
   receive_all();
+  const int32_t awaited = now - awaited_.known < kStillWaits ? awaited_.rank : -1;
   for (const auto& [rank, peer] : peers_) {
     const bool full = peer->link->sends() || (over_ && peer->silent);
-    if (!peer->link->closed() && !full) peer->link->send({0, 0, 0, 0, 0, MessageKind::heartbeat, 0}, nullptr);
+    if (!peer->link->closed() && !full) peer->link->send({0, 0, 0, awaited, 0, MessageKind::heartbeat, 0}, nullptr);
     if (was_stopped) peer->heard = std::max(peer->heard, now);
     Time& of_host = heard[peer->host];
     of_host = std::max(of_host, peer->heard);
@@ -142,6 +156,12 @@ bool ControlLinks::lost(int32_t rank) const {
 bool ControlLinks::expelled() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(peers_.begin(), peers_.end(), [](const auto& each) { return each.second->expels; });
+}
+
+int ControlLinks::timeouts(int32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  const Peer* peer = find(rank);
+  return peer == nullptr ? 0 : peer->link->timeouts();
 }
 
 std::string ControlLinks::host(int32_t rank) const {

@@ -34,6 +34,14 @@ class ControlLinks {
   void send_depart();
   // This rank continues in a communicator without that one.
   void send_expelled(int32_t rank);
+  struct Awaited {
+    int32_t rank = -1;  // -1: none
+    Time known{};
+  };
+  // This rank waits for that one, of any host: heartbeats tell the others, until some time after the last such call.
+  void set_awaited(Awaited awaited);
+  // For which rank another one waits.
+  Awaited awaited(int32_t rank) const;
   // Sends and receives heartbeats, and notes when a rank of each host was heard.  `was_stopped`: this process did not
   // run lately, and cannot tell.
   void beat(Time now, bool was_stopped, Heard& heard);
@@ -47,6 +55,8 @@ class ControlLinks {
   bool lost(int32_t rank) const;
   // Some rank continues without this one.
   bool expelled() const;
+  // See Link.
+  int timeouts(int32_t rank) const;
   // For messages: how a lost rank was found out; and a rank's host, as " (host NAME)".
   std::string reason(int32_t rank) const;
   std::string host(int32_t rank) const;
@@ -58,6 +68,7 @@ class ControlLinks {
     std::optional<Abort> abort;
     bool departed = false, violated = false, silent = false, expels = false;
     Time heard{};
+    Awaited awaited;
     char* place(const MessageHeader& header) override;
     void arrived(const MessageHeader& header) override;
   };
@@ -71,6 +82,7 @@ class ControlLinks {
   std::vector<std::string> host_names_;  // by rank
   std::string sending_;  // the text of the abort that is sent: there is at most one
   bool over_ = false;  // an abort was sent or has arrived
+  Awaited awaited_;
   int32_t lost_ = -1;  // the rank that it reports as lost
 };
 

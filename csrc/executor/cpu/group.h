@@ -53,13 +53,12 @@ class CpuGroup {
   void enter(uint64_t base, bool at_once) {
     if (lane() != 0) return;
     team_.announce(op_);
-    if (at_once) team_.publish(base);
+    if (at_once) publish(base);
   }
 
-  // Release; sequentially consistent because the publisher then checks for sleepers, and a sleeper registers before it
-  // checks the counter: one of the two must see the other.  All peers poll the same counter.
+  // All peers poll the same counter.
   void publish(uint64_t value, const Step&) {
-    if (lane() == 0) team_.publish(value);
+    if (lane() == 0) publish(value);
   }
 
   bool await(int32_t peer, uint64_t target) {
@@ -88,9 +87,11 @@ class CpuGroup {
       team_.readers_of(segment)[peer] = target;
   }
 
-  void open(int64_t tile, uint32_t slot) {
-    if (!team_.spans_hosts_) return;
-    for (const Step& step : plan_.schedule->early_receives()) post(step, tile, slot);
+  bool open(int64_t tile, uint32_t slot) {
+    if (staging_ != nullptr && !stage(tile)) return false;
+    if (team_.spans_hosts_)
+      for (const Step& step : plan_.schedule->early_receives()) post(step, tile, slot);
+    return true;
   }
 
   void post(const Step& step, int64_t tile, uint32_t slot) {
@@ -103,6 +104,7 @@ class CpuGroup {
   }
 
   void combine(const Step& step, int64_t tile, uint32_t slot) {
+    if (staging_ != nullptr) staging_->advance(op_.cursor.tile);
     if (step.is_message()) {
       if (step.sends() && all(true) && lane() == 0) send(step, tile, slot);
       return;
@@ -123,6 +125,21 @@ class CpuGroup {
   }
 
  private:
+  // Without a memory barrier, which would wait until this core owns the line: a peer that is about to sleep executes one
+  // on all cores (see Team::nap), so that either it sees the counter, or it is seen here.
+  void publish(uint64_t value) {
+    RankBlock& mine = team_.control_.block(team_.rank_);
+    mine.counter.store(value, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (mine.waiters.load(std::memory_order_relaxed) != 0) team_.publish(value);  // wakes them
+  }
+
+  // Waits until the tile's part of arrays in device memory can be accessed.
+  bool stage(int64_t tile) {
+    if (!staging_->begun()) staging_->begin(plan_);
+    return staging_->ready(tile) || team_.await_slow(op_, {team_.rank_, static_cast<uint64_t>(tile), false, staging_});
+  }
+
   bool reached(const Goal& goal) {
     if (!goal.sent && team_.control_.block(goal.peer).counter.load(kAcquire) >= goal.target) return true;
     return team_.await_slow(op_, goal);
@@ -146,9 +163,19 @@ class CpuGroup {
     for (int32_t i = 0; i < step.targets(); ++i) {
       const int32_t peer = step.target(i).rank;
       Remote& to = *team_.remote(peer);
-      to.send(op_, value(op_.cursor.tile, op_.cursor.position + 1), Team::digest_of(op_), data, bytes);
+      to.send(op_, value(op_.cursor.tile, op_.cursor.position + 1), Team::digest_of(op_), data, bytes,
+              is_followed(step, peer));
       if (from.place >= 0) hold(slot, peer, to.posted());
+      else if (staging_ != nullptr) staging_->hold(tile, to, to.posted());
     }
+  }
+
+  // Whether the next step, without waiting, sends to this rank too.
+  bool is_followed(const Step& step, int32_t peer) const {
+    if (op_.cursor.position + 1 >= plan_.schedule->view().steps()) return false;
+    const Step next = step.next();
+    const bool at_once = next.sends() && next.waits() == 0 && next.lag() == step.lag();
+    return at_once && next.targets() == 1 && next.target(0).rank == peer;
   }
 
   void note(const Step& step, int64_t tile, Clock::time_point since) const {
@@ -170,9 +197,12 @@ class CpuGroup {
   char* place(int32_t rank, int32_t place, int32_t chunk, int64_t begin, int64_t skip, uint32_t slot) const {
     const int64_t element = static_cast<int64_t>(plan_.element);
     if (place >= 0) {
+      if (plan_.near_cell > 0)
+        return team_.control_.block(rank).near_cells[slot & 1] + place * plan_.near_cell + skip * element;
       return team_.scratch(rank, slot) + (place * plan_.tile_elements + skip) * element;
     }
     const bool own = rank == team_.rank_;
+    if (own && staging_ != nullptr) return staging_->place(place == kPlaceInput, chunk, begin, skip);
     if (place == kPlaceInput) {
       char* base = own ? static_cast<char*>(const_cast<void*>(op_.input)) : team_.peer_input_[rank];
       return base + (plan_.layout.input_offset[chunk] + begin + skip) * element;
@@ -189,8 +219,7 @@ class CpuGroup {
     bool streamed[kMostOperands];
     const int32_t k = step.sources(), m = step.targets(), chunk = step.chunk();
     const int64_t bytes = mine * static_cast<int64_t>(plan_.element);
-    const bool stream_cells = bytes >= CellWrites::kLeast && team_.cell_writes_.stream();
-    bool streams = false, cells = false;
+    bool streams = false, cells = false, stream_cells = false;
     for (int32_t i = 0; i < k; ++i) {
       const Source s = step.source(i);
       sources[i] = place(s.rank, s.place, chunk, begin, skip, slot);
@@ -200,6 +229,7 @@ class CpuGroup {
     for (int32_t i = 0; i < m; ++i) {
       const Target t = step.target(i);
       targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
+      if (t.place >= 0 && !cells) stream_cells = bytes >= CellWrites::kLeast && team_.cell_writes_.stream();
       cells = cells || t.place >= 0;
       streamed[i] = t.place >= 0 ? stream_cells : plan_.streams && t.place == kPlaceOutput;
       streams = streams || streamed[i];
@@ -214,7 +244,8 @@ class CpuGroup {
                       &plan_.scaling,
                       plan_.custom,
                       streams ? streamed : nullptr,
-                      step.weighted() ? weights : nullptr};
+                      step.weighted() ? weights : nullptr,
+                      stream_cells};
     const bool own = k == 1 && !step.weighted() && cells && step.source(0).rank == team_.rank_ && lane() == 0;
     if (!own || bytes < CellWrites::kLeast || stream_cells) return plan_.combine(block);
     const auto since = Clock::now();
@@ -225,6 +256,7 @@ class CpuGroup {
   Team& team_;
   Operation& op_;
   const Plan& plan_;
+  Staging* const staging_ = op_.staging.get();  // of arrays in device memory: the call has one lane
   Lanes lanes_;
 };
 

@@ -11,12 +11,19 @@ char nothing;  // the place of a message without content
 
 }  // namespace
 
-void Remote::send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes) {
+void Remote::send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes, bool more) {
   if (announced_ != op.plan) {  // kept by the call's plan until it has been sent, and by announced_
     announced_ = op.plan;
-    link_->send({0, 0, op.sequence, 0, sizeof(Fingerprint), MessageKind::announce, 0}, &announced_->fingerprint);
+    link_->send({0, 0, op.sequence, 0, sizeof(Fingerprint), MessageKind::announce, 0}, &announced_->fingerprint, true);
   }
-  posted_ = link_->send({value, call, op.sequence, op.step, bytes, MessageKind::data, 0}, data);
+  posted_ = link_->send({value, call, op.sequence, op.step, bytes, MessageKind::data, 0}, data, more);
+}
+
+void Remote::announce(const Operation& op, uint64_t call) {
+  if (announced_call_ == op.sequence || link_->sends()) return;  // a peer that does not read is told of later calls
+  announced_call_ = op.sequence;
+  announced_ = in_flight_ = op.plan;
+  link_->send({0, call, op.sequence, op.step, sizeof(Fingerprint), MessageKind::announce, 0}, &in_flight_->fingerprint);
 }
 
 void Remote::post(uint64_t value, void* into, uint64_t bytes) {
@@ -55,7 +62,18 @@ void Remote::note(const MessageHeader& header) {
   entry.complete.store(header.sequence, std::memory_order_relaxed);
 }
 
+std::optional<uint64_t> Remote::known_call(const RankBlock& of, uint64_t sequence) {
+  const uint32_t at = sequence % kRing;
+  if (of.entry[at].complete.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  return of.call[at].load(std::memory_order_relaxed);
+}
+
 void Remote::arrived(const MessageHeader& header) {
+  if (header.kind == MessageKind::announce && header.call != 0) {
+    note(header);
+    const auto own = own_ != nullptr ? known_call(*own_, header.sequence) : std::nullopt;
+    if (own.value_or(header.call) != header.call) stale_ = header.sequence;
+  }
   if (header.kind != MessageKind::data) return;
   const auto found =
       std::find_if(expected_.begin(), expected_.end(), [&](const Expected& one) { return one.value == header.value; });

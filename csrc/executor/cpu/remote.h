@@ -1,7 +1,9 @@
 // A rank on another host, as this rank knows it: from its messages.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "executor/control.h"
@@ -15,33 +17,46 @@ struct Operation;
 class Remote final : public Inbox {
  public:
   // `link` carries what the schedules send.
-  explicit Remote(std::unique_ptr<Link> link) : link_(std::move(link)) {
+  explicit Remote(std::shared_ptr<Link> link) : link_(std::move(link)) {
     block_.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_relaxed);
   }
 
   // Stands for its block in shared memory: the counter is that of the last message that has arrived.
   RankBlock& block() { return block_; }
 
-  // From now on messages of this call are received.
-  void enter(uint64_t sequence, uint64_t call) {
+  // From now on messages of this call are received.  False: the peer has announced another one.
+  // `own`: this rank's block, with its earlier calls.
+  bool enter(uint64_t sequence, uint64_t call, const RankBlock& own) {
     sequence_ = sequence;
     call_ = call;
+    own_ = &own;
+    return known_call(block_, sequence).value_or(call) == call;
   }
-  void send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes);
+  // Lets the peer compare this call with its own, once per call: for calls in which it may receive nothing.
+  void announce(const Operation& op, uint64_t call);
+  // `more`: another message to this rank follows at once.
+  void send(const Operation& op, uint64_t value, uint64_t call, const void* data, uint64_t bytes, bool more);
   // The message that is sent at the counter `value` goes to this memory.  May be repeated.
   void post(uint64_t value, void* into, uint64_t bytes);
-  bool progress() { return link_->progress(*this); }
+  bool progress() {
+    const bool moved = link_->progress(*this);
+    if (moved) left = {};
+    return moved;
+  }
 
   uint64_t sent() const { return link_->sent(); }
   uint64_t posted() const { return posted_; }  // messages given to the link
   bool expects() const { return !expected_.empty(); }
   // There is something to send, or a message is expected.
   bool busy() const { return link_->sends() || !expected_.empty(); }
-  const Link& link() const { return *link_; }
+  Link& link() const { return *link_; }
   bool violated() const { return violated_; }  // it has sent what no rank of this version sends
-  // The number of an earlier call in which it has sent what this rank did not expect: they made different calls.  0: none.
+  // The number of a call that differs from this rank's: the peer has announced it, or sent in it what this rank, which
+  // has completed it, did not expect.  0: none.
   uint64_t stale() const { return stale_; }
   const Fingerprint& announcement() const { return announcement_; }
+
+  std::chrono::steady_clock::time_point left{};  // when it was found to have departed and nothing more had arrived
 
   char* place(const MessageHeader& header) override;
   void arrived(const MessageHeader& header) override;
@@ -59,11 +74,17 @@ class Remote final : public Inbox {
   }
 
   RankBlock block_{};
-  std::unique_ptr<Link> link_;
+  // The digest of the call that a rank has made with this number, if it is kept in the rank's block.
+  static std::optional<uint64_t> known_call(const RankBlock& of, uint64_t sequence);
+
+  std::shared_ptr<Link> link_;
+  const RankBlock* own_ = nullptr;
   std::vector<Expected> expected_;
   uint64_t sequence_ = 0, call_ = 0;  // of this rank's call
   uint64_t posted_ = 0;
   std::shared_ptr<const Plan> announced_;  // to the peer
+  std::shared_ptr<const Plan> in_flight_;  // whose fingerprint announce() sends: until all has been sent
+  uint64_t announced_call_ = 0;  // its number
   Fingerprint announcement_{};  // by the peer
   bool violated_ = false;
   uint64_t stale_ = 0;

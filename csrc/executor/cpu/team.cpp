@@ -10,8 +10,9 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "executor/cpu/group.h"
+#include "base/membarrier.h"
 #include "link/tcp.h"
+#include "link/ucx.h"
 
 namespace pc {
 namespace {
@@ -82,7 +83,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
 
 Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
            std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
-           const std::vector<Sockets>& others)
+           const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx)
     : segment_(std::move(segment)),
       rank_(checked_rank(rank, checked_size(size))),
       size_(size),
@@ -96,7 +97,7 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
       here_(std::move(here)),
       sockets_(others) {
   const auto local = static_cast<int32_t>(here_.size());
-  connect(others);
+  connect(others, ucx);
   require(local + static_cast<int32_t>(others.size()) == size && std::count(here_.begin(), here_.end(), rank) == 1,
           "every rank is either on this host, as this one is, or on another one");
   require(segment_ != nullptr && segment_->bytes() >= segment_bytes(local, scratch_bytes),
@@ -122,16 +123,19 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
   mine.pid.store(getpid(), std::memory_order_relaxed);
   mine.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   mine.started.store(own_start_time(), std::memory_order_relaxed);
+  expect_barriers();
   mine.presence.store(static_cast<uint32_t>(Presence::here), std::memory_order_release);
 }
 
 // Takes over the sockets.
-void Team::connect(const std::vector<Sockets>& others) {
+void Team::connect(const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx) {
   if (others.empty()) return;
   remotes_.resize(size_);
   links_ = std::make_shared<ControlLinks>();
   for (const Sockets& each : others) {
-    auto data = std::make_unique<TcpLink>(each.data);
+    std::shared_ptr<Link> data;
+    if (ucx != nullptr) data = UcxWorker::link(ucx, each.rank);
+    else data = std::make_shared<TcpLink>(each.data);
     auto control = std::make_unique<TcpLink>(each.control);
     messages_.push_back(std::make_unique<TcpLink>(each.messages));
     checked_rank(each.rank, size_);
@@ -199,7 +203,7 @@ void Team::connect_pair(const Team& parent, int32_t peer) {
   require(copy >= 0, std::string("a channel cannot be made: ") + strerror(errno));
   own_block_ = std::make_unique<RankBlock>();
   remotes_.resize(2);
-  remotes_[1 - rank_] = std::make_shared<Remote>(std::make_unique<TcpLink>(copy, rank_ == 1));
+  remotes_[1 - rank_] = std::make_shared<Remote>(std::make_shared<TcpLink>(copy, rank_ == 1));
   spans_hosts_ = true;
   control_.blocks.assign(2, own_block_.get());
   control_.blocks[1 - rank_] = &remotes_[1 - rank_]->block();
@@ -209,6 +213,13 @@ void Team::connect_pair(const Team& parent, int32_t peer) {
 // No caller is left that could make a call: equivalent to a departure.
 Team::~Team() {
   if (!is_pair_ && !inherited()) depart();
+  abandon();
+}
+
+// No call continues: what is on its way may no longer touch the memory of those that have begun.
+void Team::abandon() {
+  for (const auto& each : remotes_)
+    if (each != nullptr) each->link().abandon();
 }
 
 void Team::watch_peers() {
@@ -275,142 +286,6 @@ char* Team::peer_address(int32_t peer, Location at) const {
   const auto found = windows_.find(at.window);
   if (found == windows_.end() || at.offset < 0 || at.offset > found->second.bytes) return nullptr;
   return found->second.view.base + peer * found->second.view.stride + at.offset;
-}
-
-bool Team::begin(Operation& op) {
-  if (!op.begun) {
-    op.sequence = sequence_++;
-    op.span.base = base_;
-    op.begun = true;
-    if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
-  }
-  if (!op.agreed) {
-    if ((op.negotiates || op.plan->windows()) && !greet(op)) return false;
-    op.span.tiles = op.plan->tiles;
-    const ScheduleView s = op.plan->schedule->view();
-    op.span.slot = ScratchRing::align(position_, op.plan->slot_segments);
-    base_ += static_cast<uint64_t>(op.plan->tiles + s.depth() - 1) * static_cast<uint64_t>(s.stride()) + 1;
-    if (s.cells() > 0) position_ = op.span.slot + static_cast<uint32_t>(op.plan->tiles) * op.plan->slot_segments;
-    op.agreed = true;
-    for (int32_t peer = 0; spans_hosts_ && peer < size_; ++peer)
-      if (Remote* const each = remote(peer)) each->enter(op.sequence, digest_of(op));
-  }
-  return true;
-}
-
-void Team::announce(const Operation& op) {
-  RankBlock& mine = control_.block(rank_);
-  const uint32_t at = op.sequence % kRing;
-  Entry& entry = mine.entry[at];
-  entry.begun.store(op.sequence, std::memory_order_relaxed);  // the release below carries it
-  if (announced_[at] != op.plan) {
-    entry.fingerprint = op.plan->fingerprint;
-    announced_[at] = op.plan;
-  }
-  entry.input = op.input_at;
-  entry.output = op.output_at;
-  entry.step = op.step;
-  entry.fills = op.fill != nullptr;
-  mine.call[at].store(digest_of(op), std::memory_order_release);
-  entry.complete.store(op.sequence, std::memory_order_release);
-}
-
-// Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage.
-bool Team::greet(Operation& op) {
-  CpuGroup<SingleLane> group(*this, op);
-  if (!op.cursor.entered) group.enter(op.span.base, true);
-  op.cursor.entered = true;
-  const uint8_t placement = op.plan->fingerprint.placement;
-  const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
-  bool same_placement = true, fills = false;
-  for (int32_t peer = 0; peer < size_; ++peer) {
-    if (!group.await(peer, op.span.base)) return false;
-    const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
-    same_placement = same_placement && entry.fingerprint.placement == placement;
-    fills = fills || (may_fill && entry.fills);
-  }
-  if (!same_placement && op.fallback) {
-    op.plan = op.fallback;
-  } else if (op.plan->windows()) {
-    for (int32_t peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && !read_locations(op, peer)) return false;
-    if (fills) fill(op);
-  }
-  return true;
-}
-
-// The call's input is copied into a rank's array only after all ranks have made the same call: a call that is
-// refused leaves it unchanged.  Having entered the call then means having filled it, on all ranks.
-void Team::fill(Operation& op) {
-  if (op.fill != nullptr) op.fill->run();
-  op.span.base = ++base_;
-  publish(base_);
-}
-
-// Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
-// ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call.
-bool Team::meet(const Operation& op, int32_t peer) {
-  const RankBlock& theirs = control_.block(peer);
-  const uint32_t at = op.sequence % kRing;
-  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
-  if (theirs.call[at].load(std::memory_order_acquire) != digest_of(op) &&
-      theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
-    report_mismatch(op, peer);
-    return false;
-  }
-  met_[peer] = op.sequence;
-  return true;
-}
-
-// Reads the positions of a peer's arrays in the windows.
-bool Team::read_locations(const Operation& op, int32_t peer) {
-  const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
-  const uint8_t placement = op.plan->fingerprint.placement;
-  bool known = true;
-  if ((placement & input_shared) != 0) known = (peer_input_[peer] = peer_address(peer, entry.input)) != nullptr;
-  if ((placement & output_shared) != 0)
-    known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
-  if (!known)
-    poison(Fault::mismatch, members_[peer],
-           label(peer) + " uses a window in " + op.describe() + " whose array " + label(rank_) +
-               " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
-  return known;
-}
-
-void Team::raise() {
-  const bool before = raised_.exchange(true);
-  control_.raise(before, [this](int32_t rank) { return gone(rank); });
-}
-
-Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
-
-void Team::run(Operation& op) { proceed(op, Waiting::blocks); }
-
-Status Team::run_until(Operation& op, Clock::time_point until) {
-  op.until = until;
-  const Status status = proceed(op, Waiting::limited);
-  op.until = Clock::time_point::max();
-  return status;
-}
-
-Status Team::attempt(Operation& op) { return threads_ ? Status::pending : proceed(op, Waiting::hopes); }
-
-Status Team::proceed(Operation& op, Waiting waiting) {
-  require_sound();
-  op.waiting = waiting;
-  Status status = Status::done;
-  if (!begin(op)) {
-    status = CpuGroup<SingleLane>(*this, op).failure();
-  } else {
-    CpuGroup<SingleLane> group(*this, op);
-    status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
-    if (status == Status::done && spans_hosts_ && !flush(op)) status = group.failure();
-  }
-  // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. A
-  // rank publishes after reading a peer's array; this load comes after that store.
-  const bool given_up = control_.header->abort.load(std::memory_order_seq_cst) != 0;
-  if (status == Status::failed || given_up) raise();
-  return status;
 }
 
 std::string Team::number(int32_t rank) const { return rank_number(members_[rank], world_ranks_[rank]); }

@@ -18,12 +18,15 @@
 #include "executor/cpu/control_links.h"
 #include "executor/cpu/liveness.h"
 #include "executor/cpu/remote.h"
+#include "executor/cpu/staging.h"
 #include "executor/execute.h"
 #include "executor/plan.h"
 #include "executor/trace.h"
 #include "window/segment.h"
 
 namespace pc {
+
+class UcxWorker;
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,18 +43,20 @@ struct WindowView {
   int64_t stride;
 };
 
-// The sockets to a rank on another host: of collectives, of control messages, and of messages from rank to rank.
+// The sockets to a rank on another host: of collectives (-1 if UCX carries them), of control messages, and of messages
+// from rank to rank.
 struct Sockets {
   int32_t rank;
   int data, control, messages;
 };
 
 // What a wait is for: that the peer's counter reaches the target or, if `sent`, that so many messages to it have been
-// taken by the link.
+// taken by the link; or, with `staging`, that the tile `target` of this rank's own arrays is staged.
 struct Goal {
   int32_t peer;
   uint64_t target;
   bool sent = false;
+  Staging* staging = nullptr;
 };
 
 // What a call does when it has to wait.
@@ -72,6 +77,7 @@ struct Operation {
   Location input_at, output_at;
   std::unique_ptr<Copy> gather;  // creates `input`, which only this rank reads, or null
   std::unique_ptr<Copy> fill;    // creates the input of the plan on windows, which peers read, or null
+  std::unique_ptr<Staging> staging;  // if `input` and `output` are in device memory
   int64_t step = 0;  // of a weighted call: ranks compare it, and their schedules, but plans do not depend on it
   uint64_t sequence = 0;
   Span span{};
@@ -98,10 +104,11 @@ class Team {
 
   Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
        std::vector<int32_t> world_ranks, std::string name, bool threads);
-  // The same if only the ranks `here` share the segment: `others` are those on other hosts.  Owns the sockets.
+  // The same if only the ranks `here` share the segment: `others` are those on other hosts.  Owns the sockets.  `ucx`:
+  // connected with all of them, or null.
   Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t scratch_bytes,
        std::vector<int32_t> world_ranks, std::string name, bool threads, std::vector<int32_t> here,
-       const std::vector<Sockets>& others);
+       const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx = nullptr);
   // The channel over which `parent`'s rank `from` sends to rank `to`: a team of two, sender first.
   Team(const Team& parent, int32_t from, int32_t to);
   ~Team();
@@ -135,6 +142,7 @@ class Team {
   void interrupt(const std::string& where);  // a signal has interrupted this rank there: no rank can continue
   // This rank now waits for a member, here or in the engine: published to ranks that wait for this one.
   void note_wait(int32_t member, Clock::time_point now);
+  void note_no_wait();
   bool gone(int32_t rank) const { return (liveness_ && liveness_->gone(rank)) || (links_ && links_->lost(rank)); }
   bool stopped(int32_t rank) const { return liveness_ && liveness_->stopped(rank); }
   void require_sound() {
@@ -174,12 +182,14 @@ class Team {
  private:
   template <class Lanes> friend class CpuGroup;
   Status proceed(Operation& op, Waiting waiting);
+  [[noreturn]] void fail();
   // Compared by peers: differs between any two calls, and between calls of different sequence.
   static uint64_t digest_of(const Operation& op) {
     return op.plan->digest ^ op.sequence * 0x9E3779B97F4A7C15ull ^
            static_cast<uint64_t>(op.step) * 0xD1B54A32D192ED03ull;
   }
-  void connect(const std::vector<Sockets>& others);
+  void connect(const std::vector<Sockets>& others, const std::shared_ptr<UcxWorker>& ucx);
+  void abandon();
   void connect_pair(const Team& parent, int32_t peer);
   void allocate();
   void announce(const Operation& op);
@@ -194,11 +204,15 @@ class Team {
   bool nap_on_links(const Goal& goal, std::chrono::milliseconds limit);
   void nap(const Goal& goal, std::chrono::milliseconds limit);
   bool flush(Operation& op);
+  void report_staging(const Operation& op, Fault fault, const std::string& reason);
   bool hear(const Operation& op);
+  bool compare_neighbours(const Operation& op);
+  bool passes_large_messages(const Operation& op);
   Remote* remote(int32_t rank) const { return remotes_.empty() ? nullptr : remotes_[rank].get(); }
   Clock::time_point make_way(Clock::time_point start, Clock::time_point now) const;
   bool healthy(Operation& op, const Goal& goal);
   bool check_peers(const Operation& op, const Goal& goal);
+  bool may_still_arrive(int32_t rank);
   void report_timeout(const Operation& op, int32_t peer);
   int32_t hindrance(const Operation& op, int32_t peer) const;
   std::string label_of_member(int32_t member) const;

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstdio>
 #include <ctime>
 #include <thread>
 
+#include "base/membarrier.h"
 #include "base/pause.h"
 #include "executor/cpu/team.h"
 
@@ -25,10 +25,12 @@ constexpr int kHopefulSpins = 128;                    // about a microsecond
 constexpr int kHopefulLooks = 4;                     // at a socket: as long as a microsecond or two
 constexpr int kPumpEvery = 16;
 constexpr std::chrono::nanoseconds kLinkNap = std::chrono::microseconds(100);
+constexpr std::chrono::nanoseconds kCopyNap = std::chrono::microseconds(20);
 constexpr int kHopefulYields = 8;                    // about one turn of all ranks, if they share cores
 constexpr auto kLongYield = std::chrono::microseconds(500);  // the core was taken by a process that keeps it
 constexpr auto kWary = milliseconds(100);             // how long waits then spin longer before they yield
 constexpr auto kWarySpin = std::chrono::microseconds(60);    // less than a long yield: two wary jobs calm down
+constexpr auto kPatientWithNetworks = milliseconds(3000);
 constexpr auto kBystanderGrace = milliseconds(200);  // a rank that ended after its part of a call is not lost
 
 // The futex is the counter's low half (x86-64 and AArch64 are little-endian).
@@ -65,9 +67,13 @@ void Team::publish(uint64_t value) {
   if (mine.waiters.load(std::memory_order_seq_cst) != 0) futex_wake(mine);
 }
 
-// Messages of other hosts are received by the thread that waits.  `turn`: a look at the links of all of them takes longer than a
-// wait for a peer of this host should.
+// Messages of other hosts are received by the thread that waits.  `turn`: a look at the links of all of them takes
+// longer than a wait for a peer of this host should.
 bool Team::reached(const Goal& goal, int turn) {
+  if (goal.staging != nullptr) {
+    pump();
+    return goal.staging->ready(static_cast<int64_t>(goal.target));
+  }
   Remote* const from = remote(goal.peer);
   if (from != nullptr) from->progress();
   if (spans_hosts_ && turn % kPumpEvery == 0) pump();
@@ -86,7 +92,7 @@ bool Team::pump() {
   return busy;
 }
 
-// All messages of the call have been taken: their memory may be changed.
+// All messages of the call have been taken, and will arrive: their memory may be changed.
 bool Team::flush(Operation& op) {
   for (int32_t peer = 0; peer < size_; ++peer) {
     const Remote* to = remote(peer);
@@ -101,11 +107,14 @@ bool Team::nap_on_links(const Goal& goal, milliseconds limit) {
   pollfd looks[kMost];
   nfds_t count = 0;
   for (int32_t r = 0; r < size_ && count < kMost; ++r) {
-    const Remote* const peer = remote(r);
+    Remote* const peer = remote(r);
     if (peer == nullptr || peer->link().closed()) continue;
-    const bool receives = !peer->link().stalled() && (peer->expects() || (r == goal.peer && !goal.sent));
-    const auto events = static_cast<short>((receives ? POLLIN : 0) | (peer->link().sends() ? POLLOUT : 0));
-    if (events != 0) looks[count++] = {peer->link().descriptor(), events, 0};
+    Link& link = peer->link();
+    const short events = link.events(peer->expects() || (r == goal.peer && !goal.sent));
+    const bool shared = count > 0 && looks[count - 1].fd == link.descriptor();  // links over UCX have one descriptor
+    if (events == 0 || shared) continue;
+    if (!link.arm()) return true;
+    looks[count++] = {link.descriptor(), events, 0};
   }
   const bool here = remote(goal.peer) == nullptr;
   if (count == 0 && here) return false;
@@ -117,9 +126,11 @@ bool Team::nap_on_links(const Goal& goal, milliseconds limit) {
 
 // Sleeps until the goal may have been reached.
 void Team::nap(const Goal& goal, milliseconds limit) {
+  if (goal.staging != nullptr) return std::this_thread::sleep_for(kCopyNap);
   if (spans_hosts_ && nap_on_links(goal, limit)) return;
   RankBlock& theirs = control_.block(goal.peer);
   theirs.waiters.fetch_add(1, std::memory_order_seq_cst);
+  barrier_on_all_cores();
   const uint64_t seen = theirs.counter.load(std::memory_order_seq_cst);
   if (seen < goal.target) futex_wait(theirs, seen, limit);
   theirs.waiters.fetch_sub(1, std::memory_order_relaxed);
@@ -128,9 +139,9 @@ void Team::nap(const Goal& goal, milliseconds limit) {
 bool Team::await_slow(Operation& op, Goal goal) {
   int turn = 0;
   const std::atomic<uint64_t>& counter = control_.block(goal.peer).counter;
-  const bool one_host = !spans_hosts_;
+  const bool one_host = !spans_hosts_ && goal.staging == nullptr;
   const auto reached = [&] { return one_host ? counter.load(kAcquire) >= goal.target : this->reached(goal, turn++); };
-  const bool other_host = !one_host && remote(goal.peer) != nullptr;
+  const bool other_host = spans_hosts_ && remote(goal.peer) != nullptr;
   if (op.waiting == Waiting::hopes) {
     if (patience.spin.count() == 0) {  // the peer may need this core
       for (int i = 0; i < kHopefulYields; ++i) {
@@ -180,7 +191,7 @@ bool Team::await_slow(Operation& op, Goal goal) {
     const bool sleeps = !reached() && Clock::now() < op.until && healthy(op, goal);
     if (sleeps) nap(goal, pause);
     if (reached()) {
-      home(members_[rank_]).looked.store(0, std::memory_order_relaxed);  // no longer waiting
+      note_no_wait();
       return !control_.poisoned();
     }
     if (!sleeps) return false;
@@ -191,9 +202,17 @@ bool Team::await_slow(Operation& op, Goal goal) {
 void Team::listen() {
   if (!links_) return;
   if (const auto abort = links_->receive()) control_.poison(members_[rank_], abort->fault, abort->culprit, abort->text);
-  for (int32_t r = 0; r < size_; ++r)
-    if (remote(r) != nullptr && links_->departed(members_[r]))
-      home(members_[r]).presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+  const auto& blocks = (is_pair_ ? parent_control_ : control_).blocks;
+  for (int32_t r = 0; r < size_; ++r) {
+    if (remote(r) == nullptr) continue;
+    RankBlock& theirs = home(members_[r]);
+    if (links_->departed(members_[r]))
+      theirs.presence.store(static_cast<uint32_t>(Presence::departed), std::memory_order_release);
+    const ControlLinks::Awaited awaited = links_->awaited(members_[r]);
+    const bool waits = awaited.rank >= 0 && static_cast<size_t>(awaited.rank) < blocks.size();
+    theirs.awaited.store(awaited.rank, std::memory_order_relaxed);
+    theirs.looked.store(waits ? awaited.known.time_since_epoch().count() : 0, std::memory_order_release);
+  }
 }
 
 // The same during a call; false: a fault.
@@ -202,7 +221,9 @@ bool Team::hear(const Operation& op) {
   listen();
   if (control_.poisoned()) return false;
   for (int32_t r = 0; r < size_; ++r) {
-    if (remote(r) == nullptr || (!remote(r)->violated() && remote(r)->stale() == 0)) continue;
+    if (remote(r) == nullptr) continue;
+    if (!is_pair_) remote(r)->progress();  // may announce another call
+    if (!remote(r)->violated() && remote(r)->stale() == 0) continue;
     if (remote(r)->stale() != 0) report_stale(r);
     else poison(Fault::aborted, members_[r], label(r) + " sent an invalid message during " + op.describe());
     return false;
@@ -211,14 +232,22 @@ bool Team::hear(const Operation& op) {
 }
 
 bool Team::healthy(Operation& op, const Goal& goal) {
+  if (goal.staging != nullptr && !goal.staging->failure().empty())
+    report_staging(op, Fault::aborted, goal.staging->failure());
   if (control_.poisoned()) return false;
   const auto now = Clock::now();
   if (now - op.checked < kCheckEvery) return true;
   op.checked = now;
-  note_wait(members_[goal.peer], now);
+  if (goal.staging == nullptr) {
+    note_wait(members_[goal.peer], now);
+    // The peer may wait for this rank, in another call; on one host they would see each other's.
+    if (Remote* const peer = remote(goal.peer); peer != nullptr && !is_pair_) peer->announce(op, digest_of(op));
+  }
   if (!hear(op) || !check_fingerprints(op) || !check_peers(op, goal)) return false;
+  if (spans_hosts_ && now - op.waiting_since > kPatientWithNetworks && !passes_large_messages(op)) return false;
   if (now > op.deadline) {
-    report_timeout(op, goal.peer);
+    if (goal.staging == nullptr) report_timeout(op, goal.peer);
+    else report_staging(op, Fault::timeout, "a copy has not completed by the call's deadline");
     return false;
   }
   if (op.waiting == Waiting::blocks && interrupted && now - op.waiting_since > milliseconds(50) && interrupted()) {
@@ -226,6 +255,14 @@ bool Team::healthy(Operation& op, const Goal& goal) {
     return false;
   }
   return true;
+}
+
+// What a rank of another host sent before it departed, which another connection has reported.
+bool Team::may_still_arrive(int32_t rank) {
+  Remote* const from = remote(rank);
+  if (from == nullptr) return false;
+  if (from->left == Clock::time_point{}) from->left = Clock::now();
+  return !from->link().closed() && Clock::now() - from->left < kBystanderGrace;
 }
 
 // False if a peer is gone without having reached the awaited counter.
@@ -238,6 +275,7 @@ bool Team::check_peers(const Operation& op, const Goal& goal) {
     if (!lost) continue;
     const bool awaited =
         r == goal.peer && (goal.sent || control_.block(r).counter.load(std::memory_order_acquire) < goal.target);
+    if (awaited && departed && may_still_arrive(r)) continue;
     if (awaited || (!departed && Clock::now() - op.waiting_since > kBystanderGrace)) {
       report_lost(op, r, departed);
       return false;
@@ -250,48 +288,12 @@ void Team::note_wait(int32_t member, Clock::time_point now) {
   RankBlock& mine = home(members_[rank_]);
   mine.awaited.store(member, std::memory_order_relaxed);
   mine.looked.store(now.time_since_epoch().count(), std::memory_order_release);
+  if (links_) links_->set_awaited({member, now});
 }
 
-// The rank that blocks a peer: the last in the chain of ranks that wait for each other and have checked lately.  A
-// member.
-int32_t Team::hindrance(const Operation& op, int32_t peer) const {
-  const auto lately = std::min(std::chrono::duration<double>(1.0), op.timeout / 2);
-  int32_t member = members_[peer];
-  for (int32_t hop = 0; hop < size_; ++hop) {
-    const RankBlock& block = home(member);
-    const Clock::duration at(block.looked.load(std::memory_order_acquire));
-    if (Clock::now().time_since_epoch() - at > lately) return member;
-    member = block.awaited.load(std::memory_order_relaxed);
-  }
-  return members_[peer];
-}
-
-std::string Team::label_of_member(int32_t member) const {
-  const auto found = std::find(members_.begin(), members_.end(), member);
-  return found != members_.end() ? label(static_cast<int32_t>(found - members_.begin()))
-                                 : "rank " + std::to_string(member);
-}
-
-void Team::report_timeout(const Operation& op, int32_t peer) {
-  std::string missing;
-  int32_t first = -1;
-  for (int32_t r = 0; r < size_; ++r) {
-    if (control_.block(r).counter.load(std::memory_order_acquire) >= op.span.base) continue;
-    if (remote(r) != nullptr && r != peer) continue;  // only its messages would tell
-    if (first < 0) first = r;
-    missing += (missing.empty() ? "" : ", ") + label(r);
-  }
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", op.timeout.count());
-  const int32_t culprit = hindrance(op, first < 0 ? peer : first);
-  const std::string who = label_of_member(culprit);
-  std::string text = op.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
-  if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
-  else text += std::string("not entered within ") + seconds + " s by " + missing;
-  if (first >= 0 && control_.block(first).counter.load() < op.span.base && culprit != members_[first])
-    text += "; " + label(first) + " waits for " + who;
-  if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
-  poison(Fault::timeout, culprit, text);
+void Team::note_no_wait() {
+  home(members_[rank_]).looked.store(0, std::memory_order_relaxed);
+  if (links_) links_->set_awaited({});
 }
 
 // Ranks in different calls may wait for steps that the other never does: check what the peers have announced meanwhile.
@@ -307,45 +309,6 @@ bool Team::check_fingerprints(const Operation& op) {
     return false;
   }
   return true;
-}
-
-void Team::report_mismatch(const Operation& op, int32_t peer) {
-  const Fingerprint& mine = op.plan->fingerprint;
-  const Entry* entry = &control_.block(peer).entry[op.sequence % kRing];
-  for (const Entry& other : control_.block(peer).entry)  // a peer that has not reached this call is in an earlier one
-    if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
-  const Fingerprint& theirs = entry->fingerprint;
-  const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
-    return label(rank) + " calls " + print.describe(is_pair_ && rank == 1, step);
-  };
-  std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
-                     "' differs between ranks: " + calls(rank_, mine, op.step) + "; " +
-                     calls(peer, theirs, entry->step);
-  Fingerprint moved = theirs;
-  moved.placement = mine.placement;  // ranks may differ here
-  if (moved.describe(false, entry->step) == op.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
-  poison(Fault::mismatch, members_[peer], text);
-}
-
-// A peer's message for a call that this rank has completed without it.
-void Team::report_stale(int32_t peer) {
-  const Remote& from = *remote(peer);
-  const Entry& mine = control_.block(rank_).entry[from.stale() % kRing];
-  const bool known = mine.complete.load(std::memory_order_relaxed) == from.stale();
-  const std::string call = known ? mine.fingerprint.describe(is_pair_ && rank_ == 1, mine.step) : "something else";
-  poison(Fault::mismatch, members_[peer],
-         "call " + std::to_string(from.stale()) + " of communicator '" + name_ + "' differs between ranks: " +
-             label(rank_) + " calls " + call + "; " + label(peer) + " calls " + from.announcement().describe());
-}
-
-void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
-  if (!hear(op)) return;  // it ended after it had reported another loss
-  std::string how = "its process has ended";
-  if (departed) how = "it has freed the communicator, or its program has ended";
-  else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
-  poison(Fault::peer_lost, members_[peer],
-         label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() +
-             ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'");
 }
 
 bool Control::poison(int32_t writer, Fault fault, int32_t culprit, const std::string& text) const {

@@ -1,0 +1,161 @@
+// How a rank makes a call: it enters the call, compares it with its peers', and executes its schedule.
+#include "executor/cpu/group.h"
+#include "executor/cpu/team.h"
+
+namespace pc {
+
+bool Team::begin(Operation& op) {
+  if (!op.begun) {
+    op.sequence = sequence_++;
+    op.span.base = base_;
+    op.begun = true;
+    if (op.gather != nullptr) op.gather->run();  // before a peer may write to the output, of which x can be a view
+  }
+  if (!op.agreed) {
+    if ((op.negotiates || op.plan->windows()) && !greet(op)) return false;
+    op.span.tiles = op.plan->tiles;
+    const ScheduleView s = op.plan->schedule->view();
+    op.span.slot = ScratchRing::align(position_, op.plan->slot_segments);
+    base_ += static_cast<uint64_t>(op.plan->tiles + s.depth() - 1) * static_cast<uint64_t>(s.stride()) + 1;
+    if (s.cells() > 0) position_ = op.span.slot + static_cast<uint32_t>(op.plan->tiles) * op.plan->slot_segments;
+    op.agreed = true;
+    for (int32_t peer = 0; spans_hosts_ && peer < size_; ++peer) {
+      Remote* const each = remote(peer);
+      if (each == nullptr || each->enter(op.sequence, digest_of(op), control_.block(rank_))) continue;
+      announce(op);
+      report_mismatch(op, peer);
+      return false;
+    }
+  }
+  return true;
+}
+
+void Team::announce(const Operation& op) {
+  RankBlock& mine = control_.block(rank_);
+  const uint32_t at = op.sequence % kRing;
+  Entry& entry = mine.entry[at];
+  entry.begun.store(op.sequence, std::memory_order_relaxed);  // the release below carries it
+  if (announced_[at] != op.plan) {
+    entry.fingerprint = op.plan->fingerprint;
+    announced_[at] = op.plan;
+  }
+  entry.input = op.input_at;
+  entry.output = op.output_at;
+  entry.step = op.step;
+  entry.fills = op.fill != nullptr;
+  mine.latest.store(digest_of(op), std::memory_order_relaxed);  // the publication of the entry carries it
+  mine.call[at].store(digest_of(op), std::memory_order_release);
+  entry.complete.store(op.sequence, std::memory_order_release);
+}
+
+// Enters the call and waits until all have.  If a rank's placement differs from this rank's, all stage.
+bool Team::greet(Operation& op) {
+  CpuGroup<SingleLane> group(*this, op);
+  if (!op.cursor.entered) group.enter(op.span.base, true);
+  op.cursor.entered = true;
+  const uint8_t placement = op.plan->fingerprint.placement;
+  const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
+  bool same_placement = true, fills = false;
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    if (!group.await(peer, op.span.base)) return false;
+    const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
+    same_placement = same_placement && entry.fingerprint.placement == placement;
+    fills = fills || (may_fill && entry.fills);
+  }
+  if (!same_placement && op.fallback) {
+    op.plan = op.fallback;
+  } else if (op.plan->windows()) {
+    for (int32_t peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !read_locations(op, peer)) return false;
+    if (fills) fill(op);
+  }
+  return true;
+}
+
+// The call's input is copied into a rank's array only after all ranks have made the same call: a call that is
+// refused leaves it unchanged.  Having entered the call then means having filled it, on all ranks.
+void Team::fill(Operation& op) {
+  if (op.fill != nullptr) op.fill->run();
+  op.span.base = ++base_;
+  publish(base_);
+}
+
+// Checks what a peer announced on entering, once per call and peer.  In no call does a subset of the
+// ranks check none of the other ranks, so this suffices: a rank that makes another call is detected in that call.
+bool Team::meet(const Operation& op, int32_t peer) {
+  const RankBlock& theirs = control_.block(peer);
+  const uint32_t at = op.sequence % kRing;
+  if (theirs.latest.load(std::memory_order_relaxed) == digest_of(op)) {
+    met_[peer] = op.sequence;
+    return true;
+  }
+  // A different digest is no mismatch if the peer is so far ahead that its entry holds a later call.
+  if (theirs.call[at].load(std::memory_order_acquire) != digest_of(op) &&
+      theirs.entry[at].begun.load(std::memory_order_relaxed) <= op.sequence) {
+    report_mismatch(op, peer);
+    return false;
+  }
+  met_[peer] = op.sequence;
+  return true;
+}
+
+// Reads the positions of a peer's arrays in the windows.
+bool Team::read_locations(const Operation& op, int32_t peer) {
+  const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
+  const uint8_t placement = op.plan->fingerprint.placement;
+  bool known = true;
+  if ((placement & input_shared) != 0) known = (peer_input_[peer] = peer_address(peer, entry.input)) != nullptr;
+  if ((placement & output_shared) != 0)
+    known = (peer_output_[peer] = peer_address(peer, entry.output)) != nullptr && known;
+  if (!known)
+    poison(Fault::mismatch, members_[peer],
+           label(peer) + " uses a window in " + op.describe() + " whose array " + label(rank_) +
+               " has dropped: keep the arrays of comm.empty on all ranks while one uses them");
+  return known;
+}
+
+void Team::raise() {
+  const bool before = raised_.exchange(true);
+  control_.raise(before, [this](int32_t rank) { return gone(rank); });
+}
+
+void Team::fail() {
+  abandon();
+  raise();
+}
+
+Status Team::advance(Operation& op) { return proceed(op, Waiting::declines); }
+
+void Team::run(Operation& op) { proceed(op, Waiting::blocks); }
+
+Status Team::run_until(Operation& op, Clock::time_point until) {
+  op.until = until;
+  const Status status = proceed(op, Waiting::limited);
+  op.until = Clock::time_point::max();
+  return status;
+}
+
+Status Team::attempt(Operation& op) { return threads_ ? Status::pending : proceed(op, Waiting::hopes); }
+
+Status Team::proceed(Operation& op, Waiting waiting) {
+  if (poisoned()) fail();
+  op.waiting = waiting;
+  Status status = Status::done;
+  if (!begin(op)) {
+    status = CpuGroup<SingleLane>(*this, op).failure();
+  } else {
+    CpuGroup<SingleLane> group(*this, op);
+    status = execute(group, op.plan->schedule->view(), op.span, op.cursor);
+    if (status == Status::done && spans_hosts_ && !(flush(op) && compare_neighbours(op))) status = group.failure();
+    if (status == Status::done && op.staging != nullptr) op.staging->finish();
+    if (op.staging != nullptr && !op.staging->failure().empty())
+      report_staging(op, Fault::aborted, op.staging->failure());
+  }
+  // If this rank was stopped meanwhile, the others may have given up, and the data it has read since is undefined. This
+  // load comes after those of the peers' arrays, which precede the publication.
+  const bool given_up = control_.header->abort.load(std::memory_order_seq_cst) != 0;
+  if (status == Status::failed || given_up) fail();
+  return status;
+}
+
+}  // namespace pc

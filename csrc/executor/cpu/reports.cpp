@@ -1,0 +1,101 @@
+// What a rank reports when a call cannot complete: who is the cause, and what the ranks were doing.
+#include <algorithm>
+#include <cstdio>
+
+#include "executor/cpu/team.h"
+
+namespace pc {
+
+// The rank that blocks a peer: the last in the chain of ranks that wait for each other and have checked lately.  A
+// member.
+int32_t Team::hindrance(const Operation& op, int32_t peer) const {
+  const auto lately = std::min(std::chrono::duration<double>(1.0), op.timeout / 2);
+  int32_t member = members_[peer];
+  for (int32_t hop = 0; hop < size_; ++hop) {
+    const RankBlock& block = home(member);
+    const Clock::duration at(block.looked.load(std::memory_order_acquire));
+    if (Clock::now().time_since_epoch() - at > lately) return member;
+    member = block.awaited.load(std::memory_order_relaxed);
+  }
+  return members_[peer];
+}
+
+std::string Team::label_of_member(int32_t member) const {
+  const auto found = std::find(members_.begin(), members_.end(), member);
+  return found != members_.end() ? label(static_cast<int32_t>(found - members_.begin()))
+                                 : "rank " + std::to_string(member);
+}
+
+void Team::report_staging(const Operation& op, Fault fault, const std::string& reason) {
+  poison(fault, members_[rank_],
+         label(rank_) + " could not copy between its GPU and host memory during " + op.describe() + ", call " +
+             std::to_string(op.sequence) + " of communicator '" + name_ + "': " + reason);
+}
+
+void Team::report_timeout(const Operation& op, int32_t peer) {
+  std::string missing;
+  int32_t first = -1;
+  for (int32_t r = 0; r < size_; ++r) {
+    if (control_.block(r).counter.load(std::memory_order_acquire) >= op.span.base) continue;
+    if (remote(r) != nullptr && r != peer) continue;  // only its messages would tell
+    if (first < 0) first = r;
+    missing += (missing.empty() ? "" : ", ") + label(r);
+  }
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g", op.timeout.count());
+  const int32_t culprit = hindrance(op, first < 0 ? peer : first);
+  const std::string who = label_of_member(culprit);
+  std::string text = op.describe() + ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "': ";
+  const bool waits = first >= 0 && culprit != members_[first];
+  if (first < 0) text += who + " entered it but made no progress within " + seconds + " s, as seen by " + label(rank_);
+  else if (waits && remote(first) != nullptr)
+    text += "no message within " + std::string(seconds) + " s from " + missing;
+  else text += std::string("not entered within ") + seconds + " s by " + missing;
+  if (waits && control_.block(first).counter.load() < op.span.base) text += "; " + label(first) + " waits for " + who;
+  if (liveness_ && liveness_->stopped(culprit)) text += "; the process of " + who + " is stopped";
+  poison(Fault::timeout, culprit, text);
+}
+
+void Team::report_mismatch(const Operation& op, int32_t peer) {
+  const Fingerprint& mine = op.plan->fingerprint;
+  const Entry* entry = &control_.block(peer).entry[op.sequence % kRing];
+  for (const Entry& other : control_.block(peer).entry)  // a peer that has not reached this call is in an earlier one
+    if (entry->complete < op.sequence && other.complete > entry->complete) entry = &other;
+  const Fingerprint& theirs = entry->fingerprint;
+  const auto calls = [&](int32_t rank, const Fingerprint& print, int64_t step) {
+    return label(rank) + " calls " + print.describe(is_pair_ && rank == 1, step);
+  };
+  std::string text = "call " + std::to_string(op.sequence) + " of communicator '" + name_ +
+                     "' differs between ranks: " + calls(rank_, mine, op.step) + "; " +
+                     calls(peer, theirs, entry->step);
+  Fingerprint moved = theirs;
+  moved.placement = mine.placement;  // ranks may differ here
+  if (moved.describe(false, entry->step) == op.describe()) text += "; what differs: " + mine.hidden_difference(theirs);
+  poison(Fault::mismatch, members_[peer], text);
+}
+
+// A peer's message or announcement for a call that this rank has completed without it.
+void Team::report_stale(int32_t peer) {
+  const Remote& from = *remote(peer);
+  const Entry& mine = control_.block(rank_).entry[from.stale() % kRing];
+  const bool known = mine.complete.load(std::memory_order_relaxed) == from.stale();
+  const std::string call = known ? mine.fingerprint.describe(is_pair_ && rank_ == 1, mine.step) : "something else";
+  const Entry& its = control_.block(peer).entry[from.stale() % kRing];
+  const bool noted = its.complete.load(std::memory_order_relaxed) == from.stale();
+  poison(Fault::mismatch, members_[peer],
+         "call " + std::to_string(from.stale()) + " of communicator '" + name_ +
+             "' differs between ranks: " + label(rank_) + " calls " + call + "; " + label(peer) + " calls " +
+             (noted ? its.fingerprint.describe(false, its.step) : from.announcement().describe()));
+}
+
+void Team::report_lost(const Operation& op, int32_t peer, bool departed) {
+  if (!hear(op)) return;  // it ended after it had reported another loss
+  std::string how = "its process has ended";
+  if (departed) how = "it has freed the communicator, or its program has ended";
+  else if (remote(peer) != nullptr) how = links_->reason(members_[peer]);
+  poison(Fault::peer_lost, members_[peer],
+         label(peer) + (links_ ? links_->host(members_[peer]) : "") + " is gone (" + how + ") during " + op.describe() +
+             ", call " + std::to_string(op.sequence) + " of communicator '" + name_ + "'");
+}
+
+}  // namespace pc
