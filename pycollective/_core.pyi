@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reduce_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -73,6 +73,11 @@ class HostBuffer:
     """
     CPU memory of an array that supports DLPack; not copied.
     """
+    @staticmethod
+    def on_device(address: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: str, writable: bool) -> HostBuffer:
+        """
+        Elements in device memory, for Team.call with `copies` only. The caller keeps the memory.
+        """
     def __init__(self, array: typing.Any, strided: bool = False) -> None:
         ...
     def array(self, dtype: numpy.dtype[typing.Any]) -> numpy.ndarray:
@@ -135,6 +140,46 @@ class Ledger:
         """
         A rank's record of its latest call with that digest, or nothing.
         """
+class UcxDevices:
+    """
+    UCX's transports and devices on this host.
+    """
+    def __init__(self, file: str, options: collections.abc.Sequence[tuple[str, str]]) -> None:
+        """
+        file: libucp, as for dlopen(). options: names and values of UCX's settings, without the prefix UCX_. Raises OSError, with the reason.
+        """
+    @property
+    def path(self) -> str:
+        ...
+    @property
+    def transports(self) -> list[str]:
+        """
+        Each as TRANSPORT/DEVICE.
+        """
+    @property
+    def version(self) -> str:
+        ...
+class UcxWorker:
+    """
+    The links of one rank of a communicator.
+    """
+    def __init__(self, devices: UcxDevices, rank: typing.SupportsInt | typing.SupportsIndex, shared_memory: bool = False) -> None:
+        """
+        shared_memory: whether the devices are; then UCX does not notice that a peer has gone.
+        """
+    def close(self) -> None:
+        ...
+    def connect(self, rank: typing.SupportsInt | typing.SupportsIndex, address: bytes, sends: bytes, expects: bytes) -> None:
+        """
+        With another rank. address: of its worker. sends, expects: the secrets at the beginning of each message, 16 bytes. The three come from that rank, over an authenticated connection; UCX trusts the address.
+        """
+    def meet(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
+        """
+        Exchange messages with all connected ranks; returns those that have not answered after so many seconds.
+        """
+    @property
+    def address(self) -> bytes:
+        ...
 class Window:
     """
     A symmetric allocation.
@@ -150,13 +195,13 @@ class Team:
     @staticmethod
     def segment_bytes(size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
-    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any, here: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], others: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]] = []) -> None:
+    def __init__(self, segment: Segment, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, scratch_bytes: typing.SupportsInt | typing.SupportsIndex, world_ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], name: str, threads: bool, planner: typing.Any, here: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], others: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]] = [], ucx: UcxWorker | None = None) -> None:
         """
-        planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked. here: the ranks that share the segment; default all. others: for each of the remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over.
+        planner: see Planner. Its result is checked, except for the address of a custom operator's function, which calls jump to unchecked. here: the ranks that share the segment; default all. others: for each of the remaining ranks, (rank, sockets): descriptors of three connected TCP sockets, which are taken over. ucx: connected with these ranks, it replaces the first socket.
         """
-    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None, step: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
+    def call(self, collective: typing.SupportsInt | typing.SupportsIndex, x: typing.Any, out: typing.Any, op: typing.Any, topology: typing.Any, root: typing.SupportsInt | typing.SupportsIndex, counts: typing.Any, scale: typing.Any, timeout: typing.Any, nonblocking: bool, note: typing.Any = None, step: typing.SupportsInt | typing.SupportsIndex = 0, copies: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
         """
-        Run one collective; returns its result, or a Handle. The ranks must agree on `note`, and on the `step` of a weighted one.
+        Run one collective; returns its result, or a Handle. The ranks must agree on `note`, and on the `step` of a weighted one. copies: for arrays in device memory, the address of _cuda.StagingCopies.
         """
     def channel(self, sender: typing.SupportsInt | typing.SupportsIndex, receiver: typing.SupportsInt | typing.SupportsIndex, planner: typing.Any) -> Team:
         """
@@ -327,6 +372,10 @@ class Engine:
     def loop(self) -> None:
         """
         Body of the engine's thread; returns after close().
+        """
+    def reduce_group(self, label: typing.Any, tensors: typing.Any, op: str, prescale: typing.SupportsFloat | typing.SupportsIndex, postscale: typing.SupportsFloat | typing.SupportsIndex, make: typing.Any, least: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        Allreduces of plain torch tensors in CPU memory as a group, named label() with numbers; waits for them. Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; None, before label() is called: submit items instead.
         """
     def report(self) -> str:
         """
@@ -563,6 +612,10 @@ def operators() -> list[tuple[str, str]]:
 def placement(collective: str, x: typing.Any, out: typing.Any, x_shared: bool, out_shared: bool) -> int:
     """
     Which arrays of a call peers may access directly: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: whether peers have mapped their memory.
+    """
+def reduce_in_place(communicator: typing.Any, x: typing.Any, op: str, timeout: float, nonblocking: bool) -> typing.Any:
+    """
+    Allreduce of a plain torch tensor: returns True, or the Handle of a nonblocking call. NotImplemented, without effect: only the communicator's method takes these arguments, or reports what is wrong with them.
     """
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """

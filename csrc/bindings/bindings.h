@@ -32,6 +32,7 @@ class Buffer {
   // Throws TypeError, ValueError or BufferError, with the reason, for unsupported arrays.  `strided`: accept an array
   // that is not C-contiguous, for calls that read it (see strided_view_of).
   explicit Buffer(py::object array, bool strided = false);
+  explicit Buffer(const ArrayView& elements) : view(elements) {}  // which the caller keeps
   ~Buffer();
   Buffer(const Buffer&) = delete;
   ArrayView view;
@@ -105,6 +106,7 @@ void bind_segment(py::module_& m);
 void bind_table_directory(py::module_& m);
 void bind_tables(py::module_& m);
 void bind_team(py::module_& m);
+void bind_ucx(py::module_& m);
 void bind_jax(py::module_& m);         // in csrc/frameworks/
 void bind_tensorflow(py::module_& m);  // in csrc/frameworks/
 

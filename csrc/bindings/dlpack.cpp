@@ -252,10 +252,21 @@ void Buffer::release() {
   }
 }
 
+namespace {
+
+std::shared_ptr<Buffer> on_device(uintptr_t address, int64_t count, const std::string& dtype, bool writable) {
+  if (count < 0) throw InvalidArgument("a negative number of elements");
+  return std::make_shared<Buffer>(ArrayView{reinterpret_cast<char*>(address), count, dtype_named(dtype), writable});
+}
+
+}  // namespace
+
 void bind_dlpack(py::module_& m) {
   py::class_<Buffer, std::shared_ptr<Buffer>>(m, "HostBuffer",
                                               "CPU memory of an array that supports DLPack; not copied.")
       .def(py::init<py::object, bool>(), py::arg("array"), py::arg("strided") = false)
+      .def_static("on_device", &on_device, py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("writable"),
+                  "Elements in device memory, for Team.call with `copies` only. The caller keeps the memory.")
       .def_property_readonly("address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.view.data); })
       .def_property_readonly("count", [](const Buffer& b) { return b.view.count; })
       .def_property_readonly("dtype", [](const Buffer& b) { return name_of(b.view.dtype); })

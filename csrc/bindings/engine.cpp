@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "bindings/grouped_allreduce.h"
 #include "bindings/interpreter.h"
 #include "bindings/team_call.h"
 #include "bindings/work.h"
@@ -147,6 +148,7 @@ class PyEngine {
         view.data, view.count, buffers,
         engine::StallSettings{seconds(warn_seconds, "warn_seconds"), seconds(shutdown_seconds, "shutdown_seconds")},
         std::make_shared<PyRunner>(team_, std::move(run)));
+    groups_ = std::make_unique<GroupedAllreduce>(team_, engine_);
   }
 
   std::vector<std::shared_ptr<Work>> submit(const Objects& items, bool now, bool grouped) {
@@ -170,6 +172,11 @@ class PyEngine {
       throw;
     }
     return works;
+  }
+
+  py::object reduce_group(const py::object& label, const py::object& tensors, const std::string& op, double prescale,
+                          double postscale, const py::object& make, int64_t least) {
+    return groups_->run(label, tensors, {operator_named(op), prescale, postscale, make, least});
   }
 
   void loop() {
@@ -202,6 +209,7 @@ class PyEngine {
   std::shared_ptr<Team> team_;
   std::shared_ptr<Plans> plans_;
   std::shared_ptr<Engine> engine_;
+  std::unique_ptr<GroupedAllreduce> groups_;
 };
 
 // Only signals that programs may use freely: a handler that returns from SIGSEGV or the like is called again forever.
@@ -266,6 +274,11 @@ void bind_engine(py::module_& m) {
           "Called by one rank, before the others create their engines.")
       .def("submit", &PyEngine::submit, py::arg("items"), py::arg("now"), py::arg("grouped") = true,
            "Submit items, as a group or each for itself; `now`: the caller waits for them immediately.")
+      .def("reduce_group", &PyEngine::reduce_group, py::arg("label"), py::arg("tensors"), py::arg("op"),
+           py::arg("prescale"), py::arg("postscale"), py::arg("make"), py::arg("least"),
+           "Allreduces of plain torch tensors in CPU memory as a group, named label() with numbers; waits for them. "
+           "Results of `least` bytes or more are made by make(tensor); make=None: in place. Returns them in a list; "
+           "None, before label() is called: submit items instead.")
       .def("loop", &PyEngine::loop, "Body of the engine's thread; returns after close().")
       .def("close", &PyEngine::close)
       .def(

@@ -315,6 +315,35 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   }
 }
 
+// reduce_in_place(communicator, x, op, timeout, nonblocking) -> True, a core Handle, or NotImplemented.
+PyObject* reduce_in_place(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "reduce_in_place takes 5 arguments");
+    return nullptr;
+  }
+  try {
+    const py::object held = own_team(args[0]);
+    TeamCall* team = team_of(held.ptr());
+    Outcome outcome;
+    if (team != nullptr && is_plain_tensor(args[1]))
+      outcome = team->call_plain(Collective::allreduce, {borrow(args[1]), borrow(args[1]), borrow(args[2]), py::none(),
+                                                         borrow(args[3]), -1, args[4] == Py_True});
+    if (!outcome.result) return Py_NewRef(Py_NotImplemented);
+    if (args[4] != Py_True) return Py_NewRef(Py_True);
+    return py::cast(Handle(std::move(outcome.task), outcome.result)).release().ptr();
+  } catch (...) {
+    set_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+PyMethodDef reduce_in_place_definition{
+    "reduce_in_place", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reduce_in_place)), METH_FASTCALL,
+    "reduce_in_place(communicator: typing.Any, x: typing.Any, op: str, timeout: float, nonblocking: bool) -> "
+    "typing.Any\n\nAllreduce of a plain torch "
+    "tensor: returns True, or the Handle of a nonblocking call. NotImplemented, without effect: only "
+    "the communicator's method takes these arguments, or reports what is wrong with them."};
+
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
 void define(Form& form, std::string name, Function function) {
@@ -383,6 +412,8 @@ void bind_fast_path(py::module_& m) {
   define(team_call, "call", call);
   const py::object general = team.attr("call");
   team.attr("call") = front(team_call, team.ptr(), general, py::str(general.attr("__doc__")));
+  m.add_object("reduce_in_place",
+               py::reinterpret_steal<py::object>(PyCFunction_New(&reduce_in_place_definition, nullptr)));
   m.def("fast_method", &fast_method, py::arg("owner"), py::arg("method"), py::arg("name"), py::arg("signature"),
         py::arg("handle"),
         "A descriptor for the class `owner` that runs plain calls of a method directly and others through `method`. "

@@ -66,6 +66,7 @@ PYBIND11_MODULE(_core, m) {
   pc::bind_dlpack(m);
   pc::bind_handle(m);
   pc::bind_ledger(m);
+  pc::bind_ucx(m);
   pc::bind_team(m);
   pc::bind_table_directory(m);
   pc::bind_engine(m);

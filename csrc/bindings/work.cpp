@@ -16,34 +16,34 @@ using engine::Announcement;
 using engine::Pending;
 
 // Waits in short intervals, so that Ctrl-C is handled.
-void Work::wait_done(std::optional<double> timeout) const {
+void await(engine::Engine& engine, const std::shared_ptr<Pending>& pending, std::optional<double> timeout, bool urged) {
+  if (pending->done()) return;
   const auto start = Clock::now();
   auto end = Clock::time_point::max();
   if (timeout) {
     const std::chrono::duration<double> seconds(std::clamp(*timeout, 0.0, 1e9));
     end = start + std::chrono::duration_cast<Clock::duration>(seconds);
   }
-  for (bool urged = false;;) {
+  for (;;) {
     bool through = false;
     {
       const Released released;
       const auto limit = std::min(end, Clock::now() + std::chrono::milliseconds(100));
-      urged = urged || engine_->urge(*pending, limit);
-      through = engine_->wait(pending, limit);
+      through = engine.wait(pending, limit, !urged);
     }
     if (through) return;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (Clock::now() < end) continue;
     const py::object type = py::module_::import("pycollective.errors").attr("TimeoutError");
     PyErr_SetString(type.ptr(),
-                    ("operation '" + name() + "' has not completed yet; it can be waited for again").c_str());
+                    ("operation '" + pending->name() + "' has not completed yet; it can be waited for again").c_str());
     throw py::error_already_set();
   }
 }
 
 py::object Work::wait(std::optional<double> timeout) const {
   if (timeout && std::isnan(*timeout)) throw InvalidArgument("timeout must be a number of seconds, not nan");
-  if (!done()) wait_done(timeout);
+  await(*engine_, pending, timeout, false);
   engine_->take_spent();
   if (pending->fault()) throw CommunicatorFault(*pending->fault());
   if (!error.is_none()) {
@@ -93,12 +93,6 @@ engine::Kind kind_named(const std::string& name) {
   throw InvalidArgument("the engine has no collective '" + name + "'");
 }
 
-Operator operator_named(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(Operator::custom); ++i)
-    if (name == name_of(static_cast<Operator>(i))) return static_cast<Operator>(i);
-  throw InvalidArgument("the engine has no operator '" + name + "'");
-}
-
 std::string item_name(const py::object& item) {
   const py::object name = get(item, "name");
   if (!py::isinstance<py::str>(name))
@@ -115,15 +109,15 @@ ArrayView adapt(py::object array, const char* what, Arrays& arrays) {
 }
 
 // `bytes`: size of the array, from its buffer. The executor uses the shape, so both must agree.
-void read_shape(const py::handle& array, int64_t bytes, Announcement& announcement) {
+void set_shape(std::span<const int64_t> extents, int64_t bytes, Announcement& announcement) {
   auto& s = announcement.signature;
-  std::vector<int64_t> extents;
-  for (const py::handle extent : get(array, "shape")) extents.push_back(extent.cast<int64_t>());
   const auto element = static_cast<int64_t>(size_of(s.dtype));
   const int64_t count = checked_count(extents, element, "the array's shape");
   if (count * element != bytes)
     throw InvalidArgument("an array of " + std::to_string(bytes) + " bytes has a shape of " + std::to_string(count) +
                           " elements of " + std::to_string(element) + " bytes");
+  s.dims = 0;
+  s.shape = {};
   for (const int64_t extent : extents) {
     if (s.dims < engine::kMostDims) s.shape[s.dims] = extent;
     else s.shape[engine::kMostDims - 1] = count == 0 ? 0 : s.shape[engine::kMostDims - 1] * extent;
@@ -133,7 +127,41 @@ void read_shape(const py::handle& array, int64_t bytes, Announcement& announceme
   if (s.dims > 0 && engine::traits(s.kind).rows_differ) s.shape[0] = -1;
 }
 
+void read_shape(const py::handle& array, int64_t bytes, Announcement& announcement) {
+  std::vector<int64_t> extents;
+  for (const py::handle extent : get(array, "shape")) extents.push_back(extent.cast<int64_t>());
+  set_shape(extents, bytes, announcement);
+}
+
 }  // namespace
+
+Operator operator_named(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(Operator::custom); ++i)
+    if (name == name_of(static_cast<Operator>(i))) return static_cast<Operator>(i);
+  throw InvalidArgument("the engine has no operator '" + name + "'");
+}
+
+void set_array(Announcement& announcement, const ArrayView& array, std::span<const int64_t> shape) {
+  announcement.signature.dtype = array.dtype;
+  announcement.bytes = array.bytes();
+  set_shape(shape, announcement.bytes, announcement);
+}
+
+void check_operator(const engine::Signature& s) {
+  const Kernel kernel = kernel_for(s.dtype, s.op);
+  if (kernel.plain == nullptr)
+    throw WrongType(std::string("operator ") + name_of(s.op) + " does not take " + name_of(s.dtype));
+  if ((s.prescale != 1.0 || s.postscale != 1.0) && kernel.scaled == nullptr)
+    throw WrongType(std::string("operator ") + name_of(s.op) + " on " + name_of(s.dtype) +
+                    " takes no prescale or postscale");
+}
+
+// In the ranks' windows, if an array in one is reduced in place; else -1.
+int64_t place_of(const Team& team, const char* input, const char* output, int64_t bytes) {
+  if (input != output || bytes == 0) return -1;
+  const Location at = team.locate(output, bytes);
+  return at.window < 0 ? -1 : at.window << 40 | at.offset;
+}
 
 uint64_t group_of(const std::vector<py::object>& items) {
   std::vector<std::string> names;
@@ -173,12 +201,7 @@ Announcement read_announcement(const py::object& item, int32_t size, uint64_t gr
     s.op = operator_named(get(item, "op").cast<std::string>());
     s.prescale = get(item, "prescale").cast<double>();
     s.postscale = get(item, "postscale").cast<double>();
-    const Kernel kernel = kernel_for(s.dtype, s.op);
-    if (kernel.plain == nullptr)
-      throw WrongType(std::string("operator ") + name_of(s.op) + " does not take " + name_of(s.dtype));
-    if ((s.prescale != 1.0 || s.postscale != 1.0) && kernel.scaled == nullptr)
-      throw WrongType(std::string("operator ") + name_of(s.op) + " on " + name_of(s.dtype) +
-                      " takes no prescale or postscale");
+    check_operator(s);
   }
   if (s.is_of_core()) {
     const ArrayView out = adapt(get(item, "out"), "out", arrays);
@@ -197,8 +220,7 @@ std::shared_ptr<Pending> read_item(const std::shared_ptr<Work>& work, const Team
   Announcement announcement = read_announcement(work->item, team.size(), group, together, arrays);
   if (announcement.signature.is_of_core()) {
     work->result = get(work->item, "out");
-    const Location at = arrays.input == arrays.output ? team.locate(arrays.output, announcement.bytes) : Location{};
-    if (at.window >= 0 && announcement.bytes > 0) announcement.place = at.window << 40 | at.offset;
+    announcement.place = place_of(team, arrays.input, arrays.output, announcement.bytes);
   }
   return std::make_shared<Pending>(std::move(announcement), arrays.input, arrays.output, work);
 }

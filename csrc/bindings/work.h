@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,8 +37,6 @@ class Work {
   Arrays arrays;
 
  private:
-  void wait_done(std::optional<double> timeout) const;
-
   std::shared_ptr<engine::Engine> engine_;
   std::vector<py::object> callbacks_;
 };
@@ -44,6 +44,10 @@ class Work {
 template <> inline constexpr bool is_bound<Work> = true;
 
 std::shared_ptr<Work> work_of(const std::shared_ptr<void>& kept);
+
+// Blocks, at most `timeout` seconds, until an operation has completed.  `urged`: it is not held back for fusion anyway.
+void await(engine::Engine& engine, const std::shared_ptr<engine::Pending>& pending, std::optional<double> timeout,
+           bool urged);
 
 // Hash of items that are submitted together.  Throws WrongType for a name that is not a str.
 uint64_t group_of(const std::vector<py::object>& items);
@@ -54,5 +58,11 @@ engine::Announcement read_announcement(const py::object& item, int32_t size, uin
 // The same, for a rank of a team.
 std::shared_ptr<engine::Pending> read_item(const std::shared_ptr<Work>& work, const Team& team, uint64_t group,
                                            size_t together);
+
+// Parts of that, for callers that have read the array themselves.  They throw InvalidArgument or WrongType.
+void set_array(engine::Announcement& announcement, const ArrayView& array, std::span<const int64_t> shape);
+void check_operator(const engine::Signature& signature);
+Operator operator_named(const std::string& name);
+int64_t place_of(const Team& team, const char* input, const char* output, int64_t bytes);
 
 }  // namespace pc

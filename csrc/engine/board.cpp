@@ -202,8 +202,10 @@ Slot& Board::slot(int32_t index) const {
 // -- slots --------------------------------------------------------------------------------------------------------
 
 // A name's slot; a new one if it has none.
-int32_t Board::find(const std::string& name) {
-  const NameHash hash = hash_of(name);
+int32_t Board::find(Announcement& item) {
+  if (item.hash == NameHash{}) item.hash = hash_of(item.name);
+  const NameHash& hash = item.hash;
+  if (item.slot >= 0 && slot(item.slot).hash == hash) return item.slot;
   int32_t& bucket = buckets_[hash.words[0] % static_cast<uint64_t>(slots_)];
   for (int32_t i = bucket; i >= 0; i = slot(i).next)
     if (slot(i).hash == hash) return i;
@@ -211,7 +213,7 @@ int32_t Board::find(const std::string& name) {
   Slot& s = slot(made);
   std::memset(static_cast<void*>(&s), 0, slot_bytes(size_));
   s.hash = hash;
-  name.copy(s.name, sizeof s.name - 1);
+  item.name.copy(s.name, sizeof s.name - 1);
   int32_t& head = buckets_[hash.words[0] % static_cast<uint64_t>(slots_)];
   s.next = std::exchange(head, made);
   return made;
@@ -255,29 +257,29 @@ struct Board::Carrier {
   }
 };
 
-bool Board::announce(std::vector<Announcement>& items, bool urgent, Limit limit) {
+bool Board::announce(std::span<Announcement* const> items, bool urgent, Limit limit) {
   bool ready = false;
   {
     const Lock lock(*this, limit);
     if (!lock) return false;
     const int64_t now = Timeline::now();
+    size_t noted = 0;
     try {
-      for (Announcement& item : items) note(item, urgent, now);
+      for (; noted < items.size(); ++noted) note(*items[noted], urgent, now);
     } catch (const InvalidArgument&) {  // no room: it was not announced
-      for (const Announcement& item : items)
-        if (item.slot >= 0) slot(item.slot).announced.remove(rank_);
+      for (const Announcement* item : items.first(noted)) slot(item->slot).announced.remove(rank_);
       throw;
     }
     Carrier carrier{*this, now};
-    for (const Announcement& item : items)
-      ready = engine::settle(carrier, item.signature.kind, rank_, item.slot) || ready;
+    for (const Announcement* item : items)
+      ready = engine::settle(carrier, item->signature.kind, rank_, item->slot) || ready;
   }
   if (ready) wake();
   return true;
 }
 
 void Board::note(Announcement& item, bool urgent, int64_t now) {
-  item.slot = find(item.name);
+  item.slot = find(item);
   Slot& s = slot(item.slot);
   if (s.announced.none()) s.current().begin(item, rank_, urgent, header_->rounds++, now);
   else s.current().add(item, rank_, urgent);
@@ -340,8 +342,7 @@ bool Board::urge(int32_t index, Limit limit) {
     if (!lock) return false;
     Slot& s = slot(index);
     if (s.announced.has(rank_)) s.current().urgent = true;
-    const int32_t count = header_->ready.load(std::memory_order_relaxed);
-    if (header_->backlog.urgent || std::find(ready_, ready_ + count, index) == ready_ + count) return true;
+    if (header_->backlog.urgent || !is_ready(index)) return true;
     header_->backlog.urgent = true;
   }
   wake();
@@ -353,18 +354,27 @@ bool Board::urge(int32_t index, Limit limit) {
 bool Board::has_batch() const { return header_->batches.load(std::memory_order_acquire) > fetched_; }
 bool Board::has_ready() const { return header_->ready.load(std::memory_order_acquire) > 0; }
 
-steady_clock::time_point Board::cut(bool at_once, Limit limit) {
+// Whether an operation waits to be cut.
+bool Board::is_ready(int32_t index) const {
+  int32_t* const end = ready_ + header_->ready.load(std::memory_order_relaxed);
+  return std::find(ready_, end, index) != end;
+}
+
+steady_clock::time_point Board::cut_for(int32_t wanted, bool at_once, Limit limit, std::vector<Member>* fetched) {
   if (!has_ready()) return steady_clock::time_point::max();
   {
     const Lock lock(*this, limit);
     if (!lock || has_batch()) return steady_clock::time_point{};
     const int32_t count = header_->ready.load(std::memory_order_relaxed);
     if (count == 0) return steady_clock::time_point::max();
+    at_once = at_once || is_ready(wanted);
     const int64_t due = at_once ? 0 : header_->backlog.due(threshold(), cycle_seconds());
     if (due > 0 && Timeline::now() < due) return steady_clock::time_point(std::chrono::nanoseconds(due));
     std::vector<const Round*> ready;
     for (int32_t i = 0; i < count; ++i) ready.push_back(&slot(ready_[i]).agreed());
     cut_batch(choose(ready, threshold()));
+    bool again = false;  // the others are told of the batch anyway
+    if (fetched != nullptr) *fetched = take_next(again);
   }
   wake();
   return steady_clock::time_point{};
@@ -392,21 +402,27 @@ std::vector<Member> Board::fetch(Limit limit) {
   {
     const Lock lock(*this, limit);
     if (!lock) return members;
-    const Batch batch = batches_[fetched_++ % static_cast<uint64_t>(slots_)];
-    members.resize(batch.count);
-    for (int32_t i = 0; i < batch.count; ++i) {
-      const int32_t index = ring_[(batch.first + static_cast<uint64_t>(i)) % static_cast<uint64_t>(2 * slots_)];
-      Slot& s = slot(index);
-      const Round& r = s.agreed();
-      members[i] = {index, r.place, r.since, r.ready, nullptr};
-      if (r.differs || !r.signature.is_of_core() || !s.absent[~s.turn & 1].none()) members[i].details = details_of(s);
-      s.outstanding.remove(rank_);
-      ready = settle(index, Timeline::now()) || ready;  // the others may already have submitted it again
-    }
-    if (!header_->joined.none())
-      ready = settle(header_->join_slot, Timeline::now()) || ready;  // it may have been waiting for that
+    members = take_next(ready);
   }
   if (ready) wake();
+  return members;
+}
+
+// `ready`: whether that has made operations ready.
+std::vector<Member> Board::take_next(bool& ready) {
+  const int64_t now = Timeline::now();
+  const Batch batch = batches_[fetched_++ % static_cast<uint64_t>(slots_)];
+  std::vector<Member> members(static_cast<size_t>(batch.count));
+  for (int32_t i = 0; i < batch.count; ++i) {
+    const int32_t index = ring_[(batch.first + static_cast<uint64_t>(i)) % static_cast<uint64_t>(2 * slots_)];
+    Slot& s = slot(index);
+    const Round& r = s.agreed();
+    members[i] = {index, r.place, r.since, r.ready, nullptr};
+    if (r.differs || !r.signature.is_of_core() || !s.absent[~s.turn & 1].none()) members[i].details = details_of(s);
+    s.outstanding.remove(rank_);
+    ready = settle(index, now) || ready;  // the others may already have submitted it again
+  }
+  if (!header_->joined.none()) ready = settle(header_->join_slot, now) || ready;  // it may have been waiting for that
   return members;
 }
 

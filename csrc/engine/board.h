@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,7 @@ class Board {
   // locked_out for what ends a wait without a limit.
 
   // Throws InvalidArgument if more operations are in progress than there are slots.  False: not announced by `limit`.
-  bool announce(std::vector<Announcement>& items, bool urgent, Limit limit = kNoLimit);
+  bool announce(std::span<Announcement* const> items, bool urgent, Limit limit = kNoLimit);
   // This rank submits nothing more: operations that are not complete lack it from now on.  False, without effect, if
   // the others still depend on it: for a batch, or for an operation that all have resubmitted before a slow rank has
   // fetched the previous round.  `regardless` of the latter.
@@ -65,7 +66,13 @@ class Board {
   std::vector<Member> fetch(Limit limit = kNoLimit);
   // Cuts a batch if it is due; otherwise returns when one may be due (the far future: nothing is ready).
   // `at_once`: without waiting for more operations to fuse.
-  std::chrono::steady_clock::time_point cut(bool at_once = false, Limit limit = kNoLimit);
+  std::chrono::steady_clock::time_point cut(bool at_once = false, Limit limit = kNoLimit) {
+    return cut_for(-1, at_once, limit, nullptr);
+  }
+  // The same for a thread that waits for the operation in slot `wanted` (-1: none), which is not held back, and that
+  // fetches the batch that it has cut: in the same turn, since every turn of the lock is one that other ranks wait for.
+  std::chrono::steady_clock::time_point cut_for(int32_t wanted, bool at_once, Limit limit,
+                                                std::vector<Member>* fetched);
   // Whether the lock was free at some moment before `limit`.
   bool await_lock(Limit limit);
   int32_t holder() const;  // the rank that holds it now; -1: none, or unknown
@@ -109,7 +116,7 @@ class Board {
   struct Carrier;
   int take_lock(Limit limit);
   std::chrono::nanoseconds same_holder_for();
-  int32_t find(const std::string& name);
+  int32_t find(Announcement& item);
   int32_t take_slot();
   void forget(int32_t slot);
   void note(Announcement& item, bool urgent, int64_t now);
@@ -117,6 +124,8 @@ class Board {
   bool awaits_fetch(bool of_mine) const;
   bool settle(int32_t slot, int64_t now);
   void cut_batch(const std::vector<int32_t>& chosen);
+  bool is_ready(int32_t slot) const;
+  std::vector<Member> take_next(bool& ready);
   std::unique_ptr<Details> details_of(Slot& slot) const;
   Slot& slot(int32_t index) const;
 

@@ -61,28 +61,58 @@ bool Engine::announce(const Pendings& operations, bool now) {
   {
     const std::lock_guard lock(mutex_);
     if (fault_) throw CommunicatorFault(*fault_);
-    for (size_t i = 0; i < operations.size(); ++i) {
-      const std::string& name = operations[i]->name();
-      const bool twice = std::any_of(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(i),
-                                     [&name](const auto& other) { return other->name() == name; });
-      if (twice || flying_.contains(name))
-        throw InvalidArgument("an operation named '" + name + "' is in progress: wait for it, or use another name");
-    }
-    std::vector<Announcement> announcements;
-    const int64_t submitted = Timeline::now();
+    std::vector<Announcement*> announcements;
+    announcements.reserve(operations.size());
+    const auto submitted = Clock::now();
     for (const auto& operation : operations) {
-      operation->submitted_ = submitted;
-      announcements.push_back(operation->announcement_);
+      operation->submitted_ = submitted.time_since_epoch().count();
+      announcements.push_back(&operation->announcement_);
     }
-    if (!board_->announce(announcements, now, Clock::now() + kMoment)) return false;
-    for (size_t i = 0; i < operations.size(); ++i) {
-      operations[i]->announcement_.slot = announcements[i].slot;
-      by_slot_[announcements[i].slot] = flying_[announcements[i].name] = operations[i];
+    take_names(operations);
+    try {
+      if (!board_->announce(announcements, now, submitted + kMoment)) {
+        drop_names(operations);
+        return false;
+      }
+    } catch (...) {
+      drop_names(operations);
+      throw;
     }
-    wake = !now && takeover_.submit(time_of(submitted)) && !driven_;
+    for (const auto& operation : operations) {
+      const auto slot = static_cast<size_t>(operation->announcement_.slot);
+      if (slot >= by_slot_.size()) by_slot_.resize(slot + 1);
+      by_slot_[slot] = operation;
+    }
+    wake = !now && takeover_.submit(submitted) && !driven_;
   }
   if (wake) idle_.notify_one();
   return true;
+}
+
+// All of them, or none: throws InvalidArgument if one is in use.
+void Engine::take_names(const Pendings& operations) {
+  for (size_t i = 0; i < operations.size(); ++i) {
+    Announcement& announcement = operations[i]->announcement_;
+    if (announcement.hash == NameHash{}) announcement.hash = hash_of(announcement.name);
+    if (flying_.try_emplace(announcement.hash, operations[i]).second) continue;
+    drop_names(std::span(operations).first(i));
+    throw InvalidArgument("an operation named '" + announcement.name +
+                          "' is in progress: wait for it, or use another name");
+  }
+}
+
+void Engine::drop_names(std::span<const std::shared_ptr<Pending>> operations) {
+  for (const auto& operation : operations) flying_.erase(operation->announcement_.hash);
+}
+
+void Pending::renew(const char* input, char* output, int64_t place, std::shared_ptr<void> keep) {
+  input_ = input;
+  output_ = output;
+  announcement_.place = place;
+  keep_ = std::move(keep);
+  fault_.reset();
+  number_ = -1;
+  done_.store(false, std::memory_order_relaxed);
 }
 
 // -- driving ------------------------------------------------------------------------------------------------------
@@ -112,17 +142,19 @@ void Engine::require_outside() const {
   if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) nested_call(team_->name());
 }
 
-bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit) {
+bool Engine::wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit, bool urging) {
   team_->require_own();  // a waiting thread may drive
   if (!operation->done()) require_outside();
   takeover_.wait(time_of(operation->submitted_));
   while (!operation->done()) {
     if (Clock::now() >= limit) return false;
     if (take_wheel(false)) {
-      while (!operation->done() && turn(limit)) {
+      const int32_t wanted = urging ? operation->announcement_.slot : -1;
+      while (!operation->done() && turn(limit, wanted)) {
       }
       leave_wheel();
     } else {
+      if (urging && urge(*operation, limit)) urging = false;  // for the thread that drives
       std::unique_lock lock(mutex_);
       ++waiters_;
       completed_.wait_until(lock, limit, [&] { return operation->done() || (!driven_ && !closing_); });
@@ -178,26 +210,35 @@ void Engine::loop() {
 bool Engine::run_next(Clock::time_point limit) {
   const std::vector<Member> members = board_->fetch(limit);
   if (members.empty()) return false;
+  run_fetched(members);
+  return true;
+}
+
+void Engine::run_fetched(const std::vector<Member>& members) {
   struct Completion {
     Board& board;
     ~Completion() { board.complete_batch(); }  // also if the batch failed
   } completion{*board_};
   run_batch(members);
-  return true;
 }
 
-// Runs the next batch.  False: there was none until `limit`.
-bool Engine::turn(Clock::time_point limit) {
+// Runs the next batch.  False: there was none until `limit`.  `wanted`: see Board::cut_for.
+bool Engine::turn(Clock::time_point limit, int32_t wanted) {
   try {
     if (team_->poisoned()) team_->raise();
-    return await_batch(limit) && run_next(limit);
+    std::vector<Member> fetched;
+    if (!await_batch(limit, wanted, fetched)) return false;
+    if (fetched.empty()) return run_next(limit);
+    run_fetched(fetched);
+    return true;
   } catch (const CommunicatorFault& fault) {
     fail(fault);
     return false;
   }
 }
 
-bool Engine::await_batch(Clock::time_point limit) {
+// `fetched`: the batch, if this rank has cut it; empty: the board has one.
+bool Engine::await_batch(Clock::time_point limit, int32_t wanted, std::vector<Member>& fetched) {
   const auto start = Clock::now();
   auto due = Clock::time_point{};  // no batch can be cut before then
   uint32_t known = board_->news() - 1;
@@ -211,7 +252,8 @@ bool Engine::await_batch(Clock::time_point limit) {
     }
     if (board_->has_ready() && (seen != known || now >= due)) {
       known = seen;
-      due = board_->cut(false, limit);
+      due = board_->cut_for(wanted, false, limit, &fetched);
+      if (!fetched.empty()) return true;
       continue;
     }
     const bool sleeps = now - start >= std::max(team_->patience.spin, team_->patience.yield);
@@ -234,11 +276,12 @@ bool Engine::await_batch(Clock::time_point limit) {
 // This rank's part of each operation; null if it has joined.
 Pendings Engine::claim(const std::vector<Member>& members) {
   Pendings mine;
+  mine.reserve(members.size());
   const std::lock_guard lock(mutex_);
   for (const Member& member : members) {
     const bool absent = member.details && member.details->absent.has(team_->rank());
-    const auto found = absent ? by_slot_.end() : by_slot_.find(member.slot);
-    mine.push_back(found == by_slot_.end() ? nullptr : found->second);
+    const auto slot = static_cast<size_t>(member.slot);
+    mine.push_back(absent || slot >= by_slot_.size() ? nullptr : by_slot_[slot]);
   }
   return mine;
 }
@@ -277,6 +320,7 @@ void Engine::run_agreed(const std::vector<Member>& members, const Pendings& mine
 void Engine::run_fused(const std::vector<Member>& members, const Pendings& mine) {
   std::vector<Piece> pieces;
   Signature signature;
+  pieces.reserve(members.size());
   int64_t total = 0;
   bool everybody = true;
   for (size_t i = 0; i < members.size(); ++i) {
@@ -324,8 +368,9 @@ void Engine::complete(const Pendings& operations, const std::optional<Communicat
     const std::lock_guard lock(mutex_);
     for (const auto& operation : operations) {
       if (operation == nullptr) continue;
-      flying_.erase(operation->name());
-      by_slot_.erase(operation->announcement_.slot);
+      flying_.erase(operation->announcement_.hash);
+      auto& in_slot = by_slot_[static_cast<size_t>(operation->announcement_.slot)];
+      if (in_slot == operation) in_slot.reset();  // else the board has given the slot to another operation meanwhile
       if (fault) operation->fault_.emplace(*fault);
       operation->number_ = number;
       operation->done_.store(true, std::memory_order_seq_cst);

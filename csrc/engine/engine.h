@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -28,12 +29,16 @@ class Pending {
   Pending(Announcement announcement, const char* input, char* output, std::shared_ptr<void> keep)
       : announcement_(std::move(announcement)), input_(input), output_(output), keep_(std::move(keep)) {}
 
+  const Announcement& announcement() const { return announcement_; }
   const std::string& name() const { return announcement_.name; }
   bool done() const { return done_.load(std::memory_order_acquire); }
   const std::optional<CommunicatorFault>& fault() const { return fault_; }  // once done
   int32_t number() const { return number_; }  // result of join: the last rank to do so
   const std::shared_ptr<void>& keep() const { return keep_; }  // until it is done
   void refuse() { keep_.reset(); }  // it was not submitted: nothing will complete it
+  // What the owner of an operation that is not in progress, and that no other thread can reach, submits it with again.
+  void renew(Announcement announcement) { announcement_ = std::move(announcement); }
+  void renew(const char* input, char* output, int64_t place, std::shared_ptr<void> keep);
 
   std::atomic<bool> watched{false};  // notify the runner when it is done
 
@@ -82,7 +87,8 @@ class Engine {
   // from a signal handler, a callback or a finalizer.
   void submit(const Pendings& operations, bool now);
   // Until it is done or the limit is reached; may run any operation meanwhile.  False: not done.
-  bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit);
+  // `urging`: it is not held back for fusion, as after urge().
+  bool wait(const std::shared_ptr<Pending>& operation, Clock::time_point limit, bool urging = false);
   // Arrays kept by ended operations, to be released by a thread that may.
   std::vector<std::shared_ptr<void>> take_spent();
   void loop();  // the engine's thread; returns after close()
@@ -102,6 +108,8 @@ class Engine {
   bool take_wheel(bool to_close);
   void leave_wheel();
   bool announce(const Pendings& operations, bool now);
+  void take_names(const Pendings& operations);
+  void drop_names(std::span<const std::shared_ptr<Pending>> operations);
   void locked_out(int32_t holder, std::chrono::nanoseconds waited);
   void raise_if_lost(const std::function<std::string(int32_t)>& missing);
   bool departed(int32_t peer) const;
@@ -109,9 +117,10 @@ class Engine {
   void observe(Clock::duration since);
   bool others_are_busy(int32_t awaited) const;
   bool run_next(Clock::time_point limit);
-  bool turn(Clock::time_point limit);
+  void run_fetched(const std::vector<Member>& members);
+  bool turn(Clock::time_point limit, int32_t wanted = -1);
   void drain();
-  bool await_batch(Clock::time_point limit);
+  bool await_batch(Clock::time_point limit, int32_t wanted, std::vector<Member>& fetched);
   int32_t find_lost() const;
   void check_peers(Clock::time_point now);
   void run_batch(const std::vector<Member>& members);
@@ -138,8 +147,11 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable idle_;  // the engine's thread waits here for work
   std::condition_variable completed_;  // callers wait here
-  std::unordered_map<std::string, std::shared_ptr<Pending>> flying_;
-  std::unordered_map<int32_t, std::shared_ptr<Pending>> by_slot_;
+  struct HashOfName {
+    size_t operator()(const NameHash& hash) const { return hash.words[0]; }
+  };
+  std::unordered_map<NameHash, std::shared_ptr<Pending>, HashOfName> flying_;  // by name
+  std::vector<std::shared_ptr<Pending>> by_slot_;  // of the board; null: not in progress
   std::vector<std::pair<int64_t, int32_t>> programs_;  // (most bytes, topology), ascending
   std::optional<CommunicatorFault> fault_;
   std::vector<std::shared_ptr<void>> spent_;

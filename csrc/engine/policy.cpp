@@ -18,16 +18,21 @@ std::vector<int32_t> by_urgency(std::span<const Round* const> ready) {
     const Round& round = *ready[static_cast<size_t>(position)];
     return std::pair(round.signature.kind == Kind::join, round.priority);
   };
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return rank_of(a) < rank_of(b); });
+  const auto before = [&](int32_t a, int32_t b) { return rank_of(a) < rank_of(b); };
+  if (!std::is_sorted(order.begin(), order.end(), before)) std::stable_sort(order.begin(), order.end(), before);
   return order;
 }
 
 // Members of a group move up to their first one.
 void gather_groups(std::vector<int32_t>& order, std::span<const Round* const> ready) {
+  const auto group_of = [&](int32_t position) { return ready[static_cast<size_t>(position)]->signature.group; };
+  const bool one =
+      std::all_of(order.begin(), order.end(), [&](int32_t p) { return group_of(p) == group_of(order[0]); });
+  if (one) return;
   std::unordered_map<uint64_t, size_t> first;
   std::vector<std::pair<size_t, int32_t>> places;
   for (size_t i = 0; i < order.size(); ++i) {
-    const uint64_t group = ready[static_cast<size_t>(order[i])]->signature.group;
+    const uint64_t group = group_of(order[i]);
     places.emplace_back(group == 0 ? i : first.try_emplace(group, i).first->second, order[i]);
   }
   if (first.empty()) return;
@@ -49,7 +54,8 @@ void add_crossing(Stall& stall, int32_t rank, const std::vector<const Stall*>& o
 }  // namespace
 
 void Round::begin(const Announcement& item, int32_t rank, bool wanted, uint64_t count, int64_t now) {
-  signature = item.signature;  // `theirs` and `other` are meaningful only if ranks differ
+  // Usually that of the previous round: the other ranks then have it in their caches, if it is not written again.
+  if (!(signature == item.signature)) signature = item.signature;  // `theirs` and `other`: only if ranks differ
   differs = false;
   first = last = rank;
   priority = item.priority;

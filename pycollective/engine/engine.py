@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +147,28 @@ class Engine:
         for item in items:
             jobs.check(self.comm, item)
         return [work.wait() for work in self.core.submit(list(items), True)]
+
+    def reduce_group(
+        self,
+        label: Callable[[], str],
+        tensors: Sequence[Any],
+        op: str,
+        prescale: float,
+        postscale: float,
+        make: Callable[[Any], Any] | None,
+        least: int = 0,
+    ) -> list[Any] | None:
+        """`run` of allreduces of torch tensors as a group, without items: the core reads and names all at once.
+
+        Args:
+            label: returns the names' common part; they are numbered LABEL.0, LABEL.1 and so on.
+            make: makes the result of a tensor that has at least `least` bytes; None: tensors are reduced in place.
+
+        Returns:
+            the results; None, before `label` is called, unless all are plain tensors in CPU memory: use `run`.
+        """
+        results: list[Any] | None = self.core.reduce_group(label, tensors, op, prescale, postscale, make, least)
+        return results
 
     def join(self) -> int:
         """Contribute zeros to the others' remaining operations until all ranks have joined.

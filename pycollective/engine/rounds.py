@@ -104,6 +104,9 @@ class Rounds:
         self._submitted.set()
         return works
 
+    def reduce_group(self, *_: object) -> None:
+        """Groups are announced item by item: see Engine.reduce_group."""
+
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def loop(self) -> None:

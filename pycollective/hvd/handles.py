@@ -12,6 +12,7 @@ from pycollective import checks
 from pycollective.engine import Item, Work
 from pycollective.errors import CommunicatorError, Error, NestedCallError, PeerLostError, TimeoutError
 from pycollective.hvd import basics
+from pycollective.hvd.arguments import OPS
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.exceptions import HorovodInternalError
 from pycollective.hvd.process_sets import ProcessSet
@@ -71,6 +72,38 @@ def run(items: Sequence[Item], process_set: ProcessSet, finish: Finish = first) 
         raise
     _waits += 1
     return finish(results)
+
+
+def run_group(
+    name: str | None,
+    tensors: Sequence[Any],
+    op: int,
+    prescale: Any,
+    postscale: Any,
+    process_set: ProcessSet,
+    make: Callable[[Any], Any] | None,
+    least: int = 0,
+) -> list[Any] | None:
+    """`run` of allreduces of torch tensors as a group, if they need neither checks nor conversion; else None.
+
+    Args:
+        make, least: see Engine.reduce_group.
+    """
+    global _waits
+    operator = OPS.get(op)
+    if _in_flight or operator is None or type(prescale) is not float or type(postscale) is not float:
+        return None
+    try:
+        results = engine_of(process_set).reduce_group(
+            lambda: named("allreduce", name, process_set), tensors, operator, prescale, postscale, make, least
+        )
+    except Error as error:
+        if _ends_communicator(error):
+            raise HorovodInternalError(str(error)) from error
+        raise
+    if results is not None:
+        _waits += 1
+    return results
 
 
 def _require_free(names: Sequence[Name]) -> None:

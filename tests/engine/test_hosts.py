@@ -116,7 +116,7 @@ for turn in range(2):
         comm.allreduce(np.ones(3), timeout=0.2 if turn == 0 else 1000)
     except pc.TimeoutError as error:
         print("late", "allreduce" in str(error))
-left = comm.shrink(5)
+left = comm.shrink(2)
 print("left", left.world_ranks, left.allreduce(np.ones(1))[0])
 """
 

@@ -31,7 +31,7 @@ class Store:
     def __init__(self, *answers: Callable[[bytes], bytes]) -> None:
         self.answers = iter(answers)
 
-    def __call__(self, text: bytes, form: re.Pattern[bytes]) -> list[bytes]:
+    def allgather(self, text: bytes, timeout: float | None = None, *, form: re.Pattern[bytes]) -> list[bytes]:
         assert form.fullmatch(text), text
         return [next(self.answers)(text), text]
 

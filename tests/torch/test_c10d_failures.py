@@ -60,7 +60,7 @@ def test_a_late_rank_is_named() -> None:
 def _late(world: World) -> None:
     dist.barrier()
     if world.rank == 2:
-        time.sleep(2.5)
+        time.sleep(1.7)
         return
     with pytest.raises(pycollective.TimeoutError, match=r"not entered within 1 s by rank 2"):
         dist.all_reduce(torch.ones(3))
@@ -164,7 +164,7 @@ def test_a_rank_that_does_not_join_is_named() -> None:
 
 def _stays_away(world: World) -> None:
     if world.rank == 1:
-        time.sleep(2.5)
+        time.sleep(1.7)
         return
     with pytest.raises(pycollective.BootstrapError, match=r"rank 1 of 3 has not joined .* within 1 s"):
         dist.new_group(timeout=timedelta(seconds=1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from c10d import torch_loaded
+from core import processes
 
 from launch import on_two_host_names
 
@@ -104,8 +105,7 @@ try:
     dist.recv(out, 3, tag=5)
     print("received")
 except pycollective.PeerLostError as error:
-    print("lost", error.rank, flush=True)
-os._exit(0)
+    print("lost", error.rank)
 """
 TRAINING = """
 import hashlib, torch, torch.distributed as dist
@@ -150,29 +150,35 @@ print("fine", flush=True)
 
 
 def on_virtual_hosts(
-    folder: Path, script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
-) -> list[str]:
-    """What the ranks print: processes with torchrun's variables; env: more variables, by host."""
-    (folder / "script.py").write_text(script)
+    script: str, ranks: int = 4, hosts: int = 2, env: Sequence[Mapping[str, str]] = ({},)
+) -> dict[int, str]:
+    """What the ranks print that are not killed: processes with torchrun's variables; env: more variables, by host."""
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # as in torchrun's agent: outlives the ranks
     job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    job |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
-    started = []
+    job |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    of_ranks = []
     for rank in range(ranks):
         host = rank * hosts // ranks
-        own = {"RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]}
-        command = [sys.executable, "-W", "ignore", str(folder / "script.py")]
-        with (folder / f"{rank}.out").open("w") as out:
-            process = subprocess.Popen(command, env={**os.environ, **job, **own}, stdout=out, stderr=out, cwd=folder)
-        started.append(process)
-    try:
-        for process in started:
-            process.wait(100)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    return [(folder / f"{rank}.out").read_text() for rank in range(ranks)]
+        of_ranks.append({**job, "RANK": str(rank), "PYCOLLECTIVE_HOST": f"virtual{host}", **env[host % len(env)]})
+    with torch_loaded(), processes.Job(ranks, _run_script, script, of_ranks, leave="vanish") as started:
+        outcomes = started.outcomes()
+    for outcome in outcomes.values():
+        assert outcome.error is None, outcome.trace
+    return {rank: outcome.value for rank, outcome in sorted(outcomes.items()) if outcome.value is not None}
+
+
+def _run_script(comm: Any, link: Any, script: str, of_ranks: list[dict[str, str]]) -> str:
+    """Run a script in this process, which has torch loaded, with a rank's variables; returns what it prints."""
+    import contextlib
+    import io
+
+    import pycollective
+
+    os.environ.update(of_ranks[comm.rank])
+    pycollective.shutdown()  # the one in which the test reaches its ranks
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(script, "script", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 @pytest.mark.mpi
@@ -195,20 +201,20 @@ def test_mpi_distributes_the_token(tmp_path: Path) -> None:
     assert done.stdout.count("fine") == 2
 
 
-def test_training_gives_the_bits_of_one_host(tmp_path: Path) -> None:
+def test_training_gives_the_bits_of_one_host() -> None:
     """Three ranks on one host, and on two that share a token."""
     digests = set()
     for hosts in (1, 2):
         env = {"PYCOLLECTIVE_TOKEN": "5c" * 16}
-        for printed in on_virtual_hosts(tmp_path, TRAINING, ranks=3, hosts=hosts, env=[env]):
+        for printed in on_virtual_hosts(TRAINING, ranks=3, hosts=hosts, env=[env]).values():
             count, digest = printed.split()
             assert count == str(hosts)
             digests.add(digest)
     assert len(digests) == 1
 
 
-def test_a_lost_sender_on_another_host_is_named(tmp_path: Path) -> None:
-    assert on_virtual_hosts(tmp_path, LOSS)[:3] == ["lost 3\n"] * 3
+def test_a_lost_sender_on_another_host_is_named() -> None:
+    assert on_virtual_hosts(LOSS) == dict.fromkeys(range(3), "lost 3\n")
 
 
 @pytest.mark.parametrize(
@@ -219,6 +225,6 @@ def test_a_lost_sender_on_another_host_is_named(tmp_path: Path) -> None:
         ([{"PYCOLLECTIVE_TOKEN": "5c" * 16}, {"PYCOLLECTIVE_TOKEN": "5d" * 16}], "PYCOLLECTIVE_TOKEN differs"),
     ],
 )
-def test_ranks_with_different_tokens_are_refused(tmp_path: Path, env: list[dict[str, str]], stated: str) -> None:
-    printed = on_virtual_hosts(tmp_path, REFUSED, ranks=2, env=env)
-    assert all(stated in text for text in printed), printed
+def test_ranks_with_different_tokens_are_refused(env: list[dict[str, str]], stated: str) -> None:
+    printed = on_virtual_hosts(REFUSED, ranks=2, env=env)
+    assert len(printed) == 2 and all(stated in text for text in printed.values()), printed

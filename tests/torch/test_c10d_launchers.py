@@ -22,29 +22,34 @@ SCRIPT = """
 import sys, torch, torch.distributed as dist
 import pycollective.torch
 
-dist.init_process_group("pycollective", **eval(sys.argv[1]) if len(sys.argv) > 1 else {})
-x = torch.tensor([float(dist.get_rank()), 1.0])
-dist.all_reduce(x)
-even = dist.new_group(range(0, dist.get_world_size(), 2))
-if dist.get_rank() % 2 == 0:
-    dist.all_reduce(x, group=even)
-store = dist.distributed_c10d._get_default_store()
-while hasattr(store, "underlying_store"):
-    store = store.underlying_store
-rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/self/net/{name}")]
-assert [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{store.port:04X}")] == [
-    f"{0x0100007F if sys.byteorder == 'little' else 0x7F000001:08X}:{store.port:04X}"  # 127.0.0.1 only
-]
-print(dist.get_rank(), *x.tolist())
+for how in sys.argv[1:]:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("pycollective", **eval(how))
+    x = torch.tensor([float(dist.get_rank()), 1.0])
+    dist.all_reduce(x)
+    even = dist.new_group(range(0, dist.get_world_size(), 2))
+    if dist.get_rank() % 2 == 0:
+        dist.all_reduce(x, group=even)
+    store = dist.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/self/net/{name}")]
+    assert [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{store.port:04X}")] == [
+        f"{0x0100007F if sys.byteorder == 'little' else 0x7F000001:08X}:{store.port:04X}"  # 127.0.0.1 only
+    ]
+    print(dist.get_rank(), *x.tolist())
 dist.all_reduce(x, async_op=True).get_future().then(lambda f: None)  # and exits without cleanup
 """
+FORMS = ["{}", "dict(init_method='pycollective://')"]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("how", ["{}", "dict(init_method='pycollective://')"])
-def test_under_other_launchers(launcher: str, how: str) -> None:
-    ran = launch(3, SCRIPT, how, launcher=launcher).check()
-    assert ran.outputs == ["0 6.0 6.0\n", "1 3.0 3.0\n", "2 6.0 6.0\n"], ran.report()
+def test_under_other_launchers(launcher: str) -> None:
+    """In both forms, in either order: the last one ends without cleanup."""
+    forms = FORMS if launcher == "mpirun" else FORMS[::-1]
+    ran = launch(3, SCRIPT, *forms, launcher=launcher).check()
+    assert ran.outputs == ["0 6.0 6.0\n" * 2, "1 3.0 3.0\n" * 2, "2 6.0 6.0\n" * 2], ran.report()
     assert "Error" not in ran.stderr and "terminate" not in ran.stderr
 
 
@@ -82,27 +87,30 @@ def test_a_script_that_never_imports_us_names_the_backend(tmp_path: Path) -> Non
     assert ran.outputs == ["[2.0, 2.0]\n"] * 2
 
 
-@pytest.mark.parametrize("broken", ["is_available", "Backend.register_backend"])
-def test_the_entry_point_never_raises(broken: str) -> None:
+def test_the_entry_point_never_raises() -> None:
     """torch cannot be imported if an entry point raises."""
-    script = f"""
+    script = """
         import torch.distributed as dist
         import pycollective.autoload
         def fails(*args, **kwargs):
             raise OSError("fails")
-        dist.{broken} = {"lambda: False" if broken == "is_available" else "fails"}
-        dist.Backend.backend_list = []
+        for owner, name, broken in (dist, "is_available", lambda: False), (dist.Backend, "register_backend", fails):
+            works = getattr(owner, name)
+            setattr(owner, name, broken)
+            dist.Backend.backend_list = []
+            pycollective.autoload.register()
+            print(dist.Backend.backend_list)
+            setattr(owner, name, works)
         pycollective.autoload.register()
         print(dist.Backend.backend_list)
     """
-    assert launch(1, script, launcher="alone", env=IMPORTABLE).check()[0] == "[]\n"
+    assert launch(1, script, launcher="alone", env=IMPORTABLE).check()[0] == "[]\n[]\n['pycollective']\n"
 
 
 def test_alone() -> None:
-    ran = launch(1, SCRIPT, "dict(init_method='pycollective://')", launcher="alone").check()
-    assert ran[0] == "0 0.0 1.0\n"
-    failed = launch(1, SCRIPT, launcher="alone")
-    assert failed.returncode != 0 and "RANK" in failed.stderr  # torch's own message
+    ran = launch(1, SCRIPT, *FORMS[::-1], launcher="alone")
+    assert ran.outputs == ["0 0.0 1.0\n"]
+    assert ran.returncode != 0 and "RANK" in ran.stderr  # torch's own message, for the second form
 
 
 AGAIN = """

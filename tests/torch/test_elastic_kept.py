@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 from hvd import job, run
 
 torch: Any = pytest.importorskip("torch")
-from pycollective.horovod import elastic  # noqa: E402
 
 pytestmark = pytest.mark.torch
 STEPS, ROWS = 9, 12  # ROWS: per step, on all ranks together
@@ -128,77 +125,3 @@ def _strangers_files(hvd: Any, folder: str) -> None:
 
 def test_files_that_others_may_have_written_are_not_unpickled(tmp_path: Path) -> None:
     run(1, _strangers_files, str(tmp_path))
-
-
-# -- the driver ----------------------------------------------------------------------------------------------------
-
-GROWS = """
-import sys, time
-from pathlib import Path
-import torch
-import horovod.torch as hvd  # works in every rank
-import horovod
-
-torch.set_num_threads(1)
-hvd.init()
-slots = Path(sys.argv[1])
-
-@hvd.elastic.run
-def train(state):
-    if hvd.size() == 1:  # from now on there are more slots
-        slots.write_text(slots.read_text().replace("1", "3"))
-    while hvd.size() == 1:
-        state.sizes.add(int(hvd.allreduce(torch.tensor(1), op=hvd.Sum)))
-        state.commit()
-        time.sleep(0.01)
-
-state = hvd.elastic.TorchState(sizes=set())
-train(state)
-if hvd.rank() == 0:
-    print(state.sizes, hvd.size(), hvd.__name__, horovod.__version__)
-"""
-
-
-def discovery(folder: Path, text: str) -> str:
-    """A script that prints the number of slots."""
-    script = folder / "slots"
-    script.write_text(f"#!/bin/sh\n{text}\n")
-    script.chmod(0o755)
-    return str(script)
-
-
-def test_the_driver_restarts_a_job_on_more_ranks(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(GROWS)
-    script = discovery(tmp_path, "echo localhost:1 elsewhere:5")
-    driver = [sys.executable, "-m", "pycollective.horovod.elastic", "-np", "1", "--max-np", "4"]
-    command = [*driver, "--host-discovery-script", script, "train.py", script]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=80, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "{1} 3 pycollective.torch 0.28.1\n"
-    assert done.stderr.splitlines()[-1] == "pycollective.horovod.elastic: the slots have changed; restarting"
-
-
-def test_when_the_driver_restarts_and_when_it_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(elastic, "LOOK_EVERY", 0.05)
-    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "0.2")
-    commits = tmp_path / "commits"
-
-    def drive(code: str, slots: str, resets: int | None = None) -> int:
-        job = [sys.executable, "-c", code, str(commits)]
-        return elastic.Driver(job, discovery(tmp_path, slots), 2, 2, None, commits).run(2, resets)
-
-    assert drive("raise SystemExit(5)", "echo localhost") == 5
-    assert "restarting" not in capfd.readouterr().err  # nothing was committed
-    assert drive(COMMITS, "echo localhost", resets=2) == 6
-    assert capfd.readouterr().err.count("restarting") == 2
-    with pytest.raises(RuntimeError, match="room for 1 ranks, not for 2"):
-        drive("", "echo localhost:1")
-    for slots in ("exit 4", "echo localhost:many", "exec /nowhere"):
-        with pytest.raises(RuntimeError, match=r"the discovery script .*slots"):
-            drive("", slots)
-
-
-COMMITS = "import os, sys, time; time.sleep(0.02); open(sys.argv[1], 'a').write('x'); raise SystemExit(6)"

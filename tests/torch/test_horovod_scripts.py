@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import pycollective.horovod
 from launch import find_mpirun, launch
 
 torch: Any = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
 pytestmark = pytest.mark.torch
 THROUGH = "pycollective.horovod"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -30,14 +30,13 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 import torch.optim as optim
-from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 import horovod
 import horovod.torch as hvd
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--lr", type=float, default=0.01)
 parser.add_argument("--fp16-allreduce", action="store_true")
 parser.add_argument("--num-proc", type=int)
@@ -51,9 +50,9 @@ def main(args):
     hvd.init()
     torch.manual_seed(42 + hvd.rank())
     torch.set_num_threads(1)
-    x, y = load_digits(return_X_y=True)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
-    x, y = torch.tensor(x, dtype=torch.float32)[order] / 16, torch.tensor(y)[order]
+    made = torch.Generator().manual_seed(1)
+    y = torch.randint(10, (1800,), generator=made)
+    x = torch.randn(10, 64, generator=made)[y] + torch.randn(1800, 64, generator=made)  # ten classes, noise
     train, test = TensorDataset(x[450:], y[450:]), TensorDataset(x[:450], y[:450])
     train_sampler = DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
     train_loader = DataLoader(train, batch_size=16, sampler=train_sampler, drop_last=True)
@@ -91,13 +90,26 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    ("launcher", "n"), [("pycollective", 3), ("torchrun", 2), pytest.param("mpirun", 2, marks=needs_mpi)]
-)
-def test_a_script_of_the_usual_shape_learns(launcher: str, n: int) -> None:
-    words = ["--fp16-allreduce"] if n == 3 else []
-    ran = launch(n, USUAL, *words, through=THROUGH, launcher=launcher, env=ONE_THREAD, timeout=120).check()
-    assert ran.outputs == [f"rank {r} of {n}: learnt, equal\n" for r in range(n)]
+def test_a_script_of_the_usual_shape_learns() -> None:
+    words = ["--fp16-allreduce"]
+    ran = launch(3, USUAL, *words, through=THROUGH, env=ONE_THREAD, timeout=120).check()
+    assert ran.outputs == [f"rank {r} of 3: learnt, equal\n" for r in range(3)]
+
+
+SHORT = """
+import sys
+import torch
+import horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.arange(3.0) + hvd.rank(), op=hvd.Sum)
+print(hvd.rank(), hvd.size(), total.tolist(), sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
+def test_a_script_under_other_launchers(launcher: str) -> None:
+    ran = launch(2, SHORT, "--lr", "1", through=THROUGH, launcher=launcher, env=ONE_THREAD, timeout=120).check()
+    assert ran.outputs == [f"{r} 2 [1.0, 3.0, 5.0] ['--lr', '1']\n" for r in range(2)]
 
 
 RUN = """
@@ -132,7 +144,7 @@ def test_horovod_run_starts_ranks_and_returns_what_they_return(hidden: str) -> N
 
 
 def test_a_script_that_starts_its_ranks_itself() -> None:
-    words = ["--num-proc", 2, "--lr", 0.03, "--epochs", 6]
+    words = ["--num-proc", 2, "--lr", 0.03]
     ran = launch(1, USUAL, *words, through=THROUGH, launcher="alone", env=ONE_THREAD, timeout=120).check()
     assert ran.outputs == ["rank 0 of 2: learnt, equal\nrank 1 of 2: learnt, equal\n"]
 
@@ -185,6 +197,7 @@ def test_an_elastic_script_continues_without_a_killed_rank() -> None:
 
 SPAWNED = """
 import sys
+import warnings
 import torch
 import horovod
 import horovod.torch as hvd
@@ -347,20 +360,34 @@ def test_a_horovod_that_is_imported_already_is_not_replaced(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ({"hosts": "localhost:1,elsewhere:1"}, "starts ranks on this host only"),
+        ({"hosts": "a:1", "num_proc": 2}, "-np 2 is more than the 1 slots"),
+        ({"hosts": "a", "hostfile": "b"}, "hosts and hostfile exclude each other"),
+        ({"hosts": "a", "use_mpi": True}, "started without MPI"),
         ({"np": 0}, "num_proc=0 is not a number of ranks"),
         ({"use_gloo": True, "use_mpi": True}, "exclude each other"),
-        ({"min_np": 1, "host_discovery_script": "x", "verbose": True}, "not take min_np, host_discovery_script here"),
+        ({"max_np": 1}, "max_num_proc is for elastic jobs: it needs host_discovery_script or min_num_proc"),
+        ({"slots": 1}, "slots needs host_discovery_script"),
+        ({"host_discovery_script": "x", "hosts": "a"}, "host_discovery_script replaces hosts and hostfile"),
+        ({"num_proc": 2, "min_num_proc": 3}, "each must be at most the next"),
+        ({"min_num_proc": 1, "cooldown_range": (2, 1)}, "a cool-down of 2 to 1 seconds"),
+        ({"output_filename": "x"}, "does not take output_filename here"),
     ],
 )
 def test_horovod_run_refuses_what_it_cannot_do(words: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=expected), warnings.catch_warnings(action="ignore"):
         pycollective.horovod.run(print, (), {}, **words)
+
+
+def test_older_names_of_arguments_are_deprecated() -> None:
+    for name, new in (("np", "num_proc"), ("min_np", "min_num_proc"), ("max_np", "max_num_proc")):
+        sentence = f"^{name} is deprecated, use {new} instead"
+        with pytest.warns(DeprecationWarning, match=sentence), pytest.raises(ValueError, match="not take mpi_args"):
+            pycollective.horovod.run(print, mpi_args="x", **{"min_num_proc": 1, name: 1})
 
 
 def test_horovod_run_reports_a_failed_rank() -> None:
     with pytest.raises(RuntimeError, match="a rank failed, see its output; exit code 7"):
-        pycollective.horovod.run(sys.exit, (7,), np=2, use_gloo=True, hosts="localhost:2")
+        pycollective.horovod.run(sys.exit, (7,), num_proc=2, use_gloo=True, hosts="localhost:2")
 
 
 # -- the command line ------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.mpi]
 TRAINING = """
 import hashlib, os, torch, torch.distributed as dist, pycollective.torch as hvd
 from functools import partial
-from examples.test_pytorch_digits import _ddp, _weights, load
+from examples.test_pytorch_digits import _ddp, _weights, load, rows as sets_of
 from opt import alone, close, together
 torch.set_num_threads(1)
 hvd.init()
@@ -63,13 +63,14 @@ for options in ({}, {"passes": 2}, {"num_groups": 2, "gradient_predivide_factor"
 """
 
 EXAMPLES = """
-found = _weights(hvd, "float32")
+sets = sets_of("float32")
+found = _weights(hvd, sets, "float32")
 hvd.shutdown()
 os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
 hvd.init()
-assert _weights(hvd, "float32") == found, "fusion changes bits"
+assert _weights(hvd, sets, "float32") == found, "fusion changes bits"
 dist.init_process_group("pycollective")
-for name, weights in (("horovod", found), ("ddp", _ddp(None))):
+for name, weights in (("horovod", found), ("ddp", _ddp(None, sets_of("float64")))):
     same(torch.frombuffer(bytearray(weights), dtype=torch.uint8))
     if me == 0: open(f"{sys.argv[1]}/{name}", "wb").write(weights)
 dist.destroy_process_group()
@@ -99,12 +100,12 @@ print(sizes, hvd.local_size(), hvd.cross_size())
 
 def test_two_hosts(tmp_path: Path) -> None:
     """The bits of four ranks on one host. If MPI tolerates it, elastic training continues after a loss."""
-    from examples.test_pytorch_digits import _alone, _weights, assert_close
+    from examples.test_pytorch_digits import _alone, _weights, assert_close, rows
 
     env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     script = TRAINING + EXAMPLES + ELASTIC
     done = on_two_hosts(tmp_path, script, tmp_path, env=env, options=("--with-ft", "mpi"), clock=False, timeout=100)
     assert (tmp_path / "ddp").exists(), done.report()
-    assert (tmp_path / "horovod").read_bytes() == hvd.run(4, _weights, "float32")[0]
+    assert (tmp_path / "horovod").read_bytes() == hvd.run(4, _weights, rows("float32"), "float32")[0]
     assert_close((tmp_path / "ddp").read_bytes(), _alone())  # in float64
     assert list(done) == [f"[4, 4, 3, 3] {left}\n" for left in ("2 2", "2 1", "1 2")] + [""], done.report()

@@ -223,3 +223,64 @@ def _models_and_objects(hvd: Any) -> None:
         hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
     assert hvd.broadcast_object({"rank": r, "of": [1, None]}, root) == {"rank": root, "of": [1, None]}
     assert hvd.allgather_object("x" * r) == ["x" * q for q in range(n)]
+
+
+def test_groups_again_and_again() -> None:
+    """The core remembers a group by its name: other shapes, types, operators and numbers of tensors are noticed."""
+    run(3, _groups)
+
+
+def _groups(hvd: Any) -> None:
+    n, r = hvd.size(), hvd.rank()
+    rounds = [(hvd.Sum, "float32", [(3,), (2, 5), ()])] * 3 + [
+        (hvd.Sum, "float32", [(3,), (5, 2), (0,)]),
+        (hvd.Max, "float32", [(3,), (5, 2), (0,)]),
+        (hvd.Sum, "int64", [(3,), (5, 2), (0,)]),
+        (hvd.Sum, "int64", [(3,), (5, 2)]),
+        (hvd.Sum, "float64", [(70, 130), (5, 2), (1,) * 9]),  # the first result in recycled memory, the last deep
+        (hvd.Sum, "float64", [(70, 130), (5, 2), (1,) * 9]),
+    ]
+    kept = []
+    for seed, (op, dtype, shapes) in enumerate(rounds):
+        mine = [of_rank(r, shape, dtype, seed) for shape in shapes]
+        all_of = [all_contributions(n, shape, dtype, seed) for shape in shapes]
+        right = [x.sum(0).to(x.dtype) if op == hvd.Sum else x.amax(0) for x in all_of]
+        found = hvd.grouped_allreduce(mine, op=op, name="again")
+        kept.append((found, right))
+        in_place = hvd.grouped_allreduce_(mine, op=op, name="again")
+        for x, y, z, expected in zip(mine, found, in_place, right, strict=True):
+            same(y, expected)
+            assert z is x
+            same(x, expected)
+    for found, right in kept:  # results are not used again
+        for y, expected in zip(found, right, strict=True):
+            same(y, expected)
+    scaled = hvd.grouped_allreduce([torch.ones(4), torch.ones(2)], op=hvd.Sum, name="again", prescale_factor=0.5)
+    same(scaled[1], torch.full((2,), n * 0.5))
+
+
+def test_a_group_that_differs() -> None:
+    """Each rank's error names the tensor, and the remembered group works again afterwards."""
+    run(2, _groups_that_differ)
+
+
+def _groups_that_differ(hvd: Any) -> None:
+    for turn in range(6):
+        odd = turn % 2 == 1
+        tensors = [torch.ones(4), torch.ones(3 + (odd and hvd.rank())), torch.ones(2)]
+        if odd:
+            with pytest.raises(RuntimeError, match=r"'allreduce\.unequal\.1'.*shape=\(3,\).*shape=\(4,\)"):
+                hvd.grouped_allreduce(tensors, op=hvd.Sum, name="unequal")
+        else:
+            for x in hvd.grouped_allreduce(tensors, op=hvd.Sum, name="unequal"):
+                assert x.eq(hvd.size()).all()
+    base = torch.ones(6)
+    views = [base[::2], torch.ones(2)]  # not contiguous: the general path
+    for x in hvd.grouped_allreduce(views, op=hvd.Sum, name="unequal"):
+        assert x.eq(hvd.size()).all()
+    grown = hvd.grouped_allreduce([torch.ones(4, requires_grad=True), torch.ones(4)], op=hvd.Sum, name="unequal")
+    assert grown[0].requires_grad and grown[0].eq(hvd.size()).all()
+    handle = hvd.allreduce_async(torch.ones(1), name="busy.1")
+    with pytest.raises(ValueError, match=r"'allreduce\.busy\.1' is in flight"):
+        hvd.grouped_allreduce([torch.ones(2), torch.ones(2)], name="busy")
+    hvd.synchronize(handle)

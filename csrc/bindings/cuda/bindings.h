@@ -11,6 +11,7 @@ namespace py = pybind11;
 namespace pc::cuda {
 
 void bind_cuda_array(py::module_& m);
+void bind_cuda_copies(py::module_& m);
 void bind_cuda_custom(py::module_& m);
 void bind_cuda_memory(py::module_& m);
 void bind_cuda_nccl(py::module_& m);

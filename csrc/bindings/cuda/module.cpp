@@ -29,6 +29,7 @@ PYBIND11_MODULE(_cuda, m) {
   pc::cuda::bind_cuda_runtime(m);
   pc::cuda::bind_cuda_memory(m);
   pc::cuda::bind_cuda_array(m);
+  pc::cuda::bind_cuda_copies(m);
   pc::cuda::bind_cuda_team(m);
   pc::cuda::bind_cuda_custom(m);
   pc::cuda::bind_cuda_nccl(m);

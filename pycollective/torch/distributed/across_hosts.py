@@ -22,6 +22,7 @@ from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.frames import pack, unpack
 from pycollective.comm.bootstrap.mpi import gather_among, import_mpi
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.stores import StoreExchange
 from pycollective.comm.bootstrap.tcp import TcpBootstrap, listen
 from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
 from pycollective.comm.communicator import Communicator
@@ -30,7 +31,6 @@ from pycollective.comm.host.segments import Exchange
 from pycollective.comm.hosts import team
 from pycollective.comm.hosts.network import Network, open_network
 from pycollective.errors import BootstrapError
-from pycollective.torch.distributed.store_exchange import StoreExchange
 
 T = TypeVar("T")
 _SOURCE = re.compile(rb"(?:world|set) [0-9a-f]{64}|mpi [0-9]{1,9}|none")
@@ -81,7 +81,7 @@ class _Addresses:
         self.rank, self.size, self.token, self._store = group.rank, group.size, token, store
 
     def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        return [bytes.fromhex(text.decode()) for text in self._store(data.hex().encode(), _BYTES)]
+        return [bytes.fromhex(text.decode()) for text in self._store.allgather(data.hex().encode(), form=_BYTES)]
 
     def close(self) -> None:
         pass
@@ -99,7 +99,7 @@ def _publish(store: StoreExchange, group: Group, address: str) -> socket.socket 
     listener = listen(address) if group.rank == 0 else None
     mine = Endpoint(socket.gethostname(), *listener.getsockname()[:2]).pack() if listener is not None else b""
     try:
-        texts = store(mine.hex().encode(), _BYTES)
+        texts = store.allgather(mine.hex().encode(), form=_BYTES)
     except BaseException:
         if listener is not None:
             listener.close()
@@ -137,7 +137,7 @@ def _token(store: StoreExchange, group: Group, name: bytes, timeout: float) -> t
     elif text := settings.read("PYCOLLECTIVE_TOKEN"):
         own = parse_token(text)
         source = f"set {digest(own, name).hex()}"
-    sources = [text.decode() for text in store(source.encode(), _SOURCE)]
+    sources = [text.decode() for text in store.allgather(source.encode(), form=_SOURCE)]
     kinds = {text.split()[0] for text in sources}
     if kinds == {"mpi"}:
         return _token_over_mpi(group, [int(text.split()[1]) for text in sources], name, timeout), None
@@ -146,7 +146,7 @@ def _token(store: StoreExchange, group: Group, name: bytes, timeout: float) -> t
     if own:
         return own, network
     mine = secrets.token_hex(TOKEN_BYTES) if group.rank == 0 else ""
-    token = bytes.fromhex(store(mine.encode(), _TOKEN)[0].decode())
+    token = bytes.fromhex(store.allgather(mine.encode(), form=_TOKEN)[0].decode())
     if not token:
         raise _changed("the token", group)
     return token, None

@@ -141,13 +141,6 @@ class Calls(dist.ProcessGroup):
     def _fuses(self, kind: str) -> bool:
         return self.options.engine and kind in Fusion.KINDS
 
-    def _has_plain_turn(self) -> bool:
-        """Whether a call on CPU tensors may go to the core at once: no call in progress has to be waited for, and no
-        profiler, engine, topology or job is involved."""
-        if not self._direct or profiling.enabled() or (self._jobs.started and self._jobs.inside()):
-            return False
-        return not self._order.pending or self._order.is_clear()
-
     def _call(
         self,
         kind: str,

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pycollective.comm.bootstrap.nodes import node_key, place
 from pycollective.comm.bootstrap.one_host import SocketBootstrap
+from pycollective.comm.bootstrap.stores import StoreExchange, TorchStore
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.group import Group
 from pycollective.comm.host import team as one_host
 from pycollective.comm.host.segments import Exchange
-from pycollective.torch.distributed.store_exchange import StoreExchange
+from pycollective.errors import BootstrapError
 
 if TYPE_CHECKING:
     from pycollective.comm.hosts.network import Network
@@ -63,10 +64,10 @@ def meet(
             those that the ranks stored; ranks of different hosts cannot reach each other, or have different tokens.
         CommunicatorError: no memory can be shared.
     """
-    exchange = StoreExchange(store, rank, len(world_ranks), part, name, timeout)
+    exchange, turn = _exchange(store, rank, len(world_ranks), name, timeout, part)
     host = hashlib.sha256(node_key()).hexdigest()[:32]
-    texts = exchange(f"{host} {secrets.token_hex(16)}".encode(), _ENTRY)
-    known = [name, part, str(exchange.turn), *map(str, world_ranks)]
+    texts = exchange.allgather(f"{host} {secrets.token_hex(16)}".encode(), form=_ENTRY)
+    known = [name, part, str(turn), *map(str, world_ranks)]
     nodes = place([text.split()[0] for text in texts], rank)
     group = Group(nodes, tuple(world_ranks), name)
     if nodes.count > 1:
@@ -83,6 +84,20 @@ def meet(
         meeting.close()
     assert backend is not None  # every rank is a member
     return Communicator(backend), made
+
+
+def _exchange(store: Any, rank: int, size: int, name: str, timeout: float, part: str) -> tuple[StoreExchange, int]:
+    """An exchange with keys of its own, and how many this rank has made for this part: as many as the others.
+
+    A store may outlive a group, and be used by a later group of the same name: torchrun's agent keeps one for the whole
+    job.
+    """
+    ours = TorchStore(store)
+    try:
+        turn = ours.count(f"pycollective-{part}-{rank}")
+    except OSError as error:
+        raise BootstrapError(f"rank {rank} of {name} cannot reach {ours.where}: {error}") from error
+    return StoreExchange(ours, rank, size, "torch", f"pycollective-{part}-{turn}", timeout, name), turn
 
 
 def _job(store: Any) -> list[str]:

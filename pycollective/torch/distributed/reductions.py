@@ -8,15 +8,17 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from pycollective.torch.distributed import multi_step, tensors
+from pycollective import _core
+from pycollective.torch.distributed import multi_step, profiling, tensors
 from pycollective.torch.distributed.arguments import many, one, options, same_size
 from pycollective.torch.distributed.calls import Calls
 from pycollective.torch.distributed.hazards import DIRECT
 from pycollective.torch.distributed.operators import operator
-from pycollective.torch.distributed.work import Work
+from pycollective.torch.distributed.work import PlainWork
 
 _SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
-_TENSOR = torch.Tensor
+_OPTIONS = c10d.AllreduceOptions
+_profiler = profiling.enabled
 
 
 class Reductions(Calls):
@@ -24,10 +26,16 @@ class Reductions(Calls):
 
     def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """Replace every rank's tensor by the reduction of all, in place. Sparse tensors are summed or averaged."""
-        if type(opts) is c10d.AllreduceOptions and type(inputs) is list and len(inputs) == 1:
-            work = self._plain_allreduce(inputs, opts)
-            if work is not NotImplemented:
-                return work
+        # Written out, as each frame would cost a tenth of a call of 8 bytes.
+        if type(opts) is _OPTIONS and type(inputs) is list and len(inputs) == 1 and self._direct and not _profiler():
+            jobs, order = self._jobs, self._order
+            if not (jobs.started and jobs.inside()):
+                if len(order.pending) == 1 and order.pending[0][0].waited_for:
+                    order.pending = []
+                if not order.pending or order.is_clear():
+                    work = self._plain_allreduce(inputs, opts)
+                    if work is not NotImplemented:
+                        return work
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
@@ -42,19 +50,19 @@ class Reductions(Calls):
             a Work; None for a call that has completed, as torch allows if it is not asynchronous; or NotImplemented:
             the general path is needed, or reports what is wrong.
         """
-        x = inputs[0]
-        if type(x) is not _TENSOR or not tensors.direct(x) or not self._has_plain_turn():
-            return NotImplemented
-        op = opts.reduceOp
+        op, given, later, x = opts.reduceOp, opts.timeout, opts.asyncOp, inputs[0]
         name = "sum" if op == _SUM else "avg" if op == _AVG else None
         if name is None:
             return NotImplemented
+        seconds = given.total_seconds()
+        if seconds < 0:  # not set
+            seconds = self._timeout
         self._calls += 1
-        if not opts.asyncOp:
-            self.comm.allreduce(x, out=x, op=name, timeout=self._seconds(opts))
-            return None
-        call = self.comm.iallreduce(x, out=x, op=name, timeout=self._seconds(opts))
-        return self._order.note_flat(Work(call, inputs, None, self._jobs), x, DIRECT)
+        call = _core.reduce_in_place(self.comm, x, name, seconds, later)
+        if call is NotImplemented:
+            self._calls -= 1
+            return NotImplemented
+        return self._order.note_flat(PlainWork(call, [x], self._jobs), x, DIRECT) if later else None
 
     def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
         """allreduce of tensors of one type, as one call."""

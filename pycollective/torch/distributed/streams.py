@@ -85,7 +85,7 @@ class StreamWork(dist.Work):
         outputs: the tensors that it fills.
     """
 
-    copies = False
+    copies = waited_for = False
 
     def __init__(self, comm: Communicator, device: int, stream: Any, outputs: Sequence[Any]) -> None:
         super().__init__()

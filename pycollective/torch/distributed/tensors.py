@@ -25,19 +25,6 @@ def plain(x: Any) -> bool:
     return bool(x.is_contiguous()) and not x.is_neg() and not x.is_conj()
 
 
-def direct(x: Any) -> bool:
-    """Whether the core takes a torch.Tensor as it is: in CPU memory, `plain`, without gradient, of a type it has."""
-    return (
-        x.dtype in _TAKEN
-        and x.is_cpu
-        and x.layout is torch.strided
-        and not x.requires_grad
-        and x.is_contiguous()
-        and not x.is_neg()
-        and not x.is_conj()
-    )
-
-
 def straight(x: Any) -> Any:
     """x, or a contiguous copy if it is not `plain`; without gradient."""
     x = x.detach()

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from pycollective.errors import TimeoutError
 from pycollective.torch.distributed.job_queue import JobQueue
 
+_init = dist.Work.__init__
+
 
 class PendingCall(Protocol):
     """A call in progress: a communicator's handle, a job queue's ticket, a message."""
@@ -91,6 +93,8 @@ class Work(dist.Work):
         jobs: of the process group; None for messages, which may complete in any order.
     """
 
+    waited_for = False
+    """Whether `wait` has returned, so that nothing has to be asked to know that the call has completed."""
     copies = False
     """Whether it copies its outputs when it completes."""
     _finish: Callable[[], None] | None = None
@@ -207,6 +211,29 @@ class Work(dist.Work):
                 error = failure
         self._error, self._finish = error, None
         self._completed = True
+
+
+class PlainWork(Work):
+    """A call of the core in progress, which copies nothing when it completes.
+
+    Its methods are those of Work, with fewer frames.
+    """
+
+    def __init__(self, call: PendingCall, outputs: list[Any], jobs: JobQueue) -> None:
+        _init(self)
+        self.call, self.outputs, self._jobs = call, outputs, jobs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.waited_for:
+            return True
+        if timeout is None and not self._completed:
+            try:
+                self.call.wait()
+            except Exception:
+                return Work.wait(self)  # waits once more, which raises the same error, and records it
+            self._completed = self.waited_for = True
+            return True
+        return Work.wait(self, timeout)
 
 
 class CompletedWork(dist.Work):

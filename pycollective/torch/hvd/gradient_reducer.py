@@ -18,7 +18,7 @@ from pycollective.hvd.gradient_group import new_prefix
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async
-from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending
+from pycollective.torch.hvd.gradients import GradientWindows, changes, nothing, sending, store
 from pycollective.torch.hvd.submission import Started, Submission
 
 _owners: weakref.WeakValueDictionary[int, Reducing] = weakref.WeakValueDictionary()
@@ -58,7 +58,8 @@ class Reducing:
         process_set: ProcessSet,
     ) -> None:
         """`optimizer`: the one that this one was made from. `groups`: parameter -> all that are reduced with it."""
-        self._compression, self._op, self._factor = compression, op, gradient_predivide_factor
+        self._compression, self._op = compression, op
+        self._operator, self._factors = OPS.get(op, ""), gradient_factors(op, gradient_predivide_factor)
         self._sparse_as_dense, self._group_of = sparse_as_dense, groups
         self.process_set = process_set
         self.backward_passes_per_step = backward_passes_per_step
@@ -149,17 +150,17 @@ class Reducing:
         """Start the reduction of the gradients of a group."""
         items: list[Item] = []
         started: list[Started] = []
-        before, after = gradient_factors(self._op, self._factor)
+        before, after = self._factors
         for p in group:
-            gradient = self._gradients[p]
-            assert p.grad is not None
-            if p.grad.is_sparse and not self._sparse_as_dense:
+            gradient, grad = self._gradients[p], p.grad
+            assert grad is not None
+            if grad.is_sparse and not self._sparse_as_dense:
                 self._reduce_sparse(p)
                 continue
-            x, take = sending(p, self._compression)
-            items.append(Item("allreduce", gradient.name, x, x, OPS[self._op], prescale=before, postscale=after,
-                              priority=gradient.priority))  # fmt: skip
-            started.append(_starter(gradient, _unchanged(p, gradient, take)))
+            x, take = sending(p, grad, self._compression)
+            items.append(Item("allreduce", gradient.name, x, x, self._operator, -1, None, before, after,
+                              gradient.priority))  # fmt: skip
+            started.append(_Reduction(p, grad, gradient, take).start)
             gradient.finish = _not_submitted
         if len(group) > 1 and items:
             self._submission.submit(items, started, grouped=True)
@@ -305,31 +306,41 @@ def _not_submitted() -> None:
     raise RuntimeError("a gradient's reduction has not been submitted, because of an earlier error")
 
 
-def _starter(gradient: _Gradient, take: Callable[[], None]) -> Started:
-    """What a submitted reduction does: the gradient's `finish` then waits for its work, and calls `take`."""
+class _Reduction:
+    """The reduction of a gradient that is submitted, or about to be.
 
-    def start(work: Work) -> None:
-        def finish() -> None:
-            work.wait()
-            take()
+    Args:
+        grad: p.grad, which torch must not change until `finish`.
+        take: stores the result in p.grad; None: p.grad's memory is reduced.
+    """
 
-        gradient.finish = finish
+    __slots__ = ("_before", "_grad", "_gradient", "_p", "_take", "_work")
 
-    return start
+    def __init__(
+        self, p: torch.Tensor, grad: torch.Tensor, gradient: _Gradient, take: Callable[[], None] | None
+    ) -> None:
+        self._p, self._grad, self._gradient, self._take = p, grad, gradient, take
+        self._before = changes(grad)
 
+    def start(self, work: Work) -> None:
+        """It has been submitted."""
+        self._work = work
+        self._gradient.finish = self.finish
 
-def _unchanged(p: torch.Tensor, gradient: _Gradient, take: Callable[[], None]) -> Callable[[], None]:
-    """`take`, with an error if torch has changed p.grad in place since this call, i.e. during the reduction."""
-    started = p.grad
-    assert started is not None
-    before = changes(started)
+    def finish(self) -> None:
+        """Wait for the result.
 
-    def checked() -> None:
-        if p.grad is started and changes(started) != before and not gradient.spoilt:
+        Raises:
+            RuntimeError: torch has changed the gradient in place meanwhile.
+        """
+        self._work.wait()
+        grad = self._p.grad
+        if grad is self._grad and changes(grad) != self._before and not self._gradient.spoilt:
             raise RuntimeError(
-                f"{gradient.name} was changed while it was being reduced: call synchronize() before you change "
+                f"{self._gradient.name} was changed while it was being reduced: call synchronize() before you change "
                 "gradients (with torch.nn.utils.clip_grad_norm_, e.g.), and step() under skip_synchronize()"
             )
-        take()
-
-    return checked
+        if self._take is not None:
+            self._take()
+        elif grad is not None and grad is not self._grad:
+            store(grad, self._p, self._grad)

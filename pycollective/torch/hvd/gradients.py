@@ -15,6 +15,8 @@ from pycollective.engine import Engine, Item, Work
 from pycollective.hvd.basics import engine_of
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
+from pycollective.torch.compression import Compression
+from pycollective.torch.hvd.tensors import is_plain
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -40,10 +42,15 @@ def _unordered(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.permute(0, tensor.dim() - 1, *range(1, tensor.dim() - 1))
 
 
-def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[], None]]:
-    """What is sent for a parameter's gradient and reduced in place, and a function that stores the result in p.grad."""
-    gradient = p.grad
-    assert gradient is not None
+def sending(
+    p: torch.Tensor, gradient: torch.Tensor, compression: Any
+) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """What is sent for a parameter's gradient and reduced in place, and a function that stores the result in p.grad.
+
+    The function is None if that is p.grad's own memory.
+    """
+    if compression is Compression.none and p.is_contiguous() and is_plain(gradient):
+        return gradient.detach(), None  # keeps the memory, whatever becomes of p.grad
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     small, context = compression.compress(dense)
     order = _order(p)
@@ -54,13 +61,17 @@ def sending(p: torch.Tensor, compression: Any) -> tuple[torch.Tensor, Callable[[
         if p.grad is None or (is_small and small is p.grad):
             return
         reduced = small if is_small else x if order is None else _unordered(x)
-        result = compression.decompress(reduced, context)
-        if p.grad.is_sparse:
-            p.grad = result.to_sparse(p.grad.sparse_dim())
-        else:
-            p.grad.detach().copy_(result)
+        store(p.grad, p, compression.decompress(reduced, context))
 
     return x, take
+
+
+def store(gradient: torch.Tensor, p: torch.Tensor, result: torch.Tensor) -> None:
+    """Make a result the gradient of a parameter that has one."""
+    if gradient.is_sparse:
+        p.grad = result.to_sparse(gradient.sparse_dim())
+    else:
+        gradient.detach().copy_(result)
 
 
 def changes(x: torch.Tensor) -> int | None:

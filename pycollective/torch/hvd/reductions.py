@@ -14,6 +14,7 @@ from pycollective.hvd.arguments import (
     get_average_backwards_compatibility_fun,
 )
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
+from pycollective.hvd.result_memory import LEAST_BYTES
 from pycollective.torch.compression import Compression
 from pycollective.torch.hvd.result_buffers import empty_like
 from pycollective.torch.hvd.tensors import Tensors, changeable, sendable, several
@@ -69,6 +70,17 @@ def allreduce_async_(
     """Start an in-place reduction over all ranks."""
     items = _allreduces([tensor], None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
     return handles.start(items, process_set, lambda _: tensor)
+
+
+def _reduced_at_once(
+    tensors: Tensors, in_place: bool, name: str | None, op: int, prescale: float, postscale: float,
+    process_set: ProcessSet,
+) -> list[torch.Tensor] | None:  # fmt: skip
+    """The results of a group, if the core can read all tensors by itself; else None."""
+    if len(tensors) < 2:
+        return None
+    make = None if in_place else empty_like
+    return handles.run_group(name, tensors, op, prescale, postscale, process_set, make, LEAST_BYTES)
 
 
 def _is_recorded(tensors: Tensors) -> bool:
@@ -163,6 +175,9 @@ def grouped_allreduce_async_(
 def _all_reduced(
     name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet, *tensors: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
+    results = _reduced_at_once(tensors, False, name, op, prescale, postscale, process_set)
+    if results is not None:
+        return tuple(results)
     outputs = [empty_like(tensor) for tensor in tensors]
     items = _allreduces(tensors, outputs, name, op, prescale, postscale, process_set)
     handles.run(items, process_set, list)
@@ -200,7 +215,7 @@ def grouped_allreduce(
     contexts: Sequence[Any] = ()
     if not none and tensors:
         small, contexts = zip(*map(compressor(compression).compress, tensors), strict=True)
-    function = GroupedAllreduce.apply if _is_recorded(small) else _all_reduced
+    function: Any = GroupedAllreduce.apply if _is_recorded(small) else _all_reduced
     reduced = function(name, _operator(op, average), prescale_factor, postscale_factor, process_set, *small)
     if none:
         return list(reduced)
@@ -217,7 +232,9 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce tensors in place over all ranks; returns them."""
-    tensors = several(tensors)
-    items = _allreduces(tensors, None, name, _operator(op, average), prescale_factor, postscale_factor, process_set)
-    handles.run(items, process_set, list)
+    tensors, operator = several(tensors), _operator(op, average)
+    results = _reduced_at_once(tensors, True, name, operator, prescale_factor, postscale_factor, process_set)
+    if results is None:
+        items = _allreduces(tensors, None, name, operator, prescale_factor, postscale_factor, process_set)
+        handles.run(items, process_set, list)
     return list(tensors)
