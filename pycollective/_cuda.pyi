@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 import typing_extensions
-__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
+__all__: list[str] = ['CustomOperator', 'DeviceArray', 'DeviceMemory', 'DlpackView', 'Event', 'Graph', 'MOST_CHANNELS', 'MOST_RANKS', 'MOST_VIRTUAL_RANKS', 'NcclComm', 'NcclLibrary', 'Plan', 'StagingCopies', 'Stream', 'Team', 'allocate_plain', 'allocate_vmm', 'begin_capture', 'copy', 'current_device', 'custom_program', 'device_count', 'device_of', 'driver_version', 'end_capture', 'idle', 'import_vmm', 'is_capturing', 'load_custom', 'move', 'open_ipc', 'probe_read', 'probe_write', 'properties', 'runtime_version', 'synchronize', 'why_no_device']
 class Stream:
     """
     A stream that does not synchronize with the default stream.
@@ -129,6 +129,30 @@ class DeviceArray:
     def size(self) -> int:
         """
         Elements.
+        """
+class StagingCopies:
+    """
+    Copies between a device and pinned host memory, in two streams of their own.
+    """
+    def __init__(self, device: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def drain(self) -> None:
+        """
+        Wait for all copies so far.
+        """
+    def hold_back(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Make the stream wait for all copies so far.
+        """
+    @property
+    def address(self) -> int:
+        """
+        For _core.Team.call, while this object exists.
+        """
+    @property
+    def memory_bytes(self) -> int:
+        """
+        Pinned memory allocated so far.
         """
 class CustomOperator:
     """

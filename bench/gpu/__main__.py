@@ -23,7 +23,7 @@ from . import goals, nccl
 from .parts import PARTS, TILES, TINY, Bench, Run, Scale, Skipped, all_runs
 from .rows import Check, Result, Row, provenance, table
 
-_ROW, _CHECK, _NOTE, _ABOUT, _DONE = "ROW ", "CHECK ", "NOTE ", "ABOUT ", "DONE "
+_ROW, _CHECK, _NOTE, _ABOUT = "ROW ", "CHECK ", "NOTE ", "ABOUT "
 _NCCL_SECONDS = 40.0
 """Time limit for NCCL, which may hang with many ranks on one GPU."""
 
@@ -68,7 +68,6 @@ def _measure(parts: Sequence[str], ranks: int, scale: Scale) -> int:
             traceback.print_exc()
             print(f"{_NOTE}{part}, {ranks} ranks: failed: {type(error).__name__}: {error}", flush=True)
             failed = True
-        print(f"{_DONE}{part}", flush=True)
     return int(failed)
 
 
@@ -113,7 +112,7 @@ def _show(result: Result) -> None:
 
 
 def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable[[], None]) -> bool:
-    """Read a process's output to the end; False if it failed. Results are saved after each part."""
+    """Read a process's output to the end; False if it failed. Each result is saved at once."""
     where = f"{', '.join(run.parts)}, {run.ranks} ranks"
     if seconds < 5:
         result.notes.append(f"{where}: not measured: no time left")
@@ -128,10 +127,8 @@ def _follow(run: Run, tiny: bool, seconds: float, result: Result, save: Callable
         timer.start()
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith(_DONE):
-                save()
-            else:
-                _sort(line, result)
+            _sort(line, result)
+            save()
         status = process.wait()
         late = not timer.is_alive()
         timer.cancel()

@@ -6,7 +6,6 @@
 #   build/gpu-carry/wheels   pycollective for this Python with its GPU part for ARCHITECTURES only, and the dependencies
 #                            of the package, its build and its GPU tests that a machine may lack
 #   build/gpu-carry/nccl     libnccl.so.2, if bench/gpu/build_nccl.sh has built one
-#   build/gpu-carry/nccl     libnccl.so.2, if bench/gpu/build_nccl.sh has built one
 # bench/gpu/all.sh installs from there what the machine's Python does not have.
 #
 # ARCHITECTURES: as PC_CUDA_ARCHITECTURES (90-real). MOST_MIB: maximum total size (40).
@@ -17,6 +16,7 @@ python=${1:-python3.12}
 carry=$PWD/build/gpu-carry
 mkdir -p "$carry/wheels"
 rm -f "$carry"/wheels/pycollective-*.whl
+{ git rev-parse HEAD; git status --porcelain -uno | sed 's/^/changed: /'; } >"$carry/commit"
 
 PC_CUDA=ON PC_CUDA_ARCHITECTURES=${ARCHITECTURES:-90-real} "$python" -m pip wheel --disable-pip-version-check --quiet \
   --no-deps --wheel-dir "$carry/wheels" .
@@ -25,7 +25,6 @@ PC_CUDA=ON PC_CUDA_ARCHITECTURES=${ARCHITECTURES:-90-real} "$python" -m pip whee
   "$carry"/wheels/pycollective-*.whl scikit-build-core 'pybind11>=3.1,<3.2' setuptools-scm pytest pytest-timeout \
   pytest-xdist pytest-benchmark hypothesis cloudpickle array-api-strict jsonschema
 rm -f "$carry"/wheels/numpy-*.whl
-{ git rev-parse HEAD; git status --porcelain -uno | sed 's/^/changed: /'; } >"$carry/commit"
 library=build/nccl/build/lib/libnccl.so.2
 if [[ -e $library ]]; then
   mkdir -p "$carry/nccl"

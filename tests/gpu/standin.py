@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from gpu import emulation
+from pycollective import _core
 from pycollective.comm.cuda.arrays import allocate
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.side import GpuSide
 from pycollective.comm.request import CallRequest
-from pycollective.torch.distributed import cuda, tensors
+from pycollective.torch.distributed import cuda
 
 
 def install(everything: bool = False, eager: bool = False) -> StandIn:
@@ -35,8 +36,12 @@ def install(everything: bool = False, eager: bool = False) -> StandIn:
     emulation.install()
     made = StandIn(everything, eager)
     cuda.replace(made)
-    in_memory = tensors.direct
-    tensors.direct = lambda x: made.device(x) < 0 and in_memory(x)
+    reduce = _core.reduce_in_place
+
+    def reduce_in_memory(comm: Any, x: Any, *more: Any) -> Any:
+        return reduce(comm, x, *more) if made.device(x) < 0 else NotImplemented
+
+    _core.reduce_in_place = reduce_in_memory
     put_into_stream = GpuSide.run
 
     def run(side: GpuSide, request: CallRequest) -> None:

@@ -89,23 +89,23 @@ def test_the_driver(built: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.emulated
-def test_what_is_measured_is_saved_part_by_part(built: Path, tmp_path: Path) -> None:
-    """The driver is killed in its second part: the file holds the first."""
+def test_what_is_measured_is_saved_at_once(built: Path, tmp_path: Path) -> None:
+    """The driver is killed in its first part: the file holds what had been measured."""
     (tmp_path / "sitecustomize.py").write_text(EMULATED)
     path = [str(tmp_path), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     command = [sys.executable, "-m", "pycollective.bench.gpu", "--tiny", "--ranks", "2", "--output", "gpu.json"]
-    command += [word for part in ("small", "sweep") for word in ("--part", part)]
+    command += ["--part", "small"]
     driver = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
     try:
-        while not (tmp_path / "gpu.json").exists():
+        while not (tmp_path / "gpu.json").exists() or not json.loads((tmp_path / "gpu.json").read_text())["rows"]:
             assert driver.poll() is None, "it has completed without a file"
-            time.sleep(0.01)
+            time.sleep(0.001)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     read = json.loads((tmp_path / "gpu.json").read_text())
-    assert {row["part"] for row in read["rows"]} == {"small"} and read["provenance"]["device"]
+    assert 0 < len(read["rows"]) < 4 and read["provenance"]["device"]
 
 
 def test_other_bits_are_noticed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,7 +393,7 @@ def other_ways(comm: Communicator, link: Connection, host: bool) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         every_collective(comm, link)
-    text = "copied through host memory" if host else "cuda-vmm"
+    text = "staged through host memory" if host else "cuda-vmm"
     assert [1 for warning in caught if text in str(warning.message)], [str(w.message) for w in caught]
     assert text in str(comm.explain("allreduce", 4 * LONG)), comm.explain("allreduce", 4 * LONG)
     a = comm.empty(LONG, np.float32, device="cuda")

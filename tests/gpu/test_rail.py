@@ -49,8 +49,8 @@ assert len(stages) == 24, len(stages)
 x = np.arange(300) + me
 total = sum(ranks(np.arange(300)))
 assert np.array_equal(get(comm.allreduce(put(x), op="avg")), total // n)  # whole numbers: rounded once, by NCCL only
-assert np.array_equal(get(comm.allreduce(put(x), op="bxor")), np.bitwise_xor.reduce(ranks(np.arange(300))))  # MPI
-assert np.array_equal(get(comm.allreduce(put(x.astype("i2")))), total)  # MPI too
+assert np.array_equal(get(comm.allreduce(put(x), op="bxor")), np.bitwise_xor.reduce(ranks(np.arange(300))))  # staged
+assert np.array_equal(get(comm.allreduce(put(x.astype("i2")))), total)  # staged, too
 assert len(stages) == 24, "these do not go in stages"
 assert np.array_equal(get(comm.allreduce(put(x), topology="nccl")), total)
 assert np.array_equal(get(comm.broadcast(put(x), root=2)), np.arange(300) + 2)
@@ -100,15 +100,71 @@ comm.free()
 _WITHOUT = """
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    x = np.arange(5000.0) + me
-    assert np.array_equal(get(comm.allreduce(put(x))), sum(ranks(np.arange(5000.0))))
-assert any("no NCCL can be used" in str(w.message) and "MPI" in str(w.message) for w in warned), warned
+    x = np.random.default_rng(me).standard_normal(200_000)
+    assert get(comm.allreduce(put(x))).tobytes() == comm.allreduce(x).tobytes()
+assert any("no NCCL can be used" in str(w.message) and "staged" in str(w.message) for w in warned), warned
 assert comm.gpu.path.kind == "host"
+from pycollective.engine import Engine, Item
+engine = Engine(comm)
+found = engine.run([Item("allreduce", "a", put(x)), Item("allreduce", "b", put(x[:99]), op="avg")])
+expected = engine.run([Item("allreduce", "c", x), Item("allreduce", "d", x[:99], op="avg")])
+assert [get(a).tobytes() for a in found] == [b.tobytes() for b in expected]
+engine.close()
 try:
     comm.allreduce(put(x), topology="nccl")
 except pc.CommunicatorError as error:
     assert "no NCCL can be used" in str(error)
     wait("fine")
+"""
+
+_TORCH = """
+import torch, torch.distributed as dist, pycollective.torch
+from gpu import standin
+standin.install()
+torch.set_num_threads(1)
+dist.init_process_group("pycollective")
+n, me = dist.get_world_size(), dist.get_rank()
+x = torch.randn(n * 30_000, generator=torch.Generator().manual_seed(me))
+for later in (False, True):
+    cpu, gpu = x.clone(), standin.put(x)
+    for one in (cpu, gpu):
+        work = dist.all_reduce(one, async_op=later)
+        if later:
+            work.wait()
+    assert torch.equal(standin.get(gpu), cpu)
+    parts = torch.empty(30_000), standin.put(torch.empty(30_000))
+    wholes = torch.empty(n * 30_000), standin.put(torch.empty(n * 30_000))
+    for one, part, whole in zip((cpu, gpu), parts, wholes):
+        dist.reduce_scatter_tensor(part, one)
+        dist.all_gather_into_tensor(whole, part)
+    assert torch.equal(standin.get(wholes[1]), wholes[0])
+dist.barrier()
+assert dist.group.WORLD.comm.gpu.path.kind == "host"
+print("fine", flush=True)
+"""
+
+_LOST = """
+import os
+a = put(np.ones(2_000_000))
+comm.allreduce(a)
+if me == 3:
+    import threading
+    threading.Timer(0.3, os._exit, [0]).start()
+begin = time.monotonic()
+try:
+    while True:
+        comm.allreduce(a, out=a, op="max")
+except pc.PeerLostError as error:
+    assert error.rank == 3 and time.monotonic() - begin < 3, error
+try:
+    comm.allreduce(a)
+except pc.PeerLostError as error:
+    assert "given up" in str(error), error
+rest = comm.shrink()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    assert get(rest.allreduce(put(np.ones(5)))).tolist() == [3] * 5
+wait("fine")
 """
 
 _LATE = """
@@ -138,7 +194,7 @@ except pc.Error:
 
 def _run(script: str, folder: Path, nccl: str) -> subprocess.CompletedProcess[str]:
     file = folder / "case.py"
-    file.write_text(_HEAD + script)
+    file.write_text(script)
     environment = {
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "PYCOLLECTIVE_NCCL": nccl,
@@ -149,22 +205,35 @@ def _run(script: str, folder: Path, nccl: str) -> subprocess.CompletedProcess[st
 
 
 def test_in_stages(built: Path, tmp_path: Path) -> None:
-    done = _run(_STAGES, tmp_path, str(built.with_name("libnccl.so.2")))
+    done = _run(_HEAD + _STAGES, tmp_path, str(built.with_name("libnccl.so.2")))
     assert done.returncode == 0 and done.stdout.count("fine") == 4, done.stdout + done.stderr
 
 
 def test_the_engine_fuses(built: Path, tmp_path: Path) -> None:
-    done = _run(_ENGINE, tmp_path, str(built.with_name("libnccl.so.2")))
+    done = _run(_HEAD + _ENGINE, tmp_path, str(built.with_name("libnccl.so.2")))
     assert done.returncode == 0 and done.stdout.count("fine") == 4, done.stdout + done.stderr
 
 
 def test_without_nccl(built: Path, tmp_path: Path) -> None:
-    """Through host memory and MPI, with a warning that gives the reason."""
-    done = _run(_WITHOUT, tmp_path, "/nowhere/libnccl.so.2")
+    """Staged through host memory, with a warning that gives the reason."""
+    done = _run(_HEAD + _WITHOUT, tmp_path, "/nowhere/libnccl.so.2")
     assert done.stdout.count("fine") == 4, done.stdout + done.stderr
+
+
+@pytest.mark.torch
+def test_torch_without_nccl(built: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = _run(_TORCH, tmp_path, "/nowhere/libnccl.so.2")
+    assert done.stdout.count("fine") == 4, done.stdout + done.stderr
+
+
+def test_a_rank_lost_during_a_staged_call(built: Path, tmp_path: Path) -> None:
+    """Its peers detect it, and continue without it."""
+    done = _run(_HEAD + _LOST, tmp_path, "/nowhere/libnccl.so.2")
+    assert done.stdout.count("fine") == 3, done.stdout + done.stderr
 
 
 def test_a_rank_that_does_not_come(built: Path, tmp_path: Path) -> None:
     """On its own host and on the other one: no rank waits forever."""
-    done = _run(_LATE, tmp_path, str(built.with_name("libnccl.so.2")))
+    done = _run(_HEAD + _LATE, tmp_path, str(built.with_name("libnccl.so.2")))
     assert done.stdout.count("fine") == 4, done.stdout + done.stderr

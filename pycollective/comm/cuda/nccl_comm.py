@@ -180,19 +180,16 @@ class NcclTeam:
     """A communicator's calls with `topology="nccl"`. A Backend. Created by the first of them, which is collective.
 
     Args:
-        host: the communicator's backend, whose ranks are processes.
+        host: the communicator's backend.
         device: of this rank's arrays.
         note: compares a call with the peers', if they share memory.
     """
 
     def __init__(self, host: HostBackend, device: int, note: Callable[[Planned], None] | None = None) -> None:
-        if host.group.threads and host.group.size > 1:
-            raise CommunicatorError("topology 'nccl' is for ranks that are processes; these are threads of one")
         self._host, self.device, self._note = host, device, note
         self._rails: dict[int, NcclRail] = {}
         self._adopted: list[tuple[NcclRail, Any]] = []
         self._closed = False
-        watch(host, self)
 
     def run(self, request: CallRequest) -> None:
         """Enqueue a call in its stream.
@@ -225,9 +222,17 @@ class NcclTeam:
             raise
 
     def connect(self, most_blocks: int) -> NcclRail:
-        """Collective: the NCCL communicator for calls that may use this many blocks; created once."""
+        """Collective: the NCCL communicator for calls that may use this many blocks; created once.
+
+        Raises:
+            CommunicatorError: the ranks are threads, or NCCL is not usable on all of them; states why.
+        """
         if most_blocks not in self._rails:
             group = self._host.group
+            if group.threads and group.size > 1:
+                raise CommunicatorError("topology 'nccl' is for ranks that are processes; these are threads of one")
+            if not self._rails:
+                watch(self._host, self)
             self._rails[most_blocks] = NcclRail(self._host.exchange, group.rank, group.size, self.device, most_blocks)
         return self._rails[most_blocks]
 

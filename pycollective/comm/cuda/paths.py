@@ -15,7 +15,7 @@ from pycollective.comm.host.segments import Exchange
 from pycollective.errors import CommunicatorError
 
 HOST = "host"
-"""Device arrays are copied to host memory, reduced by the CPU, and copied back."""
+"""Device arrays are staged through host memory, and the CPU executes the calls."""
 
 _WORDS = 64  # length of a pattern: each rank has a slot for every peer's
 
@@ -56,7 +56,7 @@ def agree(exchange: Exchange, rank: int, size: int, device: int) -> Path:
         return found
     found = Path(HOST, "; ".join(reasons))
     warnings.warn(
-        f"GPU arrays are copied through host memory, which is slow, because {found.reason}",
+        f"GPU arrays are staged through host memory, which is slow, because {found.reason}",
         RuntimeWarning,
         stacklevel=2,
     )

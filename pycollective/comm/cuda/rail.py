@@ -1,9 +1,10 @@
-"""GPU arrays of communicators that span hosts: NCCL between the hosts, our schedules within each.
+"""GPU arrays of communicators that span hosts: NCCL between the hosts and our schedules within each, or staged.
 
 A large allreduce is a reduce-scatter within the host, an allreduce by NCCL among the ranks that hold the same share,
 and an allgather within the host, so that every rank's network card carries its part of the data once. It is cut into
-tiles: while NCCL transfers one, the host's GPUs work on its neighbours. Any other call is one NCCL call over all ranks,
-and what NCCL does not support goes through host memory and MPI.
+tiles: while NCCL transfers one, the host's GPUs work on its neighbours. Any other call is one NCCL call over all ranks.
+What NCCL does not support, and all calls where it is missing or not wanted, is staged through host memory: the CPU
+executes the same schedules as for arrays in its own memory, with the same bits.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from pycollective import _core
+from pycollective import _core, settings
 from pycollective.comm.arguments.rows import split_rows
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
-from pycollective.comm.cuda.host_copies import HostCopies
 from pycollective.comm.cuda.nccl_comm import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
+from pycollective.comm.cuda.staged_calls import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.request import CallRequest
 from pycollective.dtypes import DTYPES
@@ -31,6 +32,8 @@ TILE_BYTES = 16 << 20
 """Bytes of the buffer per stage and tile."""
 SMALL_BYTES = 256 << 10
 """Up to this size, three stages cost more than they save: NCCL runs alone."""
+HOSTS = "PYCOLLECTIVE_CUDA_HOSTS"
+"""The setting that chooses the path between hosts."""
 
 _IN_STAGES = frozenset(("sum", "avg", "prod", "min", "max"))
 
@@ -44,20 +47,29 @@ class RailTeam:
         nccl: the communicator's calls over NCCL.
 
     Attributes:
-        path: "nccl", with the copy used and whether large allreduces run in stages, or "host" and why no NCCL is usable
-            on all ranks.
+        path: "nccl", with the copy used and whether large allreduces run in stages, or "host" and why NCCL is not used:
+            by PYCOLLECTIVE_CUDA_HOSTS, or because it is not usable on all ranks.
+
+    Raises:
+        CommunicatorError: PYCOLLECTIVE_CUDA_HOSTS requires NCCL, which is not usable on all ranks; states why.
     """
 
     def __init__(self, host: HostBackend, device: int, nccl: NcclTeam) -> None:
         self.device = device
-        self._host, self._whole, self._copies = host, nccl, HostCopies(host)
+        self._host, self._whole, self._staged = host, nccl, StagedCalls(host, device)
         self._tiled: _TiledAllreduce | None = None
+        wanted = host.exchange(settings.read(HOSTS).lower().encode(), HOSTS)[0].decode()  # the first rank's applies
+        if wanted == "staged":
+            self.path = Path(HOST, f"{HOSTS} is staged")
+            return
         try:
             library = nccl.connect(0).library
         except CommunicatorError as error:
+            if wanted == "nccl":
+                raise CommunicatorError(f"{HOSTS} is nccl: {error}") from None
             self.path = Path(HOST, str(error))
             warnings.warn(
-                f"GPU arrays of {host.group.name!r}, which spans hosts, go through host memory and MPI: {error}",
+                f"GPU arrays of {host.group.name!r}, which spans hosts, are staged through host memory: {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -99,7 +111,7 @@ class RailTeam:
         return f"large allreduces go through {within.path.kind} within a host, and by NCCL between hosts"
 
     def run(self, request: CallRequest) -> None:
-        """Enqueue a call in its stream; a call that NCCL lacks runs through host memory and is complete on return."""
+        """Enqueue a call in its stream; a call that NCCL lacks is staged through host memory."""
         s, tiled = sign(request), self._tiled
         if tiled is not None and s.nbytes > SMALL_BYTES and _can_stage(s):
             self._whole.check()
@@ -108,7 +120,7 @@ class RailTeam:
         elif self._whole.connect(0).lacks(s) is None:
             self._whole.run(request)
         else:
-            self._copies.run(request)
+            self._staged.run(request)
 
     def note(self, planned: Planned) -> None:
         """Calls between hosts are not compared."""
@@ -128,6 +140,7 @@ class RailTeam:
         if self._tiled is not None:
             self._tiled.close()
             self._tiled = None
+        self._staged.close()
 
     def empty(self, number: int, shape: tuple[int, ...], dtype: str) -> Any:
         """A DeviceArray in plain device memory: no window spans hosts."""

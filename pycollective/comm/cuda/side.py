@@ -10,13 +10,13 @@ import numpy as np
 
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
-from pycollective.comm.cuda.host_copies import HostCopies
 from pycollective.comm.cuda.nccl_comm import NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.rail import RailTeam
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import uses_nccl
+from pycollective.comm.cuda.staged_calls import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.cuda.virtual import VirtualTeam
 from pycollective.comm.host.team import part_bytes
@@ -98,7 +98,7 @@ class GpuSide:
 
     def __init__(self, host: HostBackend, device: int) -> None:
         self.device = device
-        self._host, self._copies = host, HostCopies(host)
+        self._host, self._staged = host, StagedCalls(host, device)
         self._nccl: NcclTeam | None = None
         self._team: GpuTeam
         if host.group.nodes.count > 1:
@@ -132,7 +132,7 @@ class GpuSide:
             if self._nccl is None:
                 self._nccl = NcclTeam(self._host, self.device, self._team.note)
             return self._nccl
-        return self._copies if self.path.kind == HOST else self._team
+        return self._staged if self.path.kind == HOST else self._team
 
     def check(self) -> None:
         self._team.check()
@@ -152,10 +152,11 @@ class GpuSide:
 
     def describe(self) -> str:
         """The path of arrays, for `explain`."""
-        way = {"host": "copied through host memory", "local": "in the memory of one process"}
+        way = {"host": "staged through host memory in pinned tiles", "local": "in the memory of one process"}
         return f"{way.get(self.path.kind, f'through windows by {self.path.kind}')}, because {self.path.reason}"
 
     def close(self) -> None:
         if self._nccl is not None:
             self._nccl.close()
         self._team.close()
+        self._staged.close()

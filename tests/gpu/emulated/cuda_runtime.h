@@ -9,6 +9,7 @@
 // thread.
 //
 // Environment variables: PC_EMULATED_GLOBAL_CAPTURE (captures forbid such calls to all threads, as torch's do),
+// PC_EMULATED_LATE_COPIES (microseconds that a copy from pinned memory waits first),
 // PC_EMULATED_STRICT_ALLOCATION (no allocation while a kernel runs, where a GPU may wait for it), PC_EMULATED_DEVICES
 // (1), PC_EMULATED_SMS (8), PC_EMULATED_NO_COOPERATIVE, PC_EMULATED_NO_IPC, PC_EMULATED_NO_VMM, PC_EMULATED_BROKEN_PEER
 // (a mapped allocation is not the peer's memory).

@@ -3,6 +3,18 @@
 
 using namespace pc_emulated;
 
+namespace {
+
+bool pinned(const void* pointer) {
+  const std::lock_guard lock(state().mutex);
+  const auto next = state().host.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
+  if (next == state().host.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(next);
+  return static_cast<const char*>(pointer) < begin + bytes;
+}
+
+}  // namespace
+
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   if (flag("PC_EMULATED_STRICT_ALLOCATION") && kernels_run()) return cudaErrorMemoryAllocation;
@@ -56,8 +68,14 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* into, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  if (kind == cudaMemcpyHostToDevice &&
-      real(stream)->capture == nullptr) {  // pageable memory is read before the call returns
+  const int late = kind == cudaMemcpyHostToDevice && pinned(from) ? number("PC_EMULATED_LATE_COPIES", 0) : 0;
+  if (late > 0) {
+    enqueue(stream, [=] {
+      std::this_thread::sleep_for(std::chrono::microseconds(late));
+      std::memcpy(into, from, bytes);
+    });
+  } else if (kind == cudaMemcpyHostToDevice && !pinned(from) &&
+             real(stream)->capture == nullptr) {  // pageable memory is read before the call returns
     std::shared_ptr<char[]> copy(new char[std::max<size_t>(bytes, 1)]);
     std::memcpy(copy.get(), from, bytes);
     enqueue(stream, [=] { std::memcpy(into, copy.get(), bytes); });
@@ -66,8 +84,23 @@ cudaError_t cudaMemcpyAsync(void* into, const void* from, size_t bytes, cudaMemc
   }
   return cudaSuccess;
 }
+namespace {
+// Whole pages of zeros are given back to the kernel: a rank's scratch of 64 MiB is zeroed whole and used in part.
+void fill(char* at, int value, size_t bytes) {
+  constexpr size_t kPage = 4096;
+  const size_t before = std::min(bytes, -reinterpret_cast<uintptr_t>(at) % kPage);
+  const size_t whole = (bytes - before) / kPage * kPage;
+  if (value != 0 || whole == 0 || madvise(at + before, whole, MADV_REMOVE) != 0) {
+    std::memset(at, value, bytes);
+    return;
+  }
+  std::memset(at, 0, before);
+  std::memset(at + before + whole, 0, bytes - before - whole);
+}
+}  // namespace
+
 cudaError_t cudaMemsetAsync(void* into, int value, size_t bytes, cudaStream_t stream) {
-  enqueue(stream, [=] { std::memset(into, value, bytes); });
+  enqueue(stream, [=] { fill(static_cast<char*>(into), value, bytes); });
   return cudaSuccess;
 }
 

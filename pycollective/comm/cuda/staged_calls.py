@@ -1,0 +1,98 @@
+"""GPU arrays through host memory: between hosts without NCCL, or if no path between the GPUs of a host works.
+
+The CPU executes the call. Its steps work on tiles in pinned memory: while some are copied from the GPU and others to
+it, those between them are reduced and sent. The host waits until the call's last message has been received; the last
+copies to the GPU may then still be in progress, and later work in the call's stream waits for them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pycollective import _core
+from pycollective.comm.backend import HostBackend
+from pycollective.comm.cuda.arrays import View
+from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.signature import check, for_core
+from pycollective.comm.request import CallRequest
+from pycollective.errors import CommunicatorError
+
+_POLLS = 20
+"""Looks at a stream before the thread sleeps between two looks."""
+
+
+class StagedCalls:
+    """Executes calls on device arrays in tiles that are staged through pinned host memory.
+
+    Args:
+        host: the communicator's backend.
+        device: of this rank's arrays.
+    """
+
+    def __init__(self, host: HostBackend, device: int) -> None:
+        self._host, self._device = host, device
+        self._turn = threading.Lock()  # the copies of one call at a time
+        self._copies: Any = None
+
+    def run(self, request: CallRequest) -> None:
+        """Execute the call. On return its result is in the stream: later work there sees it.
+
+        Raises:
+            CommunicatorError: the stream is being captured, or a copy has failed.
+        """
+        cuda = load()
+        if cuda.is_capturing(request.stream):
+            raise CommunicatorError(
+                "this call cannot be captured into a graph: its arrays are staged through host memory, where the CPU "
+                "executes it, and a graph contains only work of the GPU"
+            )
+        check(request, self._host.group.rank, self._host.group.size)
+        self._host.require_turn()
+        with self._turn:
+            if self._copies is None:
+                self._copies = cuda.StagingCopies(self._device)
+            self._wait_for(request.stream)
+            try:
+                self._host.run(self._on_cpu(request))
+            except BaseException:
+                self._copies.drain()  # before the caller frees the arrays
+                raise
+            self._copies.hold_back(request.stream)
+
+    def _on_cpu(self, request: CallRequest) -> CallRequest:
+        """The request for the communicator's backend."""
+        if request.collective == "barrier":
+            x: Any = np.empty(0, np.uint8)
+            return replace(request, x=x, out=x, device=None, stream=0, max_channels=0, signature=None)
+        return replace(
+            request, x=_for_executor(request.x), out=_for_executor(request.out), device=None, stream=0, max_channels=0,
+            signature=None, copies=self._copies.address,
+        )  # fmt: skip
+
+    def _wait_for(self, stream: int) -> None:
+        """Block until the stream has completed its earlier work, which may take longer than the call's deadline."""
+        point = load().Event(self._device)
+        point.record(stream)
+        pause, looks = 1e-5, 0
+        while not point.done():
+            looks += 1
+            if looks < _POLLS:
+                continue
+            self._host.check()
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def close(self) -> None:
+        """The communicator was freed: free the pinned memory, after the copies in progress."""
+        with self._turn:
+            self._copies = None
+
+
+def _for_executor(array: View | None) -> Any:
+    described = for_core(array)
+    return None if described is None else _core.HostBuffer.on_device(*described)
