@@ -3,10 +3,10 @@
     python -m pycollective.horovod script.py arguments      or, in the script: `pycollective.horovod.install()`
     python -m pycollective.horovod -np 4 script.py          the same on four ranks, with horovodrun's options
     python -m pycollective.horovod install                  in every program of this environment, until `uninstall`
-    python -m pycollective.horovod.elastic ...              elastic jobs
+    python -m pycollective.horovod -np 4 --min-np 2 ...     elastic jobs
 
 `horovod.torch` and its modules are `pycollective.torch` and its modules themselves; likewise `horovod.tensorflow`,
-`horovod.tensorflow.keras`, `horovod.keras` and `horovod.mxnet`. `horovod.common` and its modules are in
+`horovod.tensorflow.keras`, `horovod.keras`, `horovod.mxnet` and `horovod.ray`. `horovod.common` and its modules are in
 pycollective/horovod/common; `horovod.run` starts ranks. Nothing else is provided, e.g. no horovod.spark.
 """
 
@@ -39,6 +39,7 @@ _HOMES = {
     "horovod.runner": "pycollective.horovod.launching",
     "horovod.keras": "pycollective.keras",
     "horovod.mxnet": "pycollective.mxnet",
+    "horovod.ray": "pycollective.ray",
     "horovod.tensorflow": "pycollective.tensorflow",
     "horovod.torch": "pycollective.torch",
 }
@@ -63,6 +64,11 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
     if PATH not in sys.path:
         sys.path.insert(1, PATH)  # 0 is the script's own folder
+
+
+def is_installed() -> bool:
+    """Whether `install` has been called, or horovod was imported from PATH."""
+    return sys.modules.get("horovod") is sys.modules[__name__]
 
 
 def environment() -> dict[str, str]:

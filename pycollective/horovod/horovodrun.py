@@ -1,7 +1,8 @@
 """The options of `horovodrun`, before the script of `python -m pycollective.horovod`.
 
-With -np it starts ranks: on this host by `pycollective run`, on others by mpirun. Without, it is a rank itself, which
-mpirun, torchrun, srun or `pycollective run` has started; the options then set what the environment variables would.
+With -np it starts ranks: on this host by `pycollective run`, on others by mpirun, elastic jobs by the former in any
+case. Without, it is a rank itself, which mpirun, torchrun, srun or `pycollective run` has started; the options then set
+what the environment variables would.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ import typer
 
 from pycollective import horovod
 from pycollective.cli.commands import Command, refusing
+from pycollective.cli.launch.elastic_options import ElasticOptions, takes_elastic_options
+from pycollective.cli.launch.remote_agent import ssh
 from pycollective.horovod import script
 
 _HERE = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
 _FORWARDED = ("HOROVOD_", "PYCOLLECTIVE_", "PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 """Prefixes of the variables that mpirun passes to other hosts."""
+
+_OUR_LAUNCHER = (sys.executable, "-m", "pycollective.cli.main", "run", "-np")
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -33,6 +38,7 @@ app = typer.Typer(
 
 # Unknown options become the first word of the command: -m, or a mistake.
 @app.command(cls=Command, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@takes_elastic_options
 def horovodrun(
     command: Annotated[list[str], typer.Argument(help="SCRIPT or -m MODULE with arguments; with -np any program")],
     ranks: Annotated[
@@ -55,6 +61,9 @@ def horovodrun(
     interface: Annotated[
         str, typer.Option("--network-interface", "--network-interfaces", help="of MPI between hosts, as eth0,eth1")
     ] = "",
+    elastic: ElasticOptions = ElasticOptions(),  # noqa: B008
+    ssh_port: Annotated[int | None, typer.Option("--ssh-port", min=1, help="elastic: of the hosts")] = None,
+    ssh_key: Annotated[str, typer.Option("--ssh-identity-file", help="elastic: private key for the hosts")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="print the command that starts the ranks")] = False,
 ) -> None:
     """Run a script written for Horovod, with the options of `horovodrun`."""
@@ -72,13 +81,23 @@ def horovodrun(
         if command[0].startswith("-") and command[0] != "-m":
             raise ValueError(f"no such option: {command[0]}")
         if ranks is None:
-            _refuse_without_ranks(hosts, hostfile, gloo, mpi)
+            given = {"-H": hosts, "--hostfile": hostfile, "--gloo": gloo, "--mpi": mpi}
+            _refuse_without_ranks(given | dict.fromkeys(elastic.words(), True))
             script.check(command)
             words = []
+        elif elastic:
+            if mpi:
+                raise ValueError("--mpi: elastic jobs are started without MPI")
+            environment = horovod.environment() | variables
+            words = [*_OUR_LAUNCHER, str(ranks), *elastic.words()]
+            words += _listed(hosts, hostfile)
+            words += ["--rsh", shlex.join(shell)] if (shell := ssh(ssh_port, ssh_key)) else []
+            words += ["--interface", interface] if interface else []
+            words += _program(command)
         else:
             _refuse_together(gloo, mpi, ranks, hosts, hostfile)
             environment = horovod.environment() | variables
-            words = [sys.executable, "-m", "pycollective.cli.main", "run", "-np", str(ranks)]
+            words = [*_OUR_LAUNCHER, str(ranks)]
             if mpi or hostfile is not None or _is_elsewhere(hosts):
                 words = _mpirun(ranks, hosts, hostfile, interface, mpi_args, environment)
             words += _program(command)
@@ -116,11 +135,14 @@ def _is_elsewhere(hosts: str) -> bool:
     return not all(host in _HERE for host in _slots(hosts))
 
 
-def _refuse_without_ranks(hosts: str, hostfile: Path | None, gloo: bool, mpi: bool) -> None:
-    given = {"-H": hosts, "--hostfile": hostfile, "--gloo": gloo, "--mpi": mpi}
+def _refuse_without_ranks(given: Mapping[str, object]) -> None:
     useless = [name for name, value in given.items() if value]
     if useless:
         raise ValueError(f"{useless[0]} needs -np, the number of ranks to start")
+
+
+def _listed(hosts: str, hostfile: Path | None) -> list[str]:
+    return [*(["-H", hosts] if hosts else []), *(["--hostfile", str(hostfile)] if hostfile is not None else [])]
 
 
 def _refuse_together(gloo: bool, mpi: bool, ranks: int, hosts: str, hostfile: Path | None) -> None:
@@ -143,8 +165,7 @@ def _mpirun(
     mpirun = str(sibling) if sibling.exists() else shutil.which("mpirun")
     if mpirun is None:
         raise ValueError("there is no mpirun, which starts ranks on other hosts: `pip install 'pycollective[mpi]'`")
-    words = [mpirun, "-np", str(ranks), *(["-H", hosts] if hosts else [])]
-    words += ["--hostfile", str(hostfile)] if hostfile is not None else []
+    words = [mpirun, "-np", str(ranks), *_listed(hosts, hostfile)]
     if "Open MPI" in subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout:
         for name in sorted(name for name in environment if name.startswith(_FORWARDED)):
             words += ["-x", name]

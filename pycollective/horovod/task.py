@@ -1,4 +1,8 @@
-"""The program that a rank of `horovod.run` runs: `python -m pycollective.horovod.task FOLDER`."""
+"""The program that a rank of `horovod.run` runs: `python -m pycollective.horovod.task [FOLDER]`.
+
+On one host the call is in the folder, and its result is stored there. Without a folder both go through the driver that
+has started the rank.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,28 @@ from multiprocessing import spawn
 from pathlib import Path
 
 from pycollective import horovod
+from pycollective.elastic.worker_task import run_task
 from pycollective.horovod.launching import pickler
 
 
-def main(folder: Path) -> None:
-    """Run the task in the folder and store its result there, under the rank's number."""
+def main(folder: Path | None) -> None:
+    """Make the call, and hand in its result under the rank's number."""
     horovod.install()
-    here, call = pickle.loads((folder / "task").read_bytes())
+    if folder is not None:
+        result = _make((folder / "task").read_bytes())
+        (folder / os.environ["PYCOLLECTIVE_RANK"]).write_bytes(result)
+    else:
+        run_task(_make)
+
+
+def _make(task: bytes) -> bytes:
+    """The result of a call, both pickled."""
+    here, call = pickle.loads(task)
     spawn.prepare(here)  # before the call is unpickled, which may need the caller's script and modules
     func, args, kwargs = pickle.loads(call)
-    value = func(*args, **kwargs)
-    (folder / os.environ["PYCOLLECTIVE_RANK"]).write_bytes(pickler().dumps(value))
+    result: bytes = pickler().dumps(func(*args, **kwargs))
+    return result
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]) if sys.argv[1:] else None)

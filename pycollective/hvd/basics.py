@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pycollective import checks, settings
+from pycollective.comm.bootstrap.detection import MOST_GENERATIONS, is_elastic
 from pycollective.comm.bootstrap.mpi import MpiBootstrap
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.world import connect
 from pycollective.comm.world import init as init_communicator
+from pycollective.comm.world import shutdown as shutdown_communicator
 from pycollective.engine import Engine
+from pycollective.errors import Error
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -97,13 +100,28 @@ def _checked(process_sets: Sequence[ProcessSet] | str | None) -> tuple[list[Proc
 
 def _begin(comm: Any) -> None:
     global _world
-    here = World(_communicator(comm), mpi_comm=comm if hasattr(comm, "Get_rank") else None)
+    everyone, engine = _communicator_and_engine(comm)
+    here = World(everyone, mpi_comm=comm if hasattr(comm, "Get_rank") else None)
     here.dynamic = settings.read("HOROVOD_DYNAMIC_PROCESS_SETS")
-    here.engines[0] = Engine(here.comm)
+    here.engines[0] = engine
     here.sets[0] = [global_process_set]
     global_process_set.attach(0, range(here.comm.size), here.comm.rank)
     global_process_set.mpi_comm = here.mpi_comm
     _world = here
+
+
+def _communicator_and_engine(comm: Any) -> tuple[Communicator, Engine]:
+    """In an elastic job a worker lost meanwhile begins another generation."""
+    for _ in range(MOST_GENERATIONS):
+        everyone = _communicator(comm)
+        try:
+            return everyone, Engine(everyone)
+        except Error as error:
+            if comm is not None or not is_elastic():
+                raise
+            failure = error
+            shutdown_communicator()
+    raise failure
 
 
 def _communicator(comm: Any) -> Communicator:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launch import CLI
-from pycollective.cli.hosts import Host, parse_hosts, place_ranks, read_hostfile
+from pycollective.cli.launch.hosts import Host, parse_hosts, place_ranks, read_hostfile
 
 SHELL = """#!/bin/sh
 # HOST COMMAND...: as ssh does, but on this machine, which counts as another host
@@ -111,7 +111,7 @@ for pid in filter(str.isdecimal, os.listdir("/proc")):
         lines += open(f"/proc/{pid}/cmdline", "rb").read()
     except OSError:
         pass
-assert b"pycollective.cli.agent" in lines
+assert b"pycollective.cli.launch.agent" in lines
 print(token in lines)
 """
     done = run(*python(code))
@@ -120,7 +120,8 @@ print(token in lines)
 
 def test_the_exit_code_is_of_the_first_rank_that_failed_and_the_others_are_stopped() -> None:
     code = (
-        WRITE_PID + "while rank == 3 and not os.path.exists('pid0'): pass\nsys.exit(7) if rank == 3 else time.sleep(60)"
+        WRITE_PID + "while rank == 3 and not all(os.path.exists(f'pid{other}') for other in range(3)): pass\n"
+        "sys.exit(7) if rank == 3 else time.sleep(60)"
     )
     started = time.monotonic()
     done = run(*python(code))

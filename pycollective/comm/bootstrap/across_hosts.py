@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -39,9 +38,8 @@ def own(env: Mapping[str, str], rank: int, size: int, timeout: float) -> TcpBoot
 
 def torchrun(env: Mapping[str, str], rank: int, size: int, timeout: float, job: str) -> TcpBootstrap:
     """torchrun --nnodes: through its own store, which also distributes the token unless the user has set one."""
-    deadline = time.monotonic() + timeout
-    store = TorchStore(env, rank, deadline)
-    exchange = StoreExchange(store, rank, size, "torchrun", _fresh(f"pycollective-{job}"), deadline)
+    store = TorchStore.of_torchrun(env, rank, timeout)
+    exchange = StoreExchange(store, rank, size, "torchrun", _fresh(f"pycollective-{job}"), timeout)
     token, meet = token_from(exchange, env), meet_through(exchange, env)
     return TcpBootstrap(rank, size, kind="torchrun", job=job, token=token, meet=meet, timeout=timeout)
 
@@ -50,7 +48,7 @@ def horovod(env: Mapping[str, str], rank: int, size: int, timeout: float) -> Tcp
     """Horovod's launchers: addresses through their server; the token is the user's."""
     token = _required_token(env, "Horovod's launcher")
     store = HorovodStore(env, "pycollective")
-    exchange = StoreExchange(store, rank, size, "horovod", _fresh("start"), time.monotonic() + timeout)
+    exchange = StoreExchange(store, rank, size, "horovod", _fresh("start"), timeout)
     meet = meet_through(exchange, env)
     return TcpBootstrap(rank, size, kind="horovod", job=store.where, token=token, meet=meet, timeout=timeout)
 

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from pycollective import settings
 from pycollective.comm.bootstrap.launchers import (
     ACROSS_HOSTS,
+    ELASTIC_DRIVER,
     HOROVOD_VARIABLES,
     OWN_VARIABLES,
     SLURM_VARIABLES,
@@ -25,6 +26,8 @@ from pycollective.comm.bootstrap.launchers import (
 from pycollective.comm.bootstrap.one_host import SocketBootstrap
 from pycollective.errors import BootstrapError
 
+MOST_GENERATIONS = 5
+"""How many generations of an elastic job may fail to start in succession until init() raises the error."""
 _NO_LOCAL_SIZE = (
     "without LOCAL_WORLD_SIZE, which torchrun sets, all ranks are taken to be on one host: a launcher across hosts has "
     "to set it"
@@ -79,6 +82,10 @@ def detect(env: Mapping[str, str] | None = None, timeout: float | None = None) -
     """
     env = os.environ if env is None else env
     seconds = init_timeout(env) if timeout is None else timeout
+    if is_elastic(env):
+        from pycollective.comm.bootstrap import elastic
+
+        return elastic.join(env, seconds)
     kind = launcher(env)
     if kind == "pycollective":
         return _own(env, seconds)
@@ -99,7 +106,12 @@ def launcher(env: Mapping[str, str]) -> str:
     Raises:
         BootstrapError: variables of two launchers that contradict each other (both shown).
     """
-    return choose(env)
+    return "pycollective" if is_elastic(env) else choose(env)
+
+
+def is_elastic(env: Mapping[str, str] | None = None) -> bool:
+    """Whether the driver of an elastic job has started this process."""
+    return bool((os.environ if env is None else env).get(ELASTIC_DRIVER))
 
 
 def _own(env: Mapping[str, str], timeout: float) -> Bootstrap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import selectors
@@ -16,7 +17,9 @@ from pycollective.errors import BootstrapError
 GIVE_UP_SECONDS = 5.0
 """How long a peer may refuse connections: it listened before it published its address, so waiting cannot help."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between attempts
-_NO_ANSWER = "no answer from there (a firewall, or an address that this host cannot reach)"
+_CHOOSE = "PYCOLLECTIVE_INTERFACE chooses another address there"
+_NO_ANSWER = f"no answer from there: a firewall, or an address that this host cannot reach ({_CHOOSE})"
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _MOST_TEXT = 256  # bytes of a host's name or address
 
 
@@ -127,7 +130,27 @@ class Dial:
         self.next_try, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
 
 
+def dial(to: Endpoint, token: bytes, claim: Claim, deadline: float) -> socket.socket:
+    """One authenticated connection, nonblocking; tries until the deadline.
+
+    Raises:
+        TimeoutError: there was none; the text is the reason of the last failure.
+    """
+    attempt = Dial(to, token, claim)
+    with contextlib.closing(attempt), selectors.DefaultSelector() as selector:
+        while (now := time.monotonic()) < deadline:
+            attempt.start_if_due(now, selector)
+            for _ in selector.select(max(0.0, min(deadline, attempt.next_try) - now)):
+                connection = attempt.advance(selector)
+                if connection is not None:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    return connection
+    raise TimeoutError(attempt.reason)
+
+
 def _text(problem: Exception) -> str:
     if isinstance(problem, EOFError):
         return "what listens there closed the connection: it belongs to another job, or its process has ended"
-    return str(getattr(problem, "strerror", None) or problem).lower()
+    text = str(getattr(problem, "strerror", None) or problem).lower()
+    return f"{text} ({_CHOOSE})" if getattr(problem, "errno", 0) in _UNREACHABLE else text

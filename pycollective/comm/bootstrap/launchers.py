@@ -18,6 +18,8 @@ OWN_VARIABLES = ("PYCOLLECTIVE_RANK", "PYCOLLECTIVE_SIZE", "PYCOLLECTIVE_RENDEZV
 """Set by `pycollective run` and needed by `init`."""
 ACROSS_HOSTS = "tcp://"
 """A PYCOLLECTIVE_RENDEZVOUS that begins so is `tcp://ADDRESS:PORT/JOB`, where rank 0 is to listen."""
+ELASTIC_DRIVER = "PYCOLLECTIVE_ELASTIC_DRIVER"
+"""Set for the workers of an elastic job: where its driver listens. It takes precedence over all others."""
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 """Any of these shows that an mpirun (Open MPI, MPICH, Intel MPI, Slurm) started the process."""
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

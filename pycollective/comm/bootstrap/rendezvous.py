@@ -149,7 +149,7 @@ class RendezvousBootstrap(ABC):
         elif size != self.size:
             trouble = f"rank {rank} was given a size of {size}, rank 0 a size of {self.size}"
         elif not 0 < rank < self.size or rank in self._peers:
-            trouble = f"two processes claim rank {rank}"
+            trouble = f"two processes claim rank {rank}{_origin(peer)}"
         with contextlib.suppress(OSError):  # a newcomer that has closed is detected in the first round
             peer.send(frame(_ERROR, trouble.encode()) if trouble else frame(_WELCOME, b""))
         if trouble:
@@ -253,6 +253,15 @@ class Introduction:
             raise ValueError("no introduction")
         version, rank, size = _HELLO.unpack(payload)
         return version, rank, size
+
+
+def _origin(peer: socket.socket) -> str:
+    """For errors: the host of a connection, if it is another one."""
+    with contextlib.suppress(OSError):
+        address = peer.getpeername()
+        if peer.family != socket.AF_UNIX:
+            return f": the second is on {address[0]}"
+    return ""
 
 
 def _gone(rank: int) -> str:

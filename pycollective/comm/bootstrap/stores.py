@@ -1,4 +1,4 @@
-"""Key-value stores of other launchers, through which ranks of several hosts learn where rank 0 listens.
+"""Key-value stores of other launchers and of torch, through which ranks learn where the others are.
 
 Such a store is not authenticated: what it contains is checked, and it holds the job's token only if the user has set
 none (see `token_from`).
@@ -6,16 +6,18 @@ none (see `token_from`).
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
 from pycollective import settings
 from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.interfaces import choose_address
+from pycollective.comm.bootstrap.rendezvous import name_ranks
 from pycollective.comm.bootstrap.tcp import listen
 from pycollective.comm.bootstrap.token import TOKEN_BYTES, parse_token
 from pycollective.errors import BootstrapError
@@ -41,19 +43,40 @@ class Store(Protocol):
 
 
 class TorchStore:
-    """torchrun's own TCPStore, at MASTER_ADDR:MASTER_PORT."""
+    """One of torch.distributed's stores.
 
-    def __init__(self, env: Mapping[str, str], rank: int, deadline: float) -> None:
+    Args:
+        store: it. where: for errors.
+    """
+
+    def __init__(self, store: Any, where: str = "torch's store") -> None:
+        self._store, self.where = store, where
+
+    @staticmethod
+    def of_torchrun(env: Mapping[str, str], rank: int, timeout: float) -> TorchStore:
+        """torchrun's own TCPStore, at MASTER_ADDR:MASTER_PORT.
+
+        Raises:
+            BootstrapError: it cannot be reached.
+        """
         from torch.distributed import TCPStore
 
         host, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
-        self.where = f"torchrun's store at {host}:{port}"
+        where = f"torchrun's store at {host}:{port}"
         serves = rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        limit = timedelta(seconds=max(1.0, deadline - time.monotonic()))
+        limit = timedelta(seconds=max(1.0, timeout))
         try:
-            self._store: Any = TCPStore(host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True)
+            store = TCPStore(host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True)
         except (RuntimeError, ValueError) as error:  # torch's errors of stores are RuntimeErrors
-            raise BootstrapError(f"{_here(rank)} cannot reach {self.where}: {error}") from error
+            raise BootstrapError(f"{_here(rank)} cannot reach {where}: {error}") from error
+        return TorchStore(store, where)
+
+    def count(self, key: str) -> int:
+        """How often this has been called with a key, by all ranks together. Raises OSError as the others."""
+        try:
+            return int(self._store.add(key, 1))
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
 
     def set(self, key: str, value: bytes) -> None:
         """See Store."""
@@ -108,36 +131,74 @@ class HorovodStore:
 
 
 class StoreExchange:
-    """The allgather of a Bootstrap through a store; for what need not be trusted."""
+    """The allgather of a Bootstrap through a store; for what need not be trusted.
 
-    def __init__(self, store: Store, rank: int, size: int, kind: str, job: str, deadline: float) -> None:
+    Args:
+        store: to which any process that can reach it may write.
+        rank, size, kind: as of a Bootstrap.
+        prefix: of its keys, used by no other exchange.
+        timeout: seconds to wait for the others in each call.
+        group: the ranks, for errors.
+
+    Raises (all methods):
+        BootstrapError: ranks have not called in time, names them; the store cannot be reached, or does not hold what
+            the ranks have stored.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, size: int, kind: str, prefix: str, timeout: float, group: str = "the job"
+    ) -> None:
         self.rank, self.size, self.kind = rank, size, kind
-        self._store, self._job, self._deadline, self._round = store, job, deadline, 0
+        self._store, self._prefix, self._timeout, self._group = store, prefix, timeout, group
+        self._calls = 0
 
-    def allgather(self, data: bytes, timeout: float | None = None) -> list[bytes]:
-        """Every rank's data; the deadline is the job's."""
-        self._round += 1
-        self.set(f"{self._round}-{self.rank}", data)
-        return [self.get(f"{self._round}-{rank}", rank) for rank in range(self.size)]
+    def allgather(
+        self, data: bytes, timeout: float | None = None, form: re.Pattern[bytes] | None = None
+    ) -> list[bytes]:
+        """Every rank's data, in rank order, each checked against the pattern `form`."""
+        call = self._calls
+        self._calls += 1
+        self.set(f"{call}-{self.rank}", data)
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        values = [self._get(f"{call}-{rank}", deadline) for rank in range(self.size)]
+        if missing := [rank for rank, value in enumerate(values) if value is None]:
+            raise BootstrapError(self._missing_text(missing))
+        found = [value for value in values if value is not None]
+        wrong = [rank for rank, value in enumerate(found) if form is not None and not form.fullmatch(value)]
+        if wrong or found[self.rank] != data:
+            ranks = name_ranks(wrong or [self.rank])
+            raise BootstrapError(f"{self._store.where} does not hold the values that {ranks} of {self._group} stored")
+        return found
 
     def set(self, key: str, value: bytes) -> None:
-        """Set a value of this job."""
+        """Set a value for the other ranks."""
         try:
-            self._store.set(f"{self._job}-{key}", value)
+            self._store.set(f"{self._prefix}-{key}", value)
         except OSError as error:
-            raise BootstrapError(f"{_here(self.rank)} cannot reach {self._store.where}: {error}") from error
+            raise self._unreachable(error) from error
 
     def get(self, key: str, setter: int) -> bytes:
-        """A value of this job that a rank sets."""
-        try:
-            value = self._store.get(f"{self._job}-{key}", self._deadline)
-        except OSError as error:
-            raise BootstrapError(f"{_here(self.rank)} cannot reach {self._store.where}: {error}") from error
+        """A value that another rank sets."""
+        value = self._get(key, time.monotonic() + self._timeout)
         if value is None:
-            raise BootstrapError(
-                f"rank {setter} of {self.size} has not arrived at {self._store.where} within the deadline"
-            )
+            raise BootstrapError(self._missing_text([setter]))
         return value
+
+    def _get(self, key: str, deadline: float) -> bytes | None:
+        try:
+            return self._store.get(f"{self._prefix}-{key}", deadline)
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: OSError) -> BootstrapError:
+        return BootstrapError(f"{_here(self.rank)} cannot reach {self._store.where}: {error}")
+
+    def _missing_text(self, ranks: Sequence[int]) -> str:
+        have = "has" if len(ranks) == 1 else "have"
+        return (
+            f"{name_ranks(ranks)} of {self.size} {have} not joined {self._group} at {self._store.where} "
+            f"within {self._timeout:g} s"
+        )
 
     def close(self) -> None:
         """Nothing is open."""

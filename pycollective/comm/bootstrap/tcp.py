@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pycollective.comm.bootstrap.authentication import ACCEPTED, AcceptingEnd, Claim, digest
-from pycollective.comm.bootstrap.dialling import Dial, Endpoint
+from pycollective.comm.bootstrap.dialling import Endpoint, dial
 from pycollective.comm.bootstrap.lobby import Lobby
 from pycollective.comm.bootstrap.rendezvous import DEFAULT_TIMEOUT, Hello, Introduction, RendezvousBootstrap
 from pycollective.errors import BootstrapError
@@ -46,7 +45,7 @@ class TcpBootstrap(RendezvousBootstrap):
         timeout: float = DEFAULT_TIMEOUT,
         hint: str = "",
     ) -> None:
-        self.token, self._meet = token, meet
+        self.token, self._meet, self._listens = token, meet, ""
         self._purpose = digest(token, b"rendezvous\0" + job.encode())
         self._deadline = time.monotonic() + timeout
         super().__init__(rank, size, kind=kind, timeout=timeout, hint=hint)
@@ -61,7 +60,11 @@ class TcpBootstrap(RendezvousBootstrap):
     def _listen(self) -> Lobby[Hello]:
         listener = self._meet(self._deadline)
         assert isinstance(listener, socket.socket)
+        self._listens = f"; rank 0 listened at {Endpoint(socket.gethostname(), *listener.getsockname()[:2])}"
         return Lobby(listener, self._greet)
+
+    def _missing_text(self, missing: Sequence[int]) -> str:
+        return super()._missing_text(missing) + self._listens
 
     def _greet(self, peer: socket.socket) -> _Authenticated:
         return _Authenticated(peer, self.token, self._purpose)
@@ -70,23 +73,18 @@ class TcpBootstrap(RendezvousBootstrap):
         """Connect to rank 0, which may not listen yet."""
         there = self._meet(deadline)
         assert isinstance(there, Endpoint)
-        dial = Dial(there, self.token, Claim(self.rank, 0, 0, self._purpose))
-        with selectors.DefaultSelector() as selector:
-            while (now := time.monotonic()) < deadline:
-                dial.start_if_due(now, selector)
-                for _ in selector.select(max(0.0, min(deadline, dial.next_try) - now)):
-                    connection = dial.advance(selector)
-                    if connection is None:
-                        continue
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                    if self._introduced(connection, deadline):
-                        return connection
-                    dial = Dial(there, self.token, Claim(self.rank, 0, 0, self._purpose))
-        dial.close()
+        claim = Claim(self.rank, 0, 0, self._purpose)
+        while True:
+            try:
+                connection = dial(there, self.token, claim, deadline)
+            except TimeoutError as error:
+                reason = error
+                break
+            if self._introduced(connection, deadline):
+                return connection
         here = f"rank {self.rank} on host {socket.gethostname()}"
         hint = f"; {self._hint}" if self._hint else ""
-        raise BootstrapError(f"{here} cannot reach rank 0 on host {there.host} at {there}: {dial.reason}{hint}")
+        raise BootstrapError(f"{here} cannot reach rank 0 on host {there.host} at {there}: {reason}{hint}")
 
     def _introduced(self, connection: socket.socket, deadline: float) -> bool:
         accepted = False
@@ -129,7 +127,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
     """
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # A launcher may hold the port for us; see cli/run.py.
+        # A launcher may hold the port for us; see cli/launch/one_host.py.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen(_BACKLOG)
@@ -164,7 +162,10 @@ def meet_at(rank: int, host: str, port: int) -> Callable[[float], socket.socket 
     """For `TcpBootstrap`: rank 0 listens at a known address."""
 
     def meet(_deadline: float) -> socket.socket | Endpoint:
-        address = resolve(host)
+        try:
+            address = resolve(host)
+        except BootstrapError as error:
+            raise BootstrapError(f"rank {rank} cannot reach rank 0: {error}") from None
         return listen(address, port) if rank == 0 else Endpoint(host, address, port)
 
     return meet

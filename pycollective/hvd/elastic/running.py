@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pycollective import settings
+from pycollective.comm import world
+from pycollective.comm.bootstrap import elastic
+from pycollective.comm.bootstrap.elastic_messages import Ask
 from pycollective.errors import Error, PeerLostError
 from pycollective.hvd import basics, handles
 from pycollective.hvd.elastic import commit_file
@@ -24,13 +27,14 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     * HorovodInternalError (a rank was lost), the state is restored to the last `state.commit()`;
     * HostsUpdatedInterrupt, the state is kept;
 
-    then the surviving ranks start again among themselves (their ranks and size() may change), the state's reset
-    callbacks are called, and the function runs again. Other exceptions propagate. All collective operations belong in
+    then the surviving ranks start again among themselves, or, in a job with an elastic driver, with the workers that
+    this has started for lost ranks and on new hosts (ranks and size() may change). The state's reset callbacks are
+    called, and the function runs again. Other exceptions propagate. All collective operations belong in
     the function or after it; only `init()` may be called before it.
 
     Raises:
-        RuntimeError: the remaining ranks do not connect within HOROVOD_ELASTIC_TIMEOUT, or, on several hosts, MPI does
-            not continue after a loss.
+        RuntimeError: the remaining ranks do not connect within HOROVOD_ELASTIC_TIMEOUT, or the driver ends the job.
+        SystemExit: the driver needs this worker no longer, because its host was removed; the exit code is 0.
     """
     return run_fn(func, reset)
 
@@ -40,7 +44,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
-        skip_sync = False
+        skip_sync, synced = False, False
         while True:
             try:
                 if not skip_sync:
@@ -48,26 +52,53 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                         commit_file.resume(state)
                     state.sync()
                     commit_file.begin()
-                return func(state, *args, **kwargs)
-            except HorovodInternalError:
+                    synced = True
+                with _notified(state):
+                    return func(state, *args, **kwargs)
+            except HorovodInternalError as error:
                 state.restore()
-                skip_sync = False
+                skip_sync, lost = False, getattr(error.__cause__, "rank", -1)
             except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync
+                skip_sync, lost = interrupt.skip_sync, -1
+            driver = elastic.connection()
+            if driver is not None:
+                driver.ask = Ask(synced, not skip_sync, lost)
             reset()
             state.on_reset()
+            generation = elastic.newest()
+            skip_sync = skip_sync and (generation is None or not generation.sync)
 
     return wrapper
 
 
+@contextlib.contextmanager
+def _notified(state: Any) -> Iterator[None]:
+    """The driver's updates of the hosts go to this state meanwhile."""
+    driver = elastic.connection()
+    if driver is not None and hasattr(state, "on_hosts_updated"):
+        driver.listen(state.on_hosts_updated)
+    try:
+        yield
+    finally:
+        if driver is not None:
+            driver.listen(None)
+
+
 def reset() -> None:
-    """Collective over the surviving ranks: shutdown(), then init() among them, in their old order.
+    """Collective over the surviving ranks: shutdown(), then init() among them, in their old order, or in a job with an
+    elastic driver among the workers of its next generation.
 
     Afterwards only the global process set exists.
 
     Raises:
         ValueError: HOROVOD_ELASTIC_TIMEOUT is not a positive number. RuntimeError: see `run`.
     """
+    if elastic.connection() is not None:
+        dynamic = basics.is_initialized() and basics.world().dynamic
+        handles.shutdown()
+        world.shutdown()
+        basics.init(None, "dynamic" if dynamic else None)
+        return
     if not basics.is_initialized():
         basics.init()
         return

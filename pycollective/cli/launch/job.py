@@ -1,7 +1,7 @@
 """The processes of a job on this host: started together, watched, signalled, and ended together.
 
 Each leads its own session, so its process group can be signalled; a small guardian process kills the groups if this
-one is killed by SIGKILL. Imports only the standard library.
+one is killed by SIGKILL. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TextIO
 
+from pycollective.cli.launch.signals import FORWARDED
+
 KILL_AFTER = 5.0
 """Seconds between asking a rank to end and killing it."""
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL = 0.05  # seconds between polls of the children if the kernel has no pidfd
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _ENDED, _WAKE, _CONTROL = "ended", "wake", "control"  # what a descriptor of the selector means
@@ -73,6 +74,7 @@ class Job:
     Attributes:
         size: of the whole job. tag, grace, cores: as for run.run.
         count: how many of the ranks run here, from the rank `first` on; None: all.
+        name: of the only process, if it is a worker that gets its rank later.
         control: a descriptor whose bytes are passed to `obey`, b"" at its end.
     """
 
@@ -84,6 +86,7 @@ class Job:
     count: int | None = None
     control: int | None = None
     obey: Callable[[bytes], None] = lambda _: None
+    name: str = ""
     ranks: list[Rank] = field(default_factory=list)
     failed: int | None = None
     terminate_at: float | None = None
@@ -99,7 +102,7 @@ class Job:
             rank = self.first + local
             try:
                 with _affinity(self.cores[local : local + 1]):
-                    self._spawn(rank, words, env | rank_environment(rank, local))
+                    self._spawn(rank, words, env if self.name else env | rank_environment(rank, local))
             except OSError as error:
                 log(f"cannot start {words[0]!r}: {error.strerror}")
                 return 127
@@ -122,7 +125,8 @@ class Job:
         self.ranks.append(Rank(rank, process))
         for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
-                pipe = Pipe(prefix_of(rank, self.size, _takes_colour(sink)), source, sink.buffer)
+                label = self.name or f"{rank:>{len(str(self.size - 1))}}"
+                pipe = Pipe(prefix_of(label, rank, _takes_colour(sink)), source, sink.buffer)
                 self.selector.register(source, selectors.EVENT_READ, pipe)
         try:
             self.selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, _ENDED)
@@ -169,7 +173,8 @@ class Job:
         others = sum(r.code is None for r in self.ranks)
         how = f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
         stopping = f"; stopping the other {others}" if others else ""
-        log(f"rank {rank.rank} (pid {rank.process.pid}) {how}{stopping}")
+        who = f"worker {self.name}" if self.name else f"rank {rank.rank}"
+        log(f"{who} (pid {rank.process.pid}) {how}{stopping}")
         if self.kill_at is None:
             self.terminate_at = time.monotonic() + self.grace
 
@@ -214,7 +219,7 @@ class Job:
         def forward(number: int, _frame: object) -> None:
             self.request_end(number)
 
-        before = {number: signal.signal(number, forward) for number in _FORWARDED}
+        before = {number: signal.signal(number, forward) for number in FORWARDED}
         wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
             yield
@@ -275,8 +280,8 @@ def _takes_colour(sink: TextIO) -> bool:
     return sink.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def prefix_of(rank: int, size: int, colour: bool) -> bytes:
-    text = f"[{rank:>{len(str(size - 1))}}] "
+def prefix_of(label: str, rank: int, colour: bool) -> bytes:
+    text = f"[{label}] "
     return (f"\033[{_COLOURS[rank % len(_COLOURS)]}m{text}\033[0m" if colour else text).encode()
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from pycollective import settings
-from pycollective.cli.job import Job, guardian, log
+from pycollective.cli.launch.job import Job, guardian, log
 from pycollective.comm.host.cores import in_binding_order, ranges, usable_cores
 
 _OTHERS = (
@@ -33,8 +33,7 @@ def job_environment(size: int, port: int, env: Mapping[str, str]) -> dict[str, s
     Args:
         port: where rank 0 may open the store of a torch.distributed job, as MASTER_PORT; 0: none.
     """
-    others = (*_OTHERS, "PYCOLLECTIVE_TOKEN")  # of a job across hosts within which this one is started
-    kept = {name: value for name, value in env.items() if not name.startswith(others)}
+    kept = without_launchers(env)
     if port:
         kept |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if size > 1:
@@ -48,6 +47,13 @@ def job_environment(size: int, port: int, env: Mapping[str, str]) -> dict[str, s
         "LOCAL_WORLD_SIZE": str(size),
         **({settings.WARNED: ",".join(warned)} if warned else {}),
     }
+
+
+def without_launchers(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables by which launchers describe a rank and its job."""
+    # PYCOLLECTIVE_: of a job across hosts, or an elastic one, within which this one is started.
+    others = (*_OTHERS, "PYCOLLECTIVE_TOKEN", "PYCOLLECTIVE_ELASTIC_DRIVER", "PYCOLLECTIVE_ELASTIC_WORKER")
+    return {name: value for name, value in env.items() if not name.startswith(others)}
 
 
 @contextlib.contextmanager

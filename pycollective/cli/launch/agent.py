@@ -1,4 +1,4 @@
-"""The part of `pycollective run -H` on each host: `python -m pycollective.cli.agent`, started by the remote shell.
+"""The part of `pycollective run -H` on each host: `python -m pycollective.cli.launch.agent`, in the remote shell.
 
 It writes one line about its host to standard output, reads one line with its ranks' command and environment from
 standard input, and runs them. What follows on standard output is the ranks' own. A number on standard input is a signal
@@ -11,11 +11,11 @@ import json
 import os
 import signal
 import sys
-from typing import Any
 
-from pycollective.cli.job import Job, guardian, log
-from pycollective.cli.run import held_port, job_environment
-from pycollective.comm.bootstrap.interfaces import describe_host
+from pycollective.cli.launch.host_variables import describe
+from pycollective.cli.launch.job import Job, guardian, log
+from pycollective.cli.launch.one_host import held_port, job_environment, without_launchers
+from pycollective.cli.launch.order import Order
 
 READY = b"pycollective-agent "
 """Begins the line about the host: shells may have written other lines before."""
@@ -24,16 +24,12 @@ _MOST_BYTES = 16 << 20
 
 def main() -> int:
     """The exit code of the first rank that failed."""
-    from importlib.metadata import version
-
     with held_port("") as rendezvous, held_port("") as master:
-        about = describe_host() | {"ports": [rendezvous, master], "version": version("pycollective")}
-        about["byteorder"] = sys.byteorder
-        os.write(1, READY + json.dumps(about).encode() + b"\n")
+        os.write(1, READY + json.dumps(describe(rendezvous, master)).encode() + b"\n")
         line = _read_line()
         if not line:
             return 1
-        return _run(json.loads(line))
+        return _run(Order.decode(line))
 
 
 def _read_line() -> bytes:
@@ -47,16 +43,16 @@ def _read_line() -> bytes:
     return bytes(line)
 
 
-def _run(order: dict[str, Any]) -> int:
+def _run(order: Order) -> int:
     try:
-        os.chdir(order["folder"])
+        os.chdir(order.folder)
     except OSError as error:
-        folder = f"{order['folder']!r}, the launcher's working directory"
-        log(f"host {order['host']} has no folder {folder}: {error.strerror}")
+        folder = f"{order.folder!r}, the launcher's working directory"
+        log(f"host {order.host} has no folder {folder}: {error.strerror}")
         return 127
-    given = {**os.environ, **order["environment"]}
-    common = job_environment(order["size"], 0, given) | order["variables"]
-    job = Job(order["size"], order["tag"], order["grace"], (), order["first"], order["count"], control=0)
+    given = {**os.environ, **order.environment}
+    common = without_launchers(given) if order.worker else job_environment(order.size, 0, given)
+    job = Job(order.size, order.tag, order.grace, (), order.first, order.count, control=0, name=order.worker)
 
     def obey(numbers: bytes) -> None:
         if not numbers:
@@ -65,13 +61,13 @@ def _run(order: dict[str, Any]) -> int:
             job.request_end(int(number))
 
     job.obey = obey
-    words = list(order["command"])
+    words = list(order.command)
     if words[0].endswith(".py"):
         words.insert(0, sys.executable)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with guardian() as watch, job.signals():
         try:
-            return job.start(words, common, watch)
+            return job.start(words, common | order.variables, watch)
         finally:
             job.kill_all()
 

@@ -1,0 +1,185 @@
+"""`pycollective run -H`: a job on several hosts without MPI, each host's ranks started by an agent in a remote shell.
+
+The agents (agent.py) report their addresses; the launcher chooses those that all hosts share, and sends each agent
+through its standard input the command, the environment and the token: none of these is on a command line. The
+connection to an agent's standard input is what keeps its ranks alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycollective import settings
+from pycollective.cli.launch import signals
+from pycollective.cli.launch.host_variables import host_variables, new_token, refuse_differences
+from pycollective.cli.launch.hosts import Host
+from pycollective.cli.launch.job import KILL_AFTER, Pipe, log
+from pycollective.cli.launch.order import Order
+from pycollective.cli.launch.remote_agent import START_SECONDS, RemoteAgent, forwarded_variables
+from pycollective.comm.bootstrap.interfaces import addresses_of
+from pycollective.errors import BootstrapError
+
+
+@dataclass
+class _Member:
+    """A host of the job."""
+
+    host: Host
+    agent: RemoteAgent
+    about: dict[str, Any] = field(default_factory=dict)
+    code: int | None = None
+
+
+def run(
+    hosts: Sequence[Host],
+    command: Sequence[str],
+    *,
+    shell: Sequence[str] = (),
+    interface: str = "",
+    tag: bool = False,
+    grace: float = 0.0,
+    env: Mapping[str, str] | None = None,
+    names: Sequence[str] = (),
+) -> int:
+    """Start `command` on the hosts, wait for all ranks, and return the first failing rank's exit code (or 0).
+
+    Args:
+        shell: words of a remote shell, which takes a host and a command; default: ssh, and none for this host.
+        interface: as PYCOLLECTIVE_INTERFACE. names: further variables to be forwarded.
+        tag, grace, env: as on one host.
+
+    Raises:
+        BootstrapError: a host whose agent does not start, or hosts without an address that the others can reach.
+    """
+    given = dict(os.environ if env is None else env)
+    if interface:
+        given["PYCOLLECTIVE_INTERFACE"] = interface
+    for sentence in settings.unknown(given).values():
+        log(f"warning: {sentence}")
+    job = _Hosts(hosts, shell, given)
+    with signals.handled_by(job.request_end):
+        try:
+            job.start_agents()
+            job.send_orders(list(command), tag, grace, names)
+            return job.wait(grace)
+        finally:
+            job.end()
+
+
+class _Hosts:
+    """The hosts of a job."""
+
+    def __init__(self, hosts: Sequence[Host], shell: Sequence[str], env: dict[str, str]) -> None:
+        self._hosts, self._shell, self._env = hosts, shell, env
+        self._members: list[_Member] = []
+        self._selector = selectors.DefaultSelector()
+        self._stopping: float | None = None
+        """When all that is left is killed."""
+
+    def start_agents(self) -> None:
+        """Start all remote shells, and wait until each agent has reported."""
+        for host in self._hosts:
+            member = _Member(host, RemoteAgent(self._shell, host.name))
+            self._members.append(member)
+            self._selector.register(member.agent.output, selectors.EVENT_READ, member)
+        deadline = time.monotonic() + START_SECONDS
+        while silent := [member for member in self._members if not member.about]:
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            if self._stopping is not None:
+                raise BootstrapError("interrupted before the ranks were started")
+            if time.monotonic() >= deadline:
+                names = ", ".join(member.host.name for member in silent)
+                tried = silent[0].agent.tried
+                raise BootstrapError(f"no answer from {names} within {START_SECONDS:.0f} s (tried: {tried})")
+            for key, _ in ready:
+                self._hear(key.data)
+        refuse_differences([member.about for member in self._members])
+
+    def _hear(self, member: _Member) -> None:
+        name = member.host.name
+        try:
+            about = None if member.about else member.agent.hear()
+        except BootstrapError as error:
+            raise BootstrapError(f"host {name}: {error}") from None
+        if about is not None:
+            member.about = about | {"host": name}
+            self._selector.unregister(member.agent.output)
+
+    def send_orders(self, words: list[str], tag: bool, grace: float, names: Sequence[str]) -> None:
+        """Choose addresses, and send each agent what its ranks are."""
+        about = [member.about for member in self._members]
+        size = sum(host.count for host in self._hosts)
+        forwarded = forwarded_variables(self._env, names)
+        token = self._env.get("PYCOLLECTIVE_TOKEN") or new_token()
+        addresses = addresses_of(about, self._env.get("PYCOLLECTIVE_INTERFACE", ""))
+        counts = [host.count for host in self._hosts]
+        variables_of = host_variables(about, addresses, counts, token)
+        for member, address, variables in zip(self._members, addresses, variables_of, strict=True):
+            host = member.host
+            log(f"host {host.name}: ranks {host.first} to {host.first + host.count - 1}, address {address}")
+            order = Order(host.name, words, forwarded, variables, size, host.first, host.count, tag, grace)
+            member.agent.tell(order.encode())
+
+    def wait(self, grace: float) -> int:
+        """Copy output until all agents have ended; the first failure ends the others after `grace` seconds."""
+        failed, terminate_at = 0, None
+        for member in self._members:
+            self._selector.register(member.agent.output, selectors.EVENT_READ, member.agent.pipe())
+        while any(member.code is None for member in self._members):
+            self._copy_output()
+            for member in self._members:
+                if member.code is None and (code := member.agent.poll()) is not None:
+                    member.code = code
+                    if code and not failed:
+                        failed = code
+                        terminate_at = time.monotonic() + grace
+                        log(f"the ranks of host {member.host.name} ended with code {failed}; stopping the other hosts")
+            now = time.monotonic()
+            if terminate_at is not None and now >= terminate_at:
+                terminate_at = None
+                self.request_end(signal.SIGTERM)
+            if self._stopping is not None and now >= self._stopping:
+                self._stopping = now + KILL_AFTER
+                for member in self._members:
+                    member.agent.abandon()
+        return failed
+
+    def _copy_output(self) -> None:
+        if not self._selector.get_map():
+            time.sleep(0.02)
+            return
+        for key, _ in self._selector.select(0.05):
+            pipe: Pipe = key.data
+            if not pipe.pump():
+                self._selector.unregister(key.fileobj)
+
+    def request_end(self, number: int) -> None:
+        """Send a signal to all ranks; those that are left are killed KILL_AFTER seconds later."""
+        if self._stopping is None:
+            self._stopping = time.monotonic() + KILL_AFTER + 1.0
+        for member in self._members:
+            if member.code is None:
+                member.agent.tell(b"%d\n" % number)
+
+    def end(self) -> None:
+        """However the job ends, no remote shell survives it; their agents end the ranks."""
+        for member in self._members:
+            member.agent.abandon()
+        deadline = time.monotonic() + KILL_AFTER
+        for member in self._members:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                member.agent.process.wait(max(0.0, deadline - time.monotonic()))
+        for member in self._members:
+            member.agent.kill()
+            member.agent.process.wait()
+        self._selector.close()
+        for member in self._members:
+            member.agent.close()

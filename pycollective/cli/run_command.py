@@ -1,0 +1,133 @@
+"""The command `pycollective run`: ranks on this host, on given hosts, or an elastic job on hosts that come and go."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pycollective.cli.commands import refusing
+from pycollective.cli.launch.elastic_options import ElasticOptions, takes_elastic_options
+
+
+@takes_elastic_options
+def run(
+    command: Annotated[list[str], typer.Argument(help="the program and its arguments; FILE.py is run by this Python")],
+    ranks: Annotated[
+        int | None, typer.Option("-np", "-n", "--ranks", min=1, max=4096, help="ranks", show_default="one per core")
+    ] = None,
+    tag: Annotated[bool, typer.Option("--tag", help="write the rank before each line of output")] = False,
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="seconds that the others may continue after a rank has failed")
+    ] = 0.0,
+    bind: Annotated[bool, typer.Option("--bind", help="bind every rank to a core of its own, as mpirun does")] = False,
+    hosts: Annotated[
+        str | None, typer.Option("-H", "--hosts", metavar="HOST:N,...", help="hosts, each with its number of ranks")
+    ] = None,
+    hostfile: Annotated[Path | None, typer.Option(help="file with a host per line, as HOST slots=N")] = None,
+    rsh: Annotated[
+        str, typer.Option(metavar="COMMAND", help="with hosts: remote shell, as 'ssh -p 2222'", show_default="ssh")
+    ] = "",
+    interface: Annotated[
+        str,
+        typer.Option(help="with hosts: network interface (name, address or network)", show_default="one they share"),
+    ] = "",
+    forward: Annotated[
+        list[str] | None, typer.Option("-x", "--forward", metavar="NAME", help="with hosts: variable for all ranks")
+    ] = None,
+    elastic: ElasticOptions = ElasticOptions(),  # noqa: B008
+) -> None:
+    """Run a command on several ranks, of this host or of those given; exit with the first failing rank's code."""
+    remote = _Remote(hosts, hostfile, shlex.split(rsh), interface, forward or [])
+    with refusing():
+        elastic.check(remote.listed)
+        if elastic and (bind or grace):
+            raise ValueError("--bind and --grace do not apply to elastic jobs")
+        if bind and remote.listed:
+            raise ValueError("--bind applies to one host, not to -H")
+        if elastic:
+            code = _run_elastic(command, ranks, elastic, remote, tag)
+        elif remote.listed:
+            code = _run_on_hosts(command, ranks, remote, tag, grace)
+        else:
+            code = _run_here(command, ranks, remote, tag, grace, bind)
+    raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """The options about other hosts."""
+
+    hosts: str | None
+    hostfile: Path | None
+    shell: list[str]
+    interface: str
+    names: list[str]
+
+    @property
+    def listed(self) -> bool:
+        """Whether there is a list of hosts."""
+        return self.hosts is not None or self.hostfile is not None
+
+    def slots(self) -> list[tuple[str, int]]:
+        """The list of hosts.
+
+        Raises:
+            ValueError: two lists, or one of another form.
+        """
+        from pycollective.cli.launch import hosts as lists
+
+        if self.hosts is not None and self.hostfile is not None:
+            raise ValueError("-H and --hostfile exclude each other")
+        return lists.parse_hosts(self.hosts) if self.hosts is not None else lists.read_hostfile(self.hostfile or Path())
+
+
+def _run_here(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float, bind: bool) -> int:
+    from pycollective.cli.launch import one_host
+
+    if remote.shell or remote.interface or remote.names:
+        raise ValueError("--rsh, --interface and --forward need -H or --hostfile")
+    size = one_host.default_size() if ranks is None else ranks
+    cores = one_host.cores_for(size) if bind else []
+    return one_host.run(size, command, tag=tag, grace=grace, cores=cores)
+
+
+def _run_on_hosts(command: list[str], ranks: int | None, remote: _Remote, tag: bool, grace: float) -> int:
+    from pycollective.cli.launch import hosts, several_hosts
+
+    placed = hosts.place_ranks(remote.slots(), ranks)
+    return several_hosts.run(
+        placed,
+        command,
+        shell=remote.shell,
+        interface=remote.interface,
+        names=remote.names,
+        tag=tag,
+        grace=grace,
+    )
+
+
+def _run_elastic(command: list[str], ranks: int | None, options: ElasticOptions, remote: _Remote, tag: bool) -> int:
+    from pycollective.cli.launch import elastic, job, one_host, signals
+
+    listed = remote.slots() if remote.listed else []
+    if ranks is None:
+        room = sum(count for _, count in listed) or one_host.default_size()
+        ranks = room if options.max_num_proc is None else min(room, options.max_num_proc)
+    driver = elastic.make_driver(
+        command,
+        options.discovery(listed, ranks),
+        options.limits(ranks),
+        shell=remote.shell,
+        interface=remote.interface,
+        names=remote.names,
+        tag=tag,
+    )
+    with signals.handled_by(driver.stop):
+        code = driver.run()
+    if driver.failure:
+        job.log(driver.failure)
+    return code

@@ -1,0 +1,31 @@
+"""How an elastic job ends."""
+
+from __future__ import annotations
+
+
+class Outcome:
+    """The exit code and the reason; the first one counts.
+
+    Attributes:
+        code: None while the job runs.
+        failure: why it has failed, one sentence.
+        failed: the first exit code of this generation that is not 0; 0: none.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.failure = ""
+        self.failed = 0
+
+    def end(self, code: int, failure: str = "") -> None:
+        """The job ends, unless it has already."""
+        if self.code is None:
+            self.code, self.failure = code, failure
+
+    def fail(self, reason: str) -> None:
+        """The job fails, with the exit code of a worker if one has failed."""
+        self.end(self.failed or 1, reason)
+
+    def failed_with(self, code: int) -> None:
+        """A worker has ended with such an exit code."""
+        self.failed = self.failed or code

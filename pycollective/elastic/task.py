@@ -1,0 +1,42 @@
+"""A function call that every worker of an elastic job is to make, and what these calls return; bytes for the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pycollective.comm.bootstrap import elastic_messages as messages
+
+
+class Task:
+    """
+    Args:
+        call: what a worker gets when it asks for its task (DriverConnection.fetch_task).
+
+    Attributes:
+        results: of the ranks of the last generation that have returned one.
+        size: of the last generation; 0: there was none.
+    """
+
+    def __init__(self, call: bytes) -> None:
+        self._call = call
+        self.results: dict[int, bytes] = {}
+        self.size = 0
+        self._parts: dict[int, bytearray] = {}
+
+    def begin(self, size: int) -> None:
+        """A generation of so many ranks begins."""
+        self.results, self._parts, self.size = {}, {}, size
+
+    def take(self, rank: int, kind: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
+        """A worker's message; yields the kinds and payloads of the answers.
+
+        Args:
+            rank: the worker's, -1 if it has none yet.
+        """
+        if kind == messages.TASK:
+            yield messages.TASK, self._call
+        elif payload:
+            self._parts.setdefault(rank, bytearray()).extend(payload)
+        else:  # the result is complete
+            self.results[rank] = bytes(self._parts.pop(rank, b""))
+            yield messages.RESULT, b""

@@ -1,0 +1,242 @@
+"""Elastic jobs of processes: `pycollective run` and horovodrun's options; hosts are other names of this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import CLI
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+PRELUDE = """
+import json, os, signal, sys, time
+host, pid = os.environ.get("HOROVOD_HOSTNAME"), os.getpid()
+def write(name, text):
+    open(f"{name}.{pid}", "w").write(text)
+    os.rename(f"{name}.{pid}", name)
+"""
+STEPS, ROWS = 12, 24
+NUMPY = (
+    PRELUDE
+    + f"STEPS, ROWS = {STEPS}, {ROWS}"
+    + """
+from pycollective.hvd import basics as hvd
+from pycollective.hvd.elastic.running import run
+from pycollective.hvd.elastic.state import ObjectState
+from pycollective.hvd.objects import allgather_object, broadcast_object
+
+hvd.init()
+state = ObjectState(step=0, weights=0, sizes=[])
+
+@run
+def train(state):
+    while state.step < STEPS:
+        if state.step == 5 and host == "b" and state.weights:
+            if hvd.local_rank() == 0:
+                write("hosts", "a:2\\nc:2\\n")
+            time.sleep(0.3 * hvd.local_rank())
+            os.kill(pid, signal.SIGKILL)
+        share = sum((3 * state.weights + 7 * row) % 101 for row in range(ROWS)[hvd.rank()::hvd.size()])
+        state.weights += sum(allgather_object(share, name=f"step {state.step}"))
+        state.step += 1
+        state.sizes.append(hvd.size())
+        if state.step % 2 == 0:
+            state.commit()
+
+train(state)
+places = allgather_object((host, hvd.local_rank()), name="places")
+if hvd.rank() == 0:
+    write("result", json.dumps([state.weights, state.sizes, places]))
+"""
+)
+
+
+def run(code: str, hosts: str, *options: str, launcher: tuple[str, ...] = (*CLI, "run")) -> Any:
+    Path("program.py").write_text(code)
+    Path("hosts").write_text(hosts)
+    words = [*launcher, *options, "--host-discovery-script", "cat hosts", "program.py"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=80)
+
+
+def test_a_host_is_lost_and_another_one_takes_its_place() -> None:
+    weights = 0
+    for _ in range(STEPS):
+        weights += sum((3 * weights + 7 * row) % 101 for row in range(ROWS))
+    done = run(NUMPY, "a:2\nb:2\n", "-np", "4", "--min-np", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(Path("result").read_text()) == [
+        weights,
+        [4] * STEPS,
+        [["a", 0], ["a", 1], ["c", 0], ["c", 1]],
+    ], done.stderr
+
+
+TORCH = (
+    PRELUDE
+    + """
+import torch
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(hvd.rank() if os.environ["PYCOLLECTIVE_ELASTIC_WORKER"] < "2" else 99)
+model = torch.nn.Linear(3, 2).double()
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+sizes = []
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 10 or not state.changed:
+        if state.step == 3 and hvd.rank() == 0:
+            write("hosts", "a:1\\nc:1\\n")
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(state.step), dtype=torch.float64)
+        optimizer.zero_grad()
+        (model(x[hvd.rank()::hvd.size()]) ** 2).mean().backward()
+        optimizer.step()
+        state.step += 1
+        state.changed = hvd.size() == 2 and state.step > 3 and bool(hvd.allreduce(torch.tensor(float(host == "c"))))
+        time.sleep(0.05)
+        state.commit()
+
+state = hvd.elastic.TorchState(model, optimizer, step=0, changed=False)
+train(state)
+everyone = hvd.allgather_object((host, [p.tolist() for p in model.parameters()], state.step))
+if hvd.rank() == 0:
+    write("result", json.dumps(everyone))
+"""
+)
+
+
+@pytest.mark.torch
+def test_horovodrun_replaces_a_removed_host() -> None:
+    torch = pytest.importorskip("torch")
+    launcher = (sys.executable, "-m", "pycollective.horovod")
+    done = run(TORCH, "a:1\nb:1\n", "-np", "2", "--min-np", "1", "--ssh-port", "22", launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    (first, weights, steps), (second, others, _) = json.loads(Path("result").read_text())
+    assert (first, second) == ("a", "c") and weights == others
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for step in range(steps):
+        x = torch.randn(6, 3, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        optimizer.zero_grad()
+        (model(x) ** 2).mean().backward()
+        optimizer.step()
+    for mine, right in zip(weights, model.parameters(), strict=True):
+        assert torch.allclose(torch.tensor(mine, dtype=torch.float64), right.detach(), rtol=1e-12, atol=1e-12)
+
+
+DIES_IN_INIT = (
+    PRELUDE
+    + """
+from pycollective.comm import world
+from pycollective.comm.bootstrap import nodes
+
+if os.environ["PYCOLLECTIVE_ELASTIC_WORKER"] == "1":
+    def connect(found):
+        if sys.argv[1] == "later":
+            nodes.discover(found)
+        os._exit(5)
+    world.connect = connect
+comm = world.init()
+write(f"{host}-{os.environ['LOCAL_RANK']}", str(comm.allreduce(comm.rank + 1)))
+"""
+)
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+@pytest.mark.parametrize("hosts", ["a:1\nb:1\n", "a:2\n"])
+def test_a_worker_lost_during_init_is_replaced(hosts: str, when: str) -> None:
+    Path("program.py").write_text(DIES_IN_INIT)
+    Path("hosts").write_text(hosts)
+    words = [*CLI, "run", "-np", "2", "--host-discovery-script", "cat hosts", "program.py", when]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "ended with code 5" in done.stderr and "generation 2: 2 workers" in done.stderr
+    second = "b-0" if "b" in hosts else "a-1"
+    assert [Path(name).read_text() for name in ("a-0", second)] == ["3", "3"]
+
+
+def test_workers_end_when_the_driver_is_killed() -> None:
+    code = PRELUDE + "write(f'pid-{host}', str(pid))\nimport pycollective\npycollective.init()\ntime.sleep(60)"
+    Path("program.py").write_text(code)
+    words = [*CLI, "run", "-np", "2", "--host-discovery-script", "echo a:1; echo b:1", "program.py"]
+    launcher = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        assert launcher.stderr is not None
+        assert "generation 1: 2 workers on a:1, b:1" in launcher.stderr.readline()
+        pids = [int(Path(f"pid-{host}").read_text()) for host in "ab"]
+    finally:
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        launcher.stderr.close()
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a worker outlives its driver"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_program_that_fails_at_once_ends_the_job() -> None:
+    done = run("import sys; sys.exit(3)", "a:1\nb:1\n", "-np", "2", "--min-np", "1")
+    assert done.returncode == 3
+    assert "host a gets no new workers" in done.stderr and "host b gets no new workers" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("workers have failed on all hosts")
+
+
+def test_a_job_of_which_all_fail_begins_again_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCOLLECTIVE_ELASTIC_FILE", "commits")
+    code = PRELUDE + (
+        "import pycollective\n"
+        "pycollective.init()\n"
+        "count = len(open('commits').read()) if os.path.exists('commits') else 0\n"
+        "write('commits', 'x' * (count + 1))\n"
+        "sys.exit(0 if count == 1 else 6)\n"
+    )
+    done = run(code, "a:1", "-np", "1")
+    assert done.returncode == 0 and "beginning again from the stored commit" in done.stderr, done.stderr
+
+
+def test_signals_reach_the_workers() -> None:
+    Path("program.py").write_text(
+        PRELUDE + "signal.signal(signal.SIGINT, lambda *_: sys.exit(9))\nwrite('ready', '')\ntime.sleep(60)"
+    )
+    words = [*CLI, "run", "-np", "1", "--min-np", "1", "program.py"]  # on this host
+    launcher = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 20
+    while not Path("ready").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(20) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs"),
+        (["-np", "2", "--min-np", "1", "--slots-per-host", "1"], "--slots-per-host needs --host-discovery-script"),
+        (["-np", "2", "--min-np", "3"], "each must be at most the next"),
+        (["-np", "2", "--min-np", "1", "--bind"], "--bind and --grace do not apply"),
+        (["-np", "2", "-H", "a:2", "--host-discovery-script", "x"], "replaces -H"),
+        (["-np", "1", "--host-discovery-script", "echo ''' a b '''"], "not of the form host:slots"),
+        (["-np", "1", "--min-np", "1", "-H", "a", "--rsh", "false"], "the agent ended with code 1 before it reported"),
+    ],
+)
+def test_what_cannot_work_is_refused(options: list[str], message: str) -> None:
+    done = subprocess.run([*CLI, "run", *options, "x.py"], capture_output=True, text=True, timeout=30)
+    assert done.returncode in (1, 2) and message in done.stderr, done.stderr
