@@ -1,0 +1,87 @@
+"""What one worker asks Ray for, and the placement groups that reserve it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from pycollective import checks
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPUs and GPUs of one worker.
+
+    Raises:
+        TypeError, ValueError: not numbers that Ray can reserve, or gpus without use_gpu.
+    """
+
+    cpus: float = 1
+    use_gpu: bool = False
+    gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.number(self.cpus, "cpus_per_worker", 0)
+        if self.gpus is not None:
+            checks.integer(self.gpus, "gpus_per_worker", 0)
+        if self.gpus and not self.use_gpu:
+            raise ValueError(f"gpus_per_worker={self.gpus} needs use_gpu=True")
+        if self.use_gpu and self.gpus == 0:
+            raise ValueError("gpus_per_worker must be at least 1 with use_gpu=True")
+        if not self.cpus and not self.use_gpu:
+            raise ValueError("cpus_per_worker=0 without use_gpu reserves nothing")
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of a worker, 0 without use_gpu."""
+        return (self.gpus or 1) if self.use_gpu else 0
+
+    def bundle(self, workers: int = 1) -> dict[str, float]:
+        """A placement group's bundle for so many workers."""
+        wanted = {"CPU": self.cpus * workers, "GPU": float(self.gpu_count * workers)}
+        return {name: count for name, count in wanted.items() if count}
+
+    def options(self) -> dict[str, Any]:
+        """Options of a worker's actor."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpu_count}
+
+    def slots(self, total: dict[str, float]) -> int:
+        """How many workers fit into a node's resources."""
+        return int(min(total.get(name, 0.0) // count for name, count in self.bundle().items()))
+
+
+@contextlib.contextmanager
+def reserve(bundles: list[dict[str, float]], strategy: str, seconds: float) -> Iterator[PlacementGroup]:
+    """A new placement group once it has its resources. It is removed if the body raises.
+
+    Args:
+        strategy: PACK, or STRICT_SPREAD for one bundle per node.
+        seconds: how long to wait, also for an autoscaler.
+
+    Raises:
+        TimeoutError: the cluster has not had the resources in time; states what it has.
+    """
+    group = ray.util.placement_group(bundles, strategy=strategy)
+    try:
+        if not ray.wait([group.ready()], timeout=seconds)[0]:
+            spread = ", each on a node of its own" if strategy == "STRICT_SPREAD" else ""
+            raise TimeoutError(
+                f"Ray has not had room for {len(bundles)} bundles of {bundles[0]}{spread}, within {seconds:g} s; "
+                f"available: {ray.available_resources()}"
+            )
+        yield group
+    except BaseException:
+        ray.util.remove_placement_group(group)
+        raise
+
+
+def in_group(group: PlacementGroup, bundle: int) -> dict[str, Any]:
+    """Options of an actor in a bundle of a group; -1: in any of its bundles."""
+    strategy = PlacementGroupSchedulingStrategy(group, bundle, placement_group_capture_child_tasks=False)
+    return {"scheduling_strategy": strategy}
