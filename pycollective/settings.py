@@ -23,6 +23,8 @@ MOST = 1e15
 OWN_LAUNCHER, HOROVODS_LAUNCHERS = "`pycollective run`", "Horovod's launchers"
 LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "critical")
 
+LINKS = ("auto", "tcp", "ucx", "ucx-shm")
+
 _NUMBERS = ("seconds", "milliseconds", "microseconds", "bytes", "count", "level")
 _NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|\+?inf(inity)?", re.I)  # as in environment.cpp
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -110,12 +112,15 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
     Setting("PYCOLLECTIVE_SCRATCH", "bytes", 4 << 20, "shared scratch of each rank", _CALLS, "scratch_bytes"),
     Setting("PYCOLLECTIVE_TILE", "bytes", 128 << 10, "tile on window arrays", _CALLS, "tile_bytes"),
     Setting("PYCOLLECTIVE_STAGED_TILE", "bytes", 128 << 10, "tile on staged arrays", _CALLS, "staged_tile_bytes"),
-    Setting("PYCOLLECTIVE_HOSTS_TILE", "bytes", 128 << 10, "tile of calls between hosts", _CALLS, "hosts_tile_bytes"),
+    Setting("PYCOLLECTIVE_HOSTS_TILE", "bytes", 240 << 10, "tile of calls between hosts", _CALLS, "hosts_tile_bytes"),
     Setting("PYCOLLECTIVE_HOST_TIMEOUT", "seconds", 2.0,
             "how long a host may be silent until its ranks are lost", "calls between hosts", "host_timeout",
             positive=True),
     Setting("PYCOLLECTIVE_CUDA_SCRATCH", "bytes", 64 << 20, "GPU scratch of each rank", _GPU, "cuda_scratch_bytes"),
     Setting("PYCOLLECTIVE_CUDA_TILE", "bytes", 512 << 10, "largest tile on GPUs", _GPU, "cuda_tile_bytes"),
+    Setting("PYCOLLECTIVE_CUDA_HOSTS", "text", "auto",
+            "GPU arrays between hosts: nccl, staged (through host memory), or auto: NCCL if it is usable", _GPU,
+            choices=("auto", "nccl", "staged")),
     Setting("PYCOLLECTIVE_TOPOLOGY", "text", "",
             "topology (NAME or FILE:NAME) of allreduce and its other collectives; default: direct", _CALLS),
     Setting("PYCOLLECTIVE_ISA", "level", 3, "widest vector code used: 1 baseline, 2 AVX2, 3 AVX-512", _CALLS, "isa"),
@@ -133,10 +138,15 @@ _ROWS = (  # name, kind, default, meaning, reader (or setter), field of the core
             "ranks with different values are treated as on different hosts", "init()"),
     Setting("PYCOLLECTIVE_INTERFACE", "text", "",
             "interface (name, address or network) for connections between hosts", "init()"),
+    Setting("PYCOLLECTIVE_LINK", "text", "auto",
+            "link between hosts: auto (ucx if all have RDMA, else tcp), tcp, ucx; ucx-shm on one machine", "init()",
+            choices=LINKS),
     Setting("PYCOLLECTIVE_TOKEN", "secret", "", "secret of a job across hosts: 32 hexadecimal digits", "init()"),
     Setting(WARNED, "text", "", "unknown settings already reported by the launcher", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_ELASTIC_FILE", "file", "",
             "where commits of elastic training are kept for the next job", _ELASTIC),
+    Setting("PYCOLLECTIVE_ELASTIC_DRIVER", "text", "", "where the driver of an elastic job listens", OWN_LAUNCHER),
+    Setting("PYCOLLECTIVE_ELASTIC_WORKER", "text", "", "number of this worker of an elastic job", OWN_LAUNCHER),
     Setting("PYCOLLECTIVE_COMMIT", "text", "", "the commit named in reports if git is missing", "`bench`"),
     Setting("PYCOLLECTIVE_FUSION_BUFFER", "bytes", 512 << 10, "tile of the fusion buffer", _ENGINE),
     Setting("PYCOLLECTIVE_FUSION_BUFFERS", "count", 2,

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
-from pycollective.cli.doctor import Finding, publish
+from pycollective.cli.findings import Finding, publish
+from pycollective.comm.bootstrap.interfaces import LOOPBACK
+from pycollective.comm.hosts import ucx
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator
@@ -62,9 +64,10 @@ def report(json_file: Path | None) -> int:
     comm = pycollective.init()
     try:
         findings = between_hosts(comm)
+        link = getattr(comm.backend, "link", "")
     finally:
         comm.free()
-    return publish([*own_interfaces(), *findings], json_file) if comm.rank == 0 else 0
+    return publish([*own_interfaces(), *links(link), *findings], json_file) if comm.rank == 0 else 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,16 @@ def own_interfaces() -> Iterator[Finding]:
         yield Finding("network", one.name, f"{one.address}, MTU {one.mtu}", one.up or None, "" if one.up else "is down")
     if not interfaces():
         yield Finding("network", "interfaces", "none", None, "no IPv4 address but the loopback's")
+
+
+def links(used: str) -> Iterator[Finding]:
+    """The link between hosts that a communicator uses, "" on one host; and what UCX could use on this host."""
+    if used:
+        yield Finding("network", "link", used)
+    try:
+        yield Finding("network", "UCX", ucx.describe(next((one.address for one in interfaces()), LOOPBACK)))
+    except OSError as error:
+        yield Finding("network", "UCX", "unavailable", None, str(error))
 
 
 def between_hosts(comm: Communicator) -> list[Finding]:

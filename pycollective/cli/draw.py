@@ -12,8 +12,9 @@ from pycollective.cli import outputs, selection
 from pycollective.cli.commands import refusing
 from pycollective.errors import Error, TopologyError
 from pycollective.schedule import Placement, Schedule, compile, drawing, label
-from pycollective.schedule.compiler.schedule import IN, OUT, Source, Target
+from pycollective.schedule.compiler.steps import IN, OUT, Source, Target
 from pycollective.schedule.drawing import graph as graphs
+from pycollective.schedule.language.hosts import equal_shares
 
 DEFAULT = Path("topology.png")
 
@@ -113,9 +114,7 @@ def _place(end: Source | Target) -> dict[str, Any]:
 
 
 def _compiled(instance: object, collective: str, ranks: int, picture: Picture) -> Schedule:
-    if not 1 <= picture.hosts <= ranks:
-        raise ValueError(f"--hosts {picture.hosts}: {ranks} ranks are on 1 to {ranks} hosts")
-    hosts = [rank * picture.hosts // ranks for rank in range(ranks)]
+    hosts = equal_shares(ranks, picture.hosts)
     placement = Placement.WINDOW if picture.hosts == 1 else Placement.STAGED
     try:
         return compile(instance, collective, ranks, picture.root, placement, picture.small, hosts)

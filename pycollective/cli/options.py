@@ -45,3 +45,4 @@ Json = Annotated[
     Path | None, typer.Option("--json", metavar="[FILE]", help="write JSON; no FILE: to standard output, alone")
 ]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write CSV; '-': to standard output, alone")]
+Picture = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="a .png, .svg or .pdf")]

@@ -81,19 +81,29 @@ def ranks(text: str) -> list[int]:
     Raises:
         ValueError: anything else, or a number below 1 or above MOST_RANKS.
     """
-    sizes: set[int] = set()
+    return counts(text, "rank", "1-17 or 2,4,8")
+
+
+def hosts(text: str) -> list[int]:
+    """The same for numbers of hosts."""
+    return counts(text, "host", "2 or 1-3")
+
+
+def counts(text: str, what: str, example: str) -> list[int]:
+    """Numbers of ranks or hosts, which `what` is; an error shows the example."""
+    found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
             begin, end = int(first), int(last if dash else first)
         except ValueError:
-            raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}") from None
+            raise ValueError(f"{what} counts are written as {example}, not {text[:80]!r}") from None
         if begin < 1 or end > MOST_RANKS:
-            raise ValueError(f"rank counts are from 1 to {MOST_RANKS}, in {text[:80]!r}")
-        sizes.update(range(begin, end + 1))
-    if not sizes:
-        raise ValueError(f"rank counts are written as 1-17 or 2,4,8, not {text[:80]!r}")
-    return sorted(sizes)
+            raise ValueError(f"{what} counts are from 1 to {MOST_RANKS}, in {text[:80]!r}")
+        found.update(range(begin, end + 1))
+    if not found:
+        raise ValueError(f"{what} counts are written as {example}, not {text[:80]!r}")
+    return sorted(found)
 
 
 def supported(instance: Any, counts: Sequence[int]) -> list[int]:

@@ -30,6 +30,8 @@ class Row:
     collective: str
     sizes: list[int]
     left_out: list[int]  # numbers of ranks that the topology does not support
+    host_counts: list[int] | None = None  # requested numbers of hosts
+    hosts: set[int] = field(default_factory=set)  # those proved
     schedules: int = 0
     orders: set[str] = field(default_factory=set)
     largest: Report | None = None
@@ -42,7 +44,7 @@ class Row:
         started = time.perf_counter()
         for size in self.sizes:
             try:
-                for report in verify_topology(instance, [size], collectives=[self.collective]):
+                for report in self._reports(instance, size):
                     self._take(size, report)
             except Exception as error:  # the user's code may raise anything; the other rows continue
                 self.error = error
@@ -51,8 +53,12 @@ class Row:
                 self.seconds = time.perf_counter() - started
             yield size
 
+    def _reports(self, instance: Any, size: int) -> Iterator[Report]:
+        return verify_topology(instance, [size], collectives=[self.collective], hosts=self.host_counts)
+
     def _take(self, size: int, report: Report) -> None:
         self.schedules += 1
+        self.hosts.add(report.hosts)
         self.longest[size] = max(report.longest, self.longest.get(size, 0))
         if size > 1:  # one rank has no order
             self.orders.add(report.order)
@@ -70,6 +76,7 @@ def verify(
     positional: Sequence[str] | None,
     named: Sequence[str] | None,
     ranks: str | None,
+    hosts: str | None,
     collectives: str,
     json: Path | None,
     plot: Path | None,
@@ -82,7 +89,7 @@ def verify(
         instances = selection.topologies(positional, named)
         if not instances:
             raise ValueError("name a topology, FILE.py:NAME, FILE.py or all")
-        rows = [row for instance in instances for row in _rows(instance, ranks, collectives)]
+        rows = [row for instance in instances for row in _rows(instance, ranks, hosts, collectives)]
         outputs.check(plot, json)
     _work(rows, {label(instance): instance for instance in instances}, errors)
     console.print(_table(rows))
@@ -105,13 +112,19 @@ def verify(
     return int(bool(wrong))
 
 
-def _rows(instance: Any, ranks: str | None, collectives: str) -> list[Row]:
+def _rows(instance: Any, ranks: str | None, hosts: str | None, collectives: str) -> list[Row]:
     wanted = selection.collectives(collectives) if collectives else list(info(instance).collectives)
     selection.having([instance], wanted)
     counts = supported_sizes(instance) if ranks is None else selection.ranks(ranks)
     sizes = selection.supported(instance, counts)
     left_out = [count for count in counts if count not in sizes]
-    return [Row(label(instance), name, sizes, left_out) for name in wanted]
+    host_counts = None
+    if hosts is not None:
+        host_counts = selection.hosts(hosts)
+        if host_counts[0] > sizes[-1]:
+            raise ValueError(f"--hosts {hosts}: {sizes[-1]} ranks are on 1 to {sizes[-1]} hosts")
+        sizes = [size for size in sizes if size >= host_counts[0]]
+    return [Row(label(instance), name, sizes, left_out, host_counts) for name in wanted]
 
 
 def _left_out(row: Row) -> str:
@@ -155,6 +168,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "topology": row.topology,
         "collective": row.collective,
         "ranks": row.sizes,
+        "hosts": sorted(row.hosts),
         "schedules": row.schedules,
         "order": row.order,
         "steps": most.steps if most else 0,
@@ -180,7 +194,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         axes.plot(*zip(*row.longest.items(), strict=True) if row.longest else ((), ()), marker="o", markersize=3,
                   color=colour, label=f"{row.topology} {row.collective}")  # fmt: skip
     axes.set_xlabel("ranks")
-    axes.set_ylabel("most steps of a rank, in any placement")
+    axes.set_ylabel("most steps of a rank, in any placement and on any hosts")
     axes.grid(color="#E3E3E3", linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -207,7 +221,7 @@ def _table(rows: list[Row]) -> Any:
 
     caption = "order: the weakest found; steps, waits and scratch cells: of the schedule with most steps"
     table = Table(header_style="bold", box=None, pad_edge=False, caption=caption, caption_justify="left")
-    for column in ("topology", "collective", "ranks", "proved", "order"):
+    for column in ("topology", "collective", "ranks", "hosts", "proved", "order"):
         table.add_column(column, no_wrap=True)
     for column in ("steps", "waits", "cells", "ms"):
         table.add_column(column, justify="right")
@@ -218,6 +232,7 @@ def _table(rows: list[Row]) -> Any:
             row.topology,
             row.collective,
             f"{row.sizes[0]}..{row.sizes[-1]}",
+            f"{min(row.hosts)}..{max(row.hosts)}" if row.hosts else "",
             str(row.schedules),
             row.order,
             *(map(str, (most.steps, most.waits, most.cells)) if most else ("", "", "")),

@@ -81,19 +81,19 @@ def explain(backend: HostBackend, gpu: str, collective: str, nbytes: int, topolo
 
 
 def explain_between_hosts(
-    group: Group, own_cores: bool, names: Sequence[str], collective: str, nbytes: int, topology: Any
+    group: Group, own_cores: bool, names: Sequence[str], link: str, collective: str, nbytes: int, topology: Any
 ) -> Explanation:
     """For ranks on several hosts.
 
     Args:
         own_cores: whether each rank of this one has a core of its own.
-        names: each rank's host.
+        names: each rank's host. link: the one between hosts.
     """
     from pycollective.schedule.language import registry
 
     instance, small = choose(collective, topology, nbytes, BETWEEN_HOSTS)
     row = registry.info(instance)
-    path = "staged through shared memory within a host, over TCP between hosts"
+    path = f"staged through shared memory within a host, over {link} between hosts"
     chosen = "it is the default between hosts" if topology is None and not default_text() else "it was requested"
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(

@@ -51,6 +51,7 @@ class CallRequest:
         signature: the key of the call's plan on a GPU, once known (see cuda/signature.py).
         step: of a weighted collective: on which the ranks must also agree.
         received: for a message to an array in GPU memory: the host buffer that copies it there.
+        copies: of arrays in GPU memory whose call the CPU executes: the address of `_cuda.StagingCopies`; else 0.
     """
 
     collective: str
@@ -71,6 +72,7 @@ class CallRequest:
     signature: Any = None
     step: int = 0
     received: Any = None
+    copies: int = 0
 
     @property
     def row(self) -> Collective:

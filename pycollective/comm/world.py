@@ -15,7 +15,7 @@ from pycollective.comm.bootstrap.nodes import discover
 from pycollective.comm.communicator import Communicator, depart_all, forget_all
 from pycollective.comm.group import Group
 from pycollective.comm.host import team
-from pycollective.errors import BootstrapError, CommunicatorError, NestedCallError
+from pycollective.errors import BootstrapError, CommunicatorError, NestedCallError, PeerLostError
 
 _lock = threading.RLock()
 _starting = False
@@ -47,11 +47,23 @@ def init(bootstrap: detection.Bootstrap | None = None) -> Communicator:
                 raise NestedCallError("init() was called from within init() (by a signal handler or a finalizer)")
             _starting = True
             try:
-                _bootstrap = bootstrap or detection.detect()
-                _default = connect(_bootstrap)
+                _bootstrap, _default = _connect_to_world(bootstrap)
             finally:
                 _starting = False
         return _default
+
+
+def _connect_to_world(bootstrap: detection.Bootstrap | None) -> tuple[detection.Bootstrap, Communicator]:
+    """The ranks of the environment, connected. In an elastic job a worker lost meanwhile begins another generation."""
+    for _ in range(detection.MOST_GENERATIONS):
+        found = bootstrap or detection.detect()
+        try:
+            return found, connect(found)
+        except (BootstrapError, PeerLostError) as error:
+            if bootstrap is not None or not detection.is_elastic():
+                raise
+            failure = error
+    raise failure
 
 
 def from_mpi(comm: Any, *, timeout: float | None = None) -> Communicator:

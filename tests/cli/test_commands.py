@@ -37,6 +37,18 @@ class Deaf:
                 p[r, c] += p[r - 1, c]
 '''
 
+LEADERS = '''
+from pycollective.schedule import topology
+
+@topology("leaders")
+class Leaders:
+    """Forgets the ranks that do not lead their host."""
+    def allreduce(self, p):
+        leaders = [ranks[0] for ranks in p.hosts] if len(p.hosts) > 1 else p.ranks
+        for c in p.chunks(1):
+            p[p.ranks, c] = p.sum(p[r, c] for r in leaders)
+'''
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,14 +73,15 @@ def test_verify_one_of_a_users_file(user_file: str) -> None:
     assert "allreduce" in row
     assert "1..17" in row
     assert row.rstrip().endswith("✓")
-    assert re.search(r"^85 schedules proved", done.stdout, re.MULTILINE)  # 17 sizes, 5 placements
+    # 17 sizes in 5 placements, and on several hosts 1 + 3 + 5 * 4 layouts of 2 to 8 ranks
+    assert re.search(r"^109 schedules proved", done.stdout, re.MULTILINE)
 
 
 def test_verify_takes_parameters(user_file: str) -> None:
     done = pycollective("verify", f"{user_file}:chain(start=1)", "--ranks", "2,5")
     assert done.returncode == 0, done.stderr
     assert "chain(start=1)" in done.stdout
-    assert "10 schedules proved" in done.stdout
+    assert "15 schedules proved" in done.stdout
 
 
 def test_verify_a_file_names_rank_chunk_and_steps(user_file: str) -> None:
@@ -87,7 +100,22 @@ def test_verify_reports_the_error_of_a_users_topology(tmp_path: Path) -> None:
     done = pycollective("verify", str(file), "--ranks", "1-4")
     assert done.returncode == 1
     assert f"NameError\n  name 'lacking' is not defined ({file}:23)" in done.stderr
-    assert "20 schedules proved" in done.stdout  # of the chain
+    assert "28 schedules proved" in done.stdout  # of the chain
+
+
+def test_verify_for_several_hosts(tmp_path: Path) -> None:
+    """A topology that is right on one host and for two hosts of one rank, but not for two hosts of two ranks."""
+    file = tmp_path / "leaders.py"
+    file.write_text(LEADERS)
+    for words, proved in ((["--hosts", "1"], 5), (["--ranks", "2", "--hosts", "2"], 1)):
+        done = pycollective("verify", str(file), *(words if "--ranks" in words else [*words, "--ranks", "4"]))
+        assert done.returncode == 0 and f"\n{proved} schedules proved" in done.stdout, done.stderr
+    for words in (["--hosts", "2"], []):
+        done = pycollective("verify", str(file), "--ranks", "4", *words, "--json")
+        assert done.returncode == 1
+        assert "leaders allreduce, 4 ranks on 2 hosts, STAGED: rank 0, chunk 0: the result lacks" in done.stderr
+        (row,) = json.loads(done.stdout)["rows"]
+        assert row["hosts"] == ([] if words else [1])
 
 
 def test_version() -> None:
@@ -109,6 +137,8 @@ def test_verify_the_packages_own() -> None:
         (["x[/y]"], "no topology is called 'x[/y]' (there are"),
         (["ring", "--ranks", "0-3"], "from 1 to 65536"),
         (["ring", "--ranks", "many"], "not 'many'"),
+        (["ring", "--hosts", "two"], "host counts are written as 2 or 1-3, not 'two'"),
+        (["ring", "--ranks", "2-4", "--hosts", "5"], "--hosts 5: 4 ranks are on 1 to 4 hosts"),
         (["ring", "--collective", "allredoce"], "no collective is called 'allredoce'"),
         (["ring", "--collective", "alltoall"], "ring has no alltoall"),
     ],
@@ -245,7 +275,7 @@ def test_bench_is_attached() -> None:
 
 
 def test_help_says_what_is_meant_where_nothing_is_given() -> None:
-    assert "one per core" in pycollective("run", "--help").stdout
+    assert "one per core" in re.sub(r"[│\s]+", " ", pycollective("run", "--help").stdout)
     assert "all it has" in pycollective("verify", "--help").stdout
 
 

@@ -16,7 +16,7 @@ Sockets = Mapping[int, Sequence[socket.socket]]
 Host = tuple[str, str]
 """Its address, which no other host of the job has, and its name."""
 LANES = 3
-CONTROL_LANE = 1
+DATA_LANE, CONTROL_LANE = 0, 1
 
 SHARING_RANKS = 8
 """Communicators of at least this many processes compile each schedule once; for fewer it takes a few milliseconds."""
@@ -29,7 +29,12 @@ def segment_bytes(size: int, scratch: int, threads: bool) -> int:
 
 
 def make_team(
-    segment: _core.Segment, group: Group, scratch: int, others: Sockets | None = None, hosts: Sequence[Host] = ()
+    segment: _core.Segment,
+    group: Group,
+    scratch: int,
+    others: Sockets | None = None,
+    hosts: Sequence[Host] = (),
+    ucx: _core.UcxWorker | None = None,
 ) -> _core.Team:
     """The core's part of a communicator, in a segment shared by its ranks of this host.
 
@@ -37,9 +42,10 @@ def make_team(
         scratch: bytes of each rank's.
         others: the connections to ranks on other hosts; the team takes them over.
         hosts: if there are such, the host of every rank.
+        ucx: connected with those ranks, instead of the connections for collectives.
     """
     if others:
-        return _team_of_hosts(segment, group, scratch, others, hosts)
+        return _team_of_hosts(segment, group, scratch, others, hosts, ucx)
     planner = Planner(group.rank, group.size)
     world = list(group.world_ranks)
     team = _core.Team(segment, group.rank, group.size, scratch, world, group.name, group.threads, planner)
@@ -51,15 +57,22 @@ def make_team(
 
 
 def _team_of_hosts(
-    segment: _core.Segment, group: Group, scratch: int, others: Sockets, hosts: Sequence[Host]
+    segment: _core.Segment,
+    group: Group,
+    scratch: int,
+    others: Sockets,
+    hosts: Sequence[Host],
+    ucx: _core.UcxWorker | None,
 ) -> _core.Team:
     descriptors = []
     for rank, (data, control, messages) in others.items():
+        if ucx is not None:
+            data.close()
         descriptors.append((rank, (data.detach(), control.detach(), messages.detach())))
     planner = Planner(group.rank, group.size, hosts=group.nodes.of)
     team = _core.Team(
         segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
-        list(group.nodes.ranks()), descriptors,
+        list(group.nodes.ranks()), descriptors, ucx,
     )  # fmt: skip
     team.watch_hosts([address for address, _ in hosts], [name for _, name in hosts])
     return team

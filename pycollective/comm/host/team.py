@@ -62,9 +62,10 @@ class HostTeam:
             channel = self.channel(r.root, sends=r.out is None)
             return channel.call(_SEND, r.x, r.out, "sum", None, 0, None, None, r.timeout, nonblocking)
         note = r.note or None
-        return self.team.call(
-            kind, r.x, r.out, r.op, r.topology, r.root, r.counts, r.scale, r.timeout, nonblocking, note, r.step
-        )
+        arguments = (
+            kind, r.x, r.out, r.op, r.topology, r.root, r.counts, r.scale, r.timeout, nonblocking, note, r.step,
+        )  # fmt: skip
+        return self.team.call(*arguments, r.copies) if r.copies else self.team.call(*arguments)
 
     def channel(self, peer: int, sends: bool) -> _core.Team:
         """The team of two ranks that carries this rank's messages to a peer, or those from it."""
