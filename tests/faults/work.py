@@ -6,6 +6,7 @@ A workload is a function `step(turn)` that all ranks call repeatedly; the random
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from collections.abc import Callable
@@ -98,8 +99,8 @@ def of_communicator(comm: Communicator, link: Connection, kind: str, seed: int) 
 def step_of(comm: Communicator, kind: str, seed: int) -> Step:
     """The workload of a kind."""
     random.seed(seed)
-    step = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}[kind]
-    return step(comm, random.Random(seed))
+    steps = {"collective": _collectives, "nonblocking": _nonblocking, "messages": _messages, "engine": _engine}
+    return {**steps, "staged": _staged}[kind](comm, random.Random(seed))
 
 
 def go_on(comm: Communicator, seconds: float) -> Communicator:
@@ -164,6 +165,24 @@ def _messages(comm: Communicator, choice: random.Random) -> Step:
     return step
 
 
+def _staged(comm: Communicator, choice: random.Random) -> Step:
+    """On arrays of the emulated GPU."""
+    from gpu import emulation
+    from gpu.device import get, put
+
+    os.environ["PYCOLLECTIVE_CUDA_HOSTS"] = "staged"
+    emulation.install()
+
+    def step(turn: int) -> None:
+        name, topology = choice.choice(CALLS)
+        more = {"root": choice.randrange(comm.size)} if name in _ROOTED else {}
+        x = put(np.full(choice.choice(SIZES), comm.rank + turn, np.float32))
+        got = getattr(comm, name)(x, topology=topology, **more)
+        _check(name, got if got is None else get(got), comm.size, turn, more.get("root", 0))
+
+    return step
+
+
 # -- the engine, hvd and c10d --------------------------------------------------------------------------------------
 
 
@@ -221,10 +240,15 @@ def of_hvd(hvd: Any, seed: int) -> None:
 
 def of_c10d(world: Any, seed: int) -> None:
     """Calls of torch.distributed's users."""
-    import torch
     import torch.distributed as dist
 
-    choice, rank, size = random.Random(seed), world.rank, world.size
+    endure(world.link, c10d_step(world.rank, world.size, random.Random(seed)), dist.destroy_process_group)
+
+
+def c10d_step(rank: int, size: int, choice: random.Random) -> Step:
+    """Calls of torch's default process group."""
+    import torch
+    import torch.distributed as dist
 
     def step(turn: int) -> None:
         count, what = choice.choice(SIZES[:-1]), choice.randrange(6)
@@ -246,4 +270,4 @@ def of_c10d(world: Any, seed: int) -> None:
         dist.all_reduce(x.fill_(rank + turn))
         assert x[-1] == sum(one + turn for one in range(size))
 
-    endure(world.link, step, dist.destroy_process_group)
+    return step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import sys
 import traceback
@@ -31,6 +32,19 @@ class FileLink:
         return "survive"
 
 
+def _torch_step(comm: pycollective.Communicator, seed: int) -> work.Step:
+    """Calls of torch.distributed; the survivors shrink the communicator of all ranks."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    import pycollective.torch.distributed  # noqa: F401  registers the backend
+
+    random.seed(seed)
+    dist.init_process_group("pycollective", timeout=timedelta(seconds=float(os.environ["PYCOLLECTIVE_TIMEOUT"])))
+    return work.c10d_step(comm.rank, comm.size, random.Random(seed))
+
+
 def main(folder: str, kind: str, seed: str) -> None:
     """Work until something raises, then shrink the communicator and work again."""
     comm = pycollective.init()
@@ -40,10 +54,16 @@ def main(folder: str, kind: str, seed: str) -> None:
 
     def survive() -> None:
         nonlocal size
+        if kind == "torch":
+            sys.modules["torch.distributed"].destroy_process_group()
         size = work.go_on(comm, SHRINK).size
 
     try:
-        work.endure(link, work.step_of(comm, kind, int(seed)), survive)
+        if kind == "torch":
+            step = _torch_step(comm, int(seed))
+        else:
+            step = work.step_of(comm, kind, int(seed))
+        work.endure(link, step, survive)
         link.send({"size": size})
     except pycollective.Error as error:
         link.send({"refused": f"{type(error).__name__}: {error}"})

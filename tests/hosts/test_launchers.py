@@ -29,6 +29,10 @@ for step in range(20):
     w -= np.float32(0.01) * comm.allreduce(x.T @ (x @ w - y) / np.float32(64), op="avg")
 print(f"{comm.size} {hashlib.sha256(w.tobytes()).hexdigest()}\\n", end="", flush=True)  # in one piece
 """
+WITH_AN_INTERFACE = ("unshare", "-n", "-m", "sh", "-c", """
+mount -t sysfs none /sys && ip link set lo up && ip link add local type veth peer other &&
+ip addr add 10.77.0.1/24 dev local && ip link set local up && ip link set other up &&
+exec "$@\"""", "-")  # fmt: skip
 TOKEN = "0123456789abcdef" * 2
 Way = Callable[[Path], list[str]]
 
@@ -62,7 +66,10 @@ def ours(folder: Path) -> list[str]:
 
 
 def mpirun(folder: Path) -> list[str]:
-    done = on_two_host_names([sys.executable, "-I", folder / "script.py"], folder)
+    words, env = [sys.executable, "-I", folder / "script.py"], {}
+    if os.environ.get("PYCOLLECTIVE_LINK") == "ucx":  # Open MPI's, 1.20, takes the loopback's peers for unreachable
+        env["PYCOLLECTIVE_INTERFACE"] = "local"
+    done = on_two_host_names(words, folder, env, prefix=WITH_AN_INTERFACE if env else ())
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -88,9 +95,19 @@ def torchrun_static(folder: Path) -> list[str]:
 
 
 def srun(folder: Path) -> list[str]:
-    job = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
-    job |= {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "127.0.0.[1-2]"}
-    return each_rank(folder, lambda rank: {**job, "SLURM_PROCID": str(rank)})
+    """The variables that srun of Slurm 22.05 sets for `srun -N2 -n4` on nodes of four cores: three ranks on one."""
+    job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_NPROCS": "4", "SLURM_NTASKS": "4"}
+    job |= {"SLURM_TASKS_PER_NODE": "3,1", "SLURM_JOB_NODELIST": "127.0.0.[1-2]", "SLURM_NODELIST": "127.0.0.[1-2]"}
+    job |= {"SLURM_JOBID": str(os.getpid()), "SLURM_JOB_ID": str(os.getpid()), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}
+    job |= {"SLURM_STEPID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "127.0.0.[1-2]"}
+    job |= {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "3,1"}
+
+    def of(rank: int) -> dict[str, str]:
+        node = rank // 3
+        mine = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % 3), "SLURM_NODEID": str(node)}
+        return {**job, **mine, "SLURM_GTIDS": ("0,1,2", "3")[node], "PYCOLLECTIVE_HOST": f"h{node}"}
+
+    return each_rank(folder, of)
 
 
 def horovod(folder: Path) -> list[str]:

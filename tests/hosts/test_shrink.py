@@ -101,9 +101,9 @@ def test_a_late_rank_learns_that_it_was_left_out(late: int) -> None:
 
 def _connect_only(comm: pc.Communicator, others: Collection[int], seconds: float) -> None:
     """Connect for shrink(), and send nothing."""
-    contacts = comm.backend._contacts
+    team = comm.backend
     wanted = {(rank, 0) for rank in others}
-    meeting = Meeting(contacts.network.listener, contacts.endpoints, comm.rank, wanted, contacts.name + b" shrink")
+    meeting = Meeting(team.network.listener, team._endpoints, comm.rank, wanted, team._name + b" shrink")
     end = time.monotonic() + seconds
     while len(meeting.connected) < len(wanted) or time.monotonic() < end:
         meeting.advance(time.monotonic() + 0.05)

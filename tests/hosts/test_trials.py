@@ -1,11 +1,8 @@
-"""Some of the trials in which ranks and hosts are lost, and how they are judged.
-
-FAULTS=1 runs 20 of the trials, `make faults` 200.
-"""
+"""Twenty trials in which ranks and hosts are lost, and how they are judged; `make faults` runs 200."""
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import re
 from typing import Any
 
@@ -16,21 +13,41 @@ from hosts.trials import Result, Trial
 from launch import find_mpirun
 from pycollective.bench.namespaces import why_not
 
-CHOSEN = range(20) if os.environ.get("FAULTS") else (0, 1, 6, 7)  # each fault; a side that may not continue
+TWENTY = range(20)
+AT_ONCE = 10
+needs_hosts = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return list(trials.run_all(map(trials.trial, TWENTY), AT_ONCE))
+
+
+@needs_hosts
+@pytest.mark.parametrize("number", TWENTY, ids=lambda number: str(trials.trial(number)).replace(" ", "-"))
+def test_trial(results: list[Result], number: int) -> None:
+    check(results[number])
+
+
+@needs_hosts
 @pytest.mark.mpi
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.skipif(find_mpirun() is None, reason="needs mpi4py and an mpirun")
-@pytest.mark.parametrize("number", CHOSEN, ids=lambda number: str(trials.trial(number)).replace(" ", "-"))
-def test_trial(number: int) -> None:
-    result = trials.run(trials.trial(number))
+def test_trial_of_ranks_started_by_mpirun() -> None:
+    check(trials.run(trials.trial(7), trials.by_mpirun))
+
+
+def check(result: Result) -> None:
     assert not result.problems, result.problems
     assert set(result.seconds) == result.trial.survivors
 
 
+def test_every_kind_of_work_is_in_twenty_trials() -> None:
+    found = {trials.trial(number).kind for number in TWENTY}
+    assert found == set(trials.KINDS) - ({"torch"} if importlib.util.find_spec("torch") is None else set())
+
+
 def test_twenty_trials_have_all_faults_on_both_sides() -> None:
-    every = [trials.trial(number) for number in range(20)]
+    every = [trials.trial(number) for number in TWENTY]
     assert {fault: sum(one.fault == fault for one in every) for fault in trials.FAULTS} == dict.fromkeys(
         trials.FAULTS, 5
     )

@@ -8,6 +8,7 @@ on a host that was frozen and returns.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 from core.processes import IMPORTABLE
 from faults.work import Raised
 
+from hosts.forked import start_ranks
 from launch import OPEN_MPI_SETTINGS, find_mpirun
 from pycollective.bench.namespaces import Hosts, why_not
 
@@ -31,7 +34,7 @@ FAULTS = ("kill", "cut", "freeze", "gone")
 """A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish."""
 LAYOUTS = ((2, 2), (1, 2), (1, 1, 1), (2, 1, 1), (1, 1, 1, 1), (2, 2, 1))
 """Ranks on each host: three or more, so that the loss of one rank never leaves a tie."""
-KINDS = ("collective", "nonblocking", "messages", "engine")
+KINDS = ("collective", "nonblocking", "messages", "engine", "torch")
 LIMITS = {"kill": 1.0, "cut": 2.5, "freeze": 2.5, "gone": 2.5}
 """Seconds until every survivor has named what was lost."""
 _DEADLINE = 25.0
@@ -95,7 +98,7 @@ class Result:
 
 
 def trial(number: int) -> Trial:
-    """The trial of a number; four consecutive ones have all faults."""
+    """The trial of a number; four consecutive ones have all faults. Without torch, those with it use the engine."""
     choice = random.Random(number)
     fault, layout = FAULTS[number % len(FAULTS)], choice.choice(LAYOUTS)
     hosts = range(len(layout))
@@ -104,18 +107,33 @@ def trial(number: int) -> Trial:
     else:
         most = len(layout) // 2
         lost = choice.sample(hosts, {"cut": choice.randint(1, most), "freeze": 1, "gone": most}[fault])
-    return Trial(number, fault, layout, choice.choice(KINDS), tuple(sorted(lost)))
+    kind = choice.choice(KINDS)
+    if kind == "torch" and importlib.util.find_spec("torch") is None:
+        kind = "engine"
+    return Trial(number, fault, layout, kind, tuple(sorted(lost)))
 
 
-Start = Callable[[Hosts, Sequence[int], Sequence[str]], list[str]]
-"""(hosts, ranks on each, words) -> the command line that starts the ranks. The last host has none."""
+Start = Callable[[Hosts, Trial, Path, dict[str, str]], None]
+"""(hosts, trial, folder for reports and a log, variables): starts the ranks. The last host has none."""
 
 
-def by_mpirun(hosts: Hosts, ranks: Sequence[int], words: Sequence[str]) -> list[str]:
+def by_fork(hosts: Hosts, one: Trial, folder: Path, env: dict[str, str]) -> None:
+    """With the variables of `pycollective run -H`, and no launcher that could tell anything."""
+    words = [str(folder), one.kind, str(one.number)]
+    start_ranks(hosts, one.layout, "hosts.survivor", words, folder / "log", lambda _rank: env)
+
+
+def by_mpirun(hosts: Hosts, one: Trial, folder: Path, env: dict[str, str]) -> None:
     """From the host without ranks: no fault ends the launcher."""
     program = find_mpirun()
     assert program is not None, "needs mpi4py and an mpirun"
-    return hosts.mpirun(program, ranks, ["--with-ft", "mpi", *words], start=hosts.names[-1])
+    script = [sys.executable, str(Path(__file__).with_name("survivor.py")), str(folder), one.kind, str(one.number)]
+    words = hosts.mpirun(program, [*one.layout, 0], ["--with-ft", "mpi", *script], start=hosts.names[-1])
+    with (folder / "log").open("w") as file:
+        subprocess.Popen(
+            words, env={**os.environ, **OPEN_MPI_SETTINGS, **IMPORTABLE, **env},
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        )  # fmt: skip
 
 
 class _Reports:
@@ -141,27 +159,23 @@ _HELLO, _BUSY, _RAISED, _SURVIVED, _DONE = range(5)
 """A rank's reports, in this order; a rank that cannot shrink reports that in place of `_SURVIVED`."""
 
 
-def run(one: Trial, start: Start = by_mpirun) -> Result:
+def run(one: Trial, start: Start = by_fork) -> Result:
     """Run a trial."""
     result = Result(one)
+    settings = {"PYCOLLECTIVE_TIMEOUT": str(_DEADLINE), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     with tempfile.TemporaryDirectory() as name, Hosts(len(one.layout) + 1) as hosts:
-        folder, log = Path(name), Path(name, "log")
-        script = [sys.executable, str(Path(__file__).with_name("survivor.py")), name, one.kind, str(one.number)]
-        settings = {"PYCOLLECTIVE_TIMEOUT": str(_DEADLINE), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-        with log.open("w") as file:
-            job = subprocess.Popen(
-                start(hosts, [*one.layout, 0], script),
-                env={**os.environ, **OPEN_MPI_SETTINGS, **IMPORTABLE, **settings},
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            )  # fmt: skip
-        try:
-            _observe(one, hosts, _Reports(folder), result)
-            if result.problems:
-                result.problems.append(log.read_text()[-2000:])
-        finally:
-            hosts.close()
-            job.wait()
+        folder = Path(name)
+        start(hosts, one, folder, settings)
+        _observe(one, hosts, _Reports(folder), result)
+        if result.problems:
+            result.problems.append((folder / "log").read_text()[-2000:])
     return result
+
+
+def run_all(trials: Iterable[Trial], at_once: int, start: Start = by_fork) -> Iterator[Result]:
+    """Run trials, several at the same time, since they mostly wait; the results in the order of the trials."""
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(lambda one: run(one, start), trials)
 
 
 def _observe(one: Trial, hosts: Hosts, reports: _Reports, result: Result) -> None:
@@ -241,16 +255,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--at-once", type=int, default=4, help="trials that run at the same time")
+    parser.add_argument("--mpirun", action="store_true", help="start the ranks by Open MPI's mpirun")
     options = parser.parse_args()
     if reason := why_not():
         print(f"skipped: {reason}")
         return 0
     numbers = range(options.first, options.first + options.count)
     results = []
-    for one in map(trial, numbers):
-        results.append(result := run(one))
+    for result in run_all(map(trial, numbers), options.at_once, by_mpirun if options.mpirun else by_fork):
+        results.append(result)
         worst = max(result.seconds.values(), default=0)
-        print(f"{one}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
+        print(f"{result.trial}: {worst:.2f} s{''.join(f'{chr(10)}  {text}' for text in result.problems)}", flush=True)
     for fault, limit in LIMITS.items():
         seconds = [each for result in results if result.trial.fault == fault for each in result.seconds.values()]
         soon = sum(each <= limit for each in seconds)

@@ -22,7 +22,7 @@ torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 IN_OPEN = 0x20
-READ_BY_RANK_1 = ("group/1/0/0", "group/1/2/0", "group/1/5/0")
+READ_BY_RANK_1 = ("group-1-0-0", "group-1-2-0", "group-1-5-0")
 """Keys of rank 0 in the store: the first that is read; those that once held the tokens of shared memory."""
 
 

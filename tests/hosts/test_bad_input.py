@@ -1,0 +1,232 @@
+"""Networks, hosts and settings that do not fit: one sentence that names host, rank and what was tried, in bounded time.
+
+Each case has hosts of its own; all run at the same time, since they mostly wait.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosts.forked import CLOCK_AHEAD, start_ranks
+from pycollective.bench.namespaces import Hosts, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+CALL = "comm = pc.init(); result = comm.allreduce(np.arange(50_000.0) * (comm.rank + 1))[-1]"
+SLACK = 40.0
+
+
+@dataclass
+class Case:
+    """A job in which something is wrong.
+
+    Attributes:
+        layout: ranks on each host. lines: of all ranks.
+        expected: by rank, what its report matches.
+        seconds: within which every rank reports.
+        env: variables of a rank. prepare: called before the start, and meanwhile after it, with the job's folder.
+    """
+
+    layout: tuple[int, ...]
+    lines: str
+    expected: dict[int, str]
+    seconds: float = 8.0
+    env: Callable[[int], dict[str, str]] = lambda rank: {}
+    prepare: Callable[[Hosts], None] = lambda hosts: None
+    meanwhile: Callable[[Hosts, Path], None] = lambda hosts, folder: None
+
+    def run(self) -> dict[int, tuple[str, float]]:
+        with tempfile.TemporaryDirectory() as name, Hosts(len(self.layout)) as hosts:
+            folder = Path(name)
+            self.prepare(hosts)
+            start_ranks(
+                hosts, self.layout, "hosts.reporting", [name, self.lines], folder / "log",
+                lambda rank: {"PYCOLLECTIVE_INIT_TIMEOUT": "3", "PYCOLLECTIVE_TIMEOUT": "30", **self.env(rank)},
+            )  # fmt: skip
+            self.meanwhile(hosts, folder)
+            end = time.monotonic() + SLACK
+            while time.monotonic() < end and not all((folder / str(rank)).exists() for rank in self.expected):
+                time.sleep(0.02)
+            log = (folder / "log").read_text()
+            return {
+                rank: tuple(json.loads((folder / str(rank)).read_text()))
+                if (folder / str(rank)).exists()
+                else (f"no report; {log}", SLACK)
+                for rank in self.expected
+            }
+
+
+def on(hosts: Hosts, host: str, words: str) -> None:
+    """Run a command on a host."""
+    subprocess.run(hosts.command(host, words.split()), check=True)
+
+
+def only(rank: int, **variables: str) -> Callable[[int], dict[str, str]]:
+    """Variables of one rank, for torch's programs too."""
+    ours = {f"PYCOLLECTIVE_{name}": text for name, text in variables.items()}
+    torchs = {
+        name: variables[short] for short, name in (("RANK", "RANK"), ("SIZE", "WORLD_SIZE")) if short in variables
+    }
+    return lambda each: ours | torchs if each == rank else {}
+
+
+def add_inner_network(hosts: Hosts) -> None:
+    """Of host1 only, as of containers."""
+    on(hosts, "host1", "ip link add inner type veth peer name other")
+    on(hosts, "host1", "ip addr add 192.168.9.2/24 dev inner")
+    on(hosts, "host1", "ip link set inner up")
+
+
+def stop_the_receiver(hosts: Hosts, folder: Path) -> None:
+    path, end = folder / "pid", time.monotonic() + 20
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    hosts.stop("host1", int(path.read_text()))
+
+
+def changed(name: str, value: str) -> str:
+    """Lines in which rank 1 has another version of something."""
+    return f"""
+import os, types
+from pycollective.comm.hosts import team
+if os.environ["RANK"] == "1":
+    team.{name} = {value}
+{CALL}
+"""
+
+
+NO_WAY = r"(no answer from there|no route to host|network is unreachable).*PYCOLLECTIVE_INTERFACE"
+SETTINGS = {
+    "SCRATCH": "1000000",
+    "TILE": "5000",
+    "STAGED_TILE": "7000",
+    "HOSTS_TILE": "3000",
+    "ISA": "1",
+    "SPIN_US": "0",
+}
+RIGHT = dict.fromkeys(range(3), f"{49999 * 6.0}")
+
+CASES = {
+    "a host is cut off": Case(
+        (1, 1, 1), CALL,
+        {
+            0: r"BootstrapError: rank 2 of 3 has not arrived.*rank 0 listened at 10\.77\.0\.1:29000",
+            1: "BootstrapError: rank 2 of 3 has not arrived",
+            2: rf"BootstrapError: rank 2 on host host2 cannot reach rank 0 on host 10\.77\.0\.1 at \S+: {NO_WAY}",
+        },
+        prepare=lambda hosts: hosts.cut("host2"),
+    ),
+    "two hosts reach only rank 0": Case(
+        (1, 1, 1), CALL,
+        {
+            0: "BootstrapError: rank [12] left the rendezvous|BootstrapError: ranks? 1",
+            1: r"rank 1 on host host1 was not reached at 10\.77\.0\.2:\d+ by rank 2 on host host2",
+            2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 10\.77\.0\.2:\d+: {NO_WAY}",
+        },
+        seconds=15,
+        prepare=lambda hosts: on(
+            hosts, "host2", "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent"
+        ),
+    ),
+    "an address behind a router": Case(
+        (1, 1, 1), CALL,
+        {
+            1: r"rank 1 on host host1 was not reached at 192\.168\.9\.2:\d+ by rank 2 on host host2",
+            2: rf"rank 2 on host host2 cannot reach rank 1 on host host1 at 192\.168\.9\.2:\d+: {NO_WAY}",
+        },
+        seconds=15,
+        env=only(1, INTERFACE="192.168.9.2"),
+        prepare=add_inner_network,
+    ),
+    "a name that does not resolve": Case(
+        (1, 1), CALL, {1: "rank 1 cannot reach rank 0: the host name 'nowhere.invalid' does not resolve on host host1"},
+        seconds=25,
+        env=only(1, RENDEZVOUS="tcp://nowhere.invalid:29000/trial"),
+    ),
+    "a rank twice": Case(
+        (1, 1, 1), CALL, {0: r"two processes claim rank 1: the second is on 10\.77\.0\.[23]"}, env=only(2, RANK="1")
+    ),
+    "another size": Case(
+        (1, 1), CALL, dict.fromkeys((0, 1), "rank 1 was given a size of 3, rank 0 a size of 2"), env=only(1, SIZE="3")
+    ),
+    "another version": Case(
+        (1, 1), changed("version", "lambda _: '0.0.1'"),
+        {0: r"rank 1 on host host1 has the version of pycollective 0\.0\.1, this rank on host host0",
+         1: "rank 0 on host host0 has the version of pycollective"},
+    ),
+    "another byte order": Case(
+        (1, 1), changed("sys", "types.SimpleNamespace(byteorder='big')"),
+        {0: "rank 1 on host host1 has the byte order big, this rank on host host0 little"},
+    ),
+    "other settings": Case((2, 1), CALL, RIGHT, env=only(2, **SETTINGS)),
+    "another topology": Case(
+        (2, 1), CALL, dict.fromkeys(range(3), "MismatchError.*topology=(ring|ordered).*topology=(ring|ordered)"),
+        env=only(2, TOPOLOGY="ring"),
+    ),
+    "clocks apart": Case(
+        (2, 1), f"import time; {CALL}; assert (comm.rank == 2) == (time.monotonic() > 1e6)", RIGHT,
+        env=lambda rank: {CLOCK_AHEAD: "1000000"} if rank == 2 else {},
+    ),
+    "clocks apart, a rank is late": Case(
+        (2, 1),
+        "comm = pc.init(); comm.barrier()\n"
+        "if comm.rank == 0: import time; time.sleep(4)\n"
+        "comm.allreduce(np.ones(3), timeout=1)",
+        {1: "TimeoutError.*rank 0", 2: "TimeoutError.*rank 0"},
+        env=lambda rank: {CLOCK_AHEAD: "1000000"} if rank == 2 else {},
+    ),
+    "a rank is late for which one of another host waits": Case(
+        (2, 1),
+        "comm = pc.init(); comm.barrier()\n"
+        "if comm.rank == 0: import time; time.sleep(4)\n"
+        "comm.allreduce(np.ones(3), timeout=1 if comm.rank == 2 else 3)",
+        {2: "TimeoutError.* no message within 1 s from rank 1; rank 1 waits for rank 0"},
+    ),
+    "large packets are lost": Case(
+        (1, 1),
+        "comm = pc.init(); x = np.ones(3); comm.allreduce(x)\n"
+        "comm.broadcast(np.ones(1_000_000), root=0); comm.barrier()",
+        dict.fromkeys(
+            (0, 1),
+            r"PeerLostError: large packets between rank . \(host host.\) and rank . \(host host.\) are lost.*MTU",
+        ),
+        seconds=25, prepare=lambda hosts: hosts.lose_large_packets("host1"),
+    ),
+    "the receiver of large messages is stopped": Case(
+        (1, 2),
+        "import os, time; comm = pc.init(); comm.barrier()\n"
+        "if comm.rank == 1: (folder / 'new').write_text(str(os.getpid())); (folder / 'new').rename(folder / 'pid')\n"
+        "if comm.rank == 1: time.sleep(60)\n"
+        "time.sleep(0.3)\n"
+        "sent = [comm.isend(np.ones(3_000_000), 1) for _ in range(3)]\n"
+        "[each.wait() for each in sent]",
+        {0: "TimeoutError.*rank 1", 2: "TimeoutError.*rank 1"},
+        seconds=15, env=lambda rank: {"PYCOLLECTIVE_TIMEOUT": "3"}, meanwhile=stop_the_receiver,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, dict[int, tuple[str, float]]]:
+    with ThreadPoolExecutor(7) as pool:
+        return dict(zip(CASES, pool.map(Case.run, CASES.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(reports: dict[str, Any], name: str) -> None:
+    case = CASES[name]
+    for rank, pattern in case.expected.items():
+        text, seconds = reports[name][rank]
+        assert re.search(pattern, text), (rank, text)
+        assert text.count("\n") == 0, text
+        assert seconds < case.seconds, (rank, seconds, text)
