@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pycollective.schedule.language import registry
 
-for _name in ("jax", "keras", "mxnet", "tensorflow", "torch"):
+HERE = Path(__file__).parent
+
+for _name in ("jax", "keras", "mxnet", "ray", "tensorflow", "torch"):
     _found = importlib.util.find_spec(_name)
     if _found is not None and _found.origin is None:  # found the folder of its tests, which is on the path
         modules: dict[str, Any] = sys.modules
         modules[_name] = None
+
+# With it, print() writes the text and the end of the line separately: lines of ranks that share a pipe get mixed.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+
+LONG_FILES = (
+    "native/test_native.py",
+    "docs/test_docs.py",
+    "gpu/test_numerics.py",
+    "bench/test_sweep.py",
+    "schedule/test_topologies.py",
+    "examples/test_pytorch_digits.py",
+    "faults/test_trials.py",
+    "torch/test_horovod_scripts.py",
+    "examples/test_pytorch_ddp.py",
+    "bench/test_demo.py",
+    "hosts/test_trials.py",
+    "examples/test_digits.py",
+    "engine/test_hosts.py",
+    "gpu/test_rail.py",
+    "security/test_hosts.py",
+    "elastic/test_jobs.py",
+    "hosts/test_bad_input.py",
+    "torch/test_c10d_launchers.py",
+)
+"""Files that take longest, in this order first: one that begins last would leave the other processes idle."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # pytest-xdist begins with the files of most tests, which are quick
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {str(HERE / name): place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(str(item.path), len(places)))  # others stay in order
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collections_are_quick() -> None:
+    """Collections of garbage skip what earlier files and pytest hold: thousands of tests, and torch's modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

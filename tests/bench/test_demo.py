@@ -12,7 +12,12 @@ import pytest
 from launch import find_mpirun
 from pycollective.bench.result import read_json
 
-SHORT = "from pycollective.bench import demo; demo.TOPOLOGIES, demo.RANKS = ('direct', 'star', 'ring'), 3; demo.app()"
+SHORT = """
+from pycollective.bench import demo, plan
+demo.TOPOLOGIES, demo.RANKS = ('direct', 'star', 'ring'), 3
+demo.Budget = lambda **_: plan.Budget(block_s=0.001, rounds=3, least_rounds=2, group_s=0.1)
+demo.app()
+"""
 
 
 def run(tmp_path: Path, *missing: str) -> list[str]:

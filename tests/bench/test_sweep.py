@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pycollective.bench.launch import Launcher, find_launcher
 from pycollective.bench.peers.mpi import identify
+from pycollective.bench.plan import Budget
 from pycollective.bench.result import read_json
 from pycollective.bench.world import first_rank, ranks_started
 
@@ -184,7 +186,7 @@ def test_every_collective_of_every_library_is_right(tmp_path: Path) -> None:
     calls = "allreduce,reduce,broadcast,reduce_scatter,allgather,gather,scatter,alltoall,sendrecv,barrier"
     words = ["--collective", calls]
     words += ["--topology", "direct", "--sizes", "1000", "--dtype", "float32,int32", "--ranks", "3", "--root", "1"]
-    done = bench(tmp_path, *words, "--quick", "--json", "out.json")
+    done = bench(tmp_path, *words, "-n", "2", "-w", "1", "-c", "2", "--json", "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
     data = json.loads((tmp_path / "out.json").read_text())
     assert len({(row["collective"], row["library"], row["type"]) for row in data["rows"]}) == 10 * 3 * 2
@@ -199,7 +201,8 @@ def test_messages_barriers_and_tensors_under_conditions(tmp_path: Path, torch: s
         (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     words = ["default", "--collective", "broadcast,sendrecv,barrier", "--arrays", "numpy,torch", "--sizes", "1000,64K"]
     words += ["--ranks", "3", "--peers", "none", "--paths", "plain", "--align", "8", "--neighbours", "1"]
-    command = [sys.executable, "-m", "pycollective.bench", *words, "--quick", "--json", "-"]
+    words += ["-n", "5", "-w", "1", "-c", "1"]  # not --quick: beside a neighbour its turns are long
+    command = [sys.executable, "-m", "pycollective.bench", *words, "--json", "-"]
     path = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False, env=path)
     assert done.returncode == 0, done.stderr
@@ -210,6 +213,13 @@ def test_messages_barriers_and_tensors_under_conditions(tmp_path: Path, torch: s
     assert all(row.wrong == 0 and row.p99_us is not None and row.p99_us > 0 for row in result.rows)
     assert {tuple(row.offsets) for row in result.rows if row.size} == {(8, 8)}
     assert any("without torch tensors: torch is not installed" in note for note in result.notes) == (torch == "missing")
+
+
+def test_turns_beside_neighbours_are_long() -> None:
+    quick = Budget.quick()
+    assert quick.beside(0) == quick
+    assert quick.beside(1) == replace(quick, block_s=0.1, group_s=3 * quick.group_s)
+    assert Budget(block_s=0.2).beside(2).block_s == 0.2
 
 
 def test_without_fresh_inputs_calls_are_timed_as_a_block(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import importlib.util
+import pickle
 import re
 from pathlib import Path
 from types import ModuleType
@@ -35,11 +37,10 @@ def digits(n: int, launcher: str, *args: str) -> tuple[float, str]:
     return float(found[1]), found[2]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "pycollective", pytest.param("mpirun", marks=needs_mpi)])
-def test_it_learns_and_the_launcher_does_not_change_bits(launcher: str) -> None:
-    accuracy, digest = digits(2, launcher)
-    assert accuracy >= 0.96
-    assert digest == digits(2, "pycollective")[1]
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
+def test_the_launcher_does_not_change_bits(launcher: str) -> None:
+    weights = hvd.run(2, _weights, rows("float32"), "float32")[0]
+    assert digits(2, launcher, "--epochs", "2")[1] == hashlib.sha256(weights).hexdigest()[:16]
 
 
 def test_it_learns_alone() -> None:
@@ -48,14 +49,14 @@ def test_it_learns_alone() -> None:
 
 @pytest.mark.parametrize(("n", "compression"), [(4, "none"), (3, "fp16"), (2, "bf16")])
 def test_it_learns_on_more_ranks_and_from_gradients_of_16_bits(n: int, compression: str) -> None:
-    ends = hvd.run(n, _accuracy, compression)
+    ends = hvd.run(n, _accuracy, rows("float32"), compression)
     assert ends[0][0] >= 0.96
     assert all(end == ends[0] for end in ends)
 
 
-def _accuracy(hvd: Any, compression: str) -> tuple[float, bytes]:
+def _accuracy(hvd: Any, sets: bytes, compression: str) -> tuple[float, bytes]:
     example = load("pytorch_digits")
-    training, held_out = example.read_digits(torch.float32)
+    training, held_out = pickle.loads(sets)
     model = example.train(training, arguments("float32", epochs=12, compression=compression))
     return example.accuracy(model, held_out), weights_of(model)
 
@@ -68,17 +69,17 @@ def test_fusion_does_not_change_bits() -> None:
         {"HOROVOD_FUSION_THRESHOLD": "6000"},
         {"HOROVOD_CYCLE_TIME": "5"},
     ]
-    ends = [weights for env in settings for weights in hvd.run(3, _weights, "float32", 1, env=env)]
+    ends = [weights for env in settings for weights in hvd.run(3, _weights, rows("float32"), "float32", 1, env=env)]
     assert all(end == ends[0] for end in ends)
 
 
 def test_in_float64_all_numbers_of_ranks_and_torch_alone_and_ddp_end_with_the_same_weights() -> None:
     expected = _alone()
     for n in (1, 2, 3, 4):
-        results = hvd.run(n, _weights, "float64")
+        results = hvd.run(n, _weights, rows("float64"), "float64")
         assert all(weights == results[0] for weights in results)
         assert_close(results[0], expected)
-    assert_close(c10d.run(2, _ddp, gloo=False)[0], expected)
+    assert_close(c10d.run(2, _ddp, rows("float64"), gloo=False)[0], expected)
 
 
 def assert_close(weights: bytes, expected: Any) -> None:
@@ -87,14 +88,12 @@ def assert_close(weights: bytes, expected: Any) -> None:
     )
 
 
-def _weights(hvd: Any, dtype: str, epochs: int = 2) -> bytes:
-    example = load("pytorch_digits")
-    return weights_of(example.train(example.read_digits(getattr(torch, dtype))[0], arguments(dtype, epochs)))
+def _weights(hvd: Any, sets: bytes, dtype: str, epochs: int = 2) -> bytes:
+    return weights_of(load("pytorch_digits").train(pickle.loads(sets)[0], arguments(dtype, epochs)))
 
 
-def _ddp(world: Any) -> bytes:
-    example = load("pytorch_ddp")
-    return weights_of(example.train(example.read_digits(torch.float64)[0], arguments("float64")))
+def _ddp(world: Any, sets: bytes) -> bytes:
+    return weights_of(load("pytorch_ddp").train(pickle.loads(sets)[0], arguments("float64")))
 
 
 def _alone() -> Any:
@@ -102,19 +101,25 @@ def _alone() -> Any:
     from torch.utils.data import DistributedSampler
 
     args = arguments("float64")
-    x, y = load("pytorch_digits").read_digits(torch.float64)[0].tensors
+    x, y = pickle.loads(rows("float64"))[0].tensors
     torch.manual_seed(args.seed)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).double()
     sgd = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
     sampler = DistributedSampler(x, 1, 0, seed=args.seed)
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
-        for rows in torch.tensor(list(sampler)).split(args.batch):
-            if len(rows) == args.batch:
+        for chosen in torch.tensor(list(sampler)).split(args.batch):
+            if len(chosen) == args.batch:
                 sgd.zero_grad()
-                torch.nn.functional.cross_entropy(model(x[rows]), y[rows], label_smoothing=0.1).backward()
+                torch.nn.functional.cross_entropy(model(x[chosen]), y[chosen], label_smoothing=0.1).backward()
                 sgd.step()
     return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@functools.cache
+def rows(dtype: str) -> bytes:
+    """The training set and the held-out set, pickled: every rank would load scikit-learn, which takes long."""
+    return pickle.dumps(load("pytorch_digits").read_digits(getattr(torch, dtype)))
 
 
 def load(name: str) -> ModuleType:

@@ -13,7 +13,7 @@ BACKENDS = {
     "VirtualTeam",
     "RailTeam",
     "NcclTeam",
-    "HostCopies",
+    "StagedCalls",
     "GpuSide",
     "Team",
 }
