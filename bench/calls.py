@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["CallsResult", "Cell", "cells_of", "goal_for", "groups_for", "markdown", "measure_plans"]
 
 SCHEMA = "pycollective-calls/1"
-_FOLDER = Path(__file__).resolve().parent / "results"
 _SIZES = "8,1K,64K,1M,16M"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -140,7 +139,7 @@ def _p99(cell: Cell) -> str:
 
 @app.command(cls=Command)
 def main(
-    out: Annotated[Path, typer.Option(help="folder for calls.json and calls.md")] = _FOLDER,
+    out: Annotated[Path, typer.Option(help="folder for calls.json and calls.md")] = Path(),
     ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4",
     collective: Annotated[str, typer.Option(help="calls, separated by commas")] = ",".join(MEASURED),
     sizes: Annotated[str, typer.Option(help="as of `pycollective bench`")] = _SIZES,

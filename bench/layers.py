@@ -17,7 +17,6 @@ from .plan import Budget
 
 __all__ = ["app"]
 
-_FOLDER = Path(__file__).resolve().parent / "results"
 _GROUPS = tuple(dict.fromkeys(goal.group for goal in LAYERS))
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -25,7 +24,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option(help="folder for layers-speed.json and layers-speed.md")] = _FOLDER,
+    out: Annotated[Path, typer.Option(help="folder for layers-speed.json and layers-speed.md")] = Path(),
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
     ranks: Annotated[int, typer.Option(help="how many; the goals are for two")] = 2,
     group: Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(_GROUPS)}")] = None,

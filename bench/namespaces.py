@@ -55,6 +55,7 @@ for k in $(seq 0 $(($1 - 1))); do
   ip link add port$k type veth peer name eth0 netns "$(cat /run/hosts/host$k)"
   ip link set port$k master inside up
   /run/hosts/enter host$k "ip link set lo up; ip addr add 10.77.0.$((k + 1))/24 dev eth0; ip link set eth0 up"
+  /run/hosts/enter host$k "echo reno >/proc/sys/net/ipv4/tcp_congestion_control"
   [ -z "$2" ] || /run/hosts/enter host$k "tc qdisc add dev eth0 root handle 1: tbf rate $2 burst 64kb latency 20ms"
   [ -z "$3" ] || /run/hosts/enter host$k "tc qdisc add dev eth0 ${2:+parent 1:} ${2:-root} netem delay $3"
 done
@@ -78,6 +79,8 @@ class Hosts:
     """A context manager: hosts host0, host1, ..., which reach each other and nothing else.
 
     Each has a host name, a network with the address 10.77.0.(k + 1), a /dev/shm and a TMPDIR; other files are shared.
+    TCP's congestion control is Reno, which every kernel has: the default of the machine, such as BBR, may send at less
+    than the bandwidth.
 
     Args:
         count: of the hosts.
@@ -153,6 +156,12 @@ class Hosts:
         for host in hosts:
             self._connect(host, "inside")
 
+    def lose_large_packets(self, host: str, nbytes: int = 1000) -> None:
+        """Lose what is larger on the way to a host, and tell nobody, as in a tunnel with a smaller MTU."""
+        limit = ["tbf", "rate", "10gbit", "burst", str(nbytes), "latency", "20ms"]  # none that exceeds the burst passes
+        port = "port" + host.removeprefix("host")
+        subprocess.run([*self._enter, "tc", "qdisc", "add", "dev", port, "root", *limit], check=True)
+
     def freeze(self, host: str) -> None:
         """Stop all processes of a host."""
         self._signal_all(host, "STOP")
@@ -160,6 +169,10 @@ class Hosts:
     def resume(self, host: str) -> None:
         """Undo `freeze`."""
         self._signal_all(host, "CONT")
+
+    def stop(self, host: str, *pids: int) -> None:
+        """Stop processes of a host, given by the PIDs that they have inside."""
+        self._signal("STOP", pids)
 
     def kill(self, host: str, *pids: int) -> None:
         """Send SIGKILL to processes of a host, by default to all, given by the PIDs that they have inside."""
@@ -171,6 +184,19 @@ class Hosts:
     def processes(self, host: str) -> list[int]:
         """The PIDs, as seen inside, of all processes of a host but the one that holds it."""
         return [pid for pid in self._pids() if self._network(pid) == self._inode[host] and pid != self._holding[host]]
+
+    def address(self, host: str) -> str:
+        """A host's address."""
+        return f"10.77.0.{self.names.index(host) + 1}"
+
+    def namespaces(self, host: str) -> list[str]:
+        """Files of the namespaces of a host, for setns: what enters them all and forks is a process of that host."""
+        inside = self._root / "proc" / str(self._holding[host]) / "ns"
+        return [f"/proc/{self._first}/ns/pid", *(str(inside / name) for name in ("uts", "mnt", "net"))]
+
+    def network_table(self, host: str, name: str) -> str:
+        """One of the kernel's tables of a host's sockets: /proc/net/NAME."""
+        return (self._root / "proc" / str(self._holding[host]) / "net" / name).read_text()
 
     # -- internal ------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ __all__ = ["SCHEMA", "Line", "about", "markdown", "markdown_table", "ratio_text"
 
 SCHEMA = "pycollective-speed/1"
 _RANKS = (2, 4, 8)
-_FOLDER = Path(__file__).resolve().parent / "results"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -55,7 +54,7 @@ class SpeedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
 @app.command()
 def speed(
-    out: Annotated[Path, typer.Option(help="folder for cpu-speed.json and cpu-speed.md")] = _FOLDER,
+    out: Annotated[Path, typer.Option(help="folder for cpu-speed.json and cpu-speed.md")] = Path(),
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
     ranks: Annotated[str, typer.Option(help="rank counts to measure")] = "2,4,8",
     overheads: Annotated[bool, typer.Option(help="also compile, call, import and init times")] = True,

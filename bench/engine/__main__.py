@@ -12,14 +12,12 @@ from .goals import GOALS
 from .groups import GROUPS
 from .run import measure
 
-_FOLDER = Path(__file__).resolve().parents[1] / "results"
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
 def main(
-    out: Annotated[Path, typer.Option(help="folder for engine-speed.json and engine-speed.md")] = _FOLDER,
+    out: Annotated[Path, typer.Option(help="folder for engine-speed.json and engine-speed.md")] = Path(),
     quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter rounds: to see that it works")] = False,
     ranks: Annotated[int, typer.Option(help="how many; the goals are for two")] = 2,
     group: Annotated[list[str] | None, typer.Option(help=f"only these: {', '.join(GROUPS)}")] = None,
