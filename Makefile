@@ -21,6 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 export PIP_RETRIES ?= 2
 RECIPES := $(VENV)/recipes/bin/python
+RAY := $(VENV)/ray/bin/python
 FRAMEWORKS := $(VENV)/frameworks/bin/python
 JAX_OLDEST := $(VENV)/jax-oldest/bin/python
 MXNET := $(VENV)/mxnet/bin/python
@@ -41,8 +42,8 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick test-frameworks test-recipes versions wheels notebook course site asan faults dev \
-  bench lint stubs sass docs clean distclean
+.PHONY: help install demo test quick test-frameworks test-ray test-ucx test-recipes versions wheels notebook course \
+  site asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -85,6 +86,18 @@ test-frameworks: $(VENV)/.frameworks $(VENV)/.jax-oldest $(VENV)/.mxnet ## Tenso
 	$(OUTER_MPI) $(FRAMEWORKS) -I -m pytest tests/docs/test_docs.py tests/examples -k "tensorflow or keras or jax" $(ARGS)
 	$(OUTER_MPI) $(JAX_OLDEST) -I -m pytest tests/jax $(ARGS)
 	if [ -x $(MXNET) ]; then $(MXNET) -I -m pytest tests/mxnet $(ARGS); fi
+
+test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray from PyPI
+	$(RAY) -I -c "import ray, torch" # or the tests would skip what is missing
+	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/ray $(ARGS) # one process: its tests share the cluster
+	RAY_USAGE_STATS_ENABLED=0 $(RAY) -I -m pytest tests/docs/test_docs.py -k ray.md $(ARGS)
+
+# Over shared memory, ranks without an edge between them are told of different calls too late for that test.
+test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX instead of TCP
+	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile tests/core/test_virtual_hosts.py \
+	  $(addprefix tests/hosts/test_,$(addsuffix .py,ucx bits shrink namespaces launchers)) $(ARGS)
+	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/core/test_virtual_hosts.py \
+	  $(addprefix tests/hosts/test_,$(addsuffix .py,bits shrink launchers)) -k "not without_an_edge" $(ARGS)
 
 test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(RECIPES) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
@@ -198,6 +211,11 @@ OUTER_MPI = PATH="$(abspath $(BIN)):$$PATH" MPI4PY_LIBMPI=$(abspath $(VENV))/lib
 $(VENV)/.recipes: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
 	$(call INNER,recipes)
 	@$(call STEP,"installing trainers") $(RECIPES) -m pip install $(TORCH) --group recipes
+	@touch $@
+
+$(VENV)/.ray: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch
+	$(call INNER,ray)
+	@$(call STEP,"installing Ray") $(RAY) -m pip install $(TORCH) --group ray
 	@touch $@
 
 $(VENV)/.frameworks: pyproject.toml $(VENV)/.wheel | $(VENV)/.installed $(VENV)/.torch

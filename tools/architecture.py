@@ -39,7 +39,9 @@ CALL = (
     Stop(
         "pycollective/comm/planner.py", "__call__", "only for a new signature: chooses topology and variant, compiles"
     ),
-    Stop("csrc/executor/cpu/team.cpp", "greet", "compares fingerprints with the peers and agrees where the arrays are"),
+    Stop(
+        "csrc/executor/cpu/calls.cpp", "greet", "compares fingerprints with the peers and agrees where the arrays are"
+    ),
     Stop("csrc/executor/execute.h", "execute", "runs the steps: the same text on CPUs and GPUs"),
 )
 GRADIENT = (
@@ -67,7 +69,8 @@ EXTENSIONS = {
     "`pycollective/comm/collectives.py` and its name in `pycollective/__init__.py`; then `python tools/nonblocking.py`",
     "an element type or an operator": "a row in `pycollective/dtypes.py`, arithmetic in `csrc/dtype/operators.h` "
     "or `csrc/dtype/convert.h`",
-    "a link": "one class with the methods of `csrc/link/link.h`, made in `csrc/executor/cpu/team.cpp`",
+    "a link": "one class with the methods of `csrc/link/link.h`, made in `csrc/executor/cpu/team.cpp`, chosen and "
+    "connected as in `pycollective/comm/hosts/ucx.py`",
     "a kind of shared memory": "one file in `csrc/window/`, and its name in `pycollective/comm/host/segments.py`",
     "a backend": "one class with the methods of `pycollective/comm/backend.py`",
     "a framework": "a package like `pycollective/torch/hvd/` on top of `pycollective/hvd/`: how its arrays are read, "

@@ -17,7 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "asan"
 SITE = BUILD / "site"
-NATIVE = ("cuda_combine_test", "unit_test", "faults_test", "engine_test", "executor_test", "cuda_blocks_test")
+NATIVE = (
+    "cuda_combine_test",
+    "unit_test",
+    "link_test",
+    "faults_test",
+    "engine_test",
+    "executor_test",
+    "cuda_blocks_test",
+)
 TESTS = (
     "tests/core/test_arguments.py",
     "tests/core/test_arrays.py",
@@ -27,6 +35,7 @@ TESTS = (
     "tests/core/test_placements.py",
     "tests/core/test_point_to_point.py",
     "tests/core/test_private_calls.py",
+    "tests/core/test_virtual_hosts.py",
     "tests/engine/test_join.py",
     "tests/engine/test_mismatch.py",
     "tests/engine/test_refusals.py",

@@ -8,6 +8,7 @@ every element type on two ranks. Exits with 1 at the first error.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -75,6 +76,10 @@ CASES: list[Case] = [
 ]
 
 
+WIDE = {**os.environ, "COLUMNS": "200"}
+"""So that no phrase of a help text is broken."""
+
+
 def requirements(wheel: Path) -> list[str]:
     """The wheel's dependencies, without its extras."""
     [folder] = [each for each in zipfile.Path(wheel).iterdir() if each.name.endswith(".dist-info")]
@@ -98,7 +103,7 @@ def try_all(python: Path, folder: Path) -> None:
     (folder / "smoke.py").write_text(SMOKE)
     for words, code, pattern in CASES:
         command = [str(python), "-I", "-m", "pycollective", *words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(command, cwd=folder, env=WIDE, capture_output=True, text=True, timeout=LIMIT, check=False)
         output = done.stdout + done.stderr
         if done.returncode != code or not re.search(pattern, output, re.MULTILINE):
             raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}, not {code} with {pattern!r}:\n{output}")
