@@ -42,13 +42,15 @@ MAKEFLAGS += -j2
 SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake csrc pycollective bench -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick test-frameworks test-ray test-ucx test-recipes versions wheels notebook course \
-  site asan faults dev bench lint stubs sass docs clean distclean
+.PHONY: help install environments demo test quick test-frameworks test-ray test-ucx test-recipes versions wheels \
+  notebook course site asan faults dev bench lint stubs sass docs clean distclean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed $(VENV)/.torch ## the package with all test requirements, in .venv
+
+environments: $(addprefix $(VENV)/.,frameworks jax-oldest mxnet recipes ray notebook site wheels) ## what other targets install when they are first made
 
 demo: $(VENV)/.core $(VENV)/.demo ## data-parallel training under mpirun, then the topologies against Open MPI
 	$(PY) -m pycollective demo $(ARGS)
