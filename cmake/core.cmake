@@ -34,6 +34,7 @@ add_library(pc_core STATIC
   csrc/engine/agreement.cpp
   csrc/engine/announcement.cpp
   csrc/engine/board.cpp
+  csrc/engine/board_lock.cpp
   csrc/engine/engine.cpp
   csrc/engine/fused.cpp
   csrc/engine/peers.cpp

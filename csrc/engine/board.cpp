@@ -2,19 +2,18 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <ctime>
-#include <thread>
 #include <utility>
 
 #include "base/status.h"
+#include "engine/board_lock.h"
+#include "engine/board_memory.h"
 #include "engine/timeline.h"
 
 namespace pc::engine {
@@ -22,143 +21,11 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr int kEagerTries = 100;  // to take the lock, before a waiter sleeps in between: about one turn of all ranks
-constexpr auto kLockNap = std::chrono::microseconds(50);
-constexpr auto kLockedOutEvery = std::chrono::milliseconds(5);
-constexpr uint32_t kHolderBits = 16;
-constexpr uint64_t kHolderMask = (uint64_t{1} << kHolderBits) - 1;
-
 constexpr double kLongestCycle = 1e6;  // seconds; in nanoseconds it fits an integer by far
 constexpr uint32_t kPrepared = 0x5043'4244;
 constexpr int32_t kMostSlots = 1 << 24;
-constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
-
-struct Header {
-  pthread_mutex_t mutex;  // robust: detects an owner that died
-  std::atomic<uint32_t> broken;
-  std::atomic<uint64_t> holding;  // times the mutex was taken; in the low bits its holder: rank + 1, or 0
-  alignas(64) std::atomic<uint32_t> news;  // a futex
-  std::atomic<uint32_t> sleepers;
-  alignas(64) std::atomic<uint64_t> batches;  // cut so far
-  std::atomic<int32_t> ready;  // operations that wait to be cut
-  std::atomic<int64_t> threshold;  // bytes
-  std::atomic<double> cycle;  // seconds
-  uint64_t ids;  // written to the ring so far
-  uint64_t rounds;  // announced so far
-  Backlog backlog;
-  int32_t used, hand;
-  int32_t join_slot;  // in which a rank has joined
-  RankSet joined;
-  std::atomic<uint32_t> prepared;  // kPrepared
-  // Each written only by its own rank; in separate cache lines, since a rank writes its own after every batch.
-  struct alignas(64) Progress { std::atomic<uint64_t> beats, completed; } progress[kMostRanks];
-};
-
-// An operation.  A rank may complete a round and announce the next before a slower one has fetched it: a slot holds two
-// rounds, and one becomes ready only when all ranks have fetched the previous one.
-struct Slot {
-  NameHash hash;
-  char name[128];
-  int32_t next;  // in its bucket; -1: the last
-  uint32_t turn;
-  RankSet announced;  // the round that is being announced: rounds[turn & 1]
-  RankSet outstanding;  // ranks that have not fetched the agreed round: the other one
-  Round rounds[2];
-  RankSet absent[2];  // ranks that had joined and take part without submitting
-  int64_t rows[];  // of both rounds, one for each rank
-
-  Round& current() { return rounds[turn & 1]; }
-  const Round& current() const { return rounds[turn & 1]; }
-  Round& agreed() { return rounds[~turn & 1]; }
-};
-
-struct Board::Batch {
-  uint64_t first;  // in the ring
-  int32_t count;
-};
-
-namespace {
-constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * sizeof(int64_t) * size); }
-}  // namespace
-
-// Holds the board, unless taking it took longer than the limit.  A rank that died holding it left it in an unknown
-// state: it is not used any more.
-class Board::Lock {
- public:
-  Lock(Board& board, Limit limit) : header_(*board.header_) {
-    const int code = board.take_lock(limit);
-    if (code == EBUSY) return;
-    if (code == EOWNERDEAD) {
-      header_.broken.store(1, std::memory_order_release);
-      pthread_mutex_consistent(&header_.mutex);
-    } else if (code != 0) {
-      throw SystemFailure(std::string("the engine's lock: ") + std::strerror(code));
-    }
-    if (header_.broken.load(std::memory_order_acquire) == 0) {
-      held_ = true;
-      const uint64_t times = (header_.holding.load(std::memory_order_relaxed) >> kHolderBits) + 1;
-      header_.holding.store(times << kHolderBits | static_cast<uint64_t>(board.rank_ + 1), std::memory_order_relaxed);
-      return;
-    }
-    const int32_t holder = holder_of(header_);  // not written since
-    pthread_mutex_unlock(&header_.mutex);
-    const int32_t rank = holder < 0 && board.who_died ? board.who_died() : holder;
-    throw CommunicatorFault(
-        Fault::peer_lost, rank,
-        (rank < 0 ? "a rank" : board.label(rank)) + " is gone: it ended while it wrote to the engine's board");
-  }
-  ~Lock() {
-    if (!held_) return;
-    header_.holding.store(header_.holding.load(std::memory_order_relaxed) & ~kHolderMask, std::memory_order_relaxed);
-    pthread_mutex_unlock(&header_.mutex);
-  }
-  Lock(const Lock&) = delete;
-  explicit operator bool() const { return held_; }
-
-  static int32_t holder_of(const Header& header) {
-    return static_cast<int32_t>(header.holding.load(std::memory_order_relaxed) & kHolderMask) - 1;
-  }
-
- private:
-  Header& header_;
-  bool held_ = false;
-};
-
-// 0, EBUSY (limit reached) or another error.  The lock is held for microseconds, unless its holder is descheduled or
-// stopped.  Waiters poll: timed mutex waits use a clock that may be set.
-int Board::take_lock(Limit limit) {
-  int code = pthread_mutex_trylock(&header_->mutex);
-  auto checked = Limit{};
-  for (int tries = 0; code == EBUSY; ++tries) {
-    if (tries < kEagerTries) sched_yield();
-    else std::this_thread::sleep_for(kLockNap);
-    code = pthread_mutex_trylock(&header_->mutex);
-    if (code != EBUSY) break;
-    const auto now = steady_clock::now();
-    if (checked == Limit{}) checked = now;
-    if (now - checked >= kLockedOutEvery) {
-      checked = now;
-      if (locked_out) locked_out(Lock::holder_of(*header_), same_holder_for());
-    }
-    if (now >= limit) break;
-  }
-  return code;
-}
-
-// How long this rank has observed the same holding of the lock, over all of its threads and attempts.
-std::chrono::nanoseconds Board::same_holder_for() {
-  const uint64_t holding = header_->holding.load(std::memory_order_relaxed);
-  const int64_t now = Timeline::now();
-  if (holding_seen_.exchange(holding, std::memory_order_relaxed) != holding)
-    holding_since_.store(now, std::memory_order_relaxed);
-  return std::chrono::nanoseconds(now - holding_since_.load(std::memory_order_relaxed));
-}
-
-int32_t Board::holder() const { return Lock::holder_of(*header_); }
-
-bool Board::await_lock(Limit limit) { return static_cast<bool>(Lock(*this, limit)); }
 
 size_t Board::bytes(int32_t size, int32_t slots) {
   if (size < 1 || size > kMostRanks)
