@@ -28,7 +28,8 @@ class PyRunner : public engine::Runner {
   PyRunner(std::shared_ptr<Team> team, py::object run) : team_(std::move(team)), run_(std::move(run)) {}
 
   void run(const Pendings& mine, const std::vector<Member>& members) override {
-    const py::gil_scoped_acquire gil;
+    const Acquired gil;
+    if (!gil) wait_for_exit();
     const auto& s = members[0].details->signature;
     py::list batch;
     for (size_t i = 0; i < members.size(); ++i) batch.append(row_of(mine[i], members[i]));
@@ -42,7 +43,8 @@ class PyRunner : public engine::Runner {
   }
 
   void finished(const std::vector<std::shared_ptr<void>>& kept) override {
-    const py::gil_scoped_acquire gil;
+    const Acquired gil;
+    if (!gil) wait_for_exit();
     for (const auto& work : kept) {
       try {
         work_of(work)->call_back();
@@ -86,7 +88,8 @@ class Plans {
 
   // Called without the GIL, for the first buffer of about this size.
   std::shared_ptr<const Plan> make(const engine::Reduction& r, int64_t count, bool in_window) const {
-    const py::gil_scoped_acquire gil;
+    const Acquired gil;
+    if (!gil) wait_for_exit();
     try {
       const py::str op(name_of(r.op));
       const auto program = static_cast<size_t>(r.program);

@@ -13,6 +13,7 @@ import graph_call_steps as steps
 import tensorflow as tf
 
 import pycollective.tensorflow as hvd
+from pycollective.hvd.graph_call import GraphCall
 from pycollective.tensorflow import graph_calls
 
 _condemned = False
@@ -92,6 +93,14 @@ def elastic() -> str:
     return f"ranks {hvd.size()} step {state.step} value {state.variables[0].numpy()}"
 
 
+def _slow(call: GraphCall) -> None:
+    """An operation that is still in Python when Python ends, and then requests the GIL once more."""
+    for _ in range(200):
+        time.sleep(0.001)
+    call.output(0, (1,))[:] = 0
+    call.done(None)
+
+
 def left() -> str:
     """Returns, so that Python ends, while threads repeat operations and one waits for a rank that never submits it."""
     hvd.init()
@@ -108,6 +117,8 @@ def left() -> str:
     bodies = [tf.function(_pending("function"))]
     if not graph_calls.why_not():
         bodies.append(steps.jitted(_pending("compiled")))
+        slow = tf.function(lambda: graph_calls.call(_slow, [], [tf.float32], [tf.TensorShape([1])], name="slow"))
+        bodies.append(slow)
     for body in bodies:
         body()
     for body in bodies:
