@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..result import available_cores
 from . import Array, Call, PeerUnavailable
 from .mpi import open as open_mpi
 
@@ -27,8 +28,8 @@ _TYPES = {
 _OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 _COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "alltoall")
 _LIBRARY, _PLUGIN = "libccl.so.2", "libccl_legacy_cpu.so"
-_SETTINGS = {"CCL_ATL_TRANSPORT": "mpi", "CCL_YIELD": "sched_yield"}
-"""Unless the environment says otherwise. Each rank has a worker thread, which has to share the rank's core."""
+_SETTINGS = {"CCL_ATL_TRANSPORT": "mpi", "CCL_WORKER_OFFLOAD": "0"}
+"""Unless the environment says otherwise. On two cores a call takes 5 to 12 times as long where a rank has a worker."""
 
 
 class _UniqueId(ctypes.Structure):
@@ -98,7 +99,7 @@ def open(world: World) -> OneCclPeer:
         raise PeerUnavailable(f"oneCCL needs ranks started by Intel MPI, but mpi4py uses {mpi.version}")
     library, problem = None, ""
     try:
-        library = _load_library()
+        library = _load_library(world.size > available_cores())
     except OSError as error:
         problem = f"oneCCL cannot be loaded: {error}"
     if problems := [text for text in world.share(problem) if text]:
@@ -125,13 +126,14 @@ def _error(library: Any, code: int) -> str:
     return text.decode()
 
 
-def _load_library() -> Any:
-    """oneCCL with its plugin for CPUs; OSError with the reason."""
+def _load_library(shares_cores: bool) -> Any:
+    """oneCCL with its plugin for CPUs; OSError with the reason.  ``shares_cores``: ranks exceed cores."""
     folders = [_folder_of_mpi(), Path(os.environ.get("CCL_ROOT", "/")) / "lib"]
     folder = next((folder for folder in folders if (folder / _LIBRARY).exists()), None)
     if folder is None:
         raise FileNotFoundError(f"{_LIBRARY} is neither beside Intel MPI's library nor in $CCL_ROOT/lib")
-    for name, value in {**_SETTINGS, "CCL_PLUGIN": str(folder / _PLUGIN)}.items():
+    settings = {**_SETTINGS, "CCL_PLUGIN": str(folder / _PLUGIN)}
+    for name, value in (settings | {"CCL_YIELD": "sched_yield"} if shares_cores else settings).items():
         os.environ.setdefault(name, value)
     _load(folder / _PLUGIN)
     return _load(folder / _LIBRARY)
@@ -151,7 +153,7 @@ def _load(file: Path) -> Any:
             return ctypes.CDLL(str(file))
         except OSError as error:
             missing = str(error).partition(":")[0]
-            if missing in loaded or not (file.parent / missing).exists():
+            if "/" in missing or missing in loaded or not (file.parent / missing).exists():  # with a path: this one
                 raise
             loaded.add(missing)
             _load(file.parent / missing)

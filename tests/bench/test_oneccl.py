@@ -77,20 +77,24 @@ def test_an_error_code_is_an_error() -> None:
 
 
 def test_the_library_is_looked_for_beside_mpi_and_in_ccl_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CCL_ATL_TRANSPORT", "CCL_PLUGIN"):
+    for name in ("CCL_ATL_TRANSPORT", "CCL_PLUGIN", "CCL_YIELD"):
         monkeypatch.setenv(name, "")  # restores what was there before
         monkeypatch.delenv(name)
     monkeypatch.setenv("CCL_ROOT", str(tmp_path))
-    monkeypatch.setenv("CCL_YIELD", "pause")
+    monkeypatch.setenv("CCL_WORKER_OFFLOAD", "1")
     with pytest.raises(OSError, match=r"libccl\.so\.2 is neither beside Intel MPI's library nor in \$CCL_ROOT/lib"):
-        oneccl._load_library()
+        oneccl._load_library(shares_cores=False)
     (tmp_path / "lib").mkdir()
     for name in ("libccl.so.2", "libccl_legacy_cpu.so"):
         (tmp_path / "lib" / name).write_text("no library")
     with pytest.raises(OSError, match=r"libccl_legacy_cpu\.so: file too short"):
-        oneccl._load_library()
+        oneccl._load_library(shares_cores=False)
     assert os.environ["CCL_PLUGIN"] == str(tmp_path / "lib" / "libccl_legacy_cpu.so")
-    assert (os.environ["CCL_ATL_TRANSPORT"], os.environ["CCL_YIELD"]) == ("mpi", "pause")  # the user's choice stays
+    assert os.environ["CCL_ATL_TRANSPORT"] == "mpi" and "CCL_YIELD" not in os.environ
+    assert os.environ["CCL_WORKER_OFFLOAD"] == "1"  # the user's choice stays
+    with pytest.raises(OSError, match="file too short"):
+        oneccl._load_library(shares_cores=True)
+    assert os.environ["CCL_YIELD"] == "sched_yield"
 
 
 @pytest.mark.mpi
