@@ -29,7 +29,7 @@ _OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 _COLLECTIVES = ("allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "alltoall")
 _LIBRARY, _PLUGIN = "libccl.so.2", "libccl_legacy_cpu.so"
 _SETTINGS = {"CCL_ATL_TRANSPORT": "mpi", "CCL_WORKER_OFFLOAD": "0"}
-"""Unless the environment says otherwise. On two cores a call takes 5 to 12 times as long where a rank has a worker."""
+"""Unless the environment sets them. On two cores a call takes 5 to 12 times as long where a rank has a worker."""
 
 
 class _UniqueId(ctypes.Structure):
