@@ -28,9 +28,11 @@ from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
 
 from .cases import BARRIER, MEASURED
+from .goals import groups_for
+from .plan import OURS
 from .stats import Ratio, paired_ratio
 
-__all__ = ["Case", "Row", "compare", "rows_of"]
+__all__ = ["Case", "Row", "compare", "rows_of", "speed_table_cases"]
 
 SCHEMA = "pycollective-ab/1"
 WORKER = Path(__file__).with_name("ab_worker.py")
@@ -46,9 +48,13 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @dataclass(frozen=True)
 class Case:
+    """``topology``: "default" leaves the choice to the library."""
+
     collective: str
     kind: str
     bytes: int
+    topology: str = "default"
+    in_place: bool = False
 
     @property
     def block(self) -> int:
@@ -177,16 +183,26 @@ def rows_of(times: dict[Case, tuple[list[float], list[float]]]) -> list[Row]:
     return rows
 
 
+def speed_table_cases(ranks: int) -> list[Case]:
+    """Ours in the speed table (bench.speed) on so many ranks, except those of other types than float32."""
+    ours = [one for group in groups_for(ranks) for one in group if one.library == OURS and one.case.dtype == "float32"]
+    cases = [Case(one.case.collective, one.path, one.case.nbytes, one.topology, one.in_place) for one in ours]
+    return list(dict.fromkeys(cases))
+
+
 def _table(rows: Sequence[Row]) -> str:
     from .table import format_time
 
-    lines = ["collective      kind     bytes      before     after      after/before          one version"]
+    columns = f"{'collective':<17} {'kind':<17} {'bytes':<10} {'before':<10} {'after':<10}"
+    lines = [f"{columns} after/before          one version"]
     for row in rows:
         c, r, s = row.case, row.ratio, row.itself
         times = f"{format_time(row.before):<10} {format_time(row.after):<10}"
         ratio = f"{r.median:.3f} ({r.low:.3f} to {r.high:.3f}) {s.low:.3f} to {s.high:.3f}"
         verdict = "  SLOWER" if row.slower else ""
-        lines.append(f"{c.collective:<15} {c.kind:<8} {c.bytes:<10} {times} {ratio}{verdict}")
+        name = c.collective if c.topology == "default" else f"{c.collective}, {c.topology}"
+        kind = f"{c.kind}{', in place' * c.in_place}"
+        lines.append(f"{name:<17} {kind:<17} {c.bytes:<10} {times} {ratio}{verdict}")
     return "\n".join(lines)
 
 
@@ -208,6 +224,9 @@ def main(
     sizes: Annotated[str, typer.Option(help="bytes, separated by commas")] = "8,65536,1048576,67108864",
     kinds: Annotated[str, typer.Option(help="plain, windows, torch")] = "plain,windows",
     ranks: Annotated[int, typer.Option(help="processes of each job")] = 2,
+    speed_table: Annotated[
+        bool, typer.Option("--speed-table", help="instead of these, what bench.speed measures on so many ranks")
+    ] = False,
     generations: Annotated[int, typer.Option(help="how many times the jobs are started")] = 5,
     rounds: Annotated[int, typer.Option(help="turns A B B A of a case in each")] = 4,
     budget: Annotated[float, typer.Option(help="seconds of a turn, about")] = 0.02,
@@ -215,7 +234,9 @@ def main(
 ) -> None:
     """Compare two installed versions; exit code 1 where the second is slower."""
     with refusing():
-        cases = _cases(collectives, kinds, sizes)
+        cases = speed_table_cases(ranks) if speed_table else _cases(collectives, kinds, sizes)
+        if not cases:
+            raise ValueError(f"the speed table has no rows of {ranks} ranks")
         for python in (before, after):
             if shutil.which(python) is None:
                 raise FileNotFoundError(f"{python} is not a program; name the Python interpreter of an installation")

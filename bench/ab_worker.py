@@ -40,14 +40,12 @@ class Arrays:
         return cut
 
 
-def make_call(
-    comm: Any, collective: str, counts: Sequence[int], arrays: Arrays, seed: int
-) -> tuple[Callable[[], Any], Any]:
-    """(callable, array to write before each call). `counts`: elements of the input and of the output."""
-    rank = comm.rank
+def make_call(comm: Any, turn: dict[str, Any], arrays: Arrays) -> tuple[Callable[[], Any], Any]:
+    """(callable, array to write before each call). `turn`: an ab.Case, and elements of its input and of its output."""
+    rank, collective = comm.rank, turn["collective"]
     if collective == "barrier":
         return comm.barrier, None
-    x, out = arrays.pair(counts, seed)
+    x, out = arrays.pair(turn["counts"], turn["seed"])
     if collective == "sendrecv":  # round trip between ranks 0 and 1
         if rank > 1:
             return (lambda: None), x
@@ -66,6 +64,10 @@ def make_call(
         from pycollective import graphs  # an older version need not have it
 
         return (lambda: method(x, graphs.ring, out=out)), x
+    if turn["in_place"]:
+        x = out
+    if (topology := turn["topology"]) != "default":
+        return (lambda: method(x, out=out, topology=topology)), x
     return (lambda: method(x, out=out)), x
 
 
@@ -98,7 +100,7 @@ def main() -> None:
     print(json.dumps(pycollective.__file__), file=answers, flush=True)
     for line in sys.stdin:
         turn = json.loads(line)
-        call, written = make_call(comm, turn["collective"], turn["counts"], held[turn["kind"]], turn["seed"])
+        call, written = make_call(comm, turn, held[turn["kind"]])
         print(json.dumps(measure(comm, call, written, turn["repetitions"], turn["block"])), file=answers, flush=True)
     pycollective.shutdown()
 

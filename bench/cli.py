@@ -60,7 +60,7 @@ def bench(
     dtype: Annotated[str, typer.Option(help="element types, separated by commas")] = "float32",
     op: Annotated[str, typer.Option(help="operators, separated by commas")] = "sum",
     root: Root = 0,
-    peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, impi (Intel MPI), gloo; 'none'")] = "mpi,gloo",
+    peers: Annotated[str, typer.Option(help="mpi, openmpi, mpich, impi, oneccl, gloo; 'none'")] = "mpi,gloo",
     paths: Annotated[str, typer.Option(help="memory of our arrays: windows, plain")] = "windows,plain",
     arrays: Annotated[str, typer.Option(help="our arrays: numpy, torch (CPU tensors)")] = "numpy",
     in_place: Annotated[bool, typer.Option("--in-place", help="one array as input and output")] = False,

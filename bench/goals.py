@@ -1,4 +1,4 @@
-"""The speed goals: what is measured for each, and how it is evaluated.  Data; speed.py measures and shows it."""
+"""The speed goals: what is measured for each, and how it is evaluated.  Data; speed.py and calls.py measure it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from .plan import OURS, Candidate
 from .result import Row
 from .stats import Ratio, paired_ratio
 
-__all__ = ["GOALS", "LIMITS", "Comparison", "Goal", "Limit", "Outcome", "groups_for", "outcome_of"]
+__all__ = [
+    "BETTER_OF",
+    "CALLS",
+    "GOALS",
+    "LIMITS",
+    "Comparison",
+    "Goal",
+    "Limit",
+    "Outcome",
+    "groups_for",
+    "outcome_of",
+]
 
 MIB = KIB**2
 PEERS = {"Open MPI": ("openmpi", "mpich", "mpi"), "Gloo": ("gloo",), "the ceiling": (CEILING,), "float32": (OURS,)}
+BETTER_OF = "the better of Intel MPI and oneCCL"
+PEERS[BETTER_OF] = ("impi", "oneccl")
 _SMALL = (4, 64, 1024)
 
 
@@ -74,6 +87,11 @@ GOALS = (
     _line("tree, 4 ranks, 64 MiB", "Open MPI", 1, 4, topologies=("tree",)),
     _line("wheel, 4 ranks, 64 MiB", "Open MPI", 1, 4, topologies=("wheel",)),
 )
+CALLS = tuple(
+    Comparison(f"allreduce on plain arrays, {format_size(size)}", BETTER_OF, least, (2,), (size,), ("plain",))
+    for size, least in ((8, 2.0), (64 * KIB, 1.5), (MIB, 1.3), (64 * MIB, 1.4))
+)
+"""What calls.py shows where it has measured all of it."""
 LIMITS = (
     Limit("a schedule for 8 ranks compiled (the slowest topology)", "compile", 20e-3),
     Limit("a cached call: allreduce of one element on one rank", "call", 1e-6),
@@ -125,12 +143,13 @@ class Outcome:
     case: str  # the worst case
     ours_us: float
     theirs_us: float
+    rival: str  # whose time that is
     cases: dict[str, float]  # "4 ranks, 64 MiB, windows" -> median ratio
 
 
 def outcome_of(one: Comparison, rows: Sequence[Row]) -> Outcome | None:
     """The comparison's outcome in the rows of a run; None if either side was not measured."""
-    found: dict[str, tuple[Ratio, float, float]] = {}
+    found: dict[str, tuple[Ratio, float, float, str]] = {}
     wanted = [(ranks, size, path) for ranks in one.ranks for size in one.sizes for path in one.paths]
     for ranks, size, path in wanted:
         here = [r for r in rows if (r.collective, r.ranks, r.size) == (one.collective, ranks, size)]
@@ -145,6 +164,7 @@ def outcome_of(one: Comparison, rows: Sequence[Row]) -> Outcome | None:
             return None
         best, rival = (min(side, key=lambda r: r.time_us) for side in (ours, theirs))
         label = f"{ranks} ranks, {format_size(size)}, {path}"
-        found[label] = paired_ratio(best.rounds_us, rival.rounds_us), best.time_us, rival.time_us
+        found[label] = paired_ratio(best.rounds_us, rival.rounds_us), best.time_us, rival.time_us, rival.library
     worst = min(found, key=lambda label: found[label][0].median)
-    return Outcome(found[worst][0], worst, found[worst][1], found[worst][2], {k: v[0].median for k, v in found.items()})
+    ratio, ours_us, theirs_us, name = found[worst]
+    return Outcome(ratio, worst, ours_us, theirs_us, name, {label: each[0].median for label, each in found.items()})

@@ -2,6 +2,7 @@
 
 The jobs do not know of each other: each is started as if it had the cores to itself. A library's factor is the time of
 an allreduce while two jobs run, over its time while one does, with as many ranks in each. Both were measured in turn.
+With ``--neighbours`` the factor is that of busy processes of the lowest priority beside a job, instead of a second job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pycollective.cli.options import Json
 from pycollective.cli.units import format_size, format_time, parse_sizes
 
 from .cases import sweep_cases
-from .launch import Launcher, LaunchError, find_launcher, launch
+from .launch import Launcher, LaunchError, busy_neighbours, find_launcher, launch
 from .peers import MPIS
 from .plan import NAMES, OURS, Budget, Candidate, Plan
 
@@ -28,13 +29,15 @@ __all__ = ["Factor", "factor_of", "times_of"]
 
 SCHEMA = "pycollective-jobs/1"
 JOBS = 2
+MOST = 3.0
+"""The factor of ours beside a busy process is to be at most this."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True)
 class Factor:
-    """One library at one size: median seconds per call of a job alone, and of each of two jobs at once."""
+    """One library at one size: median seconds per call of a job alone, and beside another or busy processes."""
 
     library: str
     bytes: int
@@ -46,12 +49,13 @@ class Factor:
         return self.together / self.alone
 
 
-def factor_of(library: str, size: int, ranks: int, rounds: int, budget: Budget) -> Factor:
-    """Measure one job and two in turn, several times.  Raises LaunchError."""
+def factor_of(library: str, size: int, ranks: int, rounds: int, budget: Budget, neighbours: int = 0) -> Factor:
+    """Measure one job and two, or one beside neighbours, in turn, several times.  Raises LaunchError."""
     alone, together = list[float](), list[float]()
     for _ in range(rounds):
         alone += times_of(library, size, ranks, 1, budget)
-        together += times_of(library, size, ranks, JOBS, budget)
+        with busy_neighbours(neighbours):
+            together += times_of(library, size, ranks, 1 if neighbours else JOBS, budget)
     return Factor(library, size, median(alone), median(together))
 
 
@@ -81,10 +85,13 @@ def main(
     ranks: Annotated[int, typer.Option(min=1, help="processes of each job")] = 2,
     peers: Annotated[str, typer.Option(help="openmpi, mpich, impi; 'none'")] = "openmpi,impi",
     rounds: Annotated[int, typer.Option(min=1, help="how often each is started")] = 3,
+    neighbours: Annotated[
+        int, typer.Option(metavar="K", min=0, help="busy processes (nice 19) instead of a second job")
+    ] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="shorter turns: to see that it works")] = False,
     json: Json = None,
 ) -> None:
-    """Measure how much slower a job becomes while another one runs on the same cores."""
+    """Measure how much slower a job becomes while another one, or a busy process, runs on the same cores."""
     with refusing():
         wanted, libraries = parse_sizes(sizes), [OURS]
         for name in (word for word in peers.split(",") if word and word != "none"):
@@ -98,20 +105,24 @@ def main(
         for size in wanted:
             # long enough that both jobs overlap, whichever starts first
             budget = Budget(0.003, 8, 8, 0.1) if quick else Budget(0.03, 40, 40, 1.2)
-            found.append(factor_of(library, size, ranks, rounds, budget))
+            budget = budget if quick else budget.beside(neighbours)
+            found.append(factor_of(library, size, ranks, rounds, budget, neighbours))
             if json != outputs.STDOUT:
-                typer.echo(_line(found[-1]))
-    outputs.write_json(json, SCHEMA, _document(found, ranks))
+                typer.echo(_line(found[-1], neighbours))
+    outputs.write_json(json, SCHEMA, _document(found, ranks, neighbours))
 
 
-def _line(one: Factor) -> str:
+def _line(one: Factor, neighbours: int) -> str:
     name = f"{NAMES.get(one.library, one.library)}, {format_size(one.bytes)}"
     alone, together = (f"{format_time(seconds):>8}" for seconds in (one.alone, one.together))
-    return f"{name:<24} alone {alone}, beside another {together}: {one.factor:.2f}x"
+    beside = "another" if not neighbours else f"{neighbours} busy process{'es' * (neighbours > 1)}"
+    verdict = "  TOO SLOW" if one.factor > MOST else "  met"
+    goal = f" (goal <= {MOST:g}x){verdict}" if neighbours and one.library == OURS else ""
+    return f"{name:<24} alone {alone}, beside {beside} {together}: {one.factor:.2f}x{goal}"
 
 
-def _document(found: Sequence[Factor], ranks: int) -> dict[str, object]:
-    return {"ranks": ranks, "rows": [{**asdict(one), "factor": one.factor} for one in found]}
+def _document(found: Sequence[Factor], ranks: int, neighbours: int) -> dict[str, object]:
+    return {"ranks": ranks, "neighbours": neighbours, "rows": [{**asdict(one), "factor": one.factor} for one in found]}
 
 
 if __name__ == "__main__":

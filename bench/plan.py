@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 OURS = "pycollective"
-NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo"}  # display names
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo", "oneccl": "oneCCL"}
 PATHS = ("windows", "plain")
 ARRAYS = ("numpy", "torch")
 PAGE = 4096

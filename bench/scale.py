@@ -18,7 +18,7 @@ import typer
 
 from .launch import Launcher, LaunchError, same_path
 
-__all__ = ["STAGES", "app", "measure", "scale"]
+__all__ = ["GOALS", "GOAL_RANKS", "STAGES", "app", "measure", "scale"]
 
 STAGES = {
     "start": "from the launch until every rank has imported NumPy",
@@ -32,6 +32,9 @@ STAGES = {
     "again": "second allreduce of 1 KiB by ring",
 }
 """What is timed, in this order."""
+GOALS = {"init": 2.0, "ring": 1.5, "halving_doubling": 2.0, "split": 1.0}
+"""Seconds that stages of ``GOAL_RANKS`` ranks may take on two cores."""
+GOAL_RANKS = 64
 
 _RANK = str(Path(__file__).with_name("scale_rank.py"))
 
@@ -115,9 +118,16 @@ def _table(found: dict[int, dict[str, float]]) -> Any:
     table.add_column("seconds")
     for ranks in found:
         table.add_column(f"{ranks} ranks", justify="right")
+    if GOAL_RANKS in found:
+        table.add_column(f"goal, {GOAL_RANKS} ranks on 2 cores", justify="right")
     for stage, meaning in STAGES.items():
-        table.add_row(meaning, *(f"{seconds[stage]:.3f}" for seconds in found.values()))
+        goal = [_verdict(stage, found[GOAL_RANKS][stage])] if GOAL_RANKS in found else []
+        table.add_row(meaning, *(f"{seconds[stage]:.3f}" for seconds in found.values()), *goal)
     return table
+
+
+def _verdict(stage: str, seconds: float) -> str:
+    return f"<= {GOALS[stage]:g}: {'met' if seconds <= GOALS[stage] else 'NOT MET'}" if stage in GOALS else ""
 
 
 if __name__ == "__main__":

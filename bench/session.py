@@ -8,7 +8,7 @@ from typing import Any
 
 from .events import Emit
 from .launch import Launcher, busy_neighbours, find_launcher, launch
-from .peers import MPIS
+from .peers import MPIS, mpi_of
 from .plan import Plan
 from .result import Result, Row, available_cores, collect_provenance
 from .worker import work
@@ -95,22 +95,25 @@ def run_plans(plans: Sequence[tuple[int, Plan]], session: Session) -> bool:
 def worlds(plan: Plan, session: Session | None = None) -> list[Plan]:
     """A plan for each MPI that it compares, since the ranks of a world can use only one.
 
-    The other peers are measured in the first.  An MPI that is not installed is left out, with a note.
+    Peers that need no MPI are measured in the first.  Those whose MPI is not installed are left out, with a note.
     """
-    asked = [name for name in plan.wanted if name in MPIS]
-    if len(asked) < 2:
+    if len({mpi_of(name) for name in plan.wanted} - {""}) < 2:
         return [plan]
-    others = tuple(name for name in plan.wanted if name not in MPIS)
-    plans: dict[str, Plan] = {}
-    for name in asked:
-        launcher = find_launcher(name)
-        if launcher.program:
-            plans.setdefault(launcher.kind, plan.with_peers((name, *(others if not plans else ()))))
-        elif session is not None:
-            session.take({"kind": "note", "text": f"without {name}: {launcher.note}"})
-    return list(plans.values()) or [plan.with_peers(others)]
+    others = tuple(name for name in plan.wanted if not mpi_of(name))
+    peers: dict[str, list[str]] = {}  # of each MPI
+    for name in (name for name in plan.wanted if mpi_of(name)):
+        launcher = find_launcher(mpi_of(name))
+        if not launcher.program:
+            if session is not None:
+                session.take({"kind": "note", "text": f"without {name}: {launcher.note}"})
+            continue
+        here = peers.setdefault(launcher.kind, [])
+        if name not in MPIS or not set(here) & set(MPIS):  # each MPI once
+            here.append(name)
+    first, *rest = [tuple(names) for names in peers.values()] or [()]
+    return [plan.with_peers((*first, *others)), *(plan.with_peers(names) for names in rest)]
 
 
 def _launcher_of(plan: Plan) -> Launcher:
     """The launcher of the MPI that the plan compares, or the usual one."""
-    return find_launcher(next((name for name in plan.wanted if name in MPIS), "mpi"))
+    return find_launcher(next((mpi_of(name) for name in plan.wanted if mpi_of(name)), "mpi"))

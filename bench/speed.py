@@ -16,15 +16,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from .goals import GOALS, LIMITS, Comparison, groups_for, outcome_of
-from .plan import Budget, Conditions, Plan
+from .goals import BETTER_OF, GOALS, LIMITS, Comparison, groups_for, outcome_of
+from .plan import NAMES, Budget, Conditions, Plan
 from .result import Provenance, Result, Row, to_json
 from .table import format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["SCHEMA", "Line", "about", "markdown", "markdown_table", "ratio_text", "show", "speed", "table_of"]
+__all__ = [
+    "SCHEMA",
+    "Line",
+    "about",
+    "line_of",
+    "markdown",
+    "markdown_table",
+    "ratio_text",
+    "show",
+    "speed",
+    "table_of",
+]
 
 SCHEMA = "pycollective-speed/1"
 _RANKS = (2, 4, 8)
@@ -81,7 +92,7 @@ def speed(
             session.run(plan, count)
         except LaunchError as error:
             console.print(str(error), style="red", markup=False, highlight=False)
-    lines = [line for goal in GOALS for one in goal.comparisons if (line := _line(one, session.rows))] + lines
+    lines = [line for goal in GOALS for one in goal.comparisons if (line := line_of(one, session.rows))] + lines
     result = session.result({"quick": quick, "ranks": ranks, "fresh": fresh})
     console.print(table_of(lines))
     out.mkdir(parents=True, exist_ok=True)
@@ -115,13 +126,16 @@ def _overheads(console: Console) -> list[Line]:
     return lines
 
 
-def _line(one: Comparison, rows: Sequence[Row]) -> Line:
+def line_of(one: Comparison, rows: Sequence[Row]) -> Line:
+    """The comparison's line in the table, from the rows of a run."""
     goal = ratio_text(one.least, one.against)
     outcome = outcome_of(one, rows)
     if outcome is None:
         return Line(one.name, one.against, goal, "-", None, "", {})
     ratio = outcome.ratio.median
     where = f"{outcome.case}: {format_time(outcome.ours_us / 1e6)} against {format_time(outcome.theirs_us / 1e6)}"
+    if one.against == BETTER_OF:
+        where += f" of {NAMES[outcome.rival]}"
     cases = {label: float(f"{value:.4g}") for label, value in outcome.cases.items()}
     met = ratio >= one.least
     return Line(one.name, one.against, goal, ratio_text(ratio, one.against, goal=False), met, where, cases)

@@ -61,7 +61,7 @@ def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
             _report(outcome, first_group + index, names, emit)
         emit({"kind": "group", "index": index})
     emit({"kind": "end"})
-    for peer in set(peers.values()):
+    for peer in dict.fromkeys(peers.values()):  # in the same order on all ranks
         getattr(peer, "close", lambda: None)()
 
 

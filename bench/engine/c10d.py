@@ -13,7 +13,7 @@ from ..peers import Array
 from ..peers.gloo import GlooPeer
 from ..plan import OURS
 from ..world import World
-from .contender import Contender, Summing
+from .contender import Contender, Summing, Unchecked
 from .tensors import fill
 
 __all__ = ["C10d"]
@@ -69,7 +69,7 @@ class C10d:
             return (array,)
 
         function = and_wait if later else at_once
-        return Summing(name, library, [array], function) if sums else _Unchecked(name, "torch", function)
+        return Summing(name, library, [array], function) if sums else Unchecked(name, "torch", function)
 
     def there_and_back(self, name: str, nbytes: int, group: Any) -> Contender:
         """A message from rank 0 to rank 1, and one back; the other ranks do nothing."""
@@ -94,14 +94,6 @@ def _idle_work(dist: Any) -> Any:
             return True
 
     return IdleWork()
-
-
-class _Unchecked(Contender):
-    """A call without a result."""
-
-    def check(self, world: World) -> int:
-        self.call()
-        return 0
 
 
 class _Messages(Contender):

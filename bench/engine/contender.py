@@ -10,7 +10,7 @@ from ..peers import Array, Call
 from ..world import World
 from .tensors import count_wrong, fill
 
-__all__ = ["Contender", "Summing"]
+__all__ = ["Contender", "Summing", "Unchecked"]
 
 
 class Contender(Timed):
@@ -29,6 +29,14 @@ class Contender(Timed):
     def check(self, world: World) -> int:
         """Run once on known inputs; returns the number of wrong elements on this rank.  Collective."""
         raise NotImplementedError
+
+
+class Unchecked(Contender):
+    """A call without a result."""
+
+    def check(self, world: World) -> int:
+        self.call()
+        return 0
 
 
 class Summing(Contender):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from ..speed import Line, ratio_text
 from ..stats import Ratio, paired_ratio
 from ..table import format_time
 from .result import EngineRow
 
-__all__ = ["GOALS", "LAYERS", "Comparison", "Limit", "Overhead", "line_of"]
+__all__ = ["GOALS", "LAYERS", "Added", "Comparison", "Goal", "Limit", "Overhead", "line_of"]
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,25 @@ class Overhead:
     most: float
 
 
+@dataclass(frozen=True)
+class Added:
+    """Two contenders of a group; ``most`` is what a call of ours may take longer than one of theirs, in seconds."""
+
+    name: str
+    group: str
+    ours: str
+    theirs: str
+    most: float
+
+
+Goal = Comparison | Limit | Overhead | Added
+
+
 def _resnet(ours: str) -> Comparison:
     return Comparison(f"ResNet-50's gradients: {ours}", "resnet50", ours, "Gloo, DDP's buckets", 5)
 
 
-GOALS: tuple[Comparison | Limit, ...] = (
+GOALS: tuple[Goal, ...] = (
     _resnet("grouped_allreduce"),
     _resnet("grouped_allreduce_"),
     _resnet("engine"),
@@ -65,7 +80,9 @@ GOALS: tuple[Comparison | Limit, ...] = (
     Comparison("161 tensors of 1 KiB: engine", "small", "engine", "Gloo, one by one", 10),
 )
 
-LAYERS: tuple[Comparison | Overhead, ...] = (
+LAYERS: tuple[Goal, ...] = (
+    Added("8 bytes: allreduce of a torch tensor", "layers", "allreduce, torch", "allreduce", 1e-6),
+    Overhead("8 bytes: barrier", "layers", "barrier", "allreduce", 1.5),
     Overhead("8 bytes: nonblocking and wait", "layers", "iallreduce and wait", "allreduce", 4),
     Overhead("8 bytes: engine, submit and wait", "layers", "engine, submit and wait", "allreduce", 5),
     Overhead("8 bytes: engine, run", "layers", "engine, run", "allreduce", 5),
@@ -82,7 +99,7 @@ LAYERS: tuple[Comparison | Overhead, ...] = (
 """What each layer above the core adds."""
 
 
-def line_of(goal: Comparison | Limit | Overhead, rows: Sequence[EngineRow], ranks: int) -> Line:
+def line_of(goal: Goal, rows: Sequence[EngineRow], ranks: int) -> Line:
     """The goal's line in the table, from the rows with this many ranks."""
     here = {row.contender: row for row in rows if (row.group, row.ranks) == (goal.group, ranks)}
     ours = here.get(goal.ours)
@@ -95,6 +112,8 @@ def line_of(goal: Comparison | Limit | Overhead, rows: Sequence[EngineRow], rank
     theirs = here.get(goal.theirs)
     if isinstance(goal, Overhead):
         return _overhead_line(goal, ours, theirs)
+    if isinstance(goal, Added):
+        return _added_line(goal, ours, theirs)
     text = ratio_text(goal.least, goal.theirs)
     if ours is None or theirs is None:
         return Line(goal.name, goal.theirs, text, "-", None, "", {})
@@ -110,6 +129,15 @@ def _overhead_line(goal: Overhead, ours: EngineRow | None, base: EngineRow | Non
     ratio = paired_ratio(base.rounds_us, ours.rounds_us)
     shown = f"{math.ceil(100 * ratio.median) / 100:.2f}x"
     return Line(goal.name, goal.theirs, text, shown, ratio.median <= goal.most, _both(ours, base), _cases(ratio))
+
+
+def _added_line(goal: Added, ours: EngineRow | None, base: EngineRow | None) -> Line:
+    text = f"<= {format_time(goal.most)} more"
+    if ours is None or base is None:
+        return Line(goal.name, goal.theirs, text, "-", None, "", {})
+    seconds = median((a - b) / 1e6 for a, b in zip(ours.rounds_us, base.rounds_us, strict=True))
+    shown = f"{format_time(abs(seconds))} {'more' if seconds > 0 else 'less'}"
+    return Line(goal.name, goal.theirs, text, shown, seconds <= goal.most, _both(ours, base), {"seconds": seconds})
 
 
 def _both(ours: EngineRow, theirs: EngineRow) -> str:

@@ -163,6 +163,8 @@ GROUPS: dict[str, Group] = {
         lambda: one_of(8),
         {
             "allreduce": lambda hall, name: hall.ours.blocking(name, hall.plain[0]),
+            "allreduce, torch": lambda hall, name: hall.ours.on_tensor(name, hall.plain[0]),
+            "barrier": lambda hall, name: hall.ours.barrier(name),
             "iallreduce and wait": lambda hall, name: hall.ours.nonblocking(name, hall.plain[0]),
             "engine, submit and wait": _ours,
             "engine, run": lambda hall, name: hall.ours.engine_run(name, hall.plain[0]),

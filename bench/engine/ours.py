@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..peers import Array, PeerUnavailable
+from ..peers.tensors import as_tensor, import_torch
 from ..plan import OURS
-from .contender import Contender, Summing
+from .contender import Contender, Summing, Unchecked
 
 __all__ = ["Ours"]
 
@@ -52,6 +53,21 @@ class Ours:
             return (array,)
 
         return Summing(name, OURS, [array], function)
+
+    def on_tensor(self, name: str, array: Array) -> Contender:
+        """The same on a torch tensor in the array's memory; PeerUnavailable if torch is missing."""
+        import_torch()
+        call, tensor = self._comm.allreduce, as_tensor(array)
+
+        def function() -> Sequence[Array]:
+            call(tensor, tensor)
+            return (array,)
+
+        return Summing(name, OURS, [array], function)
+
+    def barrier(self, name: str) -> Contender:
+        """The communicator's barrier."""
+        return Unchecked(name, OURS, self._comm.barrier)
 
     def nonblocking(self, name: str, array: Array) -> Contender:
         """The communicator's iallreduce, and wait."""

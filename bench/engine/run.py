@@ -14,7 +14,7 @@ from ..plan import Budget
 from ..result import available_cores, collect_provenance
 from ..speed import markdown, table_of
 from ..table import format_time
-from .goals import Comparison, Limit, Overhead, line_of
+from .goals import Goal, line_of
 from .groups import GROUPS
 from .result import EngineResult, EngineRow, to_json
 from .worker import EnginePlan
@@ -60,9 +60,7 @@ class _Run:
     def _print(self, text: str, style: str) -> None:
         self._console.print(text, style=style, markup=False, highlight=False)
 
-    def result(
-        self, ranks: int, options: dict[str, Any], goals: Sequence[Comparison | Limit | Overhead]
-    ) -> EngineResult:
+    def result(self, ranks: int, options: dict[str, Any], goals: Sequence[Goal]) -> EngineResult:
         """`goals`: the rows of the table."""
         provenance = collect_provenance(self._libraries, self._yields, find_launcher().kind, self._load)
         lines = [line_of(goal, self.rows, ranks) for goal in goals]
@@ -71,7 +69,7 @@ class _Run:
 
 def measure(
     command: str,
-    goals: Sequence[Comparison | Limit | Overhead],
+    goals: Sequence[Goal],
     groups: Sequence[str],
     budget: Budget,
     out: Path,

@@ -22,13 +22,19 @@ if TYPE_CHECKING:
     from ..cases import Case
     from ..world import World
 
-__all__ = ["MPIS", "PEERS", "Array", "Call", "Peer", "PeerUnavailable", "open_peer", "prepare"]
+__all__ = ["MPIS", "PEERS", "Array", "Call", "Peer", "PeerUnavailable", "mpi_of", "open_peer", "prepare"]
 
-PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "impi": "mpi", "gloo": "gloo"}
+PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "impi": "mpi", "gloo": "gloo", "oneccl": "oneccl"}
 """The supported libraries, and the module of each."""
 
 MPIS = tuple(name for name, module in PEERS.items() if module == "mpi")
 """Those of which a process can use only one. "mpi" is the one that mpi4py uses."""
+
+
+def mpi_of(name: str) -> str:
+    """The MPI whose mpirun has to start the ranks on which a peer is measured; empty if any launcher will do."""
+    return "impi" if name == "oneccl" else name if name in MPIS else ""
+
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -103,9 +109,9 @@ def prepare(peer: Peer, case: Case, send: Array, recv: Array) -> Call:
 def open_peer(name: str, world: World) -> Peer:
     """Start another library on all ranks.
 
-    ``mpi`` is the MPI that mpi4py uses; ``openmpi``, ``mpich`` and ``impi`` (Intel MPI) require that one.  Raises
-    :class:`PeerUnavailable` if it is not installed or is another one, ValueError for an unknown
-    name.
+    ``mpi`` is the MPI that mpi4py uses; ``openmpi``, ``mpich`` and ``impi`` (Intel MPI) require that one, and
+    ``oneccl`` Intel MPI.  Raises :class:`PeerUnavailable` if it is not installed or is another one, ValueError for
+    an unknown name.
     """
     if name not in PEERS:
         raise ValueError(f"unknown peer {name!r}; there are {', '.join(PEERS)}")

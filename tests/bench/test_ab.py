@@ -29,10 +29,17 @@ def test_other_differences_are_not_reported(before: list[float], after: list[flo
 
 def test_every_collective_runs_in_both_jobs() -> None:
     cases = [ab.Case(collective, "plain", 64) for collective in ab.COLLECTIVES]
-    cases += [ab.Case("allreduce", "windows", 4096)]
+    cases += [ab.Case("allreduce", "windows", 4096), ab.Case("allreduce", "plain", 4096, "ring", in_place=True)]
     rows = ab.compare(sys.executable, sys.executable, cases, ranks=2, generations=1, rounds=1, budget=0.0)
     assert [r.case for r in rows] == cases
     assert all(r.ratio.rounds == 2 and r.before > 0 for r in rows)
+
+
+def test_the_speed_table_s_cases() -> None:
+    four = set(ab.speed_table_cases(4))
+    assert {ab.Case("allreduce", "windows", 64 << 20, name) for name in ("default", "ring", "tree", "wheel")} <= four
+    assert ab.Case("allreduce", "plain", 64 << 20, in_place=True) in four
+    assert {case.bytes for case in ab.speed_table_cases(8)} == {4, 64, 1024, 64 << 20}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,7 @@ def test_every_collective_runs_in_both_jobs() -> None:
         (["nowhere/python", sys.executable], "nowhere/python is not a program"),
         ([sys.executable, sys.executable, "--sizes", "8,x"], "'x'"),
         ([sys.executable, sys.executable, "--collectives", "allreduse"], "allreduse: there are allreduce, "),
+        ([sys.executable, sys.executable, "--speed-table", "--ranks", "3"], "no rows of 3 ranks"),
     ],
 )
 def test_a_wrong_request_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

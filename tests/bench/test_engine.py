@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from pycollective.bench.engine.goals import GOALS, Comparison, Limit, line_of
+from pycollective.bench.engine.goals import GOALS, LAYERS, Added, Comparison, Limit, Overhead, line_of
 from pycollective.bench.engine.groups import GROUPS
 from pycollective.bench.engine.result import EngineRow, read_json, to_json
 from pycollective.bench.engine.shapes import ddp_buckets, resnet50
@@ -79,11 +79,28 @@ def test_the_issue_s_rows_are_all_there() -> None:
     assert limits["16 MiB", "engine"] == 3e-3
 
 
+def test_the_layers_rows_are_all_there() -> None:
+    overheads = {goal.ours: (goal.theirs, goal.most) for goal in LAYERS if isinstance(goal, Overhead)}
+    assert overheads["barrier"] == ("allreduce", 1.5)
+    assert overheads["iallreduce and wait"] == ("allreduce", 4)
+    assert overheads["engine, submit and wait"] == overheads["engine, run"] == ("allreduce", 5)
+    assert overheads["hvd.allreduce"] == ("engine, run", 2)
+    assert overheads["dist.all_reduce"] == ("idle group", 2)
+    assert overheads["dist.all_reduce, later"] == ("idle group, later", 3)
+    ratios = {(goal.group, goal.ours, goal.theirs): goal.least for goal in LAYERS if isinstance(goal, Comparison)}
+    assert ratios["messages", "send and recv", "Gloo"] == 5
+    assert ratios["small", "grouped_allreduce", "Gloo, coalesced"] == 10
+    assert ratios["training", "DistributedOptimizer", "DDP on Gloo"] == 1.3
+    assert ratios["resnet50", "grouped_allreduce", "Gloo, DDP's buckets"] == 5
+    [tensor] = [goal for goal in LAYERS if isinstance(goal, Added)]
+    assert (tensor.ours, tensor.theirs, tensor.most) == ("allreduce, torch", "allreduce", 1e-6)
+
+
 def test_every_row_is_measured() -> None:
-    for goal in GOALS:
+    for goal in (*GOALS, *LAYERS):
         names = set(GROUPS[goal.group].contenders)
         assert goal.ours in names
-        assert not isinstance(goal, Comparison) or goal.theirs in names
+        assert isinstance(goal, Limit) or goal.theirs in names
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
@@ -101,6 +118,18 @@ def test_a_limit_is_a_time() -> None:
     assert line_of(limit, [ROW], 2).met is False
     assert line_of(replace(limit, most=1e-5), [ROW], 2).met
     assert line_of(limit, [], 2).met is None
+
+
+def test_added_time_is_the_median_of_the_rounds_differences() -> None:
+    base, goal = (
+        changed(ROW, contender="base", rounds_us=[9.0, 9.0, 9.0]),
+        Added("a row", "small", "engine", "base", 1e-6),
+    )
+    line = line_of(goal, [ROW, base], 2)
+    assert (line.goal, line.measured, line.met) == ("<= 1 us more", "1 us more", True)
+    assert line_of(replace(goal, most=5e-7), [ROW, base], 2).met is False
+    assert line_of(goal, [ROW, changed(base, rounds_us=[11.0, 12.0, 42.0])], 2).measured == "2 us less"
+    assert line_of(goal, [ROW], 2).met is None
 
 
 @pytest.mark.parametrize("groups", [("8 bytes", "small"), pytest.param(("training",), marks=pytest.mark.torch)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,31 @@ def test_a_factor_compares_two_jobs_with_one(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(jobs, "launch", launch)
     found = jobs.factor_of(OURS, 4096, 3, 2, Budget())
     assert (found.alone, found.together, found.factor) == pytest.approx((1e-5, 3e-5, 3.0))
+
+
+def test_a_factor_beside_busy_processes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    beside = 0
+
+    @contextlib.contextmanager
+    def busy_neighbours(count: int) -> Iterator[None]:
+        nonlocal beside
+        beside = count
+        yield
+        beside = 0
+
+    def times_of(library: str, size: int, ranks: int, jobs: int, budget: Budget) -> list[float]:
+        assert (jobs, budget.block_s) == (1, 0.1)
+        return [1e-6 * (1 + 2 * beside)]
+
+    monkeypatch.setattr(jobs, "busy_neighbours", busy_neighbours)
+    monkeypatch.setattr(jobs, "times_of", times_of)
+    for neighbours, shown in (
+        (1, "busy process 3 us: 3.00x (goal <= 3x) met"),
+        (2, "processes 5 us: 5.00x (goal <= 3x) TOO SLOW"),
+    ):
+        with pytest.raises(SystemExit):
+            jobs.app(["--sizes", "8", "--peers", "none", "--neighbours", str(neighbours)])
+        assert shown in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_library_without_a_result_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

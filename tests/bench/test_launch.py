@@ -69,6 +69,9 @@ def test_every_mpi_has_a_world_and_the_other_peers_are_in_the_first() -> None:
     assert [plan.wanted for plan in worlds(sweep, session)] == [("openmpi", "gloo"), ("impi",)]
     assert [note.partition(":")[0] for note in notes] == ["without mpich"]
     assert [plan.wanted for plan in worlds(Plan(peers=("mpi", "gloo")))] == [("mpi", "gloo")]
+    with_oneccl = Plan(peers=("openmpi", "oneccl", "impi", "gloo"))
+    assert [plan.wanted for plan in worlds(with_oneccl)] == [("openmpi", "gloo"), ("oneccl", "impi")]
+    assert [plan.wanted for plan in worlds(Plan(peers=("oneccl", "gloo")))] == [("oneccl", "gloo")]
     assert [plan.wanted for plan in worlds(Plan(peers=()))] == [()]
 
 
