@@ -35,7 +35,10 @@ __all__ = [
 ]
 
 OURS = "pycollective"
-NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo", "oneccl": "oneCCL"}
+NAMES = {
+    "openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI", "gloo": "Gloo", "oneccl": "oneCCL",
+    "sockets": "plain sockets",
+}  # fmt: skip
 PATHS = ("windows", "plain")
 ARRAYS = ("numpy", "torch")
 PAGE = 4096

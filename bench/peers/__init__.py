@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MPIS", "PEERS", "Array", "Call", "Peer", "PeerUnavailable", "mpi_of", "open_peer", "prepare"]
 
-PEERS = {"mpi": "mpi", "openmpi": "mpi", "mpich": "mpi", "impi": "mpi", "gloo": "gloo", "oneccl": "oneccl"}
+PEERS = dict.fromkeys(("mpi", "openmpi", "mpich", "impi"), "mpi") | {
+    name: name for name in ("gloo", "oneccl", "sockets")
+}
 """The supported libraries, and the module of each."""
 
 MPIS = tuple(name for name, module in PEERS.items() if module == "mpi")
