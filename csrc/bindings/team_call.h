@@ -119,7 +119,7 @@ class TeamCall {
   Arrays read(const py::object& x, const py::object& out) const;
   void read_input(const py::object& x, Arrays& arrays) const;
   void check(const Terms& terms, Arrays& arrays) const;
-  static bool may_use_windows(Collective collective, const Arrays& arrays);
+  bool may_use_windows(Collective collective, const Arrays& arrays) const;
   uint8_t place(Collective collective, Arrays& arrays) const;
   Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
 
