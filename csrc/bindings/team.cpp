@@ -120,6 +120,7 @@ void write_mail(const Team& team, const std::string& text) {
 
 void bind_team(py::module_& m) {
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;
+  m.attr("ALWAYS_STAGED_BETWEEN_HOSTS") = kAlwaysStagedBetweenHosts;
   py::module_::import("atexit").attr("register")(py::cpp_function(python_ends));
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
       .def("array", &array_in, py::arg("dtype"), py::arg("shape"), "This rank's part as a NumPy array.");
@@ -225,8 +226,8 @@ void bind_team(py::module_& m) {
           "Tell a rank that this one continues in a communicator without it.")
       .def_property_readonly("expelled", [](const TeamCall& self) { return self.team()->expelled(); })
       .def("watch_hosts", &watch_hosts, py::arg("hosts"), py::arg("names"), py::arg("numbers"),
-           "Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, and the "
-           "host's name.")
+           "Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, the host's "
+           "name and number.")
       .def(
           "survivor",
           [](const TeamCall& self, int32_t rank) {

@@ -151,7 +151,7 @@ void TeamCall::check(const Terms& terms, Arrays& a) const {
 
 // The same on all ranks, regardless of their arrays.
 bool TeamCall::may_use_windows(Collective collective, const Arrays& a) const {
-  return a.count * static_cast<int64_t>(size_of(a.dtype)) > kAlwaysStaged && team_->uses_windows(collective);
+  return team_->uses_windows(collective, a.count * static_cast<int64_t>(size_of(a.dtype)));
 }
 
 uint8_t TeamCall::place(Collective collective, Arrays& a) const {

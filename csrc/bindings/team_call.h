@@ -17,9 +17,6 @@
 
 namespace pc {
 
-// Size up to which copying in costs less than the second wait of windows.
-constexpr int64_t kAlwaysStaged = 4096;
-
 // What a plan depends on.  Operator and topology are compared by identity; the cache keeps them alive.
 struct PlanKey {
   Collective collective;

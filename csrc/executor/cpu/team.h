@@ -30,6 +30,11 @@ class UcxWorker;
 
 using Clock = std::chrono::steady_clock;
 
+// Bytes of a call up to which copying in costs less than agreeing on placements: one more wait on one host, a round of
+// messages between several.  Measured on two cores, 2 hosts: 2 ranks on each gain from 256 KiB on, 4 from 512 KiB.
+constexpr int64_t kAlwaysStaged = 4096;
+constexpr int64_t kAlwaysStagedBetweenHosts = 256 << 10;
+
 // How long a wait spins, then yields, before it sleeps on a futex.  Zero spinning: ranks share cores.
 struct Patience {
   std::chrono::nanoseconds spin{0};
@@ -163,10 +168,12 @@ class Team {
   void add_window(int64_t id, WindowView view, int64_t bytes);
   void remove_window(int64_t id);
   bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: the same on all ranks
-  // Whether a call's arrays are used in place if they are in windows; the same on all ranks.  In a weighted call hosts
-  // that share no edge do not wait for each other, as they would to agree on places.
-  bool uses_windows(Collective collective) const {
-    return traits(collective).windows && !(spans_hosts_ && traits(collective).weighted);
+  // Whether a call's arrays are used in place if they are in windows; the same on all ranks, whatever their arrays.  In
+  // a weighted call hosts that share no edge do not wait for each other, as they would to agree on placements.
+  bool uses_windows(Collective collective, int64_t bytes) const {
+    const Traits& t = traits(collective);
+    if (!spans_hosts_) return t.windows && bytes > kAlwaysStaged;
+    return t.windows && !t.weighted && bytes > kAlwaysStagedBetweenHosts;
   }
   // The position of an address range in a window of this communicator; window -1: in none.
   Location locate(const void* address, int64_t bytes) const;

@@ -73,7 +73,7 @@ def _lengthen_lags(steps: list[LoweredStep]) -> None:
 
     While a rank is interrupted, the others then continue with the tiles that have arrived.
     """
-    factor = TILES_IN_FLIGHT // max(1, *(step.lag for step in steps))
+    factor = TILES_IN_FLIGHT // max(1, 1, *(step.lag for step in steps))
     if factor > 1:
         for step in steps:
             step.lag *= factor
