@@ -67,8 +67,9 @@ class CpuGroup {
 
   // Has the peer, on another host, told the placement of its host's ranks?
   bool await_told(int32_t peer) {
-    return (team_.remote(peer)->told(op_.sequence) || team_.await_slow(op_, {peer, op_.sequence, false, nullptr, true})) &&
-           (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
+    const Goal goal{peer, op_.sequence, false, nullptr, true};
+    const bool told = team_.arrived(goal) || team_.await_slow(op_, goal);
+    return told && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
   }
 
   uint32_t slot(const Span& span, int64_t tile) const {

@@ -258,6 +258,7 @@ void Team::interrupt(const std::string& where) {
 
 void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
   const std::lock_guard lock(windows_mutex_);
+  require(!is_pair_, "a channel between two ranks has no windows");
   require(!spans_hosts_ || !first_elsewhere_.empty(), "the hosts of the ranks are not known: see watch_hosts");
   require(!windows_.contains(id), "window " + std::to_string(id) + " exists already");
   require(!window_at_.contains(part_of(view, rank_)), "a window exists in this memory already");
