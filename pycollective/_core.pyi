@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import typing
 import typing_extensions
-__all__: list[str] = ['ALWAYS_STAGED', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reduce_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
+__all__: list[str] = ['ALWAYS_STAGED', 'ALWAYS_STAGED_BETWEEN_HOSTS', 'AgreedOperation', 'Agreement', 'Engine', 'Handle', 'HostBuffer', 'JaxGraphCall', 'Layout', 'Ledger', 'Schedule', 'Segment', 'TableDirectory', 'Team', 'TensorFlowCall', 'TensorFlowCompiledCall', 'UcxDevices', 'UcxWorker', 'Window', 'Work', 'announcements', 'check_call', 'collectives', 'combine', 'define_tensorflow_operations', 'define_tensorflow_xla_targets', 'dlpack_layout', 'dtype_name', 'dtypes', 'fast_method', 'instruction_set', 'is_numpy', 'jax_add_start', 'jax_handlers', 'jax_plan', 'jax_plan_both', 'operators', 'placement', 'reduce_in_place', 'report_on_signal', 'reports_wanted', 'settings', 'takes', 'timeout_of']
 class Schedule:
     """
     One rank's compiled schedule, checked.
@@ -251,9 +251,9 @@ class Team:
         ...
     def survivor(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
         ...
-    def watch_hosts(self, hosts: collections.abc.Sequence[str], names: collections.abc.Sequence[str]) -> None:
+    def watch_hosts(self, hosts: collections.abc.Sequence[str], names: collections.abc.Sequence[str], numbers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         """
-        Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, and the host's name.
+        Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, the host's name and number.
         """
     def watch_peers(self) -> None:
         ...
@@ -638,3 +638,4 @@ def timeout_of(timeout: typing.Any) -> float:
     A call's timeout in seconds; None: PYCOLLECTIVE_TIMEOUT. Raises ValueError or TypeError.
     """
 ALWAYS_STAGED: int = 4096
+ALWAYS_STAGED_BETWEEN_HOSTS: int = 262144

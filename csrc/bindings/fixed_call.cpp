@@ -46,7 +46,7 @@ FixedCall::FixedCall(const py::object& team, Collective collective, Dtype dtype,
   if (t.has_input(team_->rank(), root)) input_bytes_ = checked_mul(input, element, "bytes of a call");
   if (t.has_output(team_->rank(), root) && t.has_result(team_->rank()))
     output_bytes_ = checked_mul(output, element, "bytes of a call");
-  may_use_windows_ = checked_mul(count, element, "bytes of a call") > kAlwaysStaged && t.windows;
+  may_use_windows_ = team_->uses_windows(collective, checked_mul(count, element, "bytes of a call"));
   const py::object none = py::none();
   plan_ = call_->plan_for(
       {collective, dtype, 0, root, count, op.ptr(), none.ptr(), {}, std::move(counts), std::move(note)});

@@ -23,14 +23,14 @@ class Window {
       : team_(std::move(team)), segment_(std::move(segment)), id_(id), stride_(stride), bytes_(bytes) {
     if (id < 0 || bytes < 0 || stride < bytes)
       throw InvalidArgument("a window needs a nonnegative number, and a stride of at least its size");
-    const int64_t all = checked_mul<int64_t>(stride, team_->size(), "bytes of a window");
+    const int64_t all = checked_mul<int64_t>(stride, team_->local_size(), "bytes of a window");
     if (static_cast<size_t>(all) > segment_->bytes())
       throw InvalidArgument("the segment has " + std::to_string(segment_->bytes()) + " bytes, and the window " +
                             std::to_string(all));
     team_->add_window(id, {segment_->data(), stride}, bytes);
   }
   ~Window() { team_->remove_window(id_); }
-  char* data() const { return segment_->data() + team_->rank() * stride_; }
+  char* data() const { return segment_->data() + team_->local_rank() * stride_; }
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -98,10 +98,12 @@ void set_tile_bytes(const TeamCall& self, std::pair<double, double> bytes) {
   self.team()->tile_bytes = {bytes.first, bytes.second};
 }
 
-void watch_hosts(const TeamCall& self, const std::vector<std::string>& hosts, std::vector<std::string> names) {
+void watch_hosts(const TeamCall& self, const std::vector<std::string>& hosts, std::vector<std::string> names,
+                 const std::vector<int32_t>& numbers) {
   const auto size = static_cast<size_t>(self.team()->size());
-  if (hosts.size() != size || names.size() != size) throw InvalidArgument("hosts and names: one for each rank");
-  self.team()->watch_hosts(hosts, std::move(names));
+  if (hosts.size() != size || names.size() != size || numbers.size() != size)
+    throw InvalidArgument("hosts, names and numbers: one for each rank");
+  self.team()->watch_hosts(hosts, std::move(names), numbers);
 }
 
 std::string mail_of(const Team& team, int32_t rank) {
@@ -118,6 +120,7 @@ void write_mail(const Team& team, const std::string& text) {
 
 void bind_team(py::module_& m) {
   m.attr("ALWAYS_STAGED") = kAlwaysStaged;
+  m.attr("ALWAYS_STAGED_BETWEEN_HOSTS") = kAlwaysStagedBetweenHosts;
   py::module_::import("atexit").attr("register")(py::cpp_function(python_ends));
   py::class_<Window, std::shared_ptr<Window>>(m, "Window", "A symmetric allocation.")
       .def("array", &array_in, py::arg("dtype"), py::arg("shape"), "This rank's part as a NumPy array.");
@@ -222,9 +225,9 @@ void bind_team(py::module_& m) {
           "expel", [](const TeamCall& self, int32_t rank) { self.team()->expel(rank_in(self, rank)); }, py::arg("rank"),
           "Tell a rank that this one continues in a communicator without it.")
       .def_property_readonly("expelled", [](const TeamCall& self) { return self.team()->expelled(); })
-      .def("watch_hosts", &watch_hosts, py::arg("hosts"), py::arg("names"),
-           "Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, and the "
-           "host's name.")
+      .def("watch_hosts", &watch_hosts, py::arg("hosts"), py::arg("names"), py::arg("numbers"),
+           "Begin heartbeats with the ranks on other hosts. By rank: what identifies its host in the job, the host's "
+           "name and number.")
       .def(
           "survivor",
           [](const TeamCall& self, int32_t rank) {

@@ -150,8 +150,8 @@ void TeamCall::check(const Terms& terms, Arrays& a) const {
 }
 
 // The same on all ranks, regardless of their arrays.
-bool TeamCall::may_use_windows(Collective collective, const Arrays& a) {
-  return a.count * static_cast<int64_t>(size_of(a.dtype)) > kAlwaysStaged && traits(collective).windows;
+bool TeamCall::may_use_windows(Collective collective, const Arrays& a) const {
+  return team_->uses_windows(collective, a.count * static_cast<int64_t>(size_of(a.dtype)));
 }
 
 uint8_t TeamCall::place(Collective collective, Arrays& a) const {

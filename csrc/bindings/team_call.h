@@ -17,9 +17,6 @@
 
 namespace pc {
 
-// Size up to which copying in costs less than the second wait of windows.
-constexpr int64_t kAlwaysStaged = 4096;
-
 // What a plan depends on.  Operator and topology are compared by identity; the cache keeps them alive.
 struct PlanKey {
   Collective collective;
@@ -119,7 +116,7 @@ class TeamCall {
   Arrays read(const py::object& x, const py::object& out) const;
   void read_input(const py::object& x, Arrays& arrays) const;
   void check(const Terms& terms, Arrays& arrays) const;
-  static bool may_use_windows(Collective collective, const Arrays& arrays);
+  bool may_use_windows(Collective collective, const Arrays& arrays) const;
   uint8_t place(Collective collective, Arrays& arrays) const;
   Layout layout_for(const PlanKey& key, const Schedule& schedule) const;
 

@@ -90,6 +90,7 @@ struct alignas(64) RankBlock {
   std::atomic<uint64_t> started;  // start time of the process, to detect a reused id; 0: unknown
   std::atomic<int32_t> awaited;  // the rank that this one waits for, when it
   std::atomic<int64_t> looked;  // last looked: nanoseconds of the steady clock
+  std::atomic<uint8_t> agreed;  // by the first rank of a host: the placement of the newest call that is negotiated
   std::atomic<uint32_t> survivor;  // generation of shrink() that this rank takes part in
   char mail[256];  // shrink(): the leader's description of the new communicator
 };

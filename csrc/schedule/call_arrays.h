@@ -58,6 +58,7 @@ inline void check_counts(const CallShape& call) {
 }
 
 enum Placement : uint8_t { input_shared = 1, output_shared = 2, in_place = 4 };
+constexpr uint8_t kPlacementsDiffer = 1 << 7;  // of several ranks'
 
 // The required lengths of the rank's input and output.
 inline std::pair<int64_t, int64_t> lengths_of(const CallShape& call, int64_t count) {

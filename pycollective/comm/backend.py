@@ -120,7 +120,7 @@ class HostBackend(Backend, Protocol):
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Collective: an array accessible to all ranks, if they share memory."""
+        """Collective: an array that all ranks of the same host can address."""
         ...
 
     def window_number(self, shape: tuple[int, ...], dtype: str) -> int:

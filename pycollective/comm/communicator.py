@@ -154,13 +154,14 @@ class Communicator(Nonblocking):
     # -- windows and other communicators -------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, *, device: str | int | None = None) -> Any:
-        """Collective: an uninitialised NumPy array in memory that all ranks share, for collectives without copies.
+        """Collective: an uninitialised NumPy array in memory that all ranks of a host share: no copies in collectives.
 
         With `device="cuda"` (or "cuda:1", or a device number), a `DeviceArray` in GPU memory mapped by all ranks:
         `torch.from_dlpack` and `cupy.from_dlpack` convert it without a copy.
 
         Collectives are zero-copy if every rank passes an array (or a contiguous view of one) from `empty` of this
-        communicator. The memory is freed with the array.
+        communicator; between hosts, messages are then sent from and received in these arrays. The memory is freed with
+        the array.
 
         Args:
             shape: a number of elements, or the extents; the same on all ranks.

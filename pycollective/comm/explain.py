@@ -93,12 +93,18 @@ def explain_between_hosts(
 
     instance, small = choose(collective, topology, nbytes, BETWEEN_HOSTS)
     row = registry.info(instance)
-    path = f"staged through shared memory within a host, over {link} between hosts"
+    plain = f"staged through shared memory within a host, over {link} between hosts"
+    if nbytes <= (most := _core.ALWAYS_STAGED_BETWEEN_HOSTS):
+        window, why = plain, f"up to {most} bytes an extra copy costs less than agreeing on placements; "
+    elif not CALLS[collective].windows:
+        window, why = plain, f"{collective} is always staged; "
+    else:
+        window, why = f"in place within a host, over {link} between hosts", ""
     chosen = "it is the default between hosts" if topology is None and not default_text() else "it was requested"
     limit = f"; messages of at most {row.small} bytes take its small variant" if row.small else ""
     return Explanation(
-        collective, nbytes, registry.label(instance), "small" if small else "large", row.order, path, path,
-        f"the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
+        collective, nbytes, registry.label(instance), "small" if small else "large", row.order, window, plain,
+        f"{why}the ranks are on {group.nodes.count} hosts; topology {row.name}: {chosen}{limit}",
         waiting=_waiting(own_cores), links=_links(group, names, instance, collective, nbytes, small),
     )  # fmt: skip
 

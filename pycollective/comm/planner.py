@@ -299,7 +299,7 @@ class Planner:
         rooted = root if CALLS[program].rooted else None
         where = Placement[PLACEMENTS[placement]]
         operator = resolve(op, dtype)
-        if small and not _keeps_any_small(instance, where):
+        if small and not self.hosts and not _keeps_any_small(instance, where):  # between hosts, messages cost more
             small = self._load(ScheduleKey(instance, program, self.size, rooted, where, True)).schedule.cells == 0
         mine = self._load(ScheduleKey(instance, program, self.size, rooted, where, small, self.hosts))
         return (mine.schedule, registry.label(instance), mine.program, *operator)

@@ -29,6 +29,11 @@ def digests(comm):
                     continue
                 with np.errstate(all="ignore"):
                     total = comm.allreduce(x, op=op)
+                    if count == SIZES[-1]:  # in windows
+                        window = comm.empty(count, kind)
+                        window[...] = x
+                        comm.allreduce(window, out=window, op=op)
+                        assert window.tobytes() == total.tobytes(), (name, op)
                 found[f"{op} {name} {count}"] = hashlib.sha256(total.tobytes()).hexdigest()[:16]
     return found
 """

@@ -53,6 +53,7 @@ bool Team::greet(Operation& op) {
   CpuGroup<SingleLane> group(*this, op);
   if (!op.cursor.entered) group.enter(op.span.base, true);
   op.cursor.entered = true;
+  if (spans_hosts_) return greet_hosts(op);
   const uint8_t placement = op.plan->fingerprint.placement;
   const bool may_fill = traits(op.plan->fingerprint.collective).single_buffer;
   bool same_placement = true, fills = false;
@@ -68,6 +69,51 @@ bool Team::greet(Operation& op) {
     for (int32_t peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !read_locations(op, peer)) return false;
     if (fills) fill(op);
+  }
+  return true;
+}
+
+// The same on several hosts.  The first rank of each, when all ranks there have entered, tells that of every other one
+// the placement of their arrays, and then its own host what all have agreed on, by entering the call a second time.
+bool Team::greet_hosts(Operation& op) {
+  const int32_t first = here_.front();
+  if (rank_ != first) {
+    if (!CpuGroup<SingleLane>(*this, op).await(first, op.span.base + 1)) return false;
+  } else {
+    uint8_t agreed = 0;
+    if (!tell_placement(op) || !hear_placements(op, agreed)) return false;
+    // Every rank of this host has completed the call for which this was read before.
+    control_.block(rank_).agreed.store(agreed, std::memory_order_relaxed);
+  }
+  const uint8_t agreed = control_.block(first).agreed.load(std::memory_order_relaxed);
+  if (agreed != op.plan->fingerprint.placement && op.fallback) op.plan = op.fallback;
+  if (!op.plan->windows()) op.fill.reset();
+  for (const int32_t peer : here_)
+    if (peer != rank_ && op.plan->windows() && !read_locations(op, peer)) return false;
+  fill(op);
+  return true;
+}
+
+bool Team::tell_placement(Operation& op) {
+  if (op.told) return true;
+  CpuGroup<SingleLane> group(*this, op);
+  op.placement = op.plan->fingerprint.placement;
+  for (const int32_t peer : here_) {
+    if (!group.await(peer, op.span.base)) return false;
+    const Entry& entry = control_.block(peer).entry[op.sequence % kRing];
+    if (entry.fingerprint.placement != op.placement) op.placement = kPlacementsDiffer;
+  }
+  for (const int32_t peer : first_elsewhere_) remote(peer)->tell(op, digest_of(op), op.placement);
+  op.told = true;
+  return true;
+}
+
+bool Team::hear_placements(Operation& op, uint8_t& agreed) {
+  CpuGroup<SingleLane> group(*this, op);
+  agreed = op.placement;
+  for (const int32_t peer : first_elsewhere_) {
+    if (!group.await_told(peer)) return false;
+    if (*remote(peer)->told(op.sequence) != agreed) agreed = kPlacementsDiffer;
   }
   return true;
 }

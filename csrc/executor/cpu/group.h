@@ -65,6 +65,13 @@ class CpuGroup {
     return reached({peer, target}) && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
   }
 
+  // Has the peer, on another host, told the placement of its host's ranks?
+  bool await_told(int32_t peer) {
+    const Goal goal{peer, op_.sequence, false, nullptr, true};
+    const bool told = team_.arrived(goal) || team_.await_slow(op_, goal);
+    return told && (team_.met_[peer] == op_.sequence || team_.meet(op_, peer));
+  }
+
   uint32_t slot(const Span& span, int64_t tile) const {
     return (span.slot + static_cast<uint32_t>(tile) * plan_.slot_segments) & (plan_.slot_turn - 1);
   }

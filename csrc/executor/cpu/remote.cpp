@@ -8,6 +8,7 @@ namespace pc {
 namespace {
 
 char nothing;  // the place of a message without content
+constexpr uint64_t kTold = 1 << 8;  // in an announcement's value, above a placement
 
 }  // namespace
 
@@ -24,6 +25,20 @@ void Remote::announce(const Operation& op, uint64_t call) {
   announced_call_ = op.sequence;
   announced_ = in_flight_ = op.plan;
   link_->send({0, call, op.sequence, op.step, sizeof(Fingerprint), MessageKind::announce, 0}, &in_flight_->fingerprint);
+}
+
+void Remote::tell(const Operation& op, uint64_t call, uint8_t placement) {
+  announced_call_ = op.sequence;
+  announced_ = told_ = op.plan;
+  const uint64_t value = kTold | placement;
+  posted_ = link_->send({value, call, op.sequence, op.step, sizeof(Fingerprint), MessageKind::announce, 0},
+                        &told_->fingerprint);
+}
+
+std::optional<uint8_t> Remote::told(uint64_t sequence) const {
+  for (const Told& each : heard_)
+    if (each.sequence == sequence) return each.placement;
+  return std::nullopt;
 }
 
 void Remote::post(uint64_t value, void* into, uint64_t bytes) {
@@ -71,6 +86,8 @@ std::optional<uint64_t> Remote::known_call(const RankBlock& of, uint64_t sequenc
 void Remote::arrived(const MessageHeader& header) {
   if (header.kind == MessageKind::announce && header.call != 0) {
     note(header);
+    if (header.value != 0)
+      heard_[heard_[0].sequence > heard_[1].sequence ? 1 : 0] = {header.sequence, static_cast<uint8_t>(header.value)};
     const auto own = own_ != nullptr ? known_call(*own_, header.sequence) : std::nullopt;
     if (own.value_or(header.call) != header.call) stale_ = header.sequence;
   }

@@ -116,6 +116,8 @@ Team::Team(std::shared_ptr<Segment> segment, int32_t rank, int32_t size, int64_t
     control_.blocks[r] = reinterpret_cast<RankBlock*>(base + map.blocks) + i;
     scratch_of_[r] = base + map.scratch + i * scratch_bytes;
   }
+  local_.assign(size, -1);
+  for (int32_t i = 0; i < local; ++i) local_[here_[i]] = i;
   if (local == size) control_.first = reinterpret_cast<RankBlock*>(base + map.blocks);
   for (const Sockets& each : others) control_.blocks[each.rank] = &remotes_[each.rank]->block();
   allocate();
@@ -256,18 +258,20 @@ void Team::interrupt(const std::string& where) {
 
 void Team::add_window(int64_t id, WindowView view, int64_t bytes) {
   const std::lock_guard lock(windows_mutex_);
+  require(!is_pair_, "a channel between two ranks has no windows");
+  require(!spans_hosts_ || !first_elsewhere_.empty(), "the hosts of the ranks are not known: see watch_hosts");
   require(!windows_.contains(id), "window " + std::to_string(id) + " exists already");
-  require(!window_at_.contains(view.base + rank_ * view.stride), "a window exists in this memory already");
+  require(!window_at_.contains(part_of(view, rank_)), "a window exists in this memory already");
   has_windows_ = true;
   windows_[id] = {view, bytes};
-  window_at_[view.base + rank_ * view.stride] = id;
+  window_at_[part_of(view, rank_)] = id;
 }
 
 void Team::remove_window(int64_t id) {
   const std::lock_guard lock(windows_mutex_);
   const auto found = windows_.find(id);
   if (found == windows_.end()) return;
-  window_at_.erase(found->second.view.base + rank_ * found->second.view.stride);
+  window_at_.erase(part_of(found->second.view, rank_));
   windows_.erase(found);
 }
 
@@ -285,7 +289,7 @@ char* Team::peer_address(int32_t peer, Location at) const {
   const std::lock_guard lock(windows_mutex_);
   const auto found = windows_.find(at.window);
   if (found == windows_.end() || at.offset < 0 || at.offset > found->second.bytes) return nullptr;
-  return found->second.view.base + peer * found->second.view.stride + at.offset;
+  return part_of(found->second.view, peer) + at.offset;
 }
 
 std::string Team::number(int32_t rank) const { return rank_number(members_[rank], world_ranks_[rank]); }

@@ -30,6 +30,11 @@ class UcxWorker;
 
 using Clock = std::chrono::steady_clock;
 
+// Bytes of a call up to which copying in costs less than agreeing on placements: one more wait on one host, a round of
+// messages between several.  Measured on two cores, 2 hosts: 2 ranks on each gain from 256 KiB on, 4 from 512 KiB.
+constexpr int64_t kAlwaysStaged = 4096;
+constexpr int64_t kAlwaysStagedBetweenHosts = 256 << 10;
+
 // How long a wait spins, then yields, before it sleeps on a futex.  Zero spinning: ranks share cores.
 struct Patience {
   std::chrono::nanoseconds spin{0};
@@ -37,7 +42,7 @@ struct Patience {
   std::chrono::nanoseconds awake{0};  // before a blocking call sleeps, if longer
 };
 
-// A window that this rank has mapped: each rank's part is `stride` bytes after the previous one.
+// A window that this rank has mapped: the part of each rank of this host is `stride` bytes after the previous one.
 struct WindowView {
   char* base;
   int64_t stride;
@@ -51,12 +56,14 @@ struct Sockets {
 };
 
 // What a wait is for: that the peer's counter reaches the target or, if `sent`, that so many messages to it have been
-// taken by the link; or, with `staging`, that the tile `target` of this rank's own arrays is staged.
+// taken by the link; or, with `staging`, that the tile `target` of this rank's own arrays is staged; or, with `told`,
+// that the peer has told the placement of its host's ranks in the call `target`.
 struct Goal {
   int32_t peer;
   uint64_t target;
   bool sent = false;
   Staging* staging = nullptr;
+  bool told = false;
 };
 
 // What a call does when it has to wait.
@@ -72,6 +79,8 @@ struct Operation {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Plan> fallback;  // staged; used if the ranks' placements differ
   bool negotiates = false;               // the communicator has windows: agree with the peers on the plan
+  uint8_t placement = 0;                 // of the ranks of this host, when it has been told to other hosts
+  bool told = false;
   const void* input = nullptr;
   void* output = nullptr;
   Location input_at, output_at;
@@ -131,7 +140,9 @@ class Team {
   // Every rank has attached: watch the peers' processes from now on.
   void watch_peers();
   // The same for ranks on other hosts: see ControlLinks::set_hosts.
-  void watch_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names);
+  // `numbers`: of each rank's host.
+  void watch_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names,
+                   const std::vector<int32_t>& numbers);
   void depart();                      // announces that the rank makes no further calls
   bool departed(int32_t rank) const;
   // This rank continues in a communicator without that one, which is told.
@@ -157,11 +168,20 @@ class Team {
   void add_window(int64_t id, WindowView view, int64_t bytes);
   void remove_window(int64_t id);
   bool has_windows() const { return has_windows_.load(std::memory_order_relaxed); }  // or had: the same on all ranks
+  // Whether a call's arrays are used in place if they are in windows; the same on all ranks, whatever their arrays.  In
+  // a weighted call hosts that share no edge do not wait for each other, as they would to agree on placements.
+  bool uses_windows(Collective collective, int64_t bytes) const {
+    const Traits& t = traits(collective);
+    if (!spans_hosts_) return t.windows && bytes > kAlwaysStaged;
+    return t.windows && !t.weighted && bytes > kAlwaysStagedBetweenHosts;
+  }
   // The position of an address range in a window of this communicator; window -1: in none.
   Location locate(const void* address, int64_t bytes) const;
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  int32_t local_size() const { return static_cast<int32_t>(here_.size()); }  // ranks of this host
+  int32_t local_rank() const { return local_[static_cast<size_t>(rank_)]; }  // this one's index among them
   bool spans_hosts() const { return spans_hosts_; }
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
@@ -194,12 +214,16 @@ class Team {
   void allocate();
   void announce(const Operation& op);
   bool greet(Operation& op);
+  bool greet_hosts(Operation& op);
+  bool tell_placement(Operation& op);
+  bool hear_placements(Operation& op, uint8_t& agreed);
   void fill(Operation& op);
   bool meet(const Operation& op, int32_t peer);
   bool read_locations(const Operation& op, int32_t peer);
   void publish(uint64_t value);
   bool await_slow(Operation& op, Goal goal);
   bool reached(const Goal& goal, int turn);
+  bool arrived(const Goal& goal) const;
   bool pump();
   bool nap_on_links(const Goal& goal, std::chrono::milliseconds limit);
   void nap(const Goal& goal, std::chrono::milliseconds limit);
@@ -252,18 +276,23 @@ class Team {
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   char* peer_address(int32_t peer, Location at) const;
+  char* part_of(const WindowView& view, int32_t rank) const {
+    return view.base + local_[static_cast<size_t>(rank)] * view.stride;
+  }
   struct Mapped {
     WindowView view;
     int64_t bytes;
   };
   std::map<int64_t, Mapped> windows_;           // by id, the same on all ranks
   std::map<const char*, int64_t> window_at_;    // by the start of this rank's part
+  std::vector<int32_t> local_;                  // by rank: its index among those of this host; -1: on another one
   std::atomic<bool> has_windows_{false};
   mutable std::mutex windows_mutex_;
 
   // Of several hosts, and of channels.  After what every call touches.
   Control parent_control_;                  // for a pair channel: that of its communicator
   std::vector<int32_t> here_;               // the ranks of this host
+  std::vector<int32_t> first_elsewhere_;    // the first rank of each other host
   std::vector<std::shared_ptr<Remote>> remotes_;  // by rank: null for those of this host; empty: there are no others
   std::vector<std::shared_ptr<Remote>> parent_remotes_;  // own the blocks of parent_control_
   std::shared_ptr<ControlLinks> links_;

@@ -1,4 +1,5 @@
 // What a rank knows of the processes of other hosts, and tells them, outside its calls.
+#include <algorithm>
 #include <utility>
 
 #include "executor/cpu/heartbeats.h"
@@ -13,8 +14,12 @@ constexpr int kMostTimeouts = 5;        // in a row: more than six seconds
 
 }  // namespace
 
-void Team::watch_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names) {
+void Team::watch_hosts(const std::vector<std::string>& hosts, std::vector<std::string> names,
+                       const std::vector<int32_t>& numbers) {
   if (!links_ || is_pair_) return;
+  for (int32_t r = 0; r < size_; ++r)
+    if (remote(r) != nullptr && std::find(numbers.begin(), numbers.begin() + r, numbers[r]) == numbers.begin() + r)
+      first_elsewhere_.push_back(r);
   links_->set_hosts(hosts, std::move(names));
   start_heartbeats(links_);
 }

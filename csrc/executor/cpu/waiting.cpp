@@ -78,7 +78,7 @@ bool Team::reached(const Goal& goal, int turn) {
   if (from != nullptr) from->progress();
   if (spans_hosts_ && turn % kPumpEvery == 0) pump();
   if (goal.sent) return from->sent() >= goal.target;
-  return control_.block(goal.peer).counter.load(kAcquire) >= goal.target;
+  return arrived(goal);
 }
 
 // Continues all messages; true if some wait for their peers.
@@ -265,6 +265,12 @@ bool Team::may_still_arrive(int32_t rank) {
   return !from->link().closed() && Clock::now() - from->left < kBystanderGrace;
 }
 
+// Whether a peer has reached the awaited counter, or told what is awaited.
+bool Team::arrived(const Goal& goal) const {
+  if (goal.told) return remote(goal.peer)->told(goal.target).has_value();
+  return control_.block(goal.peer).counter.load(kAcquire) >= goal.target;
+}
+
 // False if a peer is gone without having reached the awaited counter.
 bool Team::check_peers(const Operation& op, const Goal& goal) {
   for (int32_t r = 0; r < size_; ++r) {
@@ -273,8 +279,7 @@ bool Team::check_peers(const Operation& op, const Goal& goal) {
         home(members_[r]).presence.load(std::memory_order_acquire) == static_cast<uint32_t>(Presence::departed);
     const bool lost = departed ? r == goal.peer : gone(members_[r]);
     if (!lost) continue;
-    const bool awaited =
-        r == goal.peer && (goal.sent || control_.block(r).counter.load(std::memory_order_acquire) < goal.target);
+    const bool awaited = r == goal.peer && (goal.sent || !arrived(goal));
     if (awaited && departed && may_still_arrive(r)) continue;
     if (awaited || (!departed && Clock::now() - op.waiting_since > kBystanderGrace)) {
       report_lost(op, r, departed);

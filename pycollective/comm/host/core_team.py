@@ -74,7 +74,7 @@ def _team_of_hosts(
         segment, group.rank, group.size, scratch, list(group.world_ranks), group.name, group.threads, planner,
         list(group.nodes.ranks()), descriptors, ucx,
     )  # fmt: skip
-    team.watch_hosts([address for address, _ in hosts], [name for _, name in hosts])
+    team.watch_hosts([address for address, _ in hosts], [name for _, name in hosts], list(group.nodes.of))
     return team
 
 

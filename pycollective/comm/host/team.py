@@ -98,8 +98,7 @@ class HostTeam:
         number = self.window_number(shape, str(dtype))
         unit = _HUGE_PAGE if nbytes >= _HUGE_PAGE else _PAGE
         stride = max(unit, -(-nbytes // unit) * unit)
-        segment = self.share(stride * self.group.size)
-        assert segment is not None
+        segment = self._share_parts(stride)
         window: _core.Window = self.team.window(segment, number, stride, stride)
         return window.array(dtype, list(shape))
 
@@ -115,8 +114,16 @@ class HostTeam:
         Raises:
             CommunicatorError: no kind of shared memory works; gives the reason for each.
         """
-        segment = share_segment(self.exchange, self.group.rank, range(self.group.size), nbytes, self.group.threads)
-        assert segment is not None  # every rank is a member
+        return self._share_here(range(self.group.size), nbytes)
+
+    def _share_parts(self, nbytes: int) -> _core.Segment:
+        """Collective: a segment of each host, with so many bytes for each of its ranks."""
+        here = self.group.nodes.ranks()
+        return self._share_here(here, nbytes * len(here))
+
+    def _share_here(self, members: Sequence[int], nbytes: int) -> _core.Segment:
+        segment = share_segment(self.exchange, self.group.rank, members, nbytes, self.group.threads)
+        assert segment is not None  # this rank is a member
         return segment
 
     # -- other groups of ranks -----------------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
 from pycollective import _core
 from pycollective.comm.bootstrap import mpi_exit
 from pycollective.comm.bootstrap.dialling import Endpoint
@@ -72,11 +70,7 @@ class HostsTeam(HostTeam):
         self.link = ucx.name_of(over, contacts.network.listener.address[0])
         self._shrunk = False
 
-    # -- windows, which need shared memory -----------------------------------------------------------------------------
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        self.window_number(shape, str(dtype))
-        return np.empty(shape, dtype)
+    # -- memory of all ranks -------------------------------------------------------------------------------------------
 
     def share(self, nbytes: int) -> None:
         return None

@@ -44,7 +44,7 @@ def compile(
         collective: the name of the collective, such as "allreduce".
         size: the number of ranks, from 1.
         root: the root if the collective has one (default 0); otherwise ignored.
-        placement: which buffers peers can address.
+        placement: which buffers peers can address; on several hosts, those of the same one.
         small: use the `<collective>_small` variant if the topology has one.
         hosts: a number for each rank, equal for ranks of one host; empty: they share one.
 
@@ -164,7 +164,7 @@ def compile_program(
 
     Args:
         program: all its statements; its ranks may be on several hosts.
-        placement: which buffers peers can address.
+        placement: which buffers peers can address; on several hosts, those of the same one.
         topology, small: only label the result.
 
     Returns:
@@ -172,7 +172,6 @@ def compile_program(
 
     Raises:
         ProgramError: a statement reads a place that has not been written.
-        ValueError: the program is for several hosts, and the placement is not STAGED.
     """
     checks.instance(program, "program", Program, "a Program")
     checks.instance(placement, "placement", Placement, "a Placement")
@@ -180,11 +179,9 @@ def compile_program(
     small = checks.flag(small, "small")
     if program.size < 1:
         raise ProgramError(f"a program for {program.size} ranks")
-    if program.host_of and placement is not Placement.STAGED:
-        raise ValueError(f"placement must be STAGED for ranks on several hosts, not {placement.name}")
-    graph = build_values(program, pull_copies=not placement.out_shared)
+    graph = build_values(program, pull_copies=bool(program.host_of) or not placement.out_shared)
     if program.host_of:
-        waits = across_hosts(program, graph, pipelined=not small)
+        waits = across_hosts(program, graph, placement, pipelined=not small)
     else:
         waits = Waits(order_steps(lower(program, graph, placement), program.size))
     weighted = collective_named(program.collective).weighted

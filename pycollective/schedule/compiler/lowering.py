@@ -116,10 +116,13 @@ class Lowering:
         outputs = self._live_outputs(value)
         self._output_at[value] = outputs
         targets = [Target(rank, OUT) for rank in outputs]
-        names = {name for _, name in value.reads}
-        if not names.issubset(outputs):
+        if self._needs_cell(value, outputs):
             targets.append(self._new_cell(value))
         return targets
+
+    def _needs_cell(self, value: Value, outputs: list[int]) -> bool:
+        """Shared outputs: whether the program reads the value from a place where it is not."""
+        return any(name not in outputs for _, name in value.reads)
 
     def _live_outputs(self, value: Value) -> list[int]:
         """The ranks whose output the program writes with a value that is later read there or is a result."""
@@ -152,14 +155,12 @@ class Lowering:
     # Steps
 
     def execute(self, value: Value) -> None:
-        """One execution: the step itself, and the copies to other ranks' private outputs."""
+        """One execution: the step itself, and the copies to outputs that its rank cannot write."""
         sources = self._sources(value)
         self._emit(value.rank, value.chunk, sources, self._targets(value), value.complete, value.line, value.weights)
         self._copy_to_results(value)
 
     def _copy_to_results(self, value: Value) -> None:
-        if self._out_shared:
-            return
         for rank in value.finals:
             if rank not in self._output_at[value]:
                 source = self._locate(value, rank, rank)
@@ -206,7 +207,9 @@ class Lowering:
             source = Source(cell.rank, cell.place, self._reduces and value.raw)
             outputs = self._output_at[value] = self._live_outputs(value)
             targets = [Target(rank, OUT) for rank in outputs]
-            self._emit(value.rank, value.chunk, [source], targets, False, value.line)
+            if targets:
+                self._emit(value.rank, value.chunk, [source], targets, False, value.line)
+            self._copy_to_results(value)
 
     def _sources(self, value: Value) -> list[Source]:
         return [self._locate(source, name, value.rank) for source, name in value.sources]

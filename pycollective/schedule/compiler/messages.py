@@ -2,20 +2,24 @@
 
 A value that is needed on another host crosses to it once: its rank sends it from where it is stored to one rank there,
 from whose memory the other ranks of that host read it. It is received in the output of that rank if it is its result
-and nobody else there needs it, otherwise in a cell. Raw contributions are sent from the input. Calls are staged.
+and nobody else there needs it or they can read it there, otherwise in a cell. Raw contributions are sent from the
+input. Within a host, the placement decides as if there were no other: outputs that peers can write hold what the
+program stores in them.
 
 In small calls, where messages cost more than bytes, the contributions that cross from one host to another travel
 together: one rank sends those of its host, in one piece, to one rank of the other. See coalescing.py.
 
 Every message has a place of its own that is free when its tile is opened, so that all receipts are early and none
-blocks the messages behind it. Two things can prevent that. If a rank may not have finished reading its output (which
-may be its input) when the sender sends, the message is received in a cell, from where it is copied. If a rank
-overwrites what it has sent (an input that is also the output) before the message is known to have arrived, the value is
-sent from a cell. Both are found by the clocks of the finished schedule; then it is made again, avoiding them.
+blocks the messages behind it. Two things can prevent that. If the receiver or a peer may not have finished with the
+output (which may be the input) when the sender sends, the message is received in a cell, from where it is copied. If a
+rank overwrites what has been sent (an output, or an input that is also the output) before the message is known to have
+arrived, the value is sent from a cell. Both are found by the clocks of the finished schedule; then it is made again,
+avoiding them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pycollective.schedule.compiler.coalescing import CoalescedMessage, coalesced_messages
@@ -30,30 +34,33 @@ from pycollective.schedule.language.program import Program
 TILES_IN_FLIGHT = 6
 """The largest lag that shorter chains of messages are given.  Measured on two busy cores, with tiles of 64 KiB: 1 MiB
 on two hosts takes 10% less time; 64 MiB changes by less than the spread."""
+NOWHERE = -1
+"""The name of no rank."""
 Crossing = tuple[Value, int]
 """A value and a host to which it crosses."""
 
 
 @dataclass(slots=True)
 class _Avoided:
-    """What has been found unsafe: values sent from the input, and crossings received in the output."""
+    """What has been found unsafe: values sent from a buffer, and crossings received in the output."""
 
     sent: set[Value] = field(default_factory=set)
     received: set[Crossing] = field(default_factory=set)
 
 
-def across_hosts(program: Program, graph: ValueGraph, pipelined: bool) -> Waits:
+def across_hosts(program: Program, graph: ValueGraph, placement: Placement, pipelined: bool) -> Waits:
     """The steps of all ranks, in order, with their waits.
 
     Args:
         program: its ranks are on several hosts.
-        graph: its values.
+        graph: its values; each destination makes its copy itself.
+        placement: which buffers peers of the same host can address.
         pipelined: steps behind messages lag, by one tile or more per message; otherwise all steps of a tile are
             executed in one iteration, and contributions travel together.
     """
     avoided, found = _Avoided(), -1
     while True:
-        steps = _MessageLowering(program, graph, avoided, pipelined).run(graph)
+        steps = _MessageLowering(program, graph, placement, avoided, pipelined).run(graph)
         _lengthen_lags(steps)
         waits = Waits(order_steps(steps, program.size))
         _find_hazards(steps, waits, program.host_of, avoided)
@@ -66,7 +73,7 @@ def _lengthen_lags(steps: list[LoweredStep]) -> None:
 
     While a rank is interrupted, the others then continue with the tiles that have arrived.
     """
-    factor = TILES_IN_FLIGHT // max(1, *(step.lag for step in steps))
+    factor = TILES_IN_FLIGHT // max(1, 1, *(step.lag for step in steps))
     if factor > 1:
         for step in steps:
             step.lag *= factor
@@ -77,7 +84,7 @@ def _find_hazards(steps: list[LoweredStep], waits: Waits, host_of: tuple[int, ..
         # What a recv's place held must not be in use any more when the message is sent.
         known_at = step.message or step
         for before in step.depends:
-            if before.rank != step.rank or before is known_at:
+            if before is known_at:
                 continue
             if before.kind == SEND:  # its source is overwritten
                 safe = _copies_input(step, before) or all(waits.knows(known_at, each) for each in before.receipts)
@@ -101,8 +108,10 @@ def _copies_input(step: LoweredStep, send: LoweredStep) -> bool:
 class _MessageLowering(Lowering):
     """Extends the pass by messages: locations of values on other hosts."""
 
-    def __init__(self, program: Program, graph: ValueGraph, avoided: _Avoided, pipelined: bool) -> None:
-        super().__init__(program, Placement.STAGED)
+    def __init__(
+        self, program: Program, graph: ValueGraph, placement: Placement, avoided: _Avoided, pipelined: bool
+    ) -> None:
+        super().__init__(program, placement)
         self._avoided = avoided
         self._pipelined = pipelined
         self._host = program.host_of
@@ -117,8 +126,12 @@ class _MessageLowering(Lowering):
         self._shared_here = set(avoided.sent)  # contributions that are in cells in any case
         for group in graph.groups:
             for value in group:
-                if len(value.sources) == 1 and not (value.weights or value.complete):
+                if self._is_copy(value):
                     self._copies.setdefault((value.sources[0][0], value.rank), []).append(value)
+
+    @staticmethod
+    def _is_copy(value: Value) -> bool:
+        return len(value.sources) == 1 and not (value.weights or value.complete)
 
     # What other hosts need
 
@@ -130,25 +143,54 @@ class _MessageLowering(Lowering):
                 self._carried.setdefault(value, set()).add(message.host)
                 if value.rank != message.sender:
                     self._shared_here.add(value)
-        from_cells = [each for each in self._coalesced if self._shared_here & set(each.values)]
+        later = [each for each in self._coalesced if self._located_later(each.values)]
         for message in self._coalesced:
-            if message not in from_cells:
+            if message not in later:
                 self._send_coalesced(message)
         super().bring_in_all(values)
-        for message in from_cells:
+        for message in later:
             self._send_coalesced(message)
 
+    def _located_later(self, values: Iterable[Value]) -> bool:
+        """Whether a contribution has the place from which it is sent only after `bring_in`."""
+        return self._placement.inplace or not self._shared_here.isdisjoint(values)
+
     def bring_in(self, value: Value) -> None:
-        if value in self._avoided.sent:
-            super().bring_in(value)
+        later = self._placement.inplace or value in self._avoided.sent
+        if not later:
             self._send(value)
-        else:
+        super().bring_in(value)
+        if value in self._avoided.sent and value not in self._cell_of:
+            source = super()._locate(value, value.rank, value.rank)
+            self._emit(value.rank, value.chunk, [source], [self._new_cell(value)], False)
+        if later:
             self._send(value)
-            super().bring_in(value)
 
     def execute(self, value: Value) -> None:
         if not self._is_received(value):
             super().execute(value)
+
+    def execute_together(self, group: list[Value]) -> None:
+        if all(self._is_copy(value) for value in group):  # of one place, which none of them writes
+            for value in group:
+                self.execute(value)
+        else:
+            super().execute_together(group)
+
+    def _may_write(self, value: Value, readers: dict[int, set[Value]]) -> bool:
+        elsewhere = all(readers.get(rank, set()) <= {value} for rank in value.finals)
+        return elsewhere and super()._may_write(value, readers)
+
+    def _live_outputs(self, value: Value) -> list[int]:
+        here = self._host[value.rank]
+        return [rank for rank in super()._live_outputs(value) if self._host[rank] == here]
+
+    def _needs_cell(self, value: Value, outputs: list[int]) -> bool:
+        here = self._host[value.rank]
+        if any(name not in outputs for reader, name in value.reads if self._host[reader] == here):
+            return True
+        sent = any(host != here for host in self._needing(value))
+        return sent and (value.rank not in outputs or value in self._avoided.sent)
 
     def _copy_to_results(self, value: Value) -> None:
         self._send(value)
@@ -157,7 +199,7 @@ class _MessageLowering(Lowering):
             if crossing in self._message and crossing not in self._arrived:
                 receiver = self._message[crossing][1]
                 alone = all(other == receiver for other in self._needing(value)[crossing[1]])
-                self._receive(crossing, to_output=alone and receiver in value.finals)
+                self._receive(crossing, to_output=(alone or self._out_shared) and receiver in value.finals)
         super()._copy_to_results(value)
 
     def _read_by_peers(self, value: Value) -> bool:
@@ -203,7 +245,7 @@ class _MessageLowering(Lowering):
             source = self._sent_from(value)
             if value.rank != sender:
                 cell = self._free_cell(sender)
-                collected = Source(value.rank, self._cell_of[value], source.initial)
+                collected = super()._locate(value, value.rank, sender)
                 self._emit(sender, value.chunk, [collected], [cell], False)
                 copies.append(self.steps[-1])
                 source = Source(sender, cell.place, source.initial)
@@ -253,6 +295,8 @@ class _MessageLowering(Lowering):
     def _locate(self, value: Value, name: int, reader: int) -> Source:
         crossing = value, self._host[reader]
         if crossing not in self._message:
+            if self._out_shared and self._host[name] != self._host[reader]:
+                name = NOWHERE  # its output there cannot be addressed
             return super()._locate(value, name, reader)
         target = self._arrived.get(crossing) or self._receive(crossing, to_output=False)
         return Source(target.rank, target.place, self._reduces and value.raw)
@@ -267,8 +311,11 @@ class _MessageLowering(Lowering):
         is_result = rank in value.finals
         target = self._arrived.get(crossing)
         if target is None:
-            alone = len(self._needing(copied)[crossing[1]]) == 1 and not self._read_by_peers(value)
-            target = self._receive(crossing, to_output=is_result and alone)
+            if self._out_shared:
+                free = value not in self._avoided.sent
+            else:
+                free = len(self._needing(copied)[crossing[1]]) == 1 and not self._read_by_peers(value)
+            target = self._receive(crossing, to_output=is_result and free)
         self._output_at[value] = [rank] if is_result else []
         if target.place != OUT:
             self._cell_of[value] = target.place

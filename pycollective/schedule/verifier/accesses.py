@@ -79,7 +79,8 @@ class Accesses:
         known = list(map(max, *received))
         place = step.targets[0].place
         self.check_sources(rank, step, call, tile, counter, known)
-        for same in (place, IN) if place == OUT else (place,):  # a staged call may have one array as input and output
+        aliased = place == OUT and self.schedule.placement is Placement.STAGED  # x and out may be one array
+        for same in (place, IN) if aliased else (place,):
             accesses = self.access(rank, rank, same, step.chunk, call, tile, counter)
             for peer, before in (accesses.write, *accesses.reads.items()):
                 if peer >= 0 and known[peer] < before:

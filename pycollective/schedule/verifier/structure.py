@@ -6,7 +6,7 @@ from collections import Counter
 
 from pycollective.errors import VerificationError
 from pycollective.schedule.collectives import COLLECTIVES
-from pycollective.schedule.compiler.schedule import Placement, Schedule
+from pycollective.schedule.compiler.schedule import Schedule
 from pycollective.schedule.compiler.steps import COMBINE, IN, OUT, RECV, SEND, Step, Wait, describe_step
 
 
@@ -16,8 +16,8 @@ def check_structure(schedule: Schedule) -> None:
     Raises:
         VerificationError: names rank, step and the error.
     """
-    if schedule.hosts and (len(schedule.hosts) != schedule.size or schedule.placement is not Placement.STAGED):
-        raise VerificationError(f"{schedule.title}: ranks on several hosts need a host each, and a staged call")
+    if schedule.hosts and len(schedule.hosts) != schedule.size:
+        raise VerificationError(f"{schedule.title}: ranks on several hosts need a host each")
     for rank, mine in enumerate(schedule.ranks):
         where = f"{schedule.title}: rank {rank}"
         if len(mine.steps) > schedule.stride:

@@ -107,7 +107,7 @@ def verify_topology(
         collectives: only these; default all that the topology implements.
         roots: only these; default the first, the last and one in between.
         hosts: numbers of hosts, which have equal shares of the ranks; those above the number of ranks are left out.
-            None: all of `layouts`. Several hosts only have the placement STAGED, and are left out without it.
+            None: all of `layouts`.
 
     Returns:
         a report for each schedule, as soon as it is proved.
@@ -176,8 +176,7 @@ def _reports(
             for root in some_roots if COLLECTIVES[name].rooted else (None,):
                 for small in variants:
                     for placement, where in itertools.product(placements, hosts):
-                        if not where or placement is Placement.STAGED:
-                            yield verify(compile(instance, name, size, root, placement, small, where))
+                        yield verify(compile(instance, name, size, root, placement, small, where))
 
 
 def _claim(schedule: Schedule) -> Order | None:
