@@ -21,7 +21,7 @@ enum class MessageKind : uint32_t {
 
 // Precedes each message.  Both hosts have the same byte order: checked when they connect.
 struct MessageHeader {
-  uint64_t value;     // the sender's counter after the step; of an announcement, see Remote::tell, or 0; of an abort, the fault
+  uint64_t value;     // the sender's counter after the step; of an abort, the fault; see Remote::tell
   uint64_t call;      // digest of the sender's call
   uint64_t sequence;  // of the call
   int64_t step;       // of a weighted call, see Operation; of an abort, the culprit

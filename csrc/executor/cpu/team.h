@@ -193,7 +193,7 @@ class Team {
   Patience patience;
   TileBytes tile_bytes;
   StepTrace* trace = nullptr;  // where the steps of the next calls are recorded; guarded by one_call
-  CallMutex one_call{name_};   // held while a call runs: threads of one rank take turns
+  CallMutex one_call{name_};  // held while a call runs: threads of one rank take turns
   std::atomic<int> queued{0};  // calls on the progress thread: a blocking call must wait for them
 
   // Called about ten times a second by a blocked call; true makes it give up (a pending signal).
@@ -270,9 +270,9 @@ class Team {
   uint64_t base_ = 1;
   ScratchRing ring_;
   CellWrites cell_writes_;
-  uint32_t position_ = 0;                  // in the ring, of the next tile
-  std::vector<uint64_t> readers_;          // see readers_of()
-  std::vector<uint64_t> met_;              // sequence of the last call in which the peer's entry was checked
+  uint32_t position_ = 0;  // in the ring, of the next tile
+  std::vector<uint64_t> readers_;  // see readers_of()
+  std::vector<uint64_t> met_;  // sequence of the last call in which the peer's entry was checked
   std::shared_ptr<const Plan> announced_[kRing];  // plans whose fingerprint this rank's entry already holds
   std::vector<char*> peer_input_, peer_output_;
   char* peer_address(int32_t peer, Location at) const;
@@ -283,22 +283,22 @@ class Team {
     WindowView view;
     int64_t bytes;
   };
-  std::map<int64_t, Mapped> windows_;           // by id, the same on all ranks
-  std::map<const char*, int64_t> window_at_;    // by the start of this rank's part
-  std::vector<int32_t> local_;                  // by rank: its index among those of this host; -1: on another one
+  std::map<int64_t, Mapped> windows_;  // by id, the same on all ranks
+  std::map<const char*, int64_t> window_at_;  // by the start of this rank's part
+  std::vector<int32_t> local_;  // by rank: its index among those of this host; -1: on another one
   std::atomic<bool> has_windows_{false};
   mutable std::mutex windows_mutex_;
 
   // Of several hosts, and of channels.  After what every call touches.
-  Control parent_control_;                  // for a pair channel: that of its communicator
-  std::vector<int32_t> here_;               // the ranks of this host
-  std::vector<int32_t> first_elsewhere_;    // the first rank of each other host
+  Control parent_control_;  // for a pair channel: that of its communicator
+  std::vector<int32_t> here_;  // the ranks of this host
+  std::vector<int32_t> first_elsewhere_;  // the first rank of each other host
   std::vector<std::shared_ptr<Remote>> remotes_;  // by rank: null for those of this host; empty: there are no others
   std::vector<std::shared_ptr<Remote>> parent_remotes_;  // own the blocks of parent_control_
   std::shared_ptr<ControlLinks> links_;
-  std::vector<Sockets> sockets_;            // to ranks on other hosts
+  std::vector<Sockets> sockets_;  // to ranks on other hosts
   std::vector<std::unique_ptr<Link>> messages_;  // own those of channels
-  std::unique_ptr<RankBlock> own_block_;    // of a pair channel to another host
+  std::unique_ptr<RankBlock> own_block_;  // of a pair channel to another host
 };
 
 }  // namespace pc
