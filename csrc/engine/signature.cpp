@@ -8,12 +8,6 @@
 
 namespace pc::engine {
 
-RankSet RankSet::operator|(const RankSet& other) const {
-  RankSet both = *this;
-  for (size_t i = 0; i < both.words.size(); ++i) both.words[i] |= other.words[i];
-  return both;
-}
-
 RankSet RankSet::first(int32_t count) {
   RankSet all;
   for (int32_t r = 0; r < count; ++r) all.add(r);

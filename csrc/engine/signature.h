@@ -21,7 +21,6 @@ struct RankSet {
   bool has(int32_t rank) const { return (words[rank / 64] >> rank % 64 & 1) != 0; }
   bool none() const { return *this == RankSet{}; }
   bool operator==(const RankSet&) const = default;
-  RankSet operator|(const RankSet& other) const;
   static RankSet first(int32_t count);
 };
 

@@ -91,6 +91,17 @@ def test_products_follow_the_textbook_formula() -> None:
             assert got.imag.tobytes() == (a * d + b * c).astype(part).tobytes()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_factors_apply_to_real_and_imaginary_parts(dtype: str) -> None:
+    """To each contribution before the operation, and to the result: exact, as they are powers of two."""
+    xs = gaussian_integers(3, 500, dtype)
+    for op, expected in (("sum", 2 * xs.sum(axis=0) / 8), ("prod", (2 * xs).prod(axis=0) / 8)):
+        for got in local_world(3).run(
+            lambda comm, op=op: comm.allreduce(xs[comm.rank], op=op, prescale=2, postscale=0.125)  # type: ignore[misc]
+        ):
+            assert got.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("op", ["min", "max", "band", "bor", "bxor", "land", "lor"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operators_without_complex_are_refused_before_anything_is_sent(dtype: str, op: str) -> None:
