@@ -38,7 +38,6 @@ int level() {
 }
 
 constexpr size_t kOwnCopy = 2048;  // bytes; below, memcpy is as fast
-constexpr size_t kPage = 4096, kLine = 64;
 
 void copy_vectors(void* to, const void* from, size_t bytes) {
 #if defined(PC_X86_KERNELS)
@@ -71,22 +70,6 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
   copy_vectors(to, from, bytes);
 }
 
-// Copies to whole lines by rep movsb, which does not fetch them first, and leaves them in the caches.  False if that is
-// slow: on AMD Zen 3 and 4 if only the source is aligned, or if the addresses are close to each other (see copy_bytes).
-bool copy_lines(void* to, const void* from, size_t bytes) {
-#if defined(PC_X86_KERNELS)
-  static const bool fast = has_fast_strings();
-  const auto begin = reinterpret_cast<uintptr_t>(to);
-  const size_t distance = (begin - reinterpret_cast<uintptr_t>(from)) % kPage;
-  if (!fast || begin % kLine != 0 || (distance > 0 && distance < kLine)) return false;
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-  return true;
-#else
-  (void)to, (void)from, (void)bytes;
-  return false;
-#endif
-}
-
 void copy_block(const Block& b, size_t element_size) {
   static const Combine bytewise = kernel_for(Dtype::uint8, Operator::bor).plain;  // with one source: a copy
   const size_t bytes = b.count * element_size;
@@ -94,8 +77,7 @@ void copy_block(const Block& b, size_t element_size) {
     if (b.targets[d] == b.sources[0]) continue;
     const bool streamed = b.streamed != nullptr && b.streamed[d];
     if (!streamed) copy_bytes(b.targets[d], b.sources[0], bytes);
-    else if (!b.shared || !copy_lines(b.targets[d], b.sources[0], bytes))
-      bytewise({b.sources, b.initial, &b.targets[d], 1, 1, bytes, b.complete, b.scaling, nullptr, &streamed});
+    else bytewise({b.sources, b.initial, &b.targets[d], 1, 1, bytes, b.complete, b.scaling, nullptr, &streamed});
   }
 }
 

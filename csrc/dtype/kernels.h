@@ -38,7 +38,6 @@ struct Block {
   CustomFunction custom;
   const bool* streamed = nullptr;  // m flags: the target is not read soon, bypass the caches; or null
   const double* weights = nullptr;  // k factors, for Kernel::weighted
-  bool shared = false;  // another core's cache has the lines of the streamed targets, and will read them soon
 };
 
 using Combine = void (*)(const Block&);

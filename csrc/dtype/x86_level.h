@@ -9,12 +9,6 @@
 namespace pc {
 namespace {
 
-// Whether rep movsb is fast whatever the size (ERMS).
-inline bool has_fast_strings() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ebx & 1u << 9) != 0;
-}
-
 // 1: x86-64; 2: x86-64-v3 (AVX2); 3: x86-64-v4 (AVX-512): everything that -march of that name lets a compiler use.
 inline int x86_level() {
   struct Leaf {

@@ -1,4 +1,4 @@
-// How a rank writes the cells of its scratch that peers read: with ordinary stores, or without fetching their lines.
+// How a rank writes the cells of its scratch that peers read: with ordinary stores, or past the caches.
 #pragma once
 
 #include <chrono>
@@ -7,15 +7,14 @@
 namespace pc {
 
 // Ordinary stores are best where the ranks' cores share a cache.  Where they do not, each line is fetched from the peer's
-// cache first.  Copies by rep movsb write whole lines without that; reductions then store past the caches.  1 MiB from
-// rank to rank through cells, in us:
-//                                                     ordinary  rep movsb  past the caches
-//   Zen 5, a line changes hands in 0.05 us (1 ns a line)    17         19               45
-//   Zen 5, in 0.25 us (7 ns)                               120         36               36
-//   Zen 4, in 0.1 us (2 ns; writing only)                   34          -               66
-//   Zen 4, in 0.5 us (26 ns; writing only)                 430          -               45
-// So ordinary stores are timed, and after slow ones the next cells are written in the other way: a rank may move to
-// another core at any time.
+// cache first.  1 MiB from rank to rank through cells, in us:
+//                                                     ordinary  past the caches
+//   Zen 5, a line changes hands in 0.05 us (1 ns a line)    17               45
+//   Zen 5, in 0.25 us (7 ns)                               120               36
+//   Zen 4, in 0.1 us (2 ns; writing only)                   34               66
+//   Zen 4, in 0.5 us (26 ns; writing only)                 430               45
+// So ordinary stores are timed, and after slow ones the next cells are streamed: a rank may move to another core at any
+// time.  (rep movsb is as fast as streaming on Zen 5; on Zen 4 it fetches the lines, too.)
 class CellWrites {
  public:
   static constexpr int64_t kLeast = 16 << 10;  // bytes; less is always stored ordinarily, and not timed

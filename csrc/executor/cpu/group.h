@@ -251,8 +251,7 @@ class CpuGroup {
                       &plan_.scaling,
                       plan_.custom,
                       streams ? streamed : nullptr,
-                      step.weighted() ? weights : nullptr,
-                      stream_cells};
+                      step.weighted() ? weights : nullptr};
     const bool own = k == 1 && !step.weighted() && cells && step.source(0).rank == team_.rank_ && lane() == 0;
     if (!own || bytes < CellWrites::kLeast || stream_cells) return plan_.combine(block);
     const auto since = Clock::now();
