@@ -12,18 +12,28 @@
 namespace pc::engine {
 namespace {
 
-// `cold`: the target is not in the caches, and fetching it before overwriting it is useless.
-void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
-  constexpr int64_t least = 64 << 10;  // bytes that are worth a fence
-  if (!cold || bytes < least) {
-    copy_bytes(into, from, static_cast<size_t>(bytes));
-    return;
-  }
+void copy_past_caches(char* into, const char* from, int64_t bytes) {
   static constexpr Scaling unscaled;
   const void* source = from;
   void* target = into;
   const bool initial = true, streamed = true;
   copy_block({&source, &initial, &target, 1, 1, static_cast<size_t>(bytes), true, &unscaled, nullptr, &streamed}, 1);
+}
+
+// `cold`: the target is not in the caches, and fetching it before overwriting it is useless.
+void copy_out(char* into, const char* from, int64_t bytes, bool cold) {
+  constexpr int64_t least = 64 << 10;  // bytes that are worth a fence
+  if (cold && bytes >= least) copy_past_caches(into, from, bytes);
+  else copy_bytes(into, from, static_cast<size_t>(bytes));
+}
+
+// To memory that peers have read.
+void copy_in(char* into, const char* from, int64_t bytes, SharedWrites& writes) {
+  if (bytes < SharedWrites::kLeast) return copy_bytes(into, from, static_cast<size_t>(bytes));
+  if (writes.stream()) return copy_past_caches(into, from, bytes);
+  const auto since = Clock::now();
+  copy_bytes(into, from, static_cast<size_t>(bytes));
+  writes.record(bytes, Clock::now() - since, SharedWrites::kSlowFromMemory);
 }
 
 constexpr int64_t kStagedBytes = 4096;  // up to here one synchronization of a staged call beats the windows' two
@@ -113,8 +123,8 @@ void FusedAllreduce::run_packed(const Reduction& reduction, const std::vector<Pi
 
 void FusedAllreduce::pack(Walk& walk, char* buffer, int64_t bytes) {
   auto span = timeline_.span(Phase::pack);
-  walk.part(bytes, [buffer](const Piece& piece, int64_t from, int64_t to, int64_t count) {
-    if (piece.input != nullptr) copy_bytes(buffer + to, piece.input + from, static_cast<size_t>(count));
+  walk.part(bytes, [this, buffer](const Piece& piece, int64_t from, int64_t to, int64_t count) {
+    if (piece.input != nullptr) copy_in(buffer + to, piece.input + from, count, team_->shared_writes());
     else std::memset(buffer + to, 0, static_cast<size_t>(count));
   });
   span.end();

@@ -3,7 +3,7 @@
 #include "executor/scratch_ring.h"
 
 #include "check.h"
-#include "executor/cpu/cell_writes.h"
+#include "executor/cpu/shared_writes.h"
 
 namespace pc {
 namespace {
@@ -40,15 +40,21 @@ PC_TEST(ring_takes_turns) {
 PC_TEST(ring_cells_are_streamed_after_slow_stores) {
   using std::chrono::nanoseconds;
   constexpr int64_t bytes = 64 << 10;  // 1024 lines
-  CellWrites writes;
+  SharedWrites writes;
   PC_CHECK(!writes.stream(), "ordinary stores at first");
-  writes.record(bytes, nanoseconds(1024 * 4));
-  PC_CHECK(!writes.stream(), "4 ns a line is no reason to change");
-  writes.record(bytes, nanoseconds(1024 * 6));
+  writes.record(bytes, nanoseconds(1024 * 5));
+  PC_CHECK(!writes.stream(), "5 ns a line is no reason to change");
+  writes.record(bytes, nanoseconds(1024 * 7), SharedWrites::kSlowFromMemory);
+  PC_CHECK(!writes.stream(), "nor 7 ns from memory");
+  writes.record(bytes, nanoseconds(1024 * 7));
+  PC_CHECK(!writes.stream(), "one slow write may have been interrupted");
+  writes.record(bytes, nanoseconds(1024 * 7));
   int streamed = 0;
   while (writes.stream() && streamed < 1000) ++streamed;
-  PC_CHECK(streamed >= 16 && streamed < 1000, "some cells are streamed, then one is tried again", streamed);
-  PC_CHECK(!writes.stream(), "until ordinary stores are slow again");
+  PC_CHECK(streamed >= 16 && streamed < 1000, "some writes are streamed, then one is tried again", streamed);
+  PC_CHECK(!writes.stream(), "until an ordinary store is slow again");
+  writes.record(bytes, nanoseconds(1024 * 7));
+  PC_CHECK(writes.stream(), "one is enough while they are slow");
 }
 
 }  // namespace

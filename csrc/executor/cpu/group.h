@@ -236,7 +236,7 @@ class CpuGroup {
     for (int32_t i = 0; i < m; ++i) {
       const Target t = step.target(i);
       targets[i] = place(t.rank, t.place, chunk, begin, skip, slot);
-      if (t.place >= 0 && !cells) stream_cells = bytes >= CellWrites::kLeast && team_.cell_writes_.stream();
+      if (t.place >= 0 && !cells) stream_cells = bytes >= SharedWrites::kLeast && team_.shared_writes_.stream();
       cells = cells || t.place >= 0;
       streamed[i] = t.place >= 0 ? stream_cells : plan_.streams && t.place == kPlaceOutput;
       streams = streams || streamed[i];
@@ -253,10 +253,10 @@ class CpuGroup {
                       streams ? streamed : nullptr,
                       step.weighted() ? weights : nullptr};
     const bool own = k == 1 && !step.weighted() && cells && step.source(0).rank == team_.rank_ && lane() == 0;
-    if (!own || bytes < CellWrites::kLeast || stream_cells) return plan_.combine(block);
+    if (!own || bytes < SharedWrites::kLeast || stream_cells) return plan_.combine(block);
     const auto since = Clock::now();
     plan_.combine(block);
-    team_.cell_writes_.record(bytes, Clock::now() - since);
+    team_.shared_writes_.record(bytes, Clock::now() - since, m > 1 ? SharedWrites::kSlowTwo : SharedWrites::kSlow);
   }
 
   Team& team_;

@@ -14,7 +14,7 @@
 #include "executor/control.h"
 #include "executor/copy.h"
 #include "executor/cpu/call_mutex.h"
-#include "executor/cpu/cell_writes.h"
+#include "executor/cpu/shared_writes.h"
 #include "executor/cpu/control_links.h"
 #include "executor/cpu/liveness.h"
 #include "executor/cpu/remote.h"
@@ -183,6 +183,7 @@ class Team {
   int32_t local_size() const { return static_cast<int32_t>(here_.size()); }  // ranks of this host
   int32_t local_rank() const { return local_[static_cast<size_t>(rank_)]; }  // this one's index among them
   bool spans_hosts() const { return spans_hosts_; }
+  SharedWrites& shared_writes() { return shared_writes_; }  // of calls, which take turns
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
   // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without "rank".
@@ -269,7 +270,7 @@ class Team {
   uint64_t sequence_ = 1;  // of the next call; 0 is the initial value of memory
   uint64_t base_ = 1;
   ScratchRing ring_;
-  CellWrites cell_writes_;
+  SharedWrites shared_writes_;
   uint32_t position_ = 0;  // in the ring, of the next tile
   std::vector<uint64_t> readers_;  // see readers_of()
   std::vector<uint64_t> met_;  // sequence of the last call in which the peer's entry was checked
