@@ -322,8 +322,8 @@ PC_TEST(copies_to_targets_of_both_kinds) {
   }
 }
 
-// To whole lines that another core reads, from every distance within a line and far away.
-PC_TEST(copies_to_shared_lines) {
+// To whole lines and others, from every distance within a line and far away.
+PC_TEST(copies_past_the_caches) {
   constexpr size_t bytes = 20000;
   alignas(4096) static unsigned char memory[bytes + 4096], given[bytes + 4096];
   for (size_t i = 0; i < sizeof given; ++i) given[i] = static_cast<unsigned char>(i % 251);
@@ -334,7 +334,7 @@ PC_TEST(copies_to_shared_lines) {
       void* target = memory + into;
       const bool streamed = true, initial = true;
       const Scaling none;
-      copy_block({&source, &initial, &target, 1, 1, bytes, true, &none, nullptr, &streamed, nullptr, true}, 1);
+      copy_block({&source, &initial, &target, 1, 1, bytes, true, &none, nullptr, &streamed}, 1);
       const auto untouched = std::count(std::begin(memory), std::end(memory), static_cast<unsigned char>(255));
       PC_CHECK(std::memcmp(target, source, bytes) == 0, "from", from, "to", into);
       PC_CHECK(untouched == static_cast<std::ptrdiff_t>(sizeof memory - bytes), "nothing else is written", from, into);
