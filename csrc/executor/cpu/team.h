@@ -183,7 +183,7 @@ class Team {
   int32_t local_size() const { return static_cast<int32_t>(here_.size()); }  // ranks of this host
   int32_t local_rank() const { return local_[static_cast<size_t>(rank_)]; }  // this one's index among them
   bool spans_hosts() const { return spans_hosts_; }
-  SharedWrites& shared_writes() { return shared_writes_; }  // of calls, which take turns
+  SharedWrites& shared_writes() { return shared_writes_; }  // from any thread
   int64_t capacity() const { return scratch_stride_; }
   const std::string& name() const { return name_; }
   // For messages: "rank 1", "rank 1 (world rank 3)"; and the same without "rank".
