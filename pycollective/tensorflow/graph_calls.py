@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from pycollective.hvd import graph_call
 from pycollective.hvd.exceptions import HorovodInternalError
@@ -59,6 +63,7 @@ def call(
     if tf.executing_eagerly():
         found = graph_call.run(start, [x.numpy() for x in inputs], [dtype.as_numpy_dtype for dtype in dtypes])
         return [tf.convert_to_tensor(result) for result in found]
+    _keep_threads_at_exit()
     name = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name).lstrip("_\\/>-") or "pycollective"
     if xla_calls.needed():
         return xla_calls.build(start, inputs, dtypes, shapes, name)
@@ -79,6 +84,22 @@ def internal_error(error: BaseException) -> HorovodInternalError | None:
         return None
     cause = message.partition(_INTERNAL)[2].partition("\n")[0]
     return HorovodInternalError(cause.partition(" [Op:")[0])
+
+
+@functools.cache
+def _keep_threads_at_exit() -> None:
+    atexit.register(_keep_context)
+
+
+def _keep_context() -> None:
+    """Add a reference to TensorFlow's context that is never dropped.
+
+    Deleting the context, which happens when Python ends if nothing else refers to it, joins its threads. One of them may
+    be in an operation of ours, which cannot return to Python any more.
+    """
+    handle = getattr(context.context(), "_context_handle", None)
+    if handle is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 
 def _numpy_function(
