@@ -17,9 +17,9 @@
 namespace pc {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr int64_t kPage = 4096;
 constexpr int64_t kLeastPairScratch = 64 << 10;  // bytes: two tiles of an eager message
-constexpr int64_t kMostPairScratch = 1 << 20;
+constexpr int64_t kMostPairScratch = 2 << 20;  // less is read from the peer's cache: 1 MiB twice as slow in half of it
 constexpr int64_t kPairsScratch = 16 << 20;      // of all pairs, while each has at least the least
 constexpr int32_t kMostRanks = 1 << 14;  // of one host; the map below fits 64 bits
 
@@ -27,9 +27,14 @@ constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1)
 
 constexpr size_t kPairBlocks = round_up(2 * sizeof(RankBlock), 64);
 
-// Bytes of scratch of one rank's messages to another.
+// Each rank has a channel to each other one.
+constexpr int64_t pairs_of(int64_t size) { return size * (size - 1); }
+
+// Bytes of scratch of one rank's messages to another.  With this odd number of pages a tile whose size is a power of two
+// fills its segments: see ScratchRing.
 constexpr int64_t pair_scratch(int32_t size) {
-  return std::clamp(kPairsScratch / size / size / 64 * 64, kLeastPairScratch, kMostPairScratch);
+  const int64_t share = kPairsScratch / std::max<int64_t>(1, pairs_of(size));
+  return std::clamp(share, kLeastPairScratch, kMostPairScratch) / (2 * kPage) * (2 * kPage) + kPage;
 }
 
 // Offsets in a communicator's segment.
@@ -38,7 +43,7 @@ struct Map {
       : blocks(round_up(sizeof(ControlHeader), kPage)),
         pairs(round_up(blocks + size * sizeof(RankBlock), kPage)),
         pair_bytes(kPairBlocks + pair_scratch(size)),
-        scratch(round_up(pairs + pair_bytes * size * size, kPage)) {}
+        scratch(round_up(pairs + pair_bytes * static_cast<size_t>(pairs_of(size)), kPage)) {}
   size_t blocks, pairs, pair_bytes, scratch;
 };
 
@@ -185,7 +190,8 @@ Team::Team(const Team& parent, int32_t from, int32_t to)
   const auto i = index(from), j = index(to);
   if (i < local && j < local) {
     const Map map(local);
-    char* base = segment_->data() + map.pairs + map.pair_bytes * (static_cast<size_t>(i) * local + j);
+    const auto number = static_cast<size_t>(i * (local - 1) + (j < i ? j : j - 1));
+    char* base = segment_->data() + map.pairs + map.pair_bytes * number;
     auto* blocks = reinterpret_cast<RankBlock*>(base);
     control_.first = blocks;
     control_.blocks = {blocks, blocks + 1};
