@@ -35,8 +35,8 @@ if(PC_CUDA_LIBRARY)
   target_link_libraries(pc_cuda INTERFACE pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
 else()
   add_library(pc_cuda STATIC
-    csrc/base/cuda_error.cpp
-    csrc/base/deferred_free.cpp
+    csrc/base/cuda/error.cpp
+    csrc/base/cuda/deferred_free.cpp
     csrc/executor/cuda/custom.cpp
     csrc/executor/cuda/kernels_complex.cu
     csrc/executor/cuda/kernels_copies.cu

@@ -24,6 +24,7 @@ from pycollective.schedule import Placement, TopologyInfo, compile, describe, dr
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {
     "base": "settings, errors, arithmetic that is checked",
+    "base/cuda": "devices, driver functions, errors and freeing of CUDA",
     "dtype": "element types, operators and the kernels of each instruction set",
     "schedule": "the tables that the executor reads, and how arrays are cut",
     "window": "kinds of shared memory",

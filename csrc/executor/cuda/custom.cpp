@@ -2,9 +2,9 @@
 
 #include <cuda.h>
 
-#include "base/cuda_device.h"
-#include "base/cuda_driver.h"
-#include "base/deferred_free.h"
+#include "base/cuda/deferred_free.h"
+#include "base/cuda/device.h"
+#include "base/cuda/driver.h"
 #include "executor/cuda/custom_programs.h"
 
 namespace pc::cuda {

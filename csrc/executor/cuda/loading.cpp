@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 #include "executor/cuda/kernels.h"
 #include "executor/cuda/moves.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 #include "executor/cuda/device.h"
 #include "executor/cuda/moves.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 #include "executor/cuda/device.h"
 #include "executor/cuda/probe.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 #include "executor/cuda/kernels_impl.h"
 
 namespace pc::cuda {

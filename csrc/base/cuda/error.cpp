@@ -1,4 +1,4 @@
-#include "base/cuda_error.h"
+#include "base/cuda/error.h"
 
 namespace pc::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "base/cuda_error.h"
+#include "base/cuda/error.h"
 
 namespace pc::cuda {
 

@@ -1,7 +1,7 @@
 // Driver functions are looked up at run time: the module must load on machines without a driver.
 #pragma once
 
-#include "base/cuda_error.h"
+#include "base/cuda/error.h"
 
 namespace pc::cuda {
 

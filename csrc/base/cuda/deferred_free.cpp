@@ -1,4 +1,4 @@
-#include "base/deferred_free.h"
+#include "base/cuda/deferred_free.h"
 
 #include <algorithm>
 #include <chrono>
