@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "base/cuda/device.h"
-#include "executor/cuda/kernels.h"
-#include "executor/cuda/moves.h"
+#include "executor/cuda/kernels/kernels.h"
+#include "executor/cuda/kernels/moves.h"
 
 namespace pc::cuda {
 namespace {

@@ -2,8 +2,8 @@
 #include <cstring>
 
 #include "base/cuda/device.h"
-#include "executor/cuda/device.h"
-#include "executor/cuda/probe.h"
+#include "executor/cuda/kernels/device.h"
+#include "executor/cuda/kernels/probe.h"
 
 namespace pc::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// The LTO-IR of custom_kernels.cu for each element type, embedded in the module by cmake/custom.cmake.
+// The LTO-IR of kernels.cu for each element type, embedded in the module by cmake/custom.cmake.
 #pragma once
 
 // X(Dtype, program): booleans are bytes, 0 and 1.

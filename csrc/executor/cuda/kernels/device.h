@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "executor/cuda/arguments.h"
+#include "executor/cuda/kernels/arguments.h"
 
 #if !defined(__CUDACC__)
 #include "device_emulation.h"

@@ -1,8 +1,8 @@
 // How long a kernel waits, and the record that it leaves for the host when it gives up.
 #pragma once
 
-#include "executor/cuda/arguments.h"
-#include "executor/cuda/device.h"
+#include "executor/cuda/kernels/arguments.h"
+#include "executor/cuda/kernels/device.h"
 
 namespace pc::cuda {
 

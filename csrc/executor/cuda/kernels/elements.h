@@ -6,7 +6,7 @@
 #include "dtype/convert.h"
 #include "dtype/operators.h"
 #include "dtype/table.h"
-#include "executor/cuda/kernels.h"
+#include "executor/cuda/kernels/kernels.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>

@@ -1,9 +1,9 @@
 // The kernels' bodies.  A block is a channel of a rank; blocks of the same rank are adjacent.
 #pragma once
 
-#include "executor/cuda/group.h"
-#include "executor/cuda/kernels.h"
-#include "executor/cuda/low_latency.h"
+#include "executor/cuda/kernels/group.h"
+#include "executor/cuda/kernels/kernels.h"
+#include "executor/cuda/kernels/low_latency.h"
 
 namespace pc::cuda {
 

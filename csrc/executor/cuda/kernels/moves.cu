@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "base/cuda/device.h"
-#include "executor/cuda/device.h"
-#include "executor/cuda/moves.h"
+#include "executor/cuda/kernels/device.h"
+#include "executor/cuda/kernels/moves.h"
 
 namespace pc::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dtype/table.h"
-#include "executor/cuda/arguments.h"
+#include "executor/cuda/kernels/arguments.h"
 
 namespace pc::cuda {
 

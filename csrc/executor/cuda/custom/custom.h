@@ -1,6 +1,6 @@
 // A user-defined operator: the executor's kernels, linked with it at run time.
 //
-// nvcc compiles the kernels of an element type to LTO-IR with one undefined function, pc_operator (custom_kernels.cu).
+// nvcc compiles the kernels of an element type to LTO-IR with one undefined function, pc_operator (kernels.cu).
 // Python compiles the user's function to it and links the two to a cubin (comm/cuda/operators.py).
 #pragma once
 

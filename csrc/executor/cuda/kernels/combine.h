@@ -2,8 +2,8 @@
 // block.  Memory is moved 16 bytes at a time if the operands are equally aligned.
 #pragma once
 
-#include "executor/cuda/device.h"
-#include "executor/cuda/elements.h"
+#include "executor/cuda/kernels/device.h"
+#include "executor/cuda/kernels/elements.h"
 
 namespace pc::cuda {
 

@@ -8,8 +8,8 @@
 #pragma once
 
 #include "base/status.h"
-#include "executor/cuda/combine.h"
-#include "executor/cuda/patience.h"
+#include "executor/cuda/kernels/combine.h"
+#include "executor/cuda/kernels/patience.h"
 
 namespace pc::cuda {
 

@@ -1,4 +1,4 @@
-#include "executor/cuda/kernels_impl.h"
+#include "executor/cuda/kernels/kernels_impl.h"
 
 namespace pc::cuda {
 

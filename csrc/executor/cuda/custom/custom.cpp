@@ -1,11 +1,11 @@
-#include "executor/cuda/custom.h"
+#include "executor/cuda/custom/custom.h"
 
 #include <cuda.h>
 
 #include "base/cuda/deferred_free.h"
 #include "base/cuda/device.h"
 #include "base/cuda/driver.h"
-#include "executor/cuda/custom_programs.h"
+#include "executor/cuda/custom/programs.h"
 
 namespace pc::cuda {
 namespace {

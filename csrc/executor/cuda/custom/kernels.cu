@@ -1,5 +1,5 @@
 // The kernels that a user-defined operator is linked with; compiled to LTO-IR once per element type, PC_ELEMENT.
-#include "executor/cuda/kernels_impl.h"
+#include "executor/cuda/kernels/kernels_impl.h"
 
 namespace pc::cuda {
 
