@@ -8,8 +8,8 @@
 
 #include "base/checked.h"
 #include "base/cuda/device.h"
+#include "bindings/arrays/dlpack.h"
 #include "bindings/cuda/bindings.h"
-#include "bindings/dlpack.h"
 #include "dtype/table.h"
 
 namespace pc::cuda {

@@ -1,8 +1,8 @@
 #include "executor/table_directory.h"
 
 #include "bindings/bindings.h"
+#include "bindings/calls/team_call.h"
 #include "bindings/interpreter.h"
-#include "bindings/team_call.h"
 
 namespace pc {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/board_lock.h"
+#include "engine/negotiation/board_lock.h"
 
 #include <sched.h>
 

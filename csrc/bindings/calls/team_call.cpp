@@ -1,4 +1,4 @@
-#include "bindings/team_call.h"
+#include "bindings/calls/team_call.h"
 
 #include <pybind11/numpy.h>
 
@@ -12,7 +12,7 @@
 #include "base/checked.h"
 #include "base/digest.h"
 #include "base/environment.h"
-#include "bindings/handle.h"
+#include "bindings/calls/handle.h"
 #include "bindings/interpreter.h"
 
 namespace pc {

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "bindings/bindings.h"
-#include "bindings/grouped_allreduce.h"
+#include "bindings/calls/team_call.h"
+#include "bindings/engine/grouped_allreduce.h"
+#include "bindings/engine/work.h"
 #include "bindings/interpreter.h"
-#include "bindings/team_call.h"
-#include "bindings/work.h"
 
 namespace pc {
 namespace {

@@ -1,4 +1,4 @@
-#include "bindings/handle.h"
+#include "bindings/calls/handle.h"
 
 namespace pc {
 

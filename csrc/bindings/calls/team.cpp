@@ -8,9 +8,9 @@
 
 #include "base/checked.h"
 #include "bindings/bindings.h"
-#include "bindings/handle.h"
+#include "bindings/calls/handle.h"
+#include "bindings/calls/team_call.h"
 #include "bindings/interpreter.h"
-#include "bindings/team_call.h"
 #include "link/ucx.h"
 
 namespace pc {

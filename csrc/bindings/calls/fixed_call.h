@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/team_call.h"
+#include "bindings/calls/team_call.h"
 
 namespace pc {
 

@@ -1,7 +1,7 @@
 // The lock of a board, shared by its ranks.  Only for the board's own files.
 #pragma once
 
-#include "engine/board_memory.h"
+#include "engine/negotiation/board_memory.h"
 
 namespace pc::engine {
 

@@ -1,4 +1,4 @@
-#include "bindings/dlpack.h"
+#include "bindings/arrays/dlpack.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/typing.h>

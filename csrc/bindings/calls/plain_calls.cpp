@@ -3,7 +3,7 @@
 #include <span>
 
 #include "base/checked.h"
-#include "bindings/team_call.h"
+#include "bindings/calls/team_call.h"
 
 namespace pc {
 namespace {

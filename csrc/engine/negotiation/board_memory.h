@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/board.h"
+#include "engine/negotiation/board.h"
 
 namespace pc::engine {
 

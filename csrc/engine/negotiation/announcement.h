@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/signature.h"
+#include "engine/negotiation/signature.h"
 
 namespace pc::engine {
 

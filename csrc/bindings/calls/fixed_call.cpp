@@ -1,4 +1,4 @@
-#include "bindings/fixed_call.h"
+#include "bindings/calls/fixed_call.h"
 
 #include <mutex>
 #include <utility>

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/policy.h"
+#include "engine/negotiation/policy.h"
 
 namespace pc::engine {
 

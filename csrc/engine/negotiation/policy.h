@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/announcement.h"
+#include "engine/negotiation/announcement.h"
 
 namespace pc::engine {
 

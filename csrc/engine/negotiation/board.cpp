@@ -1,4 +1,4 @@
-#include "engine/board.h"
+#include "engine/negotiation/board.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/status.h"
-#include "engine/board_lock.h"
-#include "engine/board_memory.h"
+#include "engine/negotiation/board_lock.h"
+#include "engine/negotiation/board_memory.h"
 #include "engine/timeline.h"
 
 namespace pc::engine {

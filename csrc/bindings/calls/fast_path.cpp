@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
-#include "bindings/handle.h"
-#include "bindings/team_call.h"
+#include "bindings/calls/handle.h"
+#include "bindings/calls/team_call.h"
 
 namespace pc {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/signature.h"
+#include "engine/negotiation/signature.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "bindings/work.h"
+#include "bindings/engine/work.h"
 
 #include <pybind11/numpy.h>
 

@@ -1,8 +1,8 @@
 // Python bindings of the engine's agreement between hosts: messages in, batches out.
-#include "engine/agreement.h"
+#include "engine/negotiation/agreement.h"
 
 #include "bindings/bindings.h"
-#include "bindings/work.h"
+#include "bindings/engine/work.h"
 
 namespace pc {
 

@@ -1,11 +1,11 @@
-#include "bindings/grouped_allreduce.h"
+#include "bindings/engine/grouped_allreduce.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/bits.h"
+#include "bindings/engine/work.h"
 #include "bindings/interpreter.h"
-#include "bindings/work.h"
 
 namespace pc {
 namespace {

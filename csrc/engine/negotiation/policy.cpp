@@ -1,4 +1,4 @@
-#include "engine/policy.h"
+#include "engine/negotiation/policy.h"
 
 #include <cstdio>
 #include <map>

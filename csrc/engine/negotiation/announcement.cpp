@@ -1,4 +1,4 @@
-#include "engine/announcement.h"
+#include "engine/negotiation/announcement.h"
 
 #include <algorithm>
 #include <cstring>

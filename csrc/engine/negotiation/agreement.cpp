@@ -1,4 +1,4 @@
-#include "engine/agreement.h"
+#include "engine/negotiation/agreement.h"
 
 #include <algorithm>
 #include <utility>

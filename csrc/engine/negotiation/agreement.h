@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/policy.h"
+#include "engine/negotiation/policy.h"
 #include "executor/control.h"
 
 namespace pc::engine {
