@@ -31,17 +31,17 @@ add_library(pc_core STATIC
   csrc/executor/cpu/team.cpp
   csrc/executor/cpu/team_hosts.cpp
   csrc/executor/cpu/waiting.cpp
-  csrc/engine/agreement.cpp
-  csrc/engine/announcement.cpp
-  csrc/engine/board.cpp
-  csrc/engine/board_lock.cpp
   csrc/engine/engine.cpp
   csrc/engine/fused.cpp
   csrc/engine/peers.cpp
-  csrc/engine/policy.cpp
-  csrc/engine/signature.cpp
   csrc/engine/stalls.cpp
   csrc/engine/timeline.cpp
+  csrc/engine/negotiation/agreement.cpp
+  csrc/engine/negotiation/announcement.cpp
+  csrc/engine/negotiation/board.cpp
+  csrc/engine/negotiation/board_lock.cpp
+  csrc/engine/negotiation/policy.cpp
+  csrc/engine/negotiation/signature.cpp
   csrc/link/tcp.cpp
   csrc/link/ucx_library.cpp
   csrc/link/ucx_link.cpp

@@ -35,22 +35,22 @@ if(PC_CUDA_LIBRARY)
   target_link_libraries(pc_cuda INTERFACE pc_core CUDA::cudart_static ${CMAKE_DL_LIBS})
 else()
   add_library(pc_cuda STATIC
-    csrc/base/cuda_error.cpp
-    csrc/base/deferred_free.cpp
-    csrc/executor/cuda/custom.cpp
-    csrc/executor/cuda/kernels_complex.cu
-    csrc/executor/cuda/kernels_copies.cu
-    csrc/executor/cuda/kernels_integers.cu
-    csrc/executor/cuda/kernels_reals.cu
-    csrc/executor/cuda/kernels_scaled_integers.cu
-    csrc/executor/cuda/kernels_small_reals.cu
-    csrc/executor/cuda/kernels_weighted_sums.cu
+    csrc/base/cuda/deferred_free.cpp
+    csrc/base/cuda/error.cpp
     csrc/executor/cuda/loading.cpp
-    csrc/executor/cuda/moves.cu
     csrc/executor/cuda/plan_pool.cpp
-    csrc/executor/cuda/probe.cu
     csrc/executor/cuda/staging_copies.cpp
     csrc/executor/cuda/team.cpp
+    csrc/executor/cuda/custom/custom.cpp
+    csrc/executor/cuda/kernels/moves.cu
+    csrc/executor/cuda/kernels/probe.cu
+    csrc/executor/cuda/kernels/instantiations/complex.cu
+    csrc/executor/cuda/kernels/instantiations/copies.cu
+    csrc/executor/cuda/kernels/instantiations/integers.cu
+    csrc/executor/cuda/kernels/instantiations/reals.cu
+    csrc/executor/cuda/kernels/instantiations/scaled_integers.cu
+    csrc/executor/cuda/kernels/instantiations/small_reals.cu
+    csrc/executor/cuda/kernels/instantiations/weighted_sums.cu
     csrc/rail/nccl.cpp
     csrc/window/cuda_ipc.cpp
     csrc/window/cuda_vmm.cpp)

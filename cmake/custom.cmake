@@ -1,6 +1,6 @@
-# The program that a user-defined operator is linked with at run time: custom_kernels.cu as LTO-IR, once per element
-# type, embedded in the extension.  LTO-IR of the oldest architecture serves all newer ones, including those not built
-# for.
+# The program that a user-defined operator is linked with at run time: executor/cuda/custom/kernels.cu as LTO-IR, once
+# per element type, embedded in the extension.  LTO-IR of the oldest architecture serves all newer ones, including those
+# not built for.
 
 set(PC_CUSTOM_TYPES int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64)
 
@@ -11,7 +11,7 @@ function(pc_embed_custom_programs target)
   list(GET numbers 0 oldest)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/custom)
   file(MAKE_DIRECTORY ${folder})
-  set(source ${PROJECT_SOURCE_DIR}/csrc/executor/cuda/custom_kernels.cu)
+  set(source ${PROJECT_SOURCE_DIR}/csrc/executor/cuda/custom/kernels.cu)
   set(host)
   if(CMAKE_CUDA_HOST_COMPILER)
     set(host -ccbin ${CMAKE_CUDA_HOST_COMPILER})

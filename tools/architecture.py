@@ -34,7 +34,7 @@ CALL = (
         "reads the arrays and options into a `CallRequest`, makes the output",
     ),
     Stop("pycollective/comm/host/team.py", "run", "passes the request to the core; the backend of ranks on one host"),
-    Stop("csrc/bindings/team_call.cpp", "prepare", "reads the memory of both arrays, looks up the plan"),
+    Stop("csrc/bindings/calls/team_call.cpp", "prepare", "reads the memory of both arrays, looks up the plan"),
     Stop("csrc/schedule/call_arrays.h", "check_arrays", "refuses arrays that cannot work: lengths, types, overlap"),
     Stop(
         "pycollective/comm/planner.py", "__call__", "only for a new signature: chooses topology and variant, compiles"
@@ -54,8 +54,8 @@ GRADIENT = (
         "pycollective/torch/hvd/gradient_reducer.py", "_reduce", "submits a gradient when the backward pass has made it"
     ),
     Stop("pycollective/engine/engine.py", "submit", "passes named operations to the core"),
-    Stop("csrc/engine/board.cpp", "announce", "shows the other ranks what this one has submitted"),
-    Stop("csrc/engine/policy.cpp", "due", "decides when a batch is cut, and what is fused in it"),
+    Stop("csrc/engine/negotiation/board.cpp", "announce", "shows the other ranks what this one has submitted"),
+    Stop("csrc/engine/negotiation/policy.cpp", "due", "decides when a batch is cut, and what is fused in it"),
     Stop("csrc/engine/engine.cpp", "run_fused", "carries out a batch that all ranks have agreed on"),
     Stop(
         "csrc/engine/fused.cpp",

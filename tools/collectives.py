@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "pycollective/schedule/compiler/p2p.py": {"broadcast"},
     # Calls with additional arguments.
     "pycollective/comm/request.py": {"broadcast", "reduce", "allgather", "alltoall", "mix"},
-    "csrc/bindings/plain_calls.cpp": {"allgather", "alltoall"},
+    "csrc/bindings/calls/plain_calls.cpp": {"allgather", "alltoall"},
     # An exchange of bytes consists of these.
     "pycollective/comm/host/team.py": {"allgather"},
     # The function that runs each operation.
@@ -62,11 +62,11 @@ ALLOWED: dict[str, set[str]] = {
     "pycollective/cli/simulate.py": {"reduce"},
     "csrc/engine/timeline.cpp": {"reduce"},
     # The path of small allreduces, and the engine's fused ones.
-    "csrc/bindings/engine.cpp": {"allreduce"},
-    "csrc/bindings/fast_path.cpp": {"allreduce"},
-    "csrc/bindings/grouped_allreduce.cpp": {"allreduce"},
+    "csrc/bindings/engine/engine.cpp": {"allreduce"},
+    "csrc/bindings/calls/fast_path.cpp": {"allreduce"},
+    "csrc/bindings/engine/grouped_allreduce.cpp": {"allreduce"},
     "csrc/engine/engine.cpp": {"allreduce"},
-    "csrc/engine/signature.h": {"allreduce"},
+    "csrc/engine/negotiation/signature.h": {"allreduce"},
     # The NCCL function for each collective.
     "csrc/rail/nccl.cpp": {"allreduce", "reduce", "broadcast", "reduce_scatter", "allgather"},
 }

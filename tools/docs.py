@@ -24,17 +24,25 @@ from pycollective.schedule import Placement, TopologyInfo, compile, describe, dr
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {
     "base": "settings, errors, arithmetic that is checked",
+    "base/cuda": "CUDA's devices, driver functions and errors; freeing device memory without a wait",
     "dtype": "element types, operators and the kernels of each instruction set",
     "schedule": "the tables that the executor reads, and how arrays are cut",
     "window": "kinds of shared memory",
     "executor": "runs schedules; what a call announces, waits for and copies",
     "executor/cpu": "the executor among processes and threads of a host",
-    "executor/cuda": "the same on a GPU",
+    "executor/cuda": "the same on a GPU: the host's side, which launches kernels",
+    "executor/cuda/kernels": "the kernels and their selection; how a block waits, communicates and reduces",
+    "executor/cuda/kernels/instantiations": "the kernels of each group of element types, compiled separately",
+    "executor/cuda/custom": "user-defined operators, linked with the kernels at run time",
     "link": "messages between ranks on different hosts",
     "rail": "NCCL, between hosts",
     "progress": "the threads that drive nonblocking calls",
-    "engine": "named operations, which ranks agree on over shared memory (board) or messages (agreement)",
-    "bindings": "what Python sees of it",
+    "engine": "named operations, submitted in any order: fused, and run in the background",
+    "engine/negotiation": "which operations all ranks run next: over shared memory (board) or messages (agreement)",
+    "bindings": "what Python sees of it: the module and one file for each class",
+    "bindings/arrays": "NumPy arrays and DLPack exports, and the checks of a call's arrays",
+    "bindings/calls": "a communicator's calls: blocking, nonblocking, or of a fixed signature",
+    "bindings/engine": "the engine's operations and their results",
     "bindings/cuda": "what Python sees of the GPU side",
     "frameworks/jax": "handlers of XLA's custom calls, for JAX",
     "frameworks/tensorflow": "operations of TensorFlow's graphs",
@@ -134,7 +142,7 @@ def packages() -> str:
         lines += [f"## {place.relative_to(ROOT)}", "", purpose(folder), ""]
         modules = [file for file in sorted(place.glob("*.py")) if file != folder]
         lines += [f"- `{file.name}`: {purpose(file)}" for file in modules] + [""] * bool(modules)
-    lines += ["## csrc", "", "The folders of C++, of which each uses only those above it.", ""]
+    lines += ["## csrc", "", "The folders of C++, of which each, with its subfolders, uses only those above it.", ""]
     for part, holds in CPP.items():
         names = sorted({file.stem for file in (ROOT / "csrc" / part).glob("*.[ch]*")})
         lines.append(f"- `{part}`: {holds} ({', '.join(names)})")

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/takeover.h"
-#include "engine/board.h"
 #include "engine/fused.h"
+#include "engine/negotiation/board.h"
 #include "engine/timeline.h"
 #include "executor/cpu/team.h"
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 
 namespace pc::cuda {
 namespace {

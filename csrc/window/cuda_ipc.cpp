@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/cuda_device.h"
-#include "base/deferred_free.h"
+#include "base/cuda/deferred_free.h"
+#include "base/cuda/device.h"
 #include "window/cuda_memory.h"
 
 namespace pc::cuda {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "base/cuda_device.h"
-#include "base/cuda_driver.h"
+#include "base/cuda/device.h"
+#include "base/cuda/driver.h"
 #include "window/cuda_memory.h"
 
 namespace pc::cuda {

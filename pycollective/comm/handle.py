@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 class Handle(Generic[_Result]):
     """A nonblocking call. Its arrays must not be touched until it has completed."""
 
-    __slots__ = ("_value", "_work")  # set by csrc/bindings/fast_path.cpp, too
+    __slots__ = ("_value", "_work")  # set by csrc/bindings/calls/fast_path.cpp, too
 
     def __init__(self, work: Work, value: _Result) -> None:
         self._work = work

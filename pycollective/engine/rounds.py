@@ -1,8 +1,8 @@
 """The engine for ranks without shared memory (several hosts): rounds of messages, like Horovod's controller.
 
 In every round all ranks exchange what they have submitted since the last one. `_core.Agreement` derives the batches
-from it, by the same rules as in shared memory (csrc/engine/policy.h); this file exchanges the messages and runs the
-batches. Each operation takes a round trip longer than in shared memory.
+from it, by the same rules as in shared memory (csrc/engine/negotiation/policy.h); this file exchanges the messages and
+runs the batches. Each operation takes a round trip longer than in shared memory.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def collective_named(name: str) -> Collective:
 
 
 def header() -> str:
-    """The tables as the X macros that csrc/schedule/collectives.h and csrc/engine/signature.h use."""
+    """The tables as the X macros that csrc/schedule/collectives.h and csrc/engine/negotiation/signature.h use."""
     return "\n".join([_HEAD, *_macros()])
 
 
@@ -298,7 +298,7 @@ _HEAD = """// Generated from pycollective/schedule/collectives.py; do not edit.
 #pragma once
 
 // The columns are the attributes of Collective and of Operation, in the order of csrc/schedule/collectives.h and
-// csrc/engine/signature.h.
+// csrc/engine/negotiation/signature.h.
 """
 
 

@@ -19,7 +19,7 @@ GENERATED = {"pc_collectives.h": "schedule/collectives.py", "pc_dtypes.h": "dtyp
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 ARCH = "sm_90"
 ONE_KERNEL = """
-#include "executor/cuda/kernels_impl.h"
+#include "executor/cuda/kernels/kernels_impl.h"
 pc::cuda::Kernels one() { return pc::cuda::kernels_with<pc::cuda::Elements<float, pc::cuda::Fixed<pc::Sum>>>(); }
 """
 

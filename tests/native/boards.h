@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/board.h"
+#include "engine/negotiation/board.h"
 
 namespace pc::test::boards {
 

@@ -21,7 +21,7 @@
 #include <tuple>
 #include <utility>
 
-#include "executor/cuda/kernels_impl.h"
+#include "executor/cuda/kernels/kernels_impl.h"
 #include "rank.h"
 
 namespace pc::test {

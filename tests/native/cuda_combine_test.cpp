@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "executor/cuda/combine.h"
+#include "executor/cuda/kernels/combine.h"
 
 namespace pc::test {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
+#include "bindings/arrays/dlpack.h"
 #include "bindings/cuda/bindings.h"
-#include "bindings/dlpack.h"
 #include "dtype/table.h"
 
 namespace pc::cuda {

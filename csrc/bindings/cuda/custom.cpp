@@ -1,5 +1,5 @@
 // A user-defined operator, as linked by comm/cuda/operators.py.
-#include "executor/cuda/custom.h"
+#include "executor/cuda/custom/custom.h"
 
 #include "bindings/cuda/bindings.h"
 

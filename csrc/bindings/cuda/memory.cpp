@@ -1,7 +1,7 @@
 // Device memory that peers map, and probing a mapping.
 #include "bindings/cuda/bindings.h"
-#include "executor/cuda/moves.h"
-#include "executor/cuda/probe.h"
+#include "executor/cuda/kernels/moves.h"
+#include "executor/cuda/kernels/probe.h"
 #include "window/cuda_memory.h"
 
 namespace pc::cuda {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 
-#include "base/cuda_device.h"
-#include "base/deferred_free.h"
+#include "base/cuda/deferred_free.h"
+#include "base/cuda/device.h"
 #include "bindings/cuda/bindings.h"
 
 namespace pc::cuda {

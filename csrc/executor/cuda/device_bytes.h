@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/cuda_device.h"
-#include "base/deferred_free.h"
+#include "base/cuda/deferred_free.h"
+#include "base/cuda/device.h"
 
 namespace pc::cuda {
 

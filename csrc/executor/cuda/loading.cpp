@@ -4,9 +4,9 @@
 #include <map>
 #include <mutex>
 
-#include "base/cuda_device.h"
-#include "executor/cuda/kernels.h"
-#include "executor/cuda/moves.h"
+#include "base/cuda/device.h"
+#include "executor/cuda/kernels/kernels.h"
+#include "executor/cuda/kernels/moves.h"
 
 namespace pc::cuda {
 namespace {

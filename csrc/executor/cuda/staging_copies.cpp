@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 
 namespace pc::cuda {
 namespace {

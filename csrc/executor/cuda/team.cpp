@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "base/cuda_device.h"
+#include "base/cuda/device.h"
 #include "base/environment.h"
 #include "base/status.h"
 #include "executor/cuda/loading.h"

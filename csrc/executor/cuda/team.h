@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "executor/cuda/arguments.h"
 #include "executor/cuda/device_bytes.h"
-#include "executor/cuda/kernels.h"
+#include "executor/cuda/kernels/arguments.h"
+#include "executor/cuda/kernels/kernels.h"
 #include "executor/cuda/plan_pool.h"
 
 namespace pc::cuda {

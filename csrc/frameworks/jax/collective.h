@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "bindings/fixed_call.h"
+#include "bindings/calls/fixed_call.h"
 #include "frameworks/jax/xla_ffi.h"
 
 namespace pc::jax {

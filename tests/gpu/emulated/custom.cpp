@@ -1,12 +1,12 @@
 // A user-defined operator on CPU threads: nothing is linked, kernels call the C function that numba compiled for the
 // CPU.
-#include "executor/cuda/custom.h"
+#include "executor/cuda/custom/custom.h"
 
 #include <cstring>
 #include <type_traits>
 
-#include "base/cuda_device.h"
-#include "executor/cuda/kernels_impl.h"
+#include "base/cuda/device.h"
+#include "executor/cuda/kernels/kernels_impl.h"
 
 namespace pc::cuda {
 namespace {
@@ -22,7 +22,7 @@ struct Calling {
   }
 };
 
-// As in custom_kernels.cu.
+// As in executor/cuda/custom/kernels.cu.
 template <class T>
 struct CalledElements {
   static constexpr Limit limit = Limit::mixed;

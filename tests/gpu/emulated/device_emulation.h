@@ -13,7 +13,7 @@
 #include <typeindex>
 #include <unordered_map>
 
-#include "executor/cuda/arguments.h"
+#include "executor/cuda/kernels/arguments.h"
 
 #define __global__
 #define __launch_bounds__(...)

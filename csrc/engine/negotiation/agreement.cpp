@@ -1,0 +1,88 @@
+#include "engine/negotiation/agreement.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "engine/timeline.h"
+
+namespace pc::engine {
+// The policy's view of the rounds.
+struct Agreement::Carrier {
+  Agreement& agreement;
+  void join(int32_t rank) { agreement.joined_.add(rank); }
+  uint64_t number_of(const AgreedOperation* operation) const { return operation->round.number; }
+  bool settle(AgreedOperation* operation) { return agreement.settle(*operation); }
+  std::vector<AgreedOperation*> rounds() const {
+    std::vector<AgreedOperation*> found;
+    for (auto& [name, operation] : agreement.waiting_) found.push_back(&operation);
+    return found;
+  }
+};
+
+Agreement::Agreement(std::vector<int32_t> world_ranks)
+    : world_ranks_(std::move(world_ranks)), joined_{std::vector<bool>(world_ranks_.size())} {}
+
+void Agreement::announce(int32_t rank, const Announcement& item) {
+  if (rank < 0 || rank >= size()) throw InvalidArgument("rank " + std::to_string(rank) + " is not one of the engine's");
+  AgreedOperation& operation = waiting_[item.name];
+  Round& round = operation.round;
+  if (operation.rows.empty()) {
+    operation.name = item.name;
+    operation.announced.bits.resize(world_ranks_.size());
+    operation.rows.resize(world_ranks_.size());
+    round.begin(item, rank, false, rounds_++, Timeline::now());
+  } else {
+    if (operation.announced.has(rank)) throw InvalidArgument("'" + item.name + "' is announced twice");
+    round.add(item, rank, false);
+  }
+  operation.announced.add(rank);
+  operation.rows[static_cast<size_t>(rank)] = item.rows;
+  Carrier carrier{*this};
+  engine::settle(carrier, item.signature.kind, rank, &operation);
+}
+
+bool Agreement::settle(AgreedOperation& operation) {
+  const Kind kind = operation.round.signature.kind;
+  if (!is_complete(kind, operation.announced, joined_, size())) return false;
+  operation.round.ready = Timeline::now();
+  for (int32_t rank = 0; rank < size(); ++rank)
+    if (!operation.announced.has(rank)) operation.absent.push_back(rank);
+  operation.difference =
+      operation.round.difference(operation.name, [this](int32_t rank) { return "rank " + number(rank); });
+  if (kind == Kind::join) joined_ = {std::vector<bool>(world_ranks_.size())};
+  ready_.push_back(std::move(waiting_.extract(operation.name).mapped()));
+  return true;
+}
+
+std::vector<Agreement::Batch> Agreement::cut(int64_t threshold) {
+  std::vector<Batch> batches;
+  while (!ready_.empty()) {
+    std::vector<const Round*> rounds;
+    for (const AgreedOperation& operation : ready_) rounds.push_back(&operation.round);
+    Batch& batch = batches.emplace_back();
+    std::vector<bool> chosen(ready_.size());
+    for (const int32_t position : choose(rounds, threshold)) {
+      batch.push_back(std::move(ready_[static_cast<size_t>(position)]));
+      chosen[static_cast<size_t>(position)] = true;
+    }
+    std::vector<AgreedOperation> left;
+    for (size_t i = 0; i < ready_.size(); ++i)
+      if (!chosen[i]) left.push_back(std::move(ready_[i]));
+    ready_ = std::move(left);
+  }
+  return batches;
+}
+
+std::string Agreement::report(double seconds, int32_t reporter) const {
+  std::vector<const AgreedOperation*> order;
+  for (const auto& [name, operation] : waiting_) order.push_back(&operation);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->round.number < b->round.number; });
+  std::vector<Stall> all;
+  const int64_t now = Timeline::now();
+  for (const AgreedOperation* operation : order)
+    all.push_back(stall_of(operation->name, operation->round, operation->announced, joined_, size(), now));
+  return list(overdue(all, seconds, reporter), [this](int32_t rank) { return number(rank); });
+}
+
+}  // namespace pc::engine

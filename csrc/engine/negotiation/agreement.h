@@ -1,0 +1,63 @@
+// The agreement where ranks share no memory: each rank receives all announcements in the same order and reaches the
+// same conclusions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/negotiation/policy.h"
+#include "executor/control.h"
+
+namespace pc::engine {
+
+// A set of any number of ranks.
+struct ManyRanks {
+  std::vector<bool> bits;
+  bool has(int32_t rank) const { return bits[static_cast<size_t>(rank)]; }
+  void add(int32_t rank) { bits[static_cast<size_t>(rank)] = true; }
+};
+
+// An operation that ranks have announced.
+struct AgreedOperation {
+  std::string name;
+  Round round;
+  ManyRanks announced;
+  std::vector<int32_t> absent;  // once complete: ranks that have joined and contribute nothing
+  std::vector<int64_t> rows;  // of each rank
+  std::string difference;  // how the ranks differ; empty if they agree
+};
+
+class Agreement {
+ public:
+  using Batch = std::vector<AgreedOperation>;
+
+  // `world_ranks`: the ranks' numbers in the world.
+  explicit Agreement(std::vector<int32_t> world_ranks);
+
+  // Throws InvalidArgument if the rank has announced the operation already.
+  void announce(int32_t rank, const Announcement& item);
+  // The complete operations, in batches.  A round of messages takes a cycle anyway: nothing waits for more to fuse
+  // with.
+  std::vector<Batch> cut(int64_t threshold);
+  // Number of operations that wait for ranks.
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // Those that have waited for `seconds`, one per line; `reporter`: only those that this rank reports, -1: all.
+  std::string report(double seconds, int32_t reporter) const;
+
+ private:
+  struct Carrier;
+  int32_t size() const { return static_cast<int32_t>(world_ranks_.size()); }
+  bool settle(AgreedOperation& operation);
+  std::string number(int32_t rank) const { return rank_number(rank, world_ranks_[static_cast<size_t>(rank)]); }
+
+  std::vector<int32_t> world_ranks_;
+  std::unordered_map<std::string, AgreedOperation> waiting_;
+  std::vector<AgreedOperation> ready_;  // in order of completion
+  ManyRanks joined_;
+  uint64_t rounds_ = 0;  // announced so far
+};
+
+}  // namespace pc::engine

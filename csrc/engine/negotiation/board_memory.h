@@ -1,0 +1,61 @@
+// What the ranks of a board share: the layout of its memory.  Only for the board's own files.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/negotiation/board.h"
+
+namespace pc::engine {
+
+struct Header {
+  pthread_mutex_t mutex;  // robust: detects an owner that died
+  std::atomic<uint32_t> broken;
+  std::atomic<uint64_t> holding;  // times the mutex was taken; in the low bits its holder: rank + 1, or 0
+  alignas(64) std::atomic<uint32_t> news;  // a futex
+  std::atomic<uint32_t> sleepers;
+  alignas(64) std::atomic<uint64_t> batches;  // cut so far
+  std::atomic<int32_t> ready;  // operations that wait to be cut
+  std::atomic<int64_t> threshold;  // bytes
+  std::atomic<double> cycle;  // seconds
+  uint64_t ids;  // written to the ring so far
+  uint64_t rounds;  // announced so far
+  Backlog backlog;
+  int32_t used, hand;
+  int32_t join_slot;  // in which a rank has joined
+  RankSet joined;
+  std::atomic<uint32_t> prepared;  // kPrepared
+  // Each written only by its own rank; in separate cache lines, since a rank writes its own after every batch.
+  struct alignas(64) Progress { std::atomic<uint64_t> beats, completed; } progress[kMostRanks];
+};
+
+// An operation.  A rank may complete a round and announce the next before a slower one has fetched it: a slot holds two
+// rounds, and one becomes ready only when all ranks have fetched the previous one.
+struct Slot {
+  NameHash hash;
+  char name[128];
+  int32_t next;  // in its bucket; -1: the last
+  uint32_t turn;
+  RankSet announced;  // the round that is being announced: rounds[turn & 1]
+  RankSet outstanding;  // ranks that have not fetched the agreed round: the other one
+  Round rounds[2];
+  RankSet absent[2];  // ranks that had joined and take part without submitting
+  int64_t rows[];  // of both rounds, one for each rank
+
+  Round& current() { return rounds[turn & 1]; }
+  const Round& current() const { return rounds[turn & 1]; }
+  Round& agreed() { return rounds[~turn & 1]; }
+};
+
+struct Board::Batch {
+  uint64_t first;  // in the ring
+  int32_t count;
+};
+
+constexpr size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr size_t slot_bytes(int32_t size) { return round_up(sizeof(Slot) + 2 * sizeof(int64_t) * size); }
+
+}  // namespace pc::engine

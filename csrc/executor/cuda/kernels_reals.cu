@@ -1,9 +1,0 @@
-#include "executor/cuda/kernels_impl.h"
-
-namespace pc::cuda {
-
-Kernels kernels_of_reals(Dtype dtype, Operator op) {
-  return dtype == Dtype::float32 ? real_kernels<float>(op) : real_kernels<double>(op);
-}
-
-}  // namespace pc::cuda
