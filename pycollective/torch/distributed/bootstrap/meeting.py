@@ -71,7 +71,7 @@ def meet(
     nodes = place([text.split()[0] for text in texts], rank)
     group = Group(nodes, tuple(world_ranks), name)
     if nodes.count > 1:
-        from pycollective.torch.distributed import across_hosts
+        from pycollective.torch.distributed.bootstrap import across_hosts
 
         return across_hosts.connect(exchange, group, _digest(known, texts), timeout, also)
     key = _digest([*_job(store), *known], texts).hex()[:32]

@@ -12,16 +12,18 @@ import torch.distributed as dist
 
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
-from pycollective.torch.distributed import profiling, streams, tensors
+from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.collectives import profiling
+from pycollective.torch.distributed.collectives.multi_step import Steps
 from pycollective.torch.distributed.cuda import cuda
-from pycollective.torch.distributed.fusion import Fusion
-from pycollective.torch.distributed.hazards import DIRECT, ENGINE, JOBS, STREAM, Order
-from pycollective.torch.distributed.job_queue import JobQueue
-from pycollective.torch.distributed.messages import Messages
-from pycollective.torch.distributed.multi_step import Steps
+from pycollective.torch.distributed.execution import streams
+from pycollective.torch.distributed.execution.fusion import Fusion
+from pycollective.torch.distributed.execution.hazards import DIRECT, ENGINE, JOBS, STREAM, Order
+from pycollective.torch.distributed.execution.job_queue import JobQueue
+from pycollective.torch.distributed.execution.streams import Streams, StreamWork
+from pycollective.torch.distributed.execution.work import CompletedWork, Work
 from pycollective.torch.distributed.options import Options
-from pycollective.torch.distributed.streams import Streams, StreamWork
-from pycollective.torch.distributed.work import CompletedWork, Work
+from pycollective.torch.distributed.point_to_point.messages import Messages
 
 _NO_TIME = timedelta()
 

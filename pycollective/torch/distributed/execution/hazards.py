@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from pycollective.torch.distributed.streams import StreamWork
+from pycollective.torch.distributed.execution.streams import StreamWork
+from pycollective.torch.distributed.execution.work import Work
 from pycollective.torch.distributed.tensors import Span, overlap, span
-from pycollective.torch.distributed.work import Work
 
 DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
 """Where a call is executed: by the communicator, in order; by the job queue, in order; by the engine, in any order; in

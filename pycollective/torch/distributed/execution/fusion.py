@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycollective.comm.communicator import Communicator
-from pycollective.torch.distributed.work import PendingCalls, PendingOperation
+from pycollective.torch.distributed.execution.work import PendingCalls, PendingOperation
 
 
 class Fusion:

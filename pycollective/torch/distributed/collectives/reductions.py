@@ -9,12 +9,13 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 
 from pycollective import _core
-from pycollective.torch.distributed import multi_step, profiling, tensors
-from pycollective.torch.distributed.arguments import many, one, options, same_size
-from pycollective.torch.distributed.calls import Calls
-from pycollective.torch.distributed.hazards import DIRECT
-from pycollective.torch.distributed.operators import operator
-from pycollective.torch.distributed.work import PlainWork
+from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.collectives import multi_step, profiling
+from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
+from pycollective.torch.distributed.collectives.calls import Calls
+from pycollective.torch.distributed.collectives.operators import operator
+from pycollective.torch.distributed.execution.hazards import DIRECT
+from pycollective.torch.distributed.execution.work import PlainWork
 
 _SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
 _OPTIONS = c10d.AllreduceOptions

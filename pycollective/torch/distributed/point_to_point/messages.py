@@ -13,7 +13,7 @@ from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import rank_number
 from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 from pycollective.torch.distributed.health import Health
-from pycollective.torch.distributed.mailbox import Announcements
+from pycollective.torch.distributed.point_to_point.mailbox import Announcements
 
 _EAGER_LOOKS = 200
 """How often a waiting receive polls for its message before it sleeps between polls."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pycollective.errors import TimeoutError
-from pycollective.torch.distributed.job_queue import JobQueue
+from pycollective.torch.distributed.execution.job_queue import JobQueue
 
 _init = dist.Work.__init__
 

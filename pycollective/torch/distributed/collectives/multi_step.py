@@ -13,8 +13,9 @@ import torch.distributed as dist
 from pycollective.comm.communicator import Communicator
 from pycollective.comm.request import CallRequest
 from pycollective.errors import MismatchError
-from pycollective.torch.distributed import streams, tensors
+from pycollective.torch.distributed import tensors
 from pycollective.torch.distributed.cuda import cuda
+from pycollective.torch.distributed.execution import streams
 
 
 @dataclass(frozen=True, slots=True)

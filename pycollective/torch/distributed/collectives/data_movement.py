@@ -7,9 +7,10 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from pycollective.torch.distributed import multi_step, tensors
-from pycollective.torch.distributed.arguments import many, one, options, same_size
-from pycollective.torch.distributed.calls import Calls
+from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.collectives import multi_step
+from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
+from pycollective.torch.distributed.collectives.calls import Calls
 
 
 class Moving(Calls):
