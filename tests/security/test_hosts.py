@@ -18,7 +18,7 @@ import pytest
 from hosts.namespaces import make_hosts
 
 import pycollective
-from pycollective.bench.namespaces import ENTER, Hosts
+from pycollective.bench.ranks.namespaces import ENTER, Hosts
 
 HERE = Path(__file__).parent
 TOKEN = "0123456789abcdef" * 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pycollective.bench.cases import (
+from pycollective.bench.workload.cases import (
     MEASURED,
     Case,
     element_size,

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from pycollective.cli.units import format_size, format_time
 
-from .plan import NAMES, OURS
-from .stats import paired_ratio
+from ..measurement.stats import paired_ratio
+from ..workload.plan import NAMES, OURS
 
 if TYPE_CHECKING:
-    from .result import Row
+    from ..result import Row
 
 __all__ = ["format_number", "format_time", "pivot_table", "row_html", "row_table"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pycollective.bench.cases import Case
 from pycollective.bench.peers import PeerUnavailable
 from pycollective.bench.peers.sockets import open as open_sockets
+from pycollective.bench.workload.cases import Case
 
 
 class _Thread:

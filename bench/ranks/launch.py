@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..result import available_cores
+from ..workload.plan import NAMES
 from .events import EventReader
-from .plan import NAMES
-from .result import available_cores
 
 __all__ = ["LaunchError", "YIELD_VARIABLE", "Launcher", "busy_neighbours", "find_launcher", "launch", "same_path"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pycollective.bench.cases import MEASURED, sweep_cases
-from pycollective.bench.launch import find_launcher
 from pycollective.bench.peers import oneccl, prepare
 from pycollective.bench.peers.oneccl import OneCclPeer
+from pycollective.bench.ranks.launch import find_launcher
+from pycollective.bench.workload.cases import MEASURED, sweep_cases
 
 
 class Library:

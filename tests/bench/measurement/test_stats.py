@@ -2,7 +2,7 @@
 
 import pytest
 
-from pycollective.bench.stats import paired_ratio, rotation, slowest
+from pycollective.bench.measurement.stats import paired_ratio, rotation, slowest
 
 
 def test_every_candidate_is_first_equally_often() -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pycollective.cli.units import format_size
 
-from .result import Row
+from ..result import Row
 from .table import row_table
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pycollective.bench import launch
-from pycollective.bench.launch import Launcher, busy_neighbours, find_launcher
-from pycollective.bench.plan import Options, Plan
-from pycollective.bench.session import Session, worlds
+from pycollective.bench.ranks import launch
+from pycollective.bench.ranks.launch import Launcher, busy_neighbours, find_launcher
+from pycollective.bench.ranks.session import Session, worlds
+from pycollective.bench.workload.plan import Options, Plan
 
 VERSIONS = {"openmpi": "mpirun (Open MPI) 5.0.11", "impi": "Intel(R) MPI Library for Linux* OS, Version 2021.18"}
 
@@ -101,7 +101,7 @@ def test_neighbours_have_the_lowest_priority_and_end_with_the_block() -> None:
 
 def test_neighbours_end_with_a_process_that_is_killed() -> None:
     code = (
-        "from pycollective.bench.launch import busy_neighbours\nimport time\n"
+        "from pycollective.bench.ranks.launch import busy_neighbours\nimport time\n"
         "with busy_neighbours(1) as pids:\n print(pids[0], flush=True)\n time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, text=True) as process:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .data import count_wrong, fill_input, numpy_dtype, poison
-from .peers import Array, Call, Peer, prepare
-from .peers.tensors import as_tensor
-from .plan import PAGE, Budget, Candidate, Conditions
+from ..peers import Array, Call, Peer, prepare
+from ..peers.tensors import as_tensor
+from ..ranks.world import World
+from ..workload.data import count_wrong, fill_input, numpy_dtype, poison
+from ..workload.plan import PAGE, Budget, Candidate, Conditions
 from .stats import rotation, slowest
-from .world import World
 
 __all__ = ["Buffers", "Measured", "NotMeasured", "OutOfMemory", "Timed", "clock_cost", "measure", "take_rounds"]
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycollective.bench import measure
-from pycollective.bench.cases import MEASURED, Case, element_size
-from pycollective.bench.data import numpy_dtype
+from pycollective.bench.measurement import measure
 from pycollective.bench.peers.tensors import as_tensor
-from pycollective.bench.plan import PAGE, Budget, Candidate, Conditions
+from pycollective.bench.workload.cases import MEASURED, Case, element_size
+from pycollective.bench.workload.data import numpy_dtype
+from pycollective.bench.workload.plan import PAGE, Budget, Candidate, Conditions
 
 
 class World:

@@ -1,4 +1,4 @@
-"""The program of each rank: ``python -m bench.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
+"""The program of each rank: ``python -m bench.ranks.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .cases import format_size
+from ..measurement.measure import Buffers, Measured, NotMeasured, measure
+from ..peers import Array, Peer, PeerUnavailable, open_peer
+from ..peers.ceiling import CEILING, CeilingPeer
+from ..peers.pycollective import PycollectivePeer, find_topology, has, topologies_of, unsupported
+from ..peers.tensors import import_torch
+from ..result import make_row
+from ..workload.cases import format_size
+from ..workload.plan import OURS, Candidate, Options, Plan, has_topologies, short_name, sweep_groups
 from .events import Emit, discard, to_file
 from .launch import YIELD_VARIABLE
-from .measure import Buffers, Measured, NotMeasured, measure
-from .peers import Array, Peer, PeerUnavailable, open_peer
-from .peers.ceiling import CEILING, CeilingPeer
-from .peers.pycollective import PycollectivePeer, find_topology, has, topologies_of, unsupported
-from .peers.tensors import import_torch
-from .plan import OURS, Candidate, Options, Plan, has_topologies, short_name, sweep_groups
-from .result import make_row
 from .world import World, hosts_of, open_world
 
 __all__ = ["work"]

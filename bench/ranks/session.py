@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..peers import MPIS, mpi_of
+from ..result import Result, Row, available_cores, collect_provenance
+from ..workload.plan import Plan
 from .events import Emit
 from .launch import Launcher, busy_neighbours, find_launcher, launch
-from .peers import MPIS, mpi_of
-from .plan import Plan
-from .result import Result, Row, available_cores, collect_provenance
 from .worker import work
 from .world import first_rank, open_world, ranks_started
 

@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from .launch import find_launcher, same_path
+from ..ranks.launch import find_launcher, same_path
 
 __all__ = ["OVERHEADS", "call_overhead", "compile_time", "import_time", "init_time"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective.cli.outputs import pictures
 
-from .cases import format_size
-from .plan import NAMES, OURS
-from .result import Row
+from ..result import Row
+from ..workload.cases import format_size
+from ..workload.plan import NAMES, OURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
