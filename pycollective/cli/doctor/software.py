@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pycollective.cli.findings import Finding, first_line, output_of, version_of
+from pycollective.cli.doctor.findings import Finding, first_line, output_of, version_of
 
 _TENSORFLOW_SECONDS = 150
 

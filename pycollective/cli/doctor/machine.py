@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pycollective.cli.findings import Finding, size_text
+from pycollective.cli.doctor.findings import Finding, size_text
 from pycollective.comm.host.cores import cpu_quota, ranges, usable_cores
 
 ENOUGH_SHM = 1 << 30

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pycollective.cli.findings import Finding, first_line, output_of, size_text
+from pycollective.cli.doctor.findings import Finding, first_line, output_of, size_text
 
 
 def gpu() -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
-from pycollective.cli.findings import Finding, publish
+from pycollective.cli.doctor.findings import Finding, publish
 from pycollective.comm.bootstrap.interfaces import LOOPBACK
 from pycollective.comm.hosts import ucx
 

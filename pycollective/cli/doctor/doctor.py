@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pycollective.cli import outputs
 from pycollective.cli.commands import refusing
-from pycollective.cli.doctor_gpu import gpu
-from pycollective.cli.doctor_machine import machine, memory
-from pycollective.cli.doctor_software import core, mpi, packages, tensorflow
-from pycollective.cli.findings import Finding, output_of, publish, size_text
+from pycollective.cli.doctor.findings import Finding, output_of, publish, size_text
+from pycollective.cli.doctor.gpu import gpu
+from pycollective.cli.doctor.machine import machine, memory
+from pycollective.cli.doctor.software import core, mpi, packages, tensorflow
 from pycollective.comm.host.cores import ranges, usable_cores
 
 _PATH_SIZES = (1 << 10, 1 << 20, 1 << 26)
