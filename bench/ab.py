@@ -27,15 +27,15 @@ from pycollective.cli import outputs
 from pycollective.cli.commands import Command, refusing
 from pycollective.cli.options import Json
 
-from .cases import BARRIER, MEASURED
 from .goals import groups_for
-from .plan import OURS
-from .stats import Ratio, paired_ratio
+from .measurement.stats import Ratio, paired_ratio
+from .workload.cases import BARRIER, MEASURED
+from .workload.plan import OURS
 
 __all__ = ["Case", "Row", "compare", "rows_of", "speed_table_cases"]
 
 SCHEMA = "pycollective-ab/1"
-WORKER = Path(__file__).with_name("ab_worker.py")
+WORKER = Path(__file__).parent / "ranks" / "ab_worker.py"
 COLLECTIVES = tuple(MEASURED)
 LIMIT = 1.03
 """A slowdown up to this counts as none."""
@@ -191,7 +191,7 @@ def speed_table_cases(ranks: int) -> list[Case]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    from .table import format_time
+    from .report.table import format_time
 
     columns = f"{'collective':<17} {'kind':<17} {'bytes':<10} {'before':<10} {'after':<10}"
     lines = [f"{columns} after/before          one version"]

@@ -28,11 +28,11 @@ from pycollective.cli.options import Json
 from pycollective.cli.units import format_size, format_time, parse_sizes
 from pycollective.dtypes import DTYPES
 
-from .cases import element_size
-from .data import numpy_dtype
-from .measure import clock_cost
+from .measurement.measure import clock_cost
 from .peers.ceiling import streams
-from .plan import PAGE
+from .workload.cases import element_size
+from .workload.data import numpy_dtype
+from .workload.plan import PAGE
 
 __all__ = ["LIMIT", "Cost", "costs", "offset_pairs"]
 

@@ -18,13 +18,13 @@ import typer
 from pycollective.cli.commands import Command, choose, refusing
 
 from . import goals
-from .cases import BARRIER, KIB, MEASURED, Case, format_size, parse_sizes, sweep_cases
+from .measurement.stats import paired_ratio
 from .peers import PEERS
-from .plan import ARRAYS, NAMES, OURS, Budget, Candidate, Conditions, Plan
+from .report.table import format_number
 from .result import Provenance, Result, Row, to_json
 from .speed import Line, about, line_of, markdown_table
-from .stats import paired_ratio
-from .table import format_number
+from .workload.cases import BARRIER, KIB, MEASURED, Case, format_size, parse_sizes, sweep_cases
+from .workload.plan import ARRAYS, NAMES, OURS, Budget, Candidate, Conditions, Plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -203,8 +203,8 @@ def main(
 
 def measure_plans(plans: Sequence[tuple[int, Plan]], console: Console, options: dict[str, Any]) -> Result:
     """Run plans, (rank count, plan) each, with their progress on the console; ends the program if one cannot start."""
-    from .launch import LaunchError
-    from .session import Session, run_plans
+    from .ranks.launch import LaunchError
+    from .ranks.session import Session, run_plans
     from .speed import show
 
     session = Session(lambda event: show(event, console))

@@ -14,8 +14,8 @@ from pycollective.cli.options import Collective, Csv, Json, Positional, Ranks, R
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .plan import Budget, Options
     from .result import Result
+    from .workload.plan import Budget, Options
 
 __all__ = ["app", "bench"]
 
@@ -85,8 +85,8 @@ def bench(
     """
     from pycollective.cli import selection
 
-    from .plan import Conditions, Options
-    from .world import first_rank
+    from .ranks.world import first_rank
+    from .workload.plan import Conditions, Options
 
     outputs = _Outputs(json, csv, plot)
     with refusing("plot" if plot else ""):
@@ -113,7 +113,7 @@ def bench(
 
 
 def _budget(quick: bool, calls: int | None, warmup: int | None, checks: int | None) -> Budget:
-    from .plan import Budget
+    from .workload.plan import Budget
 
     if quick and calls is not None:
         raise ValueError("--quick and -n both set how much is measured: leave one out")
@@ -146,7 +146,7 @@ def _check_names(options: Options) -> None:
     """Check all names before any rank is started; ValueError (for a topology TopologyError) if one is unknown."""
     from .peers import PEERS
     from .peers.pycollective import find_topology, operators, unsupported
-    from .world import ranks_started
+    from .ranks.world import ranks_started
 
     for what, names, known in (("peer", options.peers, PEERS), ("operator", options.ops, operators())):
         for name in names:
@@ -195,7 +195,7 @@ class _Outputs:
         """Write all requested outputs."""
         from pycollective.cli.outputs import write_text
 
-        from .plot import plot_rows
+        from .report.plot import plot_rows
         from .result import to_csv, to_json
 
         for path, text in ((self.json, to_json(result)), (self.csv, to_csv(result.rows))):
@@ -220,12 +220,12 @@ def _list(text: str) -> tuple[str, ...]:
 def _run(options: Options, outputs: _Outputs) -> None:
     from rich.console import Console
 
-    from .launch import LaunchError
-    from .live import LiveTable
-    from .plan import Plan, short_options
-    from .session import Session, run_plans, worlds
-    from .table import row_table
-    from .world import first_rank, ranks_started
+    from .ranks.launch import LaunchError
+    from .ranks.session import Session, run_plans, worlds
+    from .ranks.world import first_rank, ranks_started
+    from .report.live import LiveTable
+    from .report.table import row_table
+    from .workload.plan import Plan, short_options
 
     started = ranks_started()
     if started:

@@ -24,13 +24,13 @@ from rich.table import Table
 from pycollective.cli.commands import Command, refusing
 from pycollective.schedule.language.user_files import near_files
 
-from .launch import LaunchError, find_launcher
-from .live import LiveTable, can_redraw
-from .plan import NAMES, Budget, Options, Plan, short_options
-from .plot import plot_rows
+from .ranks.launch import LaunchError, find_launcher
+from .ranks.session import Session
+from .report.live import LiveTable, can_redraw
+from .report.plot import plot_rows
+from .report.table import pivot_table
 from .result import to_json
-from .session import Session
-from .table import pivot_table
+from .workload.plan import NAMES, Budget, Options, Plan, short_options
 
 __all__ = ["demo"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cases import KIB, MEASURED, Case, format_size
+from .measurement.stats import Ratio, paired_ratio
 from .peers.ceiling import CEILING
-from .plan import OURS, Candidate
 from .result import Row
-from .stats import Ratio, paired_ratio
+from .workload.cases import KIB, MEASURED, Case, format_size
+from .workload.plan import OURS, Candidate
 
 __all__ = [
     "BETTER_OF",
@@ -56,7 +56,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Limit:
-    """A time that must not be exceeded (see overheads.py)."""
+    """A time that must not be exceeded (see measurement/overheads.py)."""
 
     name: str
     key: str

@@ -19,16 +19,16 @@ import typer
 
 from pycollective.cli.commands import Command, refusing
 
-from .cases import KIB, Case, format_size, parse_sizes
-from .launch import Launcher, LaunchError, find_launcher
-from .namespaces import Hosts, why_not
+from .measurement.stats import paired_ratio
 from .peers.pycollective import topologies_of, unsupported
-from .plan import NAMES, OURS, Budget, Candidate, Conditions, Plan
+from .ranks.launch import Launcher, LaunchError, find_launcher
+from .ranks.namespaces import Hosts, why_not
+from .ranks.session import Session
+from .report.table import format_time
 from .result import Provenance, Row, to_json
-from .session import Session
 from .speed import Line, markdown, ratio_text, show, table_of
-from .stats import paired_ratio
-from .table import format_time
+from .workload.cases import KIB, Case, format_size, parse_sizes
+from .workload.plan import NAMES, OURS, Budget, Candidate, Conditions, Plan
 
 __all__ = ["GOALS", "HostsResult", "HostsRow", "Layout", "groups_for", "lines_of", "topology_group", "wire_seconds"]
 

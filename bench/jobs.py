@@ -20,10 +20,10 @@ from pycollective.cli.commands import Command, choose, refusing
 from pycollective.cli.options import Json
 from pycollective.cli.units import format_size, format_time, parse_sizes
 
-from .cases import sweep_cases
-from .launch import Launcher, LaunchError, busy_neighbours, find_launcher, launch
 from .peers import MPIS
-from .plan import NAMES, OURS, Budget, Candidate, Plan
+from .ranks.launch import Launcher, LaunchError, busy_neighbours, find_launcher, launch
+from .workload.cases import sweep_cases
+from .workload.plan import NAMES, OURS, Budget, Candidate, Plan
 
 __all__ = ["Factor", "factor_of", "times_of"]
 

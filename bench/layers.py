@@ -13,7 +13,7 @@ import typer
 
 from .engine.goals import LAYERS
 from .engine.run import measure
-from .plan import Budget
+from .workload.plan import Budget
 
 __all__ = ["app"]
 

@@ -16,14 +16,14 @@ import typer
 from pycollective.cli.commands import Command, choose, refusing
 
 from .calls import measure_plans
-from .cases import GRAPHS, KIB, Case, format_size, parse_sizes
+from .measurement.stats import paired_ratio
 from .peers import PEERS
 from .peers.ceiling import CEILING
-from .plan import NAMES, OURS, PATHS, Budget, Candidate, Plan
+from .report.table import format_number
 from .result import Provenance, Result, Row
 from .speed import about
-from .stats import paired_ratio
-from .table import format_number
+from .workload.cases import GRAPHS, KIB, Case, format_size, parse_sizes
+from .workload.plan import NAMES, OURS, PATHS, Budget, Candidate, Plan
 
 __all__ = ["Comparison", "MixResult", "comparisons_of", "groups_for", "markdown"]
 

@@ -21,8 +21,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from .measure import Measured
-from .plan import OURS, short_name
+from .measurement.measure import Measured
+from .workload.plan import OURS, short_name
 
 __all__ = [
     "SCHEMA",
@@ -108,7 +108,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
     def _repr_html_(self) -> str:
         """The table of the command, for notebooks."""
-        from .table import row_html
+        from .report.table import row_html
 
         return row_html(self.rows)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .launch import Launcher, LaunchError, same_path
+from .ranks.launch import Launcher, LaunchError, same_path
 
 __all__ = ["GOALS", "GOAL_RANKS", "STAGES", "app", "measure", "scale"]
 
@@ -36,7 +36,7 @@ GOALS = {"init": 2.0, "ring": 1.5, "halving_doubling": 2.0, "split": 1.0}
 """Seconds that stages of ``GOAL_RANKS`` ranks may take on two cores."""
 GOAL_RANKS = 64
 
-_RANK = str(Path(__file__).with_name("scale_rank.py"))
+_RANK = str(Path(__file__).parent / "ranks" / "scale_rank.py")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

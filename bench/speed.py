@@ -17,9 +17,9 @@ import msgspec
 import typer
 
 from .goals import BETTER_OF, GOALS, LIMITS, Comparison, groups_for, outcome_of
-from .plan import NAMES, Budget, Conditions, Plan
+from .report.table import format_time
 from .result import Provenance, Result, Row, to_json
-from .table import format_time
+from .workload.plan import NAMES, Budget, Conditions, Plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,8 +76,8 @@ def speed(
     """Measure the rows of the speed table against Open MPI and Gloo; write JSON and a Markdown fragment."""
     from rich.console import Console
 
-    from .launch import LaunchError
-    from .session import Session
+    from .ranks.launch import LaunchError
+    from .ranks.session import Session
 
     console = Console()
     if not console.is_terminal:
@@ -109,7 +109,7 @@ def show(event: dict[str, Any], console: Console) -> None:
 
 
 def _overheads(console: Console) -> list[Line]:
-    from .overheads import OVERHEADS
+    from .measurement.overheads import OVERHEADS
 
     lines = []
     for limit in LIMITS:

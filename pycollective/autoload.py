@@ -33,6 +33,6 @@ def _create(made_by_torch: Any, options: Any = None) -> Any:
 
 
 def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
-    from pycollective.torch.distributed import rendezvous
+    from pycollective.torch.distributed.bootstrap import rendezvous
 
     return rendezvous.meet(url, *args, **kwargs)

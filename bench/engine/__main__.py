@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..plan import Budget
+from ..workload.plan import Budget
 from .goals import GOALS
 from .groups import GROUPS
 from .run import measure

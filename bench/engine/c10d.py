@@ -11,8 +11,8 @@ import numpy as np
 
 from ..peers import Array
 from ..peers.gloo import GlooPeer
-from ..plan import OURS
-from ..world import World
+from ..ranks.world import World
+from ..workload.plan import OURS
 from .contender import Contender, Summing, Unchecked
 from .tensors import fill
 

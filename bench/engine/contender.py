@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..measure import Timed
+from ..measurement.measure import Timed
 from ..peers import Array, Call
-from ..world import World
+from ..ranks.world import World
 from .tensors import count_wrong, fill
 
 __all__ = ["Contender", "Summing", "Unchecked"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ..measurement.stats import Ratio, paired_ratio
+from ..report.table import format_time
 from ..speed import Line, ratio_text
-from ..stats import Ratio, paired_ratio
-from ..table import format_time
 from .result import EngineRow
 
 __all__ = ["GOALS", "LAYERS", "Added", "Comparison", "Goal", "Limit", "Overhead", "line_of"]

@@ -8,8 +8,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from ..cases import KIB
 from ..peers import Array, Peer, PeerUnavailable
+from ..workload.cases import KIB
 from . import theirs, training
 from .c10d import C10d
 from .contender import Contender

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..peers import Array, PeerUnavailable
 from ..peers.tensors import as_tensor, import_torch
-from ..plan import OURS
+from ..workload.plan import OURS
 from .contender import Contender, Summing, Unchecked
 
 __all__ = ["Ours"]

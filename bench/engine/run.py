@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..launch import LaunchError, find_launcher, launch
-from ..plan import Budget
+from ..ranks.launch import LaunchError, find_launcher, launch
+from ..report.table import format_time
 from ..result import available_cores, collect_provenance
 from ..speed import markdown, table_of
-from ..table import format_time
+from ..workload.plan import Budget
 from .goals import Goal, line_of
 from .groups import GROUPS
 from .result import EngineResult, EngineRow, to_json

@@ -8,8 +8,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ..plan import OURS
-from ..world import World
+from ..ranks.world import World
+from ..workload.plan import OURS
 from .contender import Contender
 
 __all__ = ["ddp_on_gloo", "distributed_optimizer"]

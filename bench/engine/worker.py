@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from ..events import Emit, discard, to_file
-from ..launch import YIELD_VARIABLE
-from ..measure import take_rounds
+from ..measurement.measure import take_rounds
 from ..peers import Peer, PeerUnavailable, open_peer
-from ..plan import Budget
-from ..world import World, open_world
+from ..ranks.events import Emit, discard, to_file
+from ..ranks.launch import YIELD_VARIABLE
+from ..ranks.world import World, open_world
+from ..workload.plan import Budget
 from .contender import Contender
 from .groups import GROUPS, Group, Hall
 from .ours import Ours

@@ -11,7 +11,7 @@ import numpy as np
 
 import pycollective
 
-from ..launch import Launcher
+from ..ranks.launch import Launcher
 from .buffers import Buffers, Host, numbers
 from .rows import Check
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..cases import KIB, format_size
+from ..measurement.stats import paired_ratio
+from ..report.table import format_time
 from ..speed import Line, ratio_text
-from ..stats import paired_ratio
-from ..table import format_time
+from ..workload.cases import KIB, format_size
 from .rows import Check, Row
 
 LARGE = (16 * KIB**2, 256 * KIB**2)

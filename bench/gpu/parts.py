@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.comm.host.segments import setting
 
-from ..cases import format_size
 from ..engine import shapes
 from ..engine.shapes import Shape, resnet50
+from ..workload.cases import format_size
 from . import bits, nccl, torch_sum
 from .buffers import Buffers
 from .calls import Ours

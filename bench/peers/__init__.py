@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from ..cases import BARRIER
+from ..workload.cases import BARRIER
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
 
-    from ..cases import Case
-    from ..world import World
+    from ..ranks.world import World
+    from ..workload.cases import Case
 
 __all__ = ["MPIS", "PEERS", "Array", "Call", "Peer", "PeerUnavailable", "mpi_of", "open_peer", "prepare"]
 

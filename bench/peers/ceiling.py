@@ -18,7 +18,7 @@ from . import Array, Call
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
 
-    from ..cases import Case
+    from ..workload.cases import Case
 
 __all__ = ["CEILING", "CeilingPeer", "streams"]
 

@@ -9,15 +9,15 @@ import tempfile
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..cases import pair_partner
-from ..world import World, hosts_of
+from ..ranks.world import World, hosts_of
+from ..workload.cases import pair_partner
 from . import Array, Call, PeerUnavailable
 from .tensors import as_tensor, import_torch
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
 
-    from ..cases import Case
+    from ..workload.cases import Case
 
 __all__ = ["GlooPeer", "open"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cases import pair_partner
+from ..workload.cases import pair_partner
 from . import Array, Call, PeerUnavailable
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
 
-    from ..cases import Case
-    from ..world import World
+    from ..ranks.world import World
+    from ..workload.cases import Case
 
 __all__ = ["MpiPeer", "open"]
 

@@ -16,8 +16,8 @@ from . import Array, Call, PeerUnavailable
 from .mpi import open as open_mpi
 
 if TYPE_CHECKING:
-    from ..cases import Case
-    from ..world import World
+    from ..ranks.world import World
+    from ..workload.cases import Case
 
 __all__ = ["OneCclPeer", "open"]
 

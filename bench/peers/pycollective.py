@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ..cases import pair_partner
+from ..workload.cases import pair_partner
 from . import Array, Call
 
 if TYPE_CHECKING:
     from pycollective.graphs import Graph
 
-    from ..cases import Case
+    from ..workload.cases import Case
 
 __all__ = ["PycollectivePeer", "find_topology", "has", "operators", "topologies_of", "unsupported"]
 

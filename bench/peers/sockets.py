@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from . import Array, Call, PeerUnavailable
 
 if TYPE_CHECKING:
-    from ..cases import Case
-    from ..world import World
+    from ..ranks.world import World
+    from ..workload.cases import Case
 
 __all__ = ["SocketsPeer", "open"]
 

@@ -64,10 +64,10 @@ def doctor(
 ) -> None:
     """What this machine supports, and which path an allreduce would take; exit code 1 if it is broken."""
     if network:
-        from pycollective.cli import doctor_network
+        from pycollective.cli.doctor.network import report as report_network
 
-        raise typer.Exit(doctor_network.report(json))
-    from pycollective.cli.doctor import report
+        raise typer.Exit(report_network(json))
+    from pycollective.cli.doctor.doctor import report
 
     raise typer.Exit(report(json, frameworks))
 

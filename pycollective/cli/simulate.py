@@ -162,8 +162,8 @@ def _fit(request: Request, tile: int | None) -> Fit | None:
 
 def _measurements(path: Path, wanted: Sequence[str]) -> list[Measurement]:
     """Our correct rows of the collectives: those on window arrays, if any, which need no copies."""
-    from pycollective.bench.plan import OURS
     from pycollective.bench.result import read_json
+    from pycollective.bench.workload.plan import OURS
 
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}{near_files(path)}")

@@ -10,9 +10,9 @@ import pytest
 
 from pycollective.bench import hosts
 from pycollective.bench.hosts import HostsRow, Layout
-from pycollective.bench.namespaces import why_not
-from pycollective.bench.plan import OURS
+from pycollective.bench.ranks.namespaces import why_not
 from pycollective.bench.result import Row, decode
+from pycollective.bench.workload.plan import OURS
 
 
 def _row(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycollective.bench import alignments
-from pycollective.bench.plan import PAGE
+from pycollective.bench.workload.plan import PAGE
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 9000))

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace as changed
 
 from pycollective.bench.calls import CallsResult, cells_of, goal_for, groups_for, lines_of, markdown
-from pycollective.bench.cases import MEASURED
-from pycollective.bench.launch import find_launcher
-from pycollective.bench.plan import OURS
+from pycollective.bench.ranks.launch import find_launcher
 from pycollective.bench.result import Row, collect_provenance, decode, json_schema
+from pycollective.bench.workload.cases import MEASURED
+from pycollective.bench.workload.plan import OURS
 
 ROW = Row(
     "allgather", OURS, "default", "plain", 4, 16, 1, "float32", "none", -1, False,

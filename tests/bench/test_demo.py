@@ -13,7 +13,8 @@ from launch import find_mpirun
 from pycollective.bench.result import read_json
 
 SHORT = """
-from pycollective.bench import demo, plan
+from pycollective.bench import demo
+from pycollective.bench.workload import plan
 demo.TOPOLOGIES, demo.RANKS = ('direct', 'star', 'ring'), 3
 demo.Budget = lambda **_: plan.Budget(block_s=0.001, rounds=3, least_rounds=2, group_s=0.1)
 demo.app()

@@ -16,7 +16,7 @@ from pycollective.bench.engine.groups import GROUPS
 from pycollective.bench.engine.result import EngineRow, read_json, to_json
 from pycollective.bench.engine.shapes import ddp_buckets, resnet50
 from pycollective.bench.engine.tensors import count_wrong, fill, separate
-from pycollective.bench.launch import find_launcher
+from pycollective.bench.ranks.launch import find_launcher
 
 ROW = EngineRow("small", "engine", "pycollective", 2, 161, 164864, 10.0, 0, 1, [10.0, 10.0, 40.0])
 GOAL = Comparison("a row", "small", "engine", "Gloo, one by one", 10)

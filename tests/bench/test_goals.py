@@ -5,9 +5,9 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from pycollective.bench.goals import GOALS, Comparison, groups_for, outcome_of
-from pycollective.bench.plan import OURS
 from pycollective.bench.result import Row, collect_provenance
 from pycollective.bench.speed import Line, markdown
+from pycollective.bench.workload.plan import OURS
 
 ROW = Row(
     "allreduce", OURS, "default", "windows", 2, 4096, 1024, "float32", "sum", -1, False,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pycollective.bench import jobs
-from pycollective.bench.launch import LaunchError
-from pycollective.bench.plan import OURS, Budget, Plan
+from pycollective.bench.ranks.launch import LaunchError
+from pycollective.bench.workload.plan import OURS, Budget, Plan
 
 
 def test_a_factor_compares_two_jobs_with_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 from msgspec.structs import replace as changed
 
-from pycollective.bench.launch import find_launcher
 from pycollective.bench.mix import MixResult, comparisons_of, groups_for, markdown
 from pycollective.bench.peers.ceiling import CEILING
-from pycollective.bench.plan import OURS
+from pycollective.bench.ranks.launch import find_launcher
 from pycollective.bench.result import Row, collect_provenance, decode, json_schema
+from pycollective.bench.workload.plan import OURS
 
 LARGE = 64 << 20
 ROW = Row(

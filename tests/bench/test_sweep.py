@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pycollective.bench.launch import Launcher, find_launcher
 from pycollective.bench.peers.mpi import identify
-from pycollective.bench.plan import Budget
+from pycollective.bench.ranks.launch import Launcher, find_launcher
+from pycollective.bench.ranks.world import first_rank, ranks_started
 from pycollective.bench.result import read_json
-from pycollective.bench.world import first_rank, ranks_started
+from pycollective.bench.workload.plan import Budget
 
 STAR = '''
 from pycollective import topology

@@ -211,7 +211,7 @@ def test_doctor_for_machines() -> None:
 
 def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same message as a call on a GPU array."""
-    from pycollective.cli import doctor
+    from pycollective.cli.doctor import doctor
     from pycollective.comm.cuda import runtime
     from pycollective.errors import CommunicatorError
 
@@ -225,7 +225,7 @@ def test_doctor_reports_why_there_is_no_gpu_path(monkeypatch: pytest.MonkeyPatch
 
 
 def test_doctor_reports_a_missing_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pycollective.cli import doctor
+    from pycollective.cli.doctor import doctor
 
     monkeypatch.setitem(sys.modules, "pycollective._core", None)
     core = next(f for f in doctor.examine() if f.name == "native core")
@@ -234,7 +234,7 @@ def test_doctor_reports_a_missing_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_tries_and_reports_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pycollective.cli import doctor
+    from pycollective.cli.doctor import doctor
 
     monkeypatch.setattr(doctor, "_TRIAL", "raise SystemExit('no luck today')")
     tried = next(f for f in doctor.examine() if f.name == "tried")
@@ -243,7 +243,7 @@ def test_doctor_tries_and_reports_what_failed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_doctor_knows_an_mpirun_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pycollective.cli import doctor
+    from pycollective.cli.doctor import doctor
 
     monkeypatch.setenv("PMIX_RANK", "0")
     assert next(f for f in doctor.examine() if f.name == "started by").value == "mpi"
@@ -251,7 +251,7 @@ def test_doctor_knows_an_mpirun_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_doctor_reports_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     """And whether the ranks that it starts have a core each."""
-    from pycollective.cli import doctor
+    from pycollective.cli.doctor import doctor
 
     monkeypatch.setattr(os, "cpu_count", lambda: 1 + len(cores))
     monkeypatch.setattr(doctor, "_PATH_SIZES", (8,))

@@ -12,7 +12,7 @@ import pytest
 from hosts.namespaces import make_hosts
 
 from launch import CLI
-from pycollective.bench.namespaces import ENTER, Hosts
+from pycollective.bench.ranks.namespaces import ENTER, Hosts
 
 CODE = """
 import json, os, socket, time

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import OPEN_MPI_SETTINGS, find_mpirun
-from pycollective.bench.namespaces import Hosts, why_not
+from pycollective.bench.ranks.namespaces import Hosts, why_not
 
 
 def make_hosts(count: int, bandwidth: str = "", delay: str = "") -> Hosts:

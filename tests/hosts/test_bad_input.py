@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hosts.forked import CLOCK_AHEAD, start_ranks
-from pycollective.bench.namespaces import Hosts, why_not
+from pycollective.bench.ranks.namespaces import Hosts, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 CALL = "comm = pc.init(); result = comm.allreduce(np.arange(50_000.0) * (comm.rank + 1))[-1]"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hosts.namespaces import make_hosts, mpirun
-from pycollective.cli import doctor_network
+from pycollective.cli.doctor import network
 
 DOCTOR = [sys.executable, "-I", "-m", "pycollective", "doctor", "--network", "--json"]
 
@@ -41,16 +41,16 @@ def test_without_a_launcher(tmp_path: Path) -> None:
 
 
 def test_a_stranger_gets_no_answer() -> None:
-    with doctor_network.Server(b"k" * 16) as server:
+    with network.Server(b"k" * 16) as server:
         with socket.create_connection(("127.0.0.1", server.port), 5) as stranger:
             stranger.sendall(b"x" * 16 + b"?")
             with contextlib.suppress(ConnectionResetError):
                 assert stranger.recv(1) == b""
-        assert doctor_network.measure("127.0.0.1", server.port, b"k" * 16).round_trip > 0
+        assert network.measure("127.0.0.1", server.port, b"k" * 16).round_trip > 0
 
 
 def test_nobody_at_the_address() -> None:
-    with doctor_network.Server(b"k" * 16) as server:
+    with network.Server(b"k" * 16) as server:
         port = server.port
-    finding = doctor_network._to_one("here", "rank 1", "127.0.0.1", port, b"k" * 16)
+    finding = network._to_one("here", "rank 1", "127.0.0.1", port, b"k" * 16)
     assert (finding.ok, finding.value) == (False, "127.0.0.1 cannot be reached")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hosts.namespaces import make_hosts
-from pycollective.bench.namespaces import Hosts
+from pycollective.bench.ranks.namespaces import Hosts
 
 LISTEN = """
 import contextlib, socket
@@ -82,7 +82,7 @@ def test_nothing_is_left_when_their_maker_is_killed(tmp_path: Path) -> None:
     make_hosts(1).close()  # or skip
     script = tmp_path / "maker.py"
     script.write_text(
-        "import time\nfrom pycollective.bench.namespaces import Hosts\n"
+        "import time\nfrom pycollective.bench.ranks.namespaces import Hosts\n"
         "hosts = Hosts(2)\nhosts.popen('host1', ['sleep', '1234'])\n"
         "while not hosts.processes('host1'): pass\n"
         "print(hosts._first, flush=True)\ntime.sleep(60)\n"

@@ -11,7 +11,7 @@ import pytest
 from hosts import trials
 from hosts.trials import Result, Trial
 from launch import find_mpirun
-from pycollective.bench.namespaces import why_not
+from pycollective.bench.ranks.namespaces import why_not
 
 TWENTY = range(20)
 AT_ONCE = 10

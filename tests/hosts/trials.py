@@ -28,7 +28,7 @@ from faults.work import Raised
 
 from hosts.forked import start_ranks
 from launch import OPEN_MPI_SETTINGS, find_mpirun
-from pycollective.bench.namespaces import Hosts, why_not
+from pycollective.bench.ranks.namespaces import Hosts, why_not
 
 FAULTS = ("kill", "cut", "freeze", "gone")
 """A rank is killed; hosts are cut off from the others; a host's processes are stopped; half of the hosts vanish."""

@@ -32,7 +32,10 @@ UPWARD = {  # a file, its content, and what the check reports
     ),
     "topologies/bad_root.py": ("from .. import init", "topologies must not import pycollective its"),
     "comm/bad.py": ("import pycollective", "comm.bad: comm must not import pycollective itself"),
-    "comm/bad_bench.py": ("import pycollective.bench.cases", "comm.bad_bench -> pycollective.bench.cases"),
+    "comm/bad_bench.py": (
+        "import pycollective.bench.workload.cases",
+        "comm.bad_bench -> pycollective.bench.workload.cases",
+    ),
     "comm/bad_topology.py": ("from ..topologies import ring", "comm.bad_topology -> pycollective.topologies.ring"),
     "engine/bad.py": ("import pycollective.optim.sgd", "engine.bad -> pycollective.optim.sgd"),
     "optim/bad.py": ("from pycollective.hvd import handles", "optim.bad -> pycollective.hvd.handles"),
@@ -49,7 +52,7 @@ DOWNWARD = {
     "comm/good.py": "from pycollective.schedule import compile\nimport numpy\nfrom .. import _core, errors",
     "optim/good.py": "from pycollective import init",
     "torch/good.py": "import torch\nfrom pycollective.optim import sgd",
-    "bench/good.py": "import pycollective\nfrom . import cases",
+    "bench/good.py": "import pycollective\nfrom .workload import cases",
     "optim/good_annotation.py": "import typing\nif typing.TYPE_CHECKING:\n    from . import good_other",
     "optim/good_other.py": "from . import good_annotation",
 }

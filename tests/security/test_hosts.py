@@ -18,7 +18,7 @@ import pytest
 from hosts.namespaces import make_hosts
 
 import pycollective
-from pycollective.bench.namespaces import ENTER, Hosts
+from pycollective.bench.ranks.namespaces import ENTER, Hosts
 
 HERE = Path(__file__).parent
 TOKEN = "0123456789abcdef" * 2
@@ -206,8 +206,10 @@ def _reachable(hosts: Hosts, theirs: Collection[int]) -> set[tuple[str, int]]:
     return found
 
 
-BEFORE_THE_TOKEN = ["comm/bootstrap", "comm/hosts", "cli/launch"]
-BEFORE_THE_TOKEN += [f"torch/distributed/{name}.py" for name in ("across_hosts", "hosts_mailbox")]
+BEFORE_THE_TOKEN = [
+    "comm/bootstrap", "comm/hosts", "cli/launch", "torch/distributed/bootstrap/across_hosts.py",
+    "torch/distributed/point_to_point/hosts_mailbox.py",
+]  # fmt: skip
 
 
 def test_what_reads_connections_neither_unpickles_nor_decompresses() -> None:

@@ -101,7 +101,7 @@ def test_values_of_strangers_open_nothing(tmp_path: Path) -> None:
 
 def _other_job(world: World) -> tuple[str, str]:
     """Ranks 0 and 1 of job 0, and of job 1; what the one job's rank 0 and the other's rank 1 read is the same."""
-    from pycollective.torch.distributed.meeting import meet
+    from pycollective.torch.distributed.bootstrap.meeting import meet
 
     job, rank = world.rank % 2, world.rank // 2
     if job != rank:  # the other rank of each job, which a stranger keeps away

@@ -17,8 +17,8 @@ from pycollective.comm.group import Group
 from pycollective.comm.hosts.connections import Listener
 from pycollective.comm.hosts.network import Network
 from pycollective.errors import BootstrapError
-from pycollective.torch.distributed import across_hosts
-from pycollective.torch.distributed.hosts_mailbox import HostsMailbox
+from pycollective.torch.distributed.bootstrap import across_hosts
+from pycollective.torch.distributed.point_to_point.hosts_mailbox import HostsMailbox
 
 pytestmark = pytest.mark.torch
 TOKEN = bytes(16)

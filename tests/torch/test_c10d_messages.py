@@ -267,7 +267,7 @@ def _await_the_gone(world: World) -> None:
 
 def test_old_announcements_are_not_mistaken_for_new_ones() -> None:
     """The table is reused: what a slot holds from the previous round is not the next message."""
-    from pycollective.torch.distributed.mailbox import SLOTS, Mailbox
+    from pycollective.torch.distributed.point_to_point.mailbox import SLOTS, Mailbox
 
     sender, receiver = two_mailboxes(Mailbox)
     for lap in range(3):

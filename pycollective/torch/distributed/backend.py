@@ -13,14 +13,16 @@ import torch.distributed as dist
 
 from pycollective.comm.communicator import forget_all
 from pycollective.comm.host.segments import Exchange
-from pycollective.torch.distributed import accelerate, kept_works, rendezvous
+from pycollective.torch.distributed import accelerate
+from pycollective.torch.distributed.bootstrap import rendezvous
+from pycollective.torch.distributed.bootstrap.meeting import meet
+from pycollective.torch.distributed.execution import kept_works
+from pycollective.torch.distributed.execution.job_queue import JobQueue
 from pycollective.torch.distributed.group import ProcessGroup
 from pycollective.torch.distributed.health import Health
-from pycollective.torch.distributed.job_queue import JobQueue
-from pycollective.torch.distributed.mailbox import Announcements, Mailbox
-from pycollective.torch.distributed.meeting import meet
-from pycollective.torch.distributed.messages import Messages
 from pycollective.torch.distributed.options import Options
+from pycollective.torch.distributed.point_to_point.mailbox import Announcements, Mailbox
+from pycollective.torch.distributed.point_to_point.messages import Messages
 
 if TYPE_CHECKING:
     from pycollective.comm.hosts.network import Network
@@ -70,7 +72,7 @@ def create(made_by_torch: Any, options: Options | None = None) -> ProcessGroup:
     def mailbox(exchange: Exchange, network: Network | None) -> Announcements:
         if network is None:
             return Mailbox(exchange, rank, len(ranks))
-        from pycollective.torch.distributed.hosts_mailbox import HostsMailbox
+        from pycollective.torch.distributed.point_to_point.hosts_mailbox import HostsMailbox
 
         return HostsMailbox(exchange, rank, len(ranks), network)
 

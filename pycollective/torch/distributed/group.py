@@ -11,13 +11,13 @@ import torch.distributed.distributed_c10d as c10d
 
 from pycollective.errors import CommunicatorError
 from pycollective.torch.distributed import tensors
-from pycollective.torch.distributed.arguments import Together, one, options
+from pycollective.torch.distributed.collectives.arguments import Together, one, options
+from pycollective.torch.distributed.collectives.data_movement import Moving
+from pycollective.torch.distributed.collectives.operators import operator
+from pycollective.torch.distributed.collectives.reductions import Reductions
 from pycollective.torch.distributed.cuda import cuda
-from pycollective.torch.distributed.data_movement import Moving
-from pycollective.torch.distributed.operators import operator
-from pycollective.torch.distributed.reductions import Reductions
-from pycollective.torch.distributed.streams import StreamWork, put_on_device
-from pycollective.torch.distributed.work import CompletedWork, PendingCalls, Work
+from pycollective.torch.distributed.execution.streams import StreamWork, put_on_device
+from pycollective.torch.distributed.execution.work import CompletedWork, PendingCalls, Work
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 

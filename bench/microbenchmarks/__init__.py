@@ -1,0 +1,1 @@
+"""pytest-benchmark cases, without another library: ``pytest bench``."""

@@ -1,0 +1,187 @@
+"""The program of each rank: ``python -m bench.ranks.worker PLAN EVENTS FIRST_GROUP``, or in process under mpirun."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..measurement.measure import Buffers, Measured, NotMeasured, measure
+from ..peers import Array, Peer, PeerUnavailable, open_peer
+from ..peers.ceiling import CEILING, CeilingPeer
+from ..peers.pycollective import PycollectivePeer, find_topology, has, topologies_of, unsupported
+from ..peers.tensors import import_torch
+from ..result import make_row
+from ..workload.cases import format_size
+from ..workload.plan import OURS, Candidate, Options, Plan, has_topologies, short_name, sweep_groups
+from .events import Emit, discard, to_file
+from .launch import YIELD_VARIABLE
+from .world import World, hosts_of, open_world
+
+__all__ = ["work"]
+
+Group = Sequence[Candidate]
+
+
+def work(plan: Plan, world: World, emit: Emit, first_group: int = 0) -> None:
+    """Measure a plan on the ranks of a world; collective, ``emit`` is used on rank 0.
+
+    Groups are numbered from ``first_group``, so that several worlds can share a result.
+    """
+    emit = emit if world.rank == 0 else discard
+    peers = _open_peers(plan.wanted, world, emit)
+    names = {asked: peer.name for (asked, _), peer in peers.items()}
+    versions = {peer.name: peer.version for peer in peers.values()}
+    ours = _Ours(plan)
+    groups: list[Group] = list(plan.groups)
+    if plan.sweep:
+        sweep = _between_hosts(plan.sweep, world, emit)
+        groups += sweep_groups(sweep, world.size, list(names), ours.topologies(sweep, world.size, emit))
+    present = {OURS, CEILING, *names}
+    groups = [[one for one in group if one.library in present] for group in groups]
+    if any(one.arrays == "torch" for group in groups for one in group) and not _has_torch(world, emit):
+        groups = [[one for one in group if one.arrays != "torch"] for group in groups]
+    if any(one.library in (OURS, CEILING) for group in groups for one in group):
+        peers.update(ours.open(groups))
+        versions[OURS] = ours.version
+    begin = {"kind": "begin", "ranks": world.size, "groups": len(groups)}
+    emit({**begin, "libraries": versions, "yield": _yield_flag()})
+    buffers = Buffers(world, {"plain": _plain, "windows": ours.window}, plan.conditions)
+    for index, group in enumerate(groups):
+        for outcome in measure(world, group, peers, buffers, plan.budget, plan.conditions):
+            _report(outcome, first_group + index, names, emit)
+        emit({"kind": "group", "index": index})
+    emit({"kind": "end"})
+    for peer in dict.fromkeys(peers.values()):  # in the same order on all ranks
+        getattr(peer, "close", lambda: None)()
+
+
+def _between_hosts(options: Options, world: World, emit: Emit) -> Options:
+    """The distinctions that remain on several hosts, where ranks share no memory and there is one path."""
+    hosts = len(set(hosts_of(world)))
+    if hosts == 1 or options.topologies == ("none",) or not options.paths:
+        return options
+    emit({"kind": "note", "text": f"ranks on {hosts} hosts use MPI: no topologies and no windows to compare"})
+    return replace(options, topologies=("default",), paths=("plain",))
+
+
+def _report(outcome: Measured | NotMeasured, group: int, names: dict[str, str], emit: Emit) -> None:
+    if isinstance(outcome, Measured):
+        emit({"kind": "row", "row": msgspec.structs.asdict(make_row(outcome, group, names))})
+        return
+    one, case = outcome.candidate, outcome.candidate.case
+    label = " ".join(filter(None, [names.get(one.library, one.library), short_name(one.topology)]))
+    if outcome.supported:
+        label += f", {one.path}{', torch' * (one.arrays == 'torch')}, {case.ranks} ranks, {format_size(case.nbytes)}"
+    operator = f" {case.op}" if case.kind.reduces else ""
+    text = f"without {label}: {case.collective} {case.dtype}{operator}: {outcome.reason}"
+    emit({"kind": "note", "text": text, "failed": outcome.supported and one.library == OURS})
+
+
+def _open_peers(wanted: Sequence[str], world: World, emit: Emit) -> dict[tuple[str, str], Peer]:
+    """The other libraries that every rank could open, by the requested name; each library once."""
+    peers: dict[tuple[str, str], Peer] = {}
+    for name in wanted:
+        peer, problem = None, ""
+        try:
+            peer = open_peer(name, world)
+        except PeerUnavailable as error:
+            problem = str(error)
+        problems: list[str] = [text for text in world.share(problem) if text]
+        if problems or peer is None:
+            emit({"kind": "note", "text": f"without {name}: {problems[0]}"})
+        elif peer.name not in [other.name for other in peers.values()]:
+            peers[name, ""] = peer
+    return peers
+
+
+def _has_torch(world: World, emit: Emit) -> bool:
+    """Whether every rank has torch."""
+    problem = ""
+    try:
+        import_torch()
+    except PeerUnavailable as error:
+        problem = str(error)
+    problems: list[str] = [text for text in world.share(problem) if text]
+    if problems:
+        emit({"kind": "note", "text": f"without torch tensors: {problems[0]}"})
+    return not problems
+
+
+class _Ours:
+    """pycollective's communicator, opened only if the plan needs it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._comm: Any = None
+        self.version = ""
+
+    def topologies(self, options: Options, ranks: int, emit: Emit) -> dict[str, list[str]]:
+        """For each collective of a sweep the requested topologies, or all, that implement it on this many ranks."""
+        if options.topologies == ("none",) or not options.paths:
+            return {name: [] for name in options.collectives}
+        others = {name: ["default"] for name in options.collectives if not has_topologies(name)}
+        collectives = [name for name in options.collectives if name not in others]
+        return others | self._implementing(collectives, options, ranks, emit)
+
+    def _implementing(
+        self, collectives: Sequence[str], options: Options, ranks: int, emit: Emit
+    ) -> dict[str, list[str]]:
+        if not options.topologies:
+            found = {name: topologies_of(name) for name in collectives}
+            return {name: [text for text in texts if not unsupported(text, ranks)] for name, texts in found.items()}
+        refused = {text: problem for text in options.topologies if (problem := unsupported(text, ranks))}
+        for text, problem in refused.items():
+            emit({"kind": "note", "text": f"without {short_name(text)}: {problem}"})
+        asked = [text for text in options.topologies if text not in refused]
+        for name, text in product(collectives, asked):
+            if not has(text, name):
+                emit({"kind": "note", "text": f"without {short_name(text)}: it has no {name}"})
+        return {name: [text for text in asked if has(text, name)] for name in collectives}
+
+    def open(self, groups: Sequence[Group]) -> dict[tuple[str, str], Peer]:
+        """A peer for each topology named in the groups."""
+        package = importlib.import_module("pycollective")
+        self._comm, self.version = package.init(), f"pycollective {package.__version__}"
+        peers: dict[tuple[str, str], Peer] = {}
+        for one in (one for group in groups for one in group):
+            if one.library == CEILING:
+                peers[one.library, one.topology] = CeilingPeer(self._comm.rank, self._comm.size)
+            elif one.library == OURS and (OURS, one.topology) not in peers:
+                peers[OURS, one.topology] = PycollectivePeer(self._comm, find_topology(one.topology))
+        return peers
+
+    def window(self, nbytes: int) -> Array:
+        array: Array = self._comm.empty((nbytes,), np.uint8)
+        return array
+
+
+def _plain(nbytes: int) -> Array:
+    return np.empty(nbytes, np.uint8)
+
+
+def _yield_flag() -> str:
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return "-"
+    return os.environ.get(YIELD_VARIABLE, "default")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Arguments: the plan's JSON file, the file to append events to, the number of the first group."""
+    faulthandler.enable()
+    plan_file, events_file, first_group = arguments
+    with open_world() as world:
+        work(Plan.from_json(Path(plan_file).read_text()), world, to_file(Path(events_file)), int(first_group))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

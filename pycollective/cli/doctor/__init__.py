@@ -1,0 +1,1 @@
+"""`pycollective doctor`: what is found out about the machine, its software, GPUs and network."""

@@ -1,0 +1,114 @@
+"""The collectives that reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from pycollective import _core
+from pycollective.torch.distributed import tensors
+from pycollective.torch.distributed.collectives import multi_step, profiling
+from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
+from pycollective.torch.distributed.collectives.calls import Calls
+from pycollective.torch.distributed.collectives.operators import operator
+from pycollective.torch.distributed.execution.hazards import DIRECT
+from pycollective.torch.distributed.execution.work import PlainWork
+
+_SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
+_OPTIONS = c10d.AllreduceOptions
+_profiler = profiling.enabled
+
+
+class Reductions(Calls):
+    """See ProcessGroup. `opts` are torch's options objects; asyncOp: return before the call has completed."""
+
+    def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
+        """Replace every rank's tensor by the reduction of all, in place. Sparse tensors are summed or averaged."""
+        # Written out, as each frame would cost a tenth of a call of 8 bytes.
+        if type(opts) is _OPTIONS and type(inputs) is list and len(inputs) == 1 and self._direct and not _profiler():
+            jobs, order = self._jobs, self._order
+            if not (jobs.started and jobs.inside()):
+                if len(order.pending) == 1 and order.pending[0][0].waited_for:
+                    order.pending = []
+                if not order.pending or order.is_clear():
+                    work = self._plain_allreduce(inputs, opts)
+                    if work is not NotImplemented:
+                        return work
+        opts = options(c10d.AllreduceOptions, opts, *more)
+        x = one(inputs, "allreduce")
+        if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
+            return self._steps(multi_step.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], [x], opts)
+        tensors.check([x], "allreduce")
+        return self._allreduce([x], opts)
+
+    def _plain_allreduce(self, inputs: list[Any], opts: Any) -> Any:
+        """The latency path: a sum or an average of one tensor that the core can reduce as it is.
+
+        Returns:
+            a Work; None for a call that has completed, as torch allows if it is not asynchronous; or NotImplemented:
+            the general path is needed, or reports what is wrong.
+        """
+        op, given, later, x = opts.reduceOp, opts.timeout, opts.asyncOp, inputs[0]
+        name = "sum" if op == _SUM else "avg" if op == _AVG else None
+        if name is None:
+            return NotImplemented
+        seconds = given.total_seconds()
+        if seconds < 0:  # not set
+            seconds = self._timeout
+        self._calls += 1
+        call = _core.reduce_in_place(self.comm, x, name, seconds, later)
+        if call is NotImplemented:
+            self._calls -= 1
+            return NotImplemented
+        return self._order.note_flat(PlainWork(call, [x], self._jobs), x, DIRECT) if later else None
+
+    def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
+        """allreduce of tensors of one type, as one call."""
+        op, scale = operator(opts.reduceOp, inputs[0])
+        joined = tensors.JoinedOutputs(inputs)
+        self._settle("allreduce", inputs, joined.finish is not None)
+        data = tensors.numbers(joined.fill().whole)
+        return self._call("allreduce", data, data, opts, inputs, joined.finish, op=op, scale=scale)
+
+    def reduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
+        """Replace the root's tensor by the reduction of all; the other tensors are unchanged."""
+        opts = options(c10d.ReduceOptions, opts, *more)
+        x = one(inputs, "reduce")
+        tensors.check([x], "reduce")
+        op, scale = operator(opts.reduceOp, x)
+        root, out, finish = opts.rootRank, None, None
+        if self.comm.rank == root:
+            joined = tensors.JoinedOutputs([x])
+            out, finish = tensors.numbers(joined.whole), joined.finish
+        self._settle("reduce", [x], not tensors.plain(x))
+        data = tensors.numbers(tensors.straight(x))
+        return self._call("reduce", data, out, opts, [x], finish, op=op, root=root, scale=scale)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> Any:
+        """Reduce all ranks' lists of tensors elementwise; rank r gets the r-th result."""
+        opts = options(c10d.ReduceScatterOptions, opts, *more)
+        out, parts = one(outputs, "reduce_scatter"), many(inputs, self.comm.size, "reduce_scatter")
+        same_size(parts[self.comm.rank], out, "reduce_scatter")
+        return self._reduce_scatter(out, parts, [part.numel() for part in parts], opts)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """The same for equal parts of one tensor."""
+        opts = options(c10d.ReduceScatterOptions, opts)
+        if input.numel() != output.numel() * self.comm.size:
+            raise ValueError(f"reduce_scatter: {self.comm.size} parts of {output.numel()} elements in {input.numel()}")
+        return self._reduce_scatter(output, [input], [output.numel()] * self.comm.size, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _reduce_scatter(self, out: Any, parts: Sequence[Any], sizes: Sequence[int], opts: Any) -> Any:
+        tensors.check([out, *parts], "reduce_scatter")
+        op, scale = operator(opts.reduceOp, out)
+        joined = tensors.JoinedOutputs([out])
+        self._settle("reduce_scatter", [out, *parts], tensors.adjacent(parts) is None)
+        data, into = tensors.numbers(tensors.joined(parts)), tensors.numbers(joined.whole)
+        width = 2 if out.is_complex() else 1
+        counts = tuple(width * size for size in sizes)
+        return self._call("reduce_scatter", data, into, opts, [out], joined.finish, op=op, counts=counts, scale=scale)

@@ -1,0 +1,61 @@
+"""Calls that access the same memory are executed in the order in which they were made, wherever they are executed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from pycollective.torch.distributed.execution.streams import StreamWork
+from pycollective.torch.distributed.execution.work import Work
+from pycollective.torch.distributed.tensors import Span, overlap, span
+
+DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
+"""Where a call is executed: by the communicator, in order; by the job queue, in order; by the engine, in any order; in
+a stream, where waiting does not block the host."""
+_IN_ORDER = frozenset((DIRECT, JOBS))
+AnyWork = Work | StreamWork
+
+
+_Pending = tuple[AnyWork, str, list[Span]]
+"""A call's work, its place and the memory that it touches."""
+
+
+class Order:
+    """A process group's asynchronous calls that may not have completed. For the thread that makes the calls."""
+
+    def __init__(self) -> None:
+        self.pending: list[_Pending] = []
+
+    def settle(self, touched: Sequence[Any], place: str, copies: bool) -> None:
+        """Before a call on tensors `touched`: wait for pending calls that it must not overtake.
+
+        Args:
+            touched: the tensors that the call reads and writes.
+            place: where it will be executed.
+            copies: whether it copies its inputs immediately.
+        """
+        if self.is_clear():
+            return
+        memory = [span(x) for x in touched]
+        for work, its_place, its_memory in self.pending:
+            in_turn = its_place == place and place in _IN_ORDER and not copies and not work.copies
+            if not in_turn and overlap(its_memory, memory):
+                with contextlib.suppress(RuntimeError):  # the call's own Work reports its error
+                    work.wait()
+
+    def is_clear(self) -> bool:
+        """Whether all calls have completed."""
+        self.pending = [one for one in self.pending if not one[0].is_completed()]
+        return not self.pending
+
+    def note(self, work: AnyWork, touched: Sequence[Any], place: str) -> AnyWork:
+        """Record a call that has been started; returns its Work."""
+        self.pending.append((work, place, [span(x) for x in touched]))
+        return work
+
+    def note_flat(self, work: AnyWork, x: Any, place: str) -> AnyWork:
+        """The same for a call that touches one contiguous tensor."""
+        start = x.data_ptr()
+        self.pending.append((work, place, [(start, start + x.numel() * x.element_size())]))
+        return work

@@ -1,0 +1,267 @@
+"""The results of asynchronous calls: torch's Work, and its Future."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from pycollective.errors import TimeoutError
+from pycollective.torch.distributed.execution.job_queue import JobQueue
+
+_init = dist.Work.__init__
+
+
+class PendingCall(Protocol):
+    """A call in progress: a communicator's handle, a job queue's ticket, a message."""
+
+    def wait(self, timeout: float | None = None, /) -> Any: ...
+
+    def test(self) -> bool: ...
+
+
+class PendingCalls:
+    """Several calls as one."""
+
+    def __init__(self, calls: Sequence[PendingCall]) -> None:
+        self.calls = calls
+
+    def wait(self, timeout: float | None = None) -> None:
+        for call in self.calls:
+            call.wait(timeout)
+
+    def test(self) -> bool:
+        return all(call.test() for call in self.calls)
+
+
+class PendingOperation:
+    """An operation of the engine, whose Work has `done` instead of `test`."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return self._work.wait(timeout)
+
+    def test(self) -> bool:
+        return bool(self._work.done())
+
+
+class Future(torch.futures.Future):
+    """A future whose callbacks run on the process group's job queue, in program order.
+
+    torch runs a callback immediately if the future is already complete, else on the thread that completes it: which of
+    the two differs between ranks, and with it the order of the callbacks' calls.
+    """
+
+    def __init__(self, jobs: JobQueue) -> None:
+        super().__init__()
+        self._jobs = jobs
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        """A future of what `callback(self)` returns."""
+        following = Future(self._jobs)
+
+        def job(_: object = None) -> None:
+            if not self.done():
+                with contextlib.suppress(Exception):  # the callback handles a failed future
+                    self.wait()
+            try:
+                following.set_result(callback(self))
+            except Exception as error:
+                following.set_exception(error)
+
+        if self._jobs.inside():
+            job()
+        else:
+            self._jobs.submit(job)
+        return following
+
+
+class Work(dist.Work):
+    """A call in progress.
+
+    Args:
+        call: the call itself.
+        outputs: the tensors that it fills.
+        finish: what is left to do once it has completed (copying to tensors that are not contiguous).
+        jobs: of the process group; None for messages, which may complete in any order.
+    """
+
+    waited_for = False
+    """Whether `wait` has returned, so that nothing has to be asked to know that the call has completed."""
+    copies = False
+    """Whether it copies its outputs when it completes."""
+    _finish: Callable[[], None] | None = None
+    _completed = False
+    _future: Any = None
+    _error: BaseException | None = None
+
+    def __init__(
+        self,
+        call: PendingCall,
+        outputs: Sequence[Any],
+        finish: Callable[[], None] | None = None,
+        jobs: JobQueue | None = None,
+    ) -> None:
+        dist.Work.__init__(self)
+        self.call = call
+        self.outputs, self._jobs = list(outputs), jobs
+        if finish is not None:
+            self._finish, self.copies = finish, True
+            self._turn = threading.RLock()  # a signal handler may run while this thread holds it
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the call has completed and its tensors are filled.
+
+        Args:
+            timeout: the longest time to wait; None or zero: until the call's own deadline.
+
+        Raises:
+            pycollective.TimeoutError: not completed in time. Any error that the call raised.
+        """
+        if not self._completed:
+            self._settle(timeout.total_seconds() if isinstance(timeout, timedelta) and timeout else None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """wait()."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the call has completed, successfully or not. Does not block."""
+        if not self._completed and self.call.test():
+            self._settle(None)
+        return self._completed
+
+    test = is_completed
+
+    def is_success(self) -> bool:
+        """Whether the call has completed without an error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """The error that the call raised, if it has completed and failed."""
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[Any]:
+        """The tensors that the call fills."""
+        self.wait()
+        return self.outputs
+
+    def get_future(self) -> Any:
+        """A torch.futures.Future of `result()`."""
+        if self._future is None:
+            self._future = self._promise()
+        return self._future
+
+    def _promise(self) -> Any:
+        jobs = self._jobs
+        if jobs is None:
+            future = torch.futures.Future()
+            threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
+            return future
+        future = Future(jobs)
+        if jobs.inside() or self.is_completed():
+            self._fulfil(future)
+        else:
+            jobs.submit(lambda _: self._fulfil(future))
+        return future
+
+    def _fulfil(self, future: Any) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self.outputs)
+
+    def _settle(self, timeout: float | None) -> None:
+        """Wait for the call and finish it once; concurrent callers wait for that."""
+        if self._completed:
+            return
+        error: BaseException | None = None
+        try:
+            self.call.wait(timeout)
+        except TimeoutError as late:
+            if not self.call.test():
+                raise  # can be waited for again
+            error = late
+        except Exception as failure:
+            error = failure
+        if not self.copies:
+            self._error, self._completed = error, True
+            return
+        with self._turn:
+            if not self._completed:
+                self._complete(error)
+
+    def _complete(self, error: BaseException | None) -> None:
+        if error is None and self._finish is not None:
+            try:
+                self._finish()
+            except Exception as failure:
+                error = failure
+        self._error, self._finish = error, None
+        self._completed = True
+
+
+class PlainWork(Work):
+    """A call of the core in progress, which copies nothing when it completes.
+
+    Its methods are those of Work, with fewer frames.
+    """
+
+    def __init__(self, call: PendingCall, outputs: list[Any], jobs: JobQueue) -> None:
+        _init(self)
+        self.call, self.outputs, self._jobs = call, outputs, jobs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.waited_for:
+            return True
+        if timeout is None and not self._completed:
+            try:
+                self.call.wait()
+            except Exception:
+                return Work.wait(self)  # waits once more, which raises the same error, and records it
+            self._completed = self.waited_for = True
+            return True
+        return Work.wait(self, timeout)
+
+
+class CompletedWork(dist.Work):
+    """A call that had completed when it returned."""
+
+    def __init__(self, outputs: Sequence[Any], jobs: JobQueue) -> None:
+        dist.Work.__init__(self)
+        self.outputs, self._jobs = list(outputs), jobs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[Any]:
+        return self.outputs
+
+    def get_future(self) -> Any:
+        future = Future(self._jobs)
+        future.set_result(self.outputs)
+        return future
