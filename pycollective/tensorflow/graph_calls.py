@@ -94,8 +94,8 @@ def _keep_threads_at_exit() -> None:
 def _keep_context() -> None:
     """Add a reference to TensorFlow's context that is never dropped.
 
-    Deleting the context, which happens when Python ends if nothing else refers to it, joins its threads. One of them may
-    be in an operation of ours, which cannot return to Python any more.
+    Deleting the context, which happens when Python ends if nothing else refers to it, joins its threads. One of them
+    may be in an operation of ours, which cannot return to Python any more.
     """
     handle = getattr(context.context(), "_context_handle", None)
     if handle is not None:

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr int64_t kLeastPairScratch = 64 << 10;  // bytes: two tiles of an eager message
 constexpr int64_t kMostPairScratch = 2 << 20;  // less is read from the peer's cache: 1 MiB twice as slow in half of it
-constexpr int64_t kPairsScratch = 16 << 20;      // of all pairs, while each has at least the least
+constexpr int64_t kPairsScratch = 16 << 20;  // of all pairs, while each has at least the least
 constexpr int32_t kMostRanks = 1 << 14;  // of one host; the map below fits 64 bits
 
 constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
