@@ -60,6 +60,10 @@ class Segment:
     @staticmethod
     def create(kind: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> Segment:
         ...
+    def await_change(self, seen: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], seconds: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait until one of some 64-bit words, given as (number, value), has another value; False: not within this time. Does not handle signals.
+        """
     def reserve(self, offset: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     def seal(self) -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import struct
 import time
+from collections.abc import Sequence
 
 from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.host.segments import Exchange
@@ -39,9 +40,7 @@ class HostsMailbox:
 
     def room(self, dest: int) -> bool:
         """See Announcements. A connection counts as writable while much more than a record fits."""
-        query = select.poll()
-        query.register(self._connections[dest], select.POLLOUT)
-        return bool(query.poll(0))
+        return self._poll([dest], select.POLLOUT, 0)
 
     def announce(self, dest: int, tag: int, nbytes: int) -> None:
         """See Announcements."""
@@ -66,6 +65,21 @@ class HostsMailbox:
     def take(self, source: int) -> None:
         """See Announcements."""
         del self._received[source][: _RECORD.size]
+
+    def await_room(self, dest: int, seconds: float) -> None:
+        """See Announcements."""
+        self._poll([dest], select.POLLOUT, seconds)
+
+    def await_next(self, sources: Sequence[int], seconds: float) -> None:
+        """See Announcements."""
+        if all(len(self._received[source]) < _RECORD.size for source in sources):
+            self._poll(sources, select.POLLIN, seconds)
+
+    def _poll(self, peers: Sequence[int], event: int, seconds: float) -> bool:
+        query = select.poll()
+        for peer in peers:
+            query.register(self._connections[peer], event)
+        return bool(query.poll(1e3 * seconds))
 
     def close(self) -> None:
         """See Announcements."""

@@ -8,6 +8,7 @@ word whether it is new, whatever the order in which the words become visible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ SLOTS = 128
 """Maximum number of announced messages from one rank to another that have not been taken."""
 _NUMBER_BITS, _SIZE_BITS = 16, 48
 _MASK = (1 << _NUMBER_BITS) - 1
+_ROW = 2 * SLOTS + 1
+"""Words from one rank to another: the entries, and how many messages the receiver has taken."""
 
 
 class Announcements(Protocol):
@@ -39,6 +42,14 @@ class Announcements(Protocol):
         """Advance to the message after `next`."""
         ...
 
+    def await_room(self, dest: int, seconds: float) -> None:
+        """Return when there may be room for another message to `dest`, or after a while."""
+        ...
+
+    def await_next(self, sources: Sequence[int], seconds: float) -> None:
+        """Return when one of `sources` may have announced another message, or after a while."""
+        ...
+
     def close(self) -> None:
         """No further calls are made."""
         ...
@@ -53,9 +64,10 @@ class Mailbox:
     """
 
     def __init__(self, exchange: Exchange, rank: int, size: int) -> None:
-        nbytes = 8 * size * size * (2 * SLOTS + 1)
-        memory = share_segment(exchange, rank, range(size), nbytes)
-        words = np.frombuffer(memory, np.uint64).reshape(size, size, 2 * SLOTS + 1)  # type: ignore[call-overload]
+        memory = share_segment(exchange, rank, range(size), 8 * size * size * _ROW)
+        assert memory is not None  # every rank is a member
+        words = np.frombuffer(memory, np.uint64).reshape(size, size, _ROW)  # type: ignore[call-overload]
+        self._memory, self._rank, self._size = memory, rank, size
         self._outgoing = words[rank]  # [receiver]
         self._incoming = words[:, rank]  # [sender]
         self._sent = [0] * size
@@ -89,6 +101,22 @@ class Mailbox:
         """See Announcements."""
         self._taken[source] += 1
         self._incoming[source, -1] = self._taken[source]
+
+    def await_room(self, dest: int, seconds: float) -> None:
+        """See Announcements."""
+        taken = int(self._outgoing[dest, -1])
+        if self._sent[dest] - taken >= SLOTS:
+            self._memory.await_change([((self._rank * self._size + dest + 1) * _ROW - 1, taken)], seconds)
+
+    def await_next(self, sources: Sequence[int], seconds: float) -> None:
+        """See Announcements."""
+        words = []
+        for source in sources:
+            slot = 2 * (self._taken[source] % SLOTS) + 1  # an entry's last word
+            words.append(((source * self._size + self._rank) * _ROW + slot, int(self._incoming[source, slot])))
+            if self.next(source) is not None:
+                return
+        self._memory.await_change(words, seconds)
 
     def close(self) -> None:
         """See Announcements."""

@@ -15,8 +15,8 @@ from pycollective.errors import CommunicatorError, PeerLostError, TimeoutError
 from pycollective.torch.distributed.health import Health
 from pycollective.torch.distributed.point_to_point.mailbox import Announcements
 
-_EAGER_LOOKS = 200
-"""How often a waiting receive polls for its message before it sleeps between polls."""
+_EAGER_LOOKS, _LOOK = 20, 1e-4
+"""How often, and each time for how many seconds, a waiting receive polls for its message before it sleeps."""
 _NAP, _LONGEST_NAP = 20e-6, 1e-3
 _REST_AFTER = 1.0
 """Seconds without messages after which the background thread stops looking for work."""
@@ -158,13 +158,22 @@ class Messages:
                 raise CommunicatorError("the process group was destroyed")
             looks += 1
             if looks < _EAGER_LOOKS:
-                time.sleep(0)
+                self._look_out(one)
                 continue
             self._require_sender(one)
             if time.monotonic() > until:
                 raise TimeoutError(f"{self._described(one)} in time")
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
+
+    def _look_out(self, one: Send | Receive) -> None:
+        """Return when `started(one)` may have changed, or after a moment."""
+        if isinstance(one, Send):
+            self.mailbox.await_room(one.dest, _LOOK)
+        elif one.source is None:
+            self.mailbox.await_next([rank for rank in range(self.comm.size) if rank != self.comm.rank], _LOOK)
+        elif one.source != self.comm.rank:
+            self.mailbox.await_next([one.source], _LOOK)
 
     def close(self) -> None:
         """Match no more messages; pending waits raise."""
