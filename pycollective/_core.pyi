@@ -617,9 +617,9 @@ def placement(collective: str, x: typing.Any, out: typing.Any, x_shared: bool, o
     """
     Which arrays of a call peers may access directly: 1 the input, 2 the output, 4 in place. `x_shared`, `out_shared`: whether peers have mapped their memory.
     """
-def reduce_in_place(communicator: typing.Any, x: typing.Any, op: str, timeout: float, nonblocking: bool) -> typing.Any:
+def reduce_in_place(communicator: typing.Any, inputs: list[typing.Any], options: typing.Any, timeout: float, sum: typing.Any, avg: typing.Any) -> typing.Any:
     """
-    Allreduce of a plain torch tensor: returns True, or the Handle of a nonblocking call. NotImplemented, without effect: only the communicator's method takes these arguments, or reports what is wrong with them.
+    Allreduce in place of a list of one plain torch tensor, with torch's AllreduceOptions: returns None, or the Handle of an asynchronous call. NotImplemented, without effect: only the process group's method takes these arguments, or reports what is wrong with them. `timeout`: in seconds, if the options have none; `sum`, `avg`: torch's operators of these names.
     """
 def report_on_signal(number: typing.SupportsInt | typing.SupportsIndex) -> bool:
     """

@@ -1,6 +1,9 @@
 // Latency paths: methods that Python calls without a frame (the calls of Communicator, blocking and nonblocking) and
 // without pybind11's argument conversion (Team.call).  What they do not handle (streams, arrays that C code
 // cannot read; other argument types) is forwarded to the general method that each one fronts.
+#include <Python.h>
+#include <datetime.h>
+
 #include <array>
 #include <utility>
 
@@ -32,7 +35,8 @@ PyTypeObject* team_type = nullptr;
 PyTypeObject* handle_type = nullptr;
 PyObject *team_name, *outgoing_name, *incoming_name, *dest_name, *source_name, *root_name, *out_name, *op_name,
     *counts_name, *send_counts_name, *recv_counts_name, *topology_name, *timeout_name, *name_name, *prescale_name,
-    *postscale_name, *graph_name, *step_name, *work_name, *value_name, *default_op;
+    *postscale_name, *graph_name, *step_name, *work_name, *value_name, *default_op, *avg_op, *reduce_op_name,
+    *async_op_name;
 
 // Arguments as Python passes them to a function without a frame.
 struct Given {
@@ -315,21 +319,49 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject
   }
 }
 
-// reduce_in_place(communicator, x, op, timeout, nonblocking) -> True, a core Handle, or NotImplemented.
+py::object attribute(PyObject* object, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(object, name);
+  if (found == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(found);
+}
+
+bool equal(const py::object& one, PyObject* other) {
+  const int same = PyObject_RichCompareBool(one.ptr(), other, Py_EQ);
+  if (same < 0) throw py::error_already_set();
+  return same == 1;
+}
+
+// `unset`: in place of a negative duration.
+py::object seconds_of(const py::object& duration, PyObject* unset) {
+  if (!PyDelta_Check(duration.ptr())) return borrow(unset);
+  const double days = PyDateTime_DELTA_GET_DAYS(duration.ptr());
+  if (days < 0) return borrow(unset);
+  return py::float_(86400 * days + PyDateTime_DELTA_GET_SECONDS(duration.ptr()) +
+                    1e-6 * PyDateTime_DELTA_GET_MICROSECONDS(duration.ptr()));
+}
+
+// The latency path of a torch.distributed process group; see the docstring below.
 PyObject* reduce_in_place(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "reduce_in_place takes 5 arguments");
+  if (count != 6) {
+    PyErr_SetString(PyExc_TypeError, "reduce_in_place takes 6 arguments");
     return nullptr;
   }
   try {
+    PyObject *const inputs = args[1], *const options = args[2];
     const py::object held = own_team(args[0]);
     TeamCall* team = team_of(held.ptr());
-    Outcome outcome;
-    if (team != nullptr && is_plain_tensor(args[1]))
-      outcome = team->call_plain(Collective::allreduce, {borrow(args[1]), borrow(args[1]), borrow(args[2]), py::none(),
-                                                         borrow(args[3]), -1, args[4] == Py_True});
+    if (team == nullptr || !PyList_CheckExact(inputs) || PyList_GET_SIZE(inputs) != 1 ||
+        !is_plain_tensor(PyList_GET_ITEM(inputs, 0)))
+      return Py_NewRef(Py_NotImplemented);
+    const py::object x = borrow(PyList_GET_ITEM(inputs, 0)), op = attribute(options, reduce_op_name);
+    PyObject* name = equal(op, args[4]) ? default_op : equal(op, args[5]) ? avg_op : nullptr;
+    if (name == nullptr) return Py_NewRef(Py_NotImplemented);
+    const bool nonblocking = attribute(options, async_op_name).ptr() == Py_True;
+    const py::object timeout = seconds_of(attribute(options, timeout_name), args[3]);
+    Outcome outcome =
+        team->call_plain(Collective::allreduce, {x, x, borrow(name), py::none(), timeout, -1, nonblocking});
     if (!outcome.result) return Py_NewRef(Py_NotImplemented);
-    if (args[4] != Py_True) return Py_NewRef(Py_True);
+    if (!nonblocking) return Py_NewRef(Py_None);
     return py::cast(Handle(std::move(outcome.task), outcome.result)).release().ptr();
   } catch (...) {
     set_error(std::current_exception());
@@ -339,10 +371,11 @@ PyObject* reduce_in_place(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyMethodDef reduce_in_place_definition{
     "reduce_in_place", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(reduce_in_place)), METH_FASTCALL,
-    "reduce_in_place(communicator: typing.Any, x: typing.Any, op: str, timeout: float, nonblocking: bool) -> "
-    "typing.Any\n\nAllreduce of a plain torch "
-    "tensor: returns True, or the Handle of a nonblocking call. NotImplemented, without effect: only "
-    "the communicator's method takes these arguments, or reports what is wrong with them."};
+    "reduce_in_place(communicator: typing.Any, inputs: list[typing.Any], options: typing.Any, timeout: float, "
+    "sum: typing.Any, avg: typing.Any) -> typing.Any\n\nAllreduce in place of a list of one plain torch tensor, with "
+    "torch's AllreduceOptions: returns None, or the Handle of an asynchronous call. NotImplemented, without effect: "
+    "only the process group's method takes these arguments, or reports what is wrong with them. `timeout`: in seconds, "
+    "if the options have none; `sum`, `avg`: torch's operators of these names."};
 
 using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
@@ -382,6 +415,7 @@ py::object fast_method(const py::type& owner, const py::object& method, const st
 }  // namespace
 
 void bind_fast_path(py::module_& m) {
+  PyDateTime_IMPORT;
   for (const auto& [name, text] : std::initializer_list<std::pair<PyObject**, const char*>>{
            {&team_name, "_team"},
            {&outgoing_name, "_outgoing"},
@@ -404,6 +438,9 @@ void bind_fast_path(py::module_& m) {
            {&work_name, "_work"},
            {&value_name, "_value"},
            {&default_op, "sum"},
+           {&avg_op, "avg"},
+           {&reduce_op_name, "reduceOp"},
+           {&async_op_name, "asyncOp"},
        })
     *name = PyUnicode_InternFromString(text);
   define_forms(std::make_index_sequence<methods>());

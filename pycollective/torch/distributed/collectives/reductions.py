@@ -14,12 +14,11 @@ from pycollective.torch.distributed.collectives import multi_step, profiling
 from pycollective.torch.distributed.collectives.arguments import many, one, options, same_size
 from pycollective.torch.distributed.collectives.calls import Calls
 from pycollective.torch.distributed.collectives.operators import operator
-from pycollective.torch.distributed.execution.hazards import DIRECT
-from pycollective.torch.distributed.execution.work import PlainWork
 
 _SUM, _AVG = torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG
 _OPTIONS = c10d.AllreduceOptions
 _profiler = profiling.enabled
+_reduce = _core.reduce_in_place
 
 
 class Reductions(Calls):
@@ -27,43 +26,26 @@ class Reductions(Calls):
 
     def allreduce(self, inputs: Any, opts: Any = None, *more: Any) -> Any:
         """Replace every rank's tensor by the reduction of all, in place. Sparse tensors are summed or averaged."""
-        # Written out, as each frame would cost a tenth of a call of 8 bytes.
-        if type(opts) is _OPTIONS and type(inputs) is list and len(inputs) == 1 and self._direct and not _profiler():
+        # The latency path, written out, as each frame would cost a tenth of a call of 8 bytes: sums and averages of a
+        # tensor that the core can reduce as it is.
+        if type(opts) is _OPTIONS and self._direct and not _profiler():
             jobs, order = self._jobs, self._order
             if not (jobs.started and jobs.inside()):
                 if len(order.pending) == 1 and order.pending[0][0].waited_for:
                     order.pending = []
                 if not order.pending or order.is_clear():
-                    work = self._plain_allreduce(inputs, opts)
-                    if work is not NotImplemented:
-                        return work
+                    call = _reduce(self.comm, inputs, opts, self._timeout, _SUM, _AVG)
+                    if call is not NotImplemented:
+                        self._calls += 1
+                        if call is None:  # it has completed; torch allows None
+                            return None
+                        return order.note_plain(call, inputs[0], jobs)
         opts = options(c10d.AllreduceOptions, opts, *more)
         x = one(inputs, "allreduce")
         if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo:
             return self._steps(multi_step.sparse_allreduce(x, opts.reduceOp, self._seconds(opts)), [x], [x], opts)
         tensors.check([x], "allreduce")
         return self._allreduce([x], opts)
-
-    def _plain_allreduce(self, inputs: list[Any], opts: Any) -> Any:
-        """The latency path: a sum or an average of one tensor that the core can reduce as it is.
-
-        Returns:
-            a Work; None for a call that has completed, as torch allows if it is not asynchronous; or NotImplemented:
-            the general path is needed, or reports what is wrong.
-        """
-        op, given, later, x = opts.reduceOp, opts.timeout, opts.asyncOp, inputs[0]
-        name = "sum" if op == _SUM else "avg" if op == _AVG else None
-        if name is None:
-            return NotImplemented
-        seconds = given.total_seconds()
-        if seconds < 0:  # not set
-            seconds = self._timeout
-        self._calls += 1
-        call = _core.reduce_in_place(self.comm, x, name, seconds, later)
-        if call is NotImplemented:
-            self._calls -= 1
-            return NotImplemented
-        return self._order.note_flat(PlainWork(call, [x], self._jobs), x, DIRECT) if later else None
 
     def _allreduce(self, inputs: Sequence[Any], opts: Any) -> Any:
         """allreduce of tensors of one type, as one call."""

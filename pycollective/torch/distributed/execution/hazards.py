@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from pycollective.torch.distributed.execution.job_queue import JobQueue
 from pycollective.torch.distributed.execution.streams import StreamWork
-from pycollective.torch.distributed.execution.work import Work
+from pycollective.torch.distributed.execution.work import PlainWork, Work
 from pycollective.torch.distributed.tensors import Span, overlap, span
 
 DIRECT, JOBS, ENGINE, STREAM = "direct", "jobs", "engine", "stream"
@@ -17,8 +18,8 @@ _IN_ORDER = frozenset((DIRECT, JOBS))
 AnyWork = Work | StreamWork
 
 
-_Pending = tuple[AnyWork, str, list[Span]]
-"""A call's work, its place and the memory that it touches."""
+_Pending = tuple[AnyWork, str, list[Span] | int]
+"""A call's work, its place and the memory that it touches; only its address, if it is that of the work's output."""
 
 
 class Order:
@@ -40,7 +41,7 @@ class Order:
         memory = [span(x) for x in touched]
         for work, its_place, its_memory in self.pending:
             in_turn = its_place == place and place in _IN_ORDER and not copies and not work.copies
-            if not in_turn and overlap(its_memory, memory):
+            if not in_turn and overlap(_spans(work, its_memory), memory):
                 with contextlib.suppress(RuntimeError):  # the call's own Work reports its error
                     work.wait()
 
@@ -54,8 +55,16 @@ class Order:
         self.pending.append((work, place, [span(x) for x in touched]))
         return work
 
-    def note_flat(self, work: AnyWork, x: Any, place: str) -> AnyWork:
-        """The same for a call that touches one contiguous tensor."""
-        start = x.data_ptr()
-        self.pending.append((work, place, [(start, start + x.numel() * x.element_size())]))
+    def note_plain(self, call: Any, x: Any, jobs: JobQueue) -> PlainWork:
+        """The same for a call of the core in progress on one contiguous tensor, on the latency path."""
+        work: PlainWork = PlainWork()
+        work.call, work.outputs, work.jobs = call, [x], jobs
+        self.pending.append((work, DIRECT, x.data_ptr()))
         return work
+
+
+def _spans(work: AnyWork, memory: list[Span] | int) -> list[Span]:
+    if not isinstance(memory, int):
+        return memory
+    (x,) = work.outputs
+    return [(memory, memory + x.numel() * x.element_size())]

@@ -14,8 +14,6 @@ import torch.distributed as dist
 from pycollective.errors import TimeoutError
 from pycollective.torch.distributed.execution.job_queue import JobQueue
 
-_init = dist.Work.__init__
-
 
 class PendingCall(Protocol):
     """A call in progress: a communicator's handle, a job queue's ticket, a message."""
@@ -111,7 +109,7 @@ class Work(dist.Work):
     ) -> None:
         dist.Work.__init__(self)
         self.call = call
-        self.outputs, self._jobs = list(outputs), jobs
+        self.outputs, self.jobs = list(outputs), jobs
         if finish is not None:
             self._finish, self.copies = finish, True
             self._turn = threading.RLock()  # a signal handler may run while this thread holds it
@@ -163,7 +161,7 @@ class Work(dist.Work):
         return self._future
 
     def _promise(self) -> Any:
-        jobs = self._jobs
+        jobs = self.jobs
         if jobs is None:
             future = torch.futures.Future()
             threading.Thread(target=self._fulfil, args=(future,), daemon=True).start()
@@ -216,12 +214,10 @@ class Work(dist.Work):
 class PlainWork(Work):
     """A call of the core in progress, which copies nothing when it completes.
 
-    Its methods are those of Work, with fewer frames.
+    Its methods are those of Work, with fewer frames; `call`, `outputs` and `jobs` are set by the caller.
     """
 
-    def __init__(self, call: PendingCall, outputs: list[Any], jobs: JobQueue) -> None:
-        _init(self)
-        self.call, self.outputs, self._jobs = call, outputs, jobs
+    __init__ = dist.Work.__init__
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self.waited_for:
@@ -241,7 +237,7 @@ class CompletedWork(dist.Work):
 
     def __init__(self, outputs: Sequence[Any], jobs: JobQueue) -> None:
         dist.Work.__init__(self)
-        self.outputs, self._jobs = list(outputs), jobs
+        self.outputs, self.jobs = list(outputs), jobs
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         return True
@@ -262,6 +258,6 @@ class CompletedWork(dist.Work):
         return self.outputs
 
     def get_future(self) -> Any:
-        future = Future(self._jobs)
+        future = Future(self.jobs)
         future.set_result(self.outputs)
         return future
