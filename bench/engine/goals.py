@@ -92,6 +92,7 @@ LAYERS: tuple[Goal, ...] = (
     Comparison("8 bytes: dist.all_reduce, async and wait", "layers", "dist.all_reduce, later", "Gloo, later", 1),
     Comparison("256 KiB there and back: c10d", "messages", "send and recv", "Gloo", 5),
     Comparison("161 tensors of 1 KiB: grouped_allreduce", "small", "grouped_allreduce", "Gloo, coalesced", 10),
+    Comparison("161 tensors of 1 KiB: grouped_allreduce_", "small", "grouped_allreduce_", "Gloo, coalesced", 10),
     Comparison("a small CNN's training step", "training", "DistributedOptimizer", "DDP on Gloo", 1.3),
     _resnet("grouped_allreduce"),
     _resnet("engine"),

@@ -190,6 +190,7 @@ GROUPS: dict[str, Group] = {
             "engine": _ours,
             "engine, one by one": _singly,
             "grouped_allreduce": _grouped,
+            "grouped_allreduce_": _grouped_in_place,
             "Gloo, one by one": _gloo,
             "Gloo, coalesced": _gloo_coalesced,
         },
