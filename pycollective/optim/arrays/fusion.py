@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pycollective.optim.containers import copy_into, namespace
-from pycollective.optim.devices import element_and_device
+from pycollective.optim.arrays.containers import copy_into, namespace
+from pycollective.optim.arrays.devices import element_and_device
 from pycollective.optim.objects import require_same
 
 if TYPE_CHECKING:

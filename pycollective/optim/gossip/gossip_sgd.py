@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pycollective import checks
-from pycollective.optim.containers import Arrays, check_fit, contained, copy_into, named, zeros
-from pycollective.optim.mixing import Mixing
+from pycollective.optim.arrays.containers import Arrays, check_fit, contained, copy_into, named, zeros
+from pycollective.optim.gossip.mixing import Mixing
 from pycollective.optim.sgd import DistributedSGD
 
 if TYPE_CHECKING:

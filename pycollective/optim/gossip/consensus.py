@@ -8,8 +8,8 @@ import numpy as np
 
 from pycollective.comm.arguments import arrays
 from pycollective.comm.world import given_or_world
-from pycollective.optim.containers import Arrays, named
-from pycollective.optim.devices import to_host
+from pycollective.optim.arrays.containers import Arrays, named
+from pycollective.optim.arrays.devices import to_host
 from pycollective.optim.objects import require_same
 
 if TYPE_CHECKING:

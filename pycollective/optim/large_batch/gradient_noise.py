@@ -9,8 +9,8 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.comm.world import given_or_world
-from pycollective.optim.containers import Arrays, named, namespace
-from pycollective.optim.devices import like
+from pycollective.optim.arrays.containers import Arrays, named, namespace
+from pycollective.optim.arrays.devices import like
 
 if TYPE_CHECKING:
     from pycollective.comm.communicator import Communicator

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pycollective.comm.arguments import arrays
-from pycollective.optim.containers import namespace
+from pycollective.optim.arrays.containers import namespace
 
 
 def element_and_device(array: Any, what: str) -> tuple[str, int | None]:

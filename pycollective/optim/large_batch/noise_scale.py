@@ -10,7 +10,7 @@ import numpy as np
 
 from pycollective import checks
 from pycollective.comm.world import given_or_world
-from pycollective.optim.containers import Arrays, named, namespace
+from pycollective.optim.arrays.containers import Arrays, named, namespace
 from pycollective.optim.rules import widened
 
 if TYPE_CHECKING:
