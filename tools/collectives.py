@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "pycollective/comm/planner.py": {"allreduce"},
     "pycollective/comm/cuda/signature.py": {"allreduce"},
     # An allreduce between hosts is composed of these.
-    "pycollective/comm/cuda/rail.py": {"allreduce", "reduce_scatter", "allgather"},
+    "pycollective/comm/cuda/nccl/rail.py": {"allreduce", "reduce_scatter", "allgather"},
     # A mixing matrix is a program of it.
     "pycollective/schedule/mixing.py": {"mix"},
     # A message is a broadcast to one rank.

@@ -173,7 +173,7 @@ def alltoallv(x: Any, out: Any, group: Group, options: Moving, matrix: Sequence[
 def send(x: Any, dest: int, group: Group, timeout: float | None) -> CallRequest:
     """A message to rank `dest`, the request's root."""
     if arrays.on_device(x):
-        from pycollective.comm.cuda.messages import host_copy
+        from pycollective.comm.cuda.staged.messages import host_copy
 
         x = host_copy(x)
     elif type(x) is not np.ndarray or not x.flags.c_contiguous:
@@ -186,7 +186,7 @@ def recv(out: Any, source: int, group: Group, timeout: float | None) -> CallRequ
     peer = _peer(source, "source", group)
     if not arrays.on_device(out):
         return CallRequest("recv", None, arrays.writable(out), out, peer, timeout=timeout)
-    from pycollective.comm.cuda.messages import ReceiveBuffer
+    from pycollective.comm.cuda.staged.messages import ReceiveBuffer
 
     received = ReceiveBuffer(out)
     return CallRequest("recv", None, received.copy, out, peer, timeout=timeout, received=received)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pycollective.comm.cuda import arrays
 from pycollective.comm.cuda.arrays import ITEMSIZE
-from pycollective.comm.cuda.copies import to_device, to_host
 from pycollective.comm.cuda.runtime import load
+from pycollective.comm.cuda.staged.copies import to_device, to_host
 from pycollective.engine.operation import Item
 from pycollective.errors import CommunicatorError
 from pycollective.schedule.collectives import OPERATIONS

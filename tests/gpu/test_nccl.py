@@ -256,7 +256,7 @@ def _nccls_own_error() -> None:
 
     cuda = gpu.emulation.install()
     import pycollective as pc
-    from pycollective.comm.cuda.nccl import library
+    from pycollective.comm.cuda.nccl.library import library
 
     made = library()
     comm = cuda.NcclComm(made.handle, made.handle.unique_id(), 1, 0, 0, 0)

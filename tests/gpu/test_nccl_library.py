@@ -20,7 +20,7 @@ import os, sys
 import gpu.emulation
 gpu.emulation.install()
 import pycollective as pc
-from pycollective.comm.cuda import nccl
+from pycollective.comm.cuda.nccl import library as nccl
 """
 _SHOW = """
 found = nccl.library()

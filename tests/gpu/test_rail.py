@@ -21,7 +21,7 @@ import sys, time, warnings
 import numpy as np
 import pycollective as pc
 from gpu.device import get, put
-from pycollective.comm.cuda import rail
+from pycollective.comm.cuda.nccl import rail
 comm = pc.init()
 n, me = comm.size, comm.rank
 def ranks(x): return [x + r for r in range(n)]

@@ -17,12 +17,12 @@ from pycollective import _core, settings
 from pycollective.comm.arguments.rows import split_rows
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.cuda.arrays import ITEMSIZE, View, allocate
-from pycollective.comm.cuda.nccl_comm import NcclRail, NcclTeam
+from pycollective.comm.cuda.nccl.communicators import NcclRail, NcclTeam
 from pycollective.comm.cuda.paths import HOST, Path
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
-from pycollective.comm.cuda.staged_calls import StagedCalls
+from pycollective.comm.cuda.staged.calls import StagedCalls
 from pycollective.comm.cuda.team import DeviceTeam
 from pycollective.comm.request import CallRequest
 from pycollective.dtypes import DTYPES

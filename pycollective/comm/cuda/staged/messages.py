@@ -8,7 +8,7 @@ import numpy as np
 
 from pycollective.comm.arguments import arrays as host_arrays
 from pycollective.comm.cuda import arrays
-from pycollective.comm.cuda.copies import to_device, to_host
+from pycollective.comm.cuda.staged.copies import to_device, to_host
 
 
 def host_copy(x: Any) -> np.ndarray[Any, Any]:

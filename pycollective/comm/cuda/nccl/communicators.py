@@ -12,7 +12,7 @@ from typing import Any
 from pycollective import _core
 from pycollective.comm.backend import HostBackend
 from pycollective.comm.bootstrap.nodes import node_key
-from pycollective.comm.cuda.nccl import NCCL, Library, arithmetic, blocks_for, lacks, library
+from pycollective.comm.cuda.nccl.library import NCCL, Library, arithmetic, blocks_for, lacks, library
 from pycollective.comm.cuda.planner import Planned
 from pycollective.comm.cuda.runtime import load
 from pycollective.comm.cuda.signature import UNSCALED, Signature, sign
