@@ -18,8 +18,8 @@ import pytest
 
 from meeting import fresh_name, on_threads
 from pycollective.comm.bootstrap import one_host, rendezvous
-from pycollective.comm.bootstrap.frames import pack, unpack
 from pycollective.comm.bootstrap.one_host import SocketBootstrap
+from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
 HEADER = struct.Struct("!BQ")

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pycollective import _core
-from pycollective.comm.bootstrap.dialling import Endpoint
 from pycollective.comm.bootstrap.rendezvous import name_ranks
+from pycollective.comm.bootstrap.sockets.dialling import Endpoint
 from pycollective.comm.hosts.connections import Listener, Meeting
 from pycollective.comm.hosts.survivors import (
     GRACE_SECONDS,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pycollective import settings
-from pycollective.comm.bootstrap.frames import pack, unpack
+from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from pycollective.comm.bootstrap.authentication import AuthenticationError, Claim, DiallingEnd
-from pycollective.comm.bootstrap.frames import pack, unpack
+from pycollective.comm.bootstrap.sockets.authentication import AuthenticationError, Claim, DiallingEnd
+from pycollective.comm.bootstrap.sockets.frames import pack, unpack
 from pycollective.errors import BootstrapError
 
 GIVE_UP_SECONDS = 5.0
