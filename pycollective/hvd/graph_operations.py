@@ -15,7 +15,7 @@ import numpy as np
 from pycollective.engine import Item
 from pycollective.hvd import basics, handles, operations
 from pycollective.hvd.arguments import operator_name
-from pycollective.hvd.gradient_group import GradientGroup, when_all_done
+from pycollective.hvd.gradients.gradient_group import GradientGroup, when_all_done
 from pycollective.hvd.graph_call import GraphCall
 from pycollective.hvd.process_sets import ProcessSet
 

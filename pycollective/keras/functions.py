@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from pycollective.engine import Item
 from pycollective.hvd import handles, operations
-from pycollective.hvd.agreement import DENSE, Agreement
 from pycollective.hvd.arguments import Average, get_average_backwards_compatibility_fun, operator_name
+from pycollective.hvd.gradients.agreement import DENSE, Agreement
 from pycollective.hvd.horovod_basics import HorovodBasics
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 from pycollective.keras import backends

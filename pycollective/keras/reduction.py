@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pycollective.hvd.basics import engine_of
-from pycollective.hvd.gradient_group import GradientGroup, new_prefix
+from pycollective.hvd.gradients.gradient_group import GradientGroup, new_prefix
 from pycollective.keras.backends import Backend
 from pycollective.keras.options import Options, key_of
 

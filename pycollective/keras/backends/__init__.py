@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from pycollective.hvd.gradient_group import GradientGroup
+from pycollective.hvd.gradients.gradient_group import GradientGroup
 
 
 class Backend(Protocol):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pycollective.hvd import basics, handles, operations
-from pycollective.hvd.agreement import DENSE, Agreement
 from pycollective.hvd.arguments import Average
+from pycollective.hvd.gradients.agreement import DENSE, Agreement
 from pycollective.hvd.process_sets import global_process_set
 from pycollective.keras.binding import Callback, Logs, ModelCheckpoint
 

@@ -11,10 +11,10 @@ import torch
 
 from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
-from pycollective.hvd.agreement import DENSE, NONE, SPARSE, Agreement
 from pycollective.hvd.arguments import OPS, gradient_factors
 from pycollective.hvd.basics import size
-from pycollective.hvd.gradient_group import new_prefix
+from pycollective.hvd.gradients.agreement import DENSE, NONE, SPARSE, Agreement
+from pycollective.hvd.gradients.gradient_group import new_prefix
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet
 from pycollective.torch.hvd.data_movement import sparse_allreduce_async

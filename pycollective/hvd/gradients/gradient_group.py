@@ -12,9 +12,9 @@ from typing import Any
 from pycollective.engine import Item, Work
 from pycollective.errors import MismatchError
 from pycollective.hvd import operations
-from pycollective.hvd.agreement import DENSE, MISSING, SPARSE, STALE, Agreement
 from pycollective.hvd.arguments import Average, Sum, gradient_factors
 from pycollective.hvd.basics import engine_of
+from pycollective.hvd.gradients.agreement import DENSE, MISSING, SPARSE, STALE, Agreement
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 
