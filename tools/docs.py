@@ -30,6 +30,7 @@ CPP = {
     "window": "kinds of shared memory",
     "executor": "runs schedules; what a call announces, waits for and copies",
     "executor/cpu": "the executor among processes and threads of a host",
+    "executor/cpu/hosts": "what ranks on several hosts add: ranks elsewhere, control messages, heartbeats",
     "executor/cuda": "the same on a GPU: the host's side, which launches kernels",
     "executor/cuda/kernels": "the kernels and their selection; how a block waits, communicates and reduces",
     "executor/cuda/kernels/instantiations": "the kernels of each group of element types, compiled separately",

@@ -1,4 +1,4 @@
-#include "executor/cpu/remote.h"
+#include "executor/cpu/hosts/remote.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "executor/cpu/heartbeats.h"
+#include "executor/cpu/hosts/heartbeats.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 #include "base/environment.h"
 #include "base/forks.h"
-#include "executor/cpu/control_links.h"
+#include "executor/cpu/hosts/control_links.h"
 
 namespace pc {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "executor/cpu/heartbeats.h"
+#include "executor/cpu/hosts/heartbeats.h"
 #include "executor/cpu/team.h"
 
 namespace pc {

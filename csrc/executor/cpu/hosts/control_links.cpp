@@ -1,4 +1,4 @@
-#include "executor/cpu/control_links.h"
+#include "executor/cpu/hosts/control_links.h"
 
 #include <algorithm>
 #include <cerrno>
