@@ -9,8 +9,8 @@ from pycollective.comm.cuda.virtual import VirtualWorld
 from pycollective.comm.planner import PLACEMENTS, choose, keeps_small, schedule_for
 from pycollective.schedule.compiler.schedule import Placement, Schedule
 
+from ..clock import Candidate, Clock
 from .buffers import Buffers
-from .clock import Candidate, Clock
 
 TIMEOUT = 30.0
 """Seconds that a kernel waits for a peer."""

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..clock import Candidate, Clock
 from .buffers import Buffers
-from .clock import Candidate, Clock
 
 OLDEST = 23000
 """NCCL's number for 2.30.0, the first that allows ranks to share a GPU."""

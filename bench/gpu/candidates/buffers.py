@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pycollective.comm.arguments.arrays import numpy_dtype
 
+from ..clock import Clock
 from . import torch_sum
-from .clock import Clock
 
 MOST_SETS = 64
 _SHIFT = 4099

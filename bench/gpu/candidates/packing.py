@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engine.shapes import Shape
-from .clock import Candidate, Clock
+from ...engine.shapes import Shape
+from ..clock import Candidate, Clock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

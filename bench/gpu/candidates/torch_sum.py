@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .clock import Candidate, Clock
+from ..clock import Candidate, Clock
 
 if TYPE_CHECKING:
     from .buffers import Buffers
