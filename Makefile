@@ -68,10 +68,10 @@ quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the
 	$(BIN)/pytest -q -n $(JOBS) --dist loadfile $(QUICK) $(ARGS)
 
 versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of its dependencies
-	$(BIN)/python tools/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
+	$(BIN)/python tools/wheels/versions.py $(VENV)/wheel/*.whl $(VENV)/versions
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
-	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
+	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
 	  tests/core/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
@@ -127,10 +127,10 @@ lint: $(VENV)/.installed $(VENV)/.lint ## ruff, mypy, pyright, clang-format, imp
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python tools/imports.py
-	$(BIN)/python tools/includes.py
-	$(BIN)/python tools/collectives.py
-	$(BIN)/python tools/phrases.py
+	$(BIN)/python tools/checks/imports.py
+	$(BIN)/python tools/checks/includes.py
+	$(BIN)/python tools/checks/collectives.py
+	$(BIN)/python tools/checks/phrases.py
 	$(BIN)/python tools/nonblocking.py --check
 	$(PY) tools/make_stubs.py --check
 
@@ -138,11 +138,11 @@ stubs: $(VENV)/.installed $(VENV)/.lint ## pycollective/_core.pyi and _cuda.pyi,
 	$(PY) tools/make_stubs.py
 
 sass: $(VENV)/.installed ## checks the machine code of the GPU kernels: rules, registers and spills
-	$(PY) tools/sass.py $(ARGS)
+	$(PY) tools/checks/sass.py $(ARGS)
 
 docs: $(VENV)/.installed ## the generated pages of docs/: tables, and drawings of the topologies
-	$(BIN)/python tools/docs.py docs
-	$(PY) tools/figures.py docs/images
+	$(BIN)/python tools/docs/make_docs.py docs
+	$(PY) tools/docs/figures.py docs/images
 
 site: $(VENV)/.site ## the documentation as a website, in build/site; broken links and undocumented names fail
 	@# Not --quiet: strict counts only the warnings that are shown.

@@ -114,7 +114,7 @@ riskiest=("${riskiest[@]/#/tests/gpu/test_}")
 step attributes 20 bash -c 'away "$@"' - -m pycollective.bench.gpu.attributes --output "$out/attributes.json"
 step measure 440 "${bench[@]}" --part small --part copies --part torch --part sweep \
   --seconds $((LIMIT - SECONDS - 10)) --output "$out/numbers.json"
-step sass 20 "$python" tools/sass.py "$site"/pycollective/_cuda*.so
+step sass 20 "$python" tools/checks/sass.py "$site"/pycollective/_cuda*.so
 # shellcheck disable=SC2086  # TESTS are words
 step tests 200 bash -c 'tests "$@"' - "$python" -P -m pytest "${riskiest[@]/%/.py}" -m gpu -v \
   --durations=15 -p no:cacheprovider "${shared[@]}" ${TESTS:-}

@@ -11,8 +11,8 @@ import pytest
 from core.processes import IMPORTABLE
 from core.reference import NARROW, Array, finfo, in_rank_order, numpy_type, same_bits
 from launch import launch
+from make_wheels import best_level
 from pycollective import local_world
-from wheels import best_level
 
 OPERATORS = ("sum", "prod", "min", "max", "land", "lor")
 

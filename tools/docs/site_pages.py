@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FIRST_SECTION = "## Install"
 """Heading of the README from which on it is the page "Getting started"."""
 LAST_SECTION = "## Documentation"

@@ -18,7 +18,7 @@ try:
 except ImportError:  # Python 3.10
     from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GLIBC = "2.28"
 """Of the C library that wheels are linked against: that of manylinux_2_28."""
 LIMIT = 1800  # seconds that one command may take

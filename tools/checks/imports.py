@@ -1,8 +1,8 @@
 """Rejects upward imports and import cycles between the Python files: names each and exits with 1.
 
-python tools/imports.py             # checks pycollective/ and bench/, which is pycollective.bench when installed
-python tools/imports.py --update    # rewrites tools/import_circles.txt, if no cycle has grown
-python tools/imports.py FOLDER      # the sources of another folder
+python tools/checks/imports.py             # checks pycollective/ and bench/, which is pycollective.bench when installed
+python tools/checks/imports.py --update    # rewrites tools/import_circles.txt, if no cycle has grown
+python tools/checks/imports.py FOLDER      # the sources of another folder
 
 Layers are import-linter's contracts in pyproject.toml. What these cannot express is checked here: cycles between
 single files, and imports of the package's top level and its compiled modules. Imports inside functions count;
@@ -21,7 +21,7 @@ from pathlib import Path
 import grimp
 from importlinter.cli import lint_imports
 
-HOME = Path(__file__).resolve().parent.parent
+HOME = Path(__file__).resolve().parents[2]
 ROOT = "pycollective"
 COMPILED = {"_core", "_cuda"}
 """Modules that are not Python files, so that importing one looks like importing the package itself."""
@@ -99,7 +99,7 @@ def read_circles(file: Path) -> list[Circle]:
 
 def write_circles(file: Path, circles: Iterable[Circle]) -> None:
     """Write the format that `read_circles` reads; no file if there are none."""
-    paragraphs = ["# Remaining import cycles; the list may only shrink: `python tools/imports.py --update`."]
+    paragraphs = ["# Remaining import cycles; the list may only shrink: `python tools/checks/imports.py --update`."]
     paragraphs += ["\n".join(circle) for circle in circles]
     if len(paragraphs) > 1:
         file.write_text("\n\n".join(paragraphs) + "\n")
@@ -116,7 +116,7 @@ def check_circles(graph: grimp.ImportGraph, known: list[Circle], update: bool) -
             yield from (f"  {line}" for line in sorted(imports_within(graph, circle)))
     for circle in known:
         if not update and circle not in found:
-            yield f"the import cycle of {circle[0]} is smaller than listed: run `python tools/imports.py --update`"
+            yield f"the import cycle of {circle[0]} is smaller than listed: run tools/checks/imports.py --update"
 
 
 def imports_within(graph: grimp.ImportGraph, circle: Circle) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Finds phrases that a native engineer would not write: `python tools/phrases.py [FILE or FOLDER...]`; exits with 1.
+"""Finds phrases that a native engineer would not write, and exits with 1 if there are any.
+
+python tools/checks/phrases.py [FILE or FOLDER...]
 
 PATTERNS has each phrase with what the field writes instead. Sources, documents and build files are searched, code
 included, because names are words. ALLOWED has the hits that are right, with the reason.
@@ -12,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parent.parent
+HOME = Path(__file__).resolve().parents[2]
 
 PATTERNS = {
     r"(?:is|are|was|were|be|been) through\b(?! (?:the|a|which|it|host|shared|MPI|NCCL))": "has completed",
@@ -48,7 +50,7 @@ PATTERNS = {
 ALLOWED = {
     ("LICENSE", "*"): "the license's own words",
     ("CHANGELOG.md", "*"): "history",
-    ("tools/phrases.py", "*"): "the list itself",
+    ("tools/checks/phrases.py", "*"): "the list itself",
     ("tests/house/test_phrases.py", "*"): "examples of hits",
 }
 """(File, text of the hit in lower case, or *) -> why it stays."""

@@ -1,4 +1,4 @@
-"""Rejects names of collectives where the table must be used. `python tools/collectives.py` lists them.
+"""Rejects names of collectives where the table must be used. `python tools/checks/collectives.py` lists them.
 
 The table is pycollective/schedule/collectives.py. Elsewhere a collective may be named only in topologies, the public
 interface, the wrappers of frameworks, tests and benchmarks. In other files the name of a collective as a literal
@@ -106,7 +106,7 @@ def _in_cpp(text: str) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    found = check(Path(__file__).resolve().parents[1])
+    found = check(Path(__file__).resolve().parents[2])
     print("\n".join(found) or "collectives are named in the table, topologies and the public surface")
     return 1 if found else 0
 

@@ -1,4 +1,4 @@
-"""Writes the generated parts of the documentation: `python tools/docs.py docs`, from the installed package.
+"""Writes the generated parts of the documentation: `python tools/docs/make_docs.py docs`, from the installed package.
 
 topologies.md with a drawing of each topology, and reference.md with the public names, the element types, operators and
 settings, both from what the code itself has, so that a new line there is all it takes; packages.md from the first
@@ -15,13 +15,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from architecture import fill, purpose
-
 import surface
+from architecture import fill, purpose
 from pycollective import _core, settings
 from pycollective.schedule import Placement, TopologyInfo, compile, describe, drawing
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CPP = {
     "base": "settings, errors, arithmetic that is checked",
     "base/cuda": "CUDA's devices, driver functions and errors; freeing device memory without a wait",

@@ -1,6 +1,6 @@
 """Check the machine code of the GPU kernels and report their resource usage.
 
-    python tools/sass.py [FILE...] [--arch sm_90] [--quiet]
+    python tools/checks/sass.py [FILE...] [--arch sm_90] [--quiet]
 
 FILE is anything that `cuobjdump` reads: a cubin, an object, a shared library; by default the installed
 `pycollective._cuda`. Every kernel of every architecture in it is checked against the rules of `problems`; the table has

@@ -1,6 +1,6 @@
 """Test the wheel with the lowest and with the newest versions of its dependencies that it allows.
 
-python tools/versions.py WHEEL FOLDER    # makes FOLDER/lowest and FOLDER/newest, two virtual environments
+python tools/wheels/versions.py WHEEL FOLDER    # makes FOLDER/lowest and FOLDER/newest, two virtual environments
 
 In each: the commands and their exit codes, in particular that of `verify` for a wrong topology, and an allreduce of
 every element type on two ranks. Exits with 1 at the first error.

@@ -1,4 +1,4 @@
-"""Draws the pictures of README.md and docs/ that show several topologies: `python tools/figures.py docs/images`.
+"""Draws the pictures of README.md and docs/ that show several topologies: `python tools/docs/figures.py docs/images`.
 
 Everything is derived from compiled schedules; nothing is drawn by hand.
 """
@@ -42,7 +42,7 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _save(topologies(), folder / "topologies.png")
     _save(waits(), folder / "waits.png")
-    example = (Path(__file__).resolve().parents[1] / "examples" / "two_level.py").read_text()
+    example = (Path(__file__).resolve().parents[2] / "examples" / "two_level.py").read_text()
     first = example.replace("p.sum((p[q, c] for q in owners), at=c)", "p.sum(p[q, c] for q in owners)")
     _draw_source(first, folder / "two_level_first.png")
     _draw_source(example, folder / "two_level.png")

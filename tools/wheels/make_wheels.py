@@ -1,6 +1,6 @@
 """Build the sdist and, from it, the wheels; install each into an empty environment and test it there.
 
-python tools/wheels.py --out dist [--for 3.10,3.13] [--tests FILE...] [--no-gpu] [--no-demo]
+python tools/wheels/make_wheels.py --out dist [--for 3.10,3.13] [--tests FILE...] [--no-gpu] [--no-demo]
 
 In the folder `out`: the sdist and a manylinux wheel for every CPython of this machine; in out/cuda, if nvcc 12.4 or
 newer is found, the same with the GPU part; in out/aarch64 one that is cross-compiled and tested under qemu user mode.

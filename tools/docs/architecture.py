@@ -1,6 +1,6 @@
 """The generated lists of docs/architecture.md: what each package may import, the paths of two calls, and extensions.
 
-`python tools/docs.py docs` writes them between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`;
+`python tools/docs/make_docs.py docs` writes them between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`;
 tests/house/test_docs.py compares the page with the code. Every file and every function that is named must exist.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "pycollective"
 
 

@@ -1,7 +1,7 @@
-"""Rejects upward includes. `python tools/includes.py` names each and exits with 1.
+"""Rejects upward includes. `python tools/checks/includes.py` names each and exits with 1.
 
 An `#include "folder/..."` in csrc/ must not name a higher folder than its own (INCLUDES, bottom first), and the folders
-must not include each other in a cycle. For Python's imports see tools/imports.py.
+must not include each other in a cycle. For Python's imports see tools/checks/imports.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _check(root: Path) -> Iterator[str]:
             continue
         folder = file.relative_to(root / "csrc").parts[0]
         if folder not in level:
-            yield f"{file.relative_to(root)}:1: {folder!r} has no level in tools/includes.py"
+            yield f"{file.relative_to(root)}:1: {folder!r} has no level in tools/checks/includes.py"
             continue
         for number, line in enumerate(file.read_text().splitlines(), 1):
             found = _INCLUDE.match(line)
@@ -69,6 +69,6 @@ def _reachable(start: str, edges: dict[str, dict[str, str]]) -> set[str]:
 
 
 if __name__ == "__main__":
-    problems = check(Path(__file__).resolve().parent.parent)
+    problems = check(Path(__file__).resolve().parents[2])
     print("\n".join(problems) or "includes run downward")
     sys.exit(bool(problems))
