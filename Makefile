@@ -60,8 +60,9 @@ test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" is 
 
 # A part of each layer: the language, every collective and its bits, messages, mismatches, the engine, hvd, SGD.
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
-  $(addprefix core/,test_reductions.py test_moving.py test_bits.py test_nonblocking.py test_point_to_point.py \
-  test_mismatch.py) engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
+  $(addprefix comm/,collectives/test_reductions.py collectives/test_moving.py collectives/test_bits.py \
+  test_nonblocking.py test_point_to_point.py host/test_mismatch.py) \
+  engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, about a minute
@@ -72,7 +73,7 @@ versions: $(VENV)/.wheel ## the wheel with the lowest and the newest versions of
 
 wheels: $(VENV)/.wheels ## an sdist and wheels for every CPython of this machine, tested in empty environments, in dist
 	@PATH="$(abspath $(BIN)):$$PATH" $(WHEELS_PYTHON) tools/wheels/make_wheels.py --out dist --for "$(WHEELS)" --tests $(filter-out tests/torch/%,$(QUICK)) \
-	  tests/core/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
+	  tests/comm/collectives/test_kernels.py tests/docs/test_docs.py::test_block_runs $(ARGS)
 
 asan: $(VENV)/.installed ## native and close-to-core tests under the address and undefined-behavior sanitizers
 	JOBS=$(JOBS) $(PY) tools/asan.py $(ARGS)
@@ -96,9 +97,9 @@ test-ray: $(VENV)/.ray ## RayExecutor on a Ray cluster of two nodes, with Ray fr
 
 # Over shared memory, ranks without an edge between them are told of different calls too late for that test.
 test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX instead of TCP
-	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile tests/core/test_virtual_hosts.py \
+	PYCOLLECTIVE_LINK=ucx $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,ucx bits shrink namespaces launchers)) $(ARGS)
-	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/core/test_virtual_hosts.py \
+	PYCOLLECTIVE_LINK=ucx-shm $(BIN)/pytest -n $(JOBS) --dist loadfile tests/comm/hosts/test_virtual_hosts.py \
 	  $(addprefix tests/hosts/test_,$(addsuffix .py,bits shrink launchers)) -k "not without_an_edge" $(ARGS)
 
 test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI

@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from core import processes
+import processes
 
 SECONDS = 20.0
 """Default timeout of a process group in tests."""
@@ -112,7 +112,7 @@ def torch_loaded() -> Iterator[None]:
         names = ("pycollective.torch", *(f"torch.distributed.{name}" for name in _LOADED), "torch._dynamo")
         modules = ", ".join(names)
         _server = subprocess.Popen(
-            [sys.executable, "-c", f"import {modules}; from core.processes import serve; serve()"],
+            [sys.executable, "-c", f"import {modules}; from processes import serve; serve()"],
             stdin=subprocess.PIPE,
             text=True,
             env={k: v for k, v in os.environ.items() if not k.startswith("PYCOLLECTIVE_")} | processes.IMPORTABLE,

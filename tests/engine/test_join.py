@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from core.processes import Job, run
+from processes import Job, run
 
 from engine.operations import SECONDS, on_engines
 from pycollective import Communicator, CommunicatorError, PeerLostError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
+from processes import run
 
 from engine.operations import SECONDS, on_engines
 from pycollective import Communicator, CommunicatorError, MismatchError, local_world

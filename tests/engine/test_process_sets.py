@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from core.processes import run
+from processes import run
 
 from engine.operations import SECONDS, play, random_phases
 from pycollective import Communicator, MismatchError, local_world

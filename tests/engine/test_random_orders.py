@@ -6,10 +6,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from core.processes import run
-from core.reference import DTYPES, OPERATORS, takes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import run
+from reference import DTYPES, OPERATORS, takes
 
 from engine.operations import FLOATS, SHAPES, Operation, on_engines, play, random_phases
 from pycollective import Communicator

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
-from core import processes
 
 from pycollective.errors import MismatchError
 from pycollective.hvd import arguments, basics, handles

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from c10d import World, all_gather_single, job, reduce_scatter_single, run
-from core.processes import TESTS, _load
+from processes import TESTS, _load
 
 torch: Any = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
+from processes import run
 
 from gpu import emulation
 from gpu.device import LONG, data, get, put

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
+from processes import run
 
 import pycollective
 from gpu import emulation

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import Job, run
+from processes import Job, run
 
 import pycollective as pc
 from gpu import emulation

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run
 
 import pycollective as pc
 from gpu import emulation

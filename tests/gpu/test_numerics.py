@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.reference import DTYPES, NARROW, contributions
+from reference import DTYPES, NARROW, contributions
 
 import pycollective as pc
 from gpu.device import get, put

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
+from processes import run
 
 import pycollective as pc
 from gpu import emulation

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core.processes import run
+from processes import run
 
 from gpu import emulation
 from gpu.device import get

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from c10d import torch_loaded
-from core import processes
 
 from launch import on_two_host_names
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from core.processes import IMPORTABLE
+from processes import IMPORTABLE
 
 from launch import find_mpirun, launch
 
