@@ -62,7 +62,7 @@ test: $(VENV)/.installed $(VENV)/.torch ## the test suite (ARGS="-k ring -x" is 
 QUICK := $(addprefix tests/,schedule/test_compiler.py schedule/test_verifier.py comm/test_settings_table.py \
   $(addprefix comm/,collectives/test_reductions.py collectives/test_moving.py collectives/test_bits.py \
   test_nonblocking.py test_point_to_point.py host/test_mismatch.py) \
-  engine/test_works.py torch/test_hvd_forms.py optim/test_sgd.py)
+  engine/test_works.py torch/hvd/test_forms.py optim/test_sgd.py)
 
 # Installs only if nothing is installed; keeps an installation by `make dev`.
 quick: $(if $(wildcard $(BIN)/pytest),,$(VENV)/.installed $(VENV)/.torch) ## the most important tests of what is installed, about a minute
@@ -104,7 +104,7 @@ test-ucx: $(VENV)/.installed $(VENV)/.torch ## the tests between hosts, over UCX
 
 test-recipes: $(VENV)/.recipes ## docs/recipes.md and the launcher, with accelerate, Lightning and transformers from PyPI
 	$(RECIPES) -c "import accelerate, lightning, transformers" # or the tests would skip what is missing
-	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/torch/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
+	$(OUTER_MPI) $(RECIPES) -I -m pytest tests/docs/test_docs.py tests/torch/distributed/test_own_launcher.py -k "recipes or accelerate or lightning" $(ARGS)
 
 notebook: $(VENV)/.notebook ## examples/tour.ipynb from examples/tour.py, executed; then the notebook tests
 	$(NOTEBOOK) -I tools/tour.py

@@ -34,7 +34,7 @@ LONG_FILES = (
     "schedule/test_topologies.py",
     "examples/test_pytorch_digits.py",
     "faults/test_trials.py",
-    "torch/test_horovod_scripts.py",
+    "torch/hvd/test_horovod_scripts.py",
     "examples/test_pytorch_ddp.py",
     "bench/test_demo.py",
     "hosts/test_trials.py",
@@ -44,7 +44,7 @@ LONG_FILES = (
     "security/test_hosts.py",
     "elastic/test_jobs.py",
     "hosts/test_bad_input.py",
-    "torch/test_c10d_launchers.py",
+    "torch/distributed/test_launchers.py",
 )
 """Files that take longest, in this order first: one that begins last would leave the other processes idle."""
 

@@ -171,7 +171,8 @@ def test_training() -> None:
 def _training(world: World) -> None:
     from c10d_training import compare
 
-    parallel, sharded = (str(TESTS / "torch" / f"test_c10d_{name}.py") for name in ("data_parallel", "sharded"))
+    folder = TESTS / "torch" / "distributed"
+    parallel, sharded = (str(folder / f"test_{name}.py") for name in ("data_parallel", "sharded"))
     for name in ("_data_parallel", "_hooks"):
         _load(parallel, name)(world)
     _load(sharded, "_in_parts")(world)
