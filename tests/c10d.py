@@ -61,7 +61,7 @@ def job(
 ) -> Iterator[processes.Job]:
     """The same, still running: for tests that communicate with ranks or kill them.
 
-    `on_device`: the backend treats every tensor as one on a GPU; see gpu.standin.
+    `on_device`: the backend treats every tensor as one on a GPU; see gpu.torch.standin.
     """
     where = {"file": body.__code__.co_filename, "name": body.__qualname__}
     with tempfile.TemporaryDirectory(prefix="pycollective-test-") as folder, torch_loaded():
@@ -86,7 +86,7 @@ def _enter(
     import pycollective.torch.distributed  # noqa: F401  registers the backend
 
     if on_device:
-        from gpu import standin
+        from gpu.torch import standin
 
         standin.install(everything=True, eager=True)
     torch.set_num_threads(1)

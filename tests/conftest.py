@@ -29,7 +29,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 LONG_FILES = (
     "native/test_native.py",
     "docs/test_docs.py",
-    "gpu/test_numerics.py",
+    "gpu/comm/test_numerics.py",
     "bench/test_sweep.py",
     "schedule/test_topologies.py",
     "examples/test_pytorch_digits.py",
@@ -40,7 +40,7 @@ LONG_FILES = (
     "hosts/test_trials.py",
     "examples/test_digits.py",
     "engine/test_hosts.py",
-    "gpu/test_rail.py",
+    "gpu/comm/nccl/test_rail.py",
     "security/test_hosts.py",
     "elastic/test_jobs.py",
     "hosts/test_bad_input.py",

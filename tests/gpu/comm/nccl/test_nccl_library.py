@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[3]
 Run = Callable[..., str]
 pytestmark = pytest.mark.emulated
 

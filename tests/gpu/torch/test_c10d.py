@@ -21,8 +21,8 @@ def test_collectives() -> None:
 
 
 def _collectives(world: World) -> None:
-    from gpu import standin
-    from gpu.c10d_calls import compare
+    from gpu.torch import standin
+    from gpu.torch.c10d_calls import compare
 
     standin.install()
     compare(world, standin.put, standin.get)
@@ -36,7 +36,7 @@ def test_the_host_does_not_wait() -> None:
 
 
 def _host_continues(world: World) -> None:
-    from gpu import standin
+    from gpu.torch import standin
     from pycollective.comm.cuda.runtime import load
     from pycollective.torch.distributed.cuda import cuda
 
@@ -81,8 +81,8 @@ def test_order_futures_messages_and_barriers() -> None:
 
 
 def _order(world: World) -> None:
-    from gpu import standin
-    from gpu.standin import get, put
+    from gpu.torch import standin
+    from gpu.torch.standin import get, put
 
     standin.install()
     _overlapping_calls(world)
@@ -124,7 +124,7 @@ def _order(world: World) -> None:
 
 def _overlapping_calls(world: World) -> None:
     """Calls on the same memory, some of them asynchronous, different on each rank, run in program order."""
-    from gpu.standin import get, put
+    from gpu.torch.standin import get, put
 
     x, works = put(torch.ones(20_000)), []
     for i in range(8):
@@ -147,7 +147,7 @@ def _overlapping_calls(world: World) -> None:
 
 
 def _refused(world: World) -> None:
-    from gpu.standin import get, put
+    from gpu.torch.standin import get, put
 
     here, there = torch.ones(4), put(torch.ones(4))
     with pytest.raises(ValueError, match="different devices, cpu and cuda:0"):
@@ -188,7 +188,7 @@ def test_a_lost_rank() -> None:
 
 
 def _lost(world: World) -> None:
-    from gpu import standin
+    from gpu.torch import standin
 
     standin.install()
     x = standin.put(torch.ones(20_000))

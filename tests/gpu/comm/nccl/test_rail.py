@@ -11,7 +11,7 @@ import pytest
 
 from launch import on_two_host_names
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulated, pytest.mark.mpi]
 
 _HEAD = """
@@ -119,7 +119,7 @@ except pc.CommunicatorError as error:
 
 _TORCH = """
 import torch, torch.distributed as dist, pycollective.torch
-from gpu import standin
+from gpu.torch import standin
 standin.install()
 torch.set_num_threads(1)
 dist.init_process_group("pycollective")

@@ -34,7 +34,7 @@ def test_c10d_collectives() -> None:
 
 
 def _collectives(world: World) -> None:
-    from gpu.c10d_calls import compare
+    from gpu.torch.c10d_calls import compare
 
     device = _on_own_device(world)
     compare(world, lambda x: x.to(device), lambda x: x)
