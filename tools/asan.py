@@ -36,8 +36,8 @@ TESTS = (
     "tests/comm/test_point_to_point.py",
     "tests/fuzz/test_private_calls.py",
     "tests/comm/hosts/test_virtual_hosts.py",
-    "tests/engine/test_join.py",
-    "tests/engine/test_mismatch.py",
+    "tests/engine/negotiation/test_join.py",
+    "tests/engine/negotiation/test_mismatch.py",
     "tests/engine/test_refusals.py",
     "tests/engine/test_works.py",
 )

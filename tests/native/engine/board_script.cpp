@@ -1,4 +1,4 @@
-// A board driven by standard input, which writes its decisions: for tests/native/test_carriers.py.
+// A board driven by standard input, which writes its decisions: for tests/native/engine/test_carriers.py.
 //   world SIZE THRESHOLD WORLD_RANK...   starts again
 //   announce RANK ANNOUNCEMENT...        what a rank submits together, in hexadecimal digits
 //   cut                                  the complete operations, in batches: a line of JSON
