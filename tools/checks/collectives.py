@@ -3,7 +3,8 @@
 The table is pycollective/schedule/collectives.py. Elsewhere a collective may be named only in topologies, the public
 interface, the wrappers of frameworks, tests and benchmarks. In other files the name of a collective as a literal
 (Python), or as a member of the enumeration (C++), means that a property is duplicated: a new collective would have to
-be added there too. Exits with 1 if there is one.
+be added there too. Text for people is no name of a collective: a choice of words within an f-string, and a `label`.
+Exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -34,41 +35,23 @@ FREE = (
     "pycollective/comm/nonblocking.py",
     "pycollective/comm/communicator.py",
     "pycollective/comm/functions.py",
+    # Defaults of options.
+    "pycollective/cli/topology_commands.py",
+    # The communicator's methods that are C functions.
+    "csrc/bindings/calls/fast_path.cpp",
+    "csrc/bindings/calls/plain_calls.cpp",
 )
 """Files and folders that name collectives: the table, topologies, the public interface and the framework wrappers."""
 
 ALLOWED: dict[str, set[str]] = {
-    # Defaults of an option.
-    "pycollective/cli/topology_commands.py": {"allreduce"},
-    # PYCOLLECTIVE_TOPOLOGY names a topology that must implement this one.
-    "pycollective/comm/planner.py": {"allreduce"},
-    "pycollective/comm/cuda/signature.py": {"allreduce"},
-    # An allreduce between hosts is composed of these.
-    "pycollective/comm/cuda/nccl/rail.py": {"allreduce", "reduce_scatter", "allgather"},
-    # A mixing matrix is a program of it.
-    "pycollective/schedule/mixing.py": {"mix"},
-    # A message is a broadcast to one rank.
-    "pycollective/schedule/compiler/p2p.py": {"broadcast"},
-    # Calls with additional arguments.
-    "pycollective/comm/request.py": {"broadcast", "reduce", "allgather", "alltoall", "mix"},
-    "csrc/bindings/calls/plain_calls.cpp": {"allgather", "alltoall"},
-    # An exchange of bytes consists of these.
-    "pycollective/comm/host/team.py": {"allgather"},
-    # The function that runs each operation.
-    "pycollective/engine/jobs.py": {"allgather", "alltoall", "broadcast", "reducescatter"},
-    # Phases of an allreduce, and kinds of steps, in pictures and timelines.
+    # A phase of the engine's work on an allreduce.
     "pycollective/engine/timeline.py": {"reduce"},
-    "pycollective/schedule/drawing/diagram.py": {"reduce"},
-    "pycollective/cli/simulate.py": {"reduce"},
     "csrc/engine/timeline.cpp": {"reduce"},
-    # The path of small allreduces, and the engine's fused ones.
+    # The engine's fused allreduces, which the core runs itself.
     "csrc/bindings/engine/engine.cpp": {"allreduce"},
-    "csrc/bindings/calls/fast_path.cpp": {"allreduce"},
     "csrc/bindings/engine/grouped_allreduce.cpp": {"allreduce"},
     "csrc/engine/engine.cpp": {"allreduce"},
     "csrc/engine/negotiation/signature.h": {"allreduce"},
-    # The NCCL function for each collective.
-    "csrc/rail/nccl.cpp": {"allreduce", "reduce", "broadcast", "reduce_scatter", "allgather"},
 }
 """Names that other files may contain, and why."""
 
@@ -93,9 +76,19 @@ def check(root: Path) -> list[str]:
 
 
 def _in_python(text: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    tree = ast.parse(text)
+    for_people = {id(node) for node in _texts(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in for_people:
             yield node.lineno, node.value
+
+
+def _texts(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.IfExp):
+            yield from (node.value.body, node.value.orelse)
+        elif isinstance(node, ast.keyword) and node.arg == "label":
+            yield node.value
 
 
 def _in_cpp(text: str) -> Iterator[tuple[int, str]]:

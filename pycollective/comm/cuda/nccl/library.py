@@ -149,7 +149,7 @@ def lacks(s: Signature, version: int, capability: tuple[int, int]) -> str | None
         version: of the library, as NCCL's code.
         capability: compute capability of the GPU.
     """
-    if s.row.prefix != "none":
+    if s.row.prefix != "none" or s.row.weighted:
         return f"NCCL has no {s.collective}"
     if not s.row.reduces:
         return None

@@ -148,8 +148,8 @@ class RailTeam:
 
 
 def _can_stage(s: Signature) -> bool:
-    """Whether both parts of an allreduce support its operator, and the parts combine to the full result."""
-    if s.collective != "allreduce" or not isinstance(s.op, str) or s.op not in _IN_STAGES:
+    """Whether the call has halves, both support its operator, and they combine to the full result."""
+    if not s.row.halves or not isinstance(s.op, str) or s.op not in _IN_STAGES:
         return False
     if s.dtype in ("bool", "int16", "uint16") or DTYPES[s.dtype].kind == "complex" or s.dtype.startswith("float8"):
         return False  # NCCL does not reduce it, or not on all GPUs
@@ -210,7 +210,9 @@ class _TiledAllreduce:
         share = self._share(sign(request).dtype, count, number)
         part = self._part(request.x, begin, count)
         self._within.run(
-            replace(request, collective="reduce_scatter", x=part, out=share, counts=self._counts(count), signature=None)
+            replace(
+                request, collective=request.row.halves[0], x=part, out=share, counts=self._counts(count), signature=None
+            )
         )
 
     def _cross(self, request: CallRequest, count: int, number: int) -> Any:
@@ -233,7 +235,7 @@ class _TiledAllreduce:
         part = self._part(request.out, begin, count)
         self._within.run(
             replace(
-                request, collective="allgather", x=share, out=part, counts=self._counts(count), scale=None,
+                request, collective=request.row.halves[1], x=share, out=part, counts=self._counts(count), scale=None,
                 signature=None,
             )
         )  # fmt: skip

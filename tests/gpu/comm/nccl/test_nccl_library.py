@@ -186,6 +186,7 @@ def test_what_nccl_lacks(run: Run) -> None:
 from pycollective.comm.cuda.signature import Signature
 def why(collective, dtype, op="sum", scale=(1.0, 1.0), version=22304, capability=(9, 0)):
     return nccl.lacks(Signature(collective, dtype, 1, None, -1, op, "nccl", scale, 0), version, capability)
+assert why("scan", "float32") == "NCCL has no scan" and why("mix", "float32") == "NCCL has no mix"
 assert why("allreduce", "float32") is None and why("allreduce", "bool", "bor") is None
 assert "int16" in why("allreduce", "int16") and why("broadcast", "int16") is None
 assert "operator band" in why("reduce", "int32", "band") and "bxor" in why("reduce", "bool", "bxor")
