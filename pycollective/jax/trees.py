@@ -13,7 +13,7 @@ from pycollective.engine import Item, Work
 from pycollective.hvd import operations
 from pycollective.hvd.arguments import OPS, Adasum, Average, compressor
 from pycollective.hvd.basics import engine_of
-from pycollective.hvd.gradients.agreement import DENSE, Agreement
+from pycollective.hvd.gradients.agreement import DENSE, GradientAgreement
 from pycollective.hvd.gradients.gradient_group import GradientGroup
 from pycollective.hvd.graph_call import GraphCall, Start
 from pycollective.hvd.handles import internal_errors
@@ -141,7 +141,7 @@ def _reduces(group: GradientGroup) -> Start:
 
 
 def _broadcasts(rows: Rows, root_rank: int, process_set: ProcessSet) -> Start:
-    agreement = Agreement("jax.parameters", rows, process_set)
+    agreement = GradientAgreement("jax.parameters", rows, process_set)
 
     def start(call: GraphCall) -> None:
         with internal_errors():

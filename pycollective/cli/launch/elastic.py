@@ -113,7 +113,7 @@ class _AgentWorkers:
 
 
 class _AgentHandle:
-    """One worker and its agent. See Handle.
+    """One worker and its agent. See WorkerHandle.
 
     Args:
         driver_for: where the driver listens for workers of a described host.

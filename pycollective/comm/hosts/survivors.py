@@ -40,7 +40,7 @@ class Survivor:
 
 
 @dataclass
-class Agreement:
+class SurvivorAgreement:
     """The members, and their exchange through the leader."""
 
     rank: int

@@ -25,7 +25,7 @@ _ROWS: Codec[Rows] = Codec(Rows)
 _KINDS: Codec[list[int]] = Codec(list[int])
 
 
-class Agreement:
+class GradientAgreement:
     """Which parameters have a gradient on any rank, and whether all ranks have the same parameters.
 
     Attributes:

@@ -14,7 +14,7 @@ from pycollective.errors import MismatchError
 from pycollective.hvd import operations
 from pycollective.hvd.arguments import Average, Sum, gradient_factors
 from pycollective.hvd.basics import engine_of
-from pycollective.hvd.gradients.agreement import DENSE, MISSING, SPARSE, STALE, Agreement
+from pycollective.hvd.gradients.agreement import DENSE, MISSING, SPARSE, STALE, GradientAgreement
 from pycollective.hvd.handles import internal_errors
 from pycollective.hvd.process_sets import ProcessSet, global_process_set
 
@@ -75,7 +75,7 @@ class GradientGroup:
         self._names = list(rows)
         self._op, self._factors, self._process_set = op, gradient_factors(op, predivide), process_set
         self._prefix = new_prefix(process_set) if prefix is None else prefix
-        self._agreement = Agreement(self._prefix, rows, process_set)
+        self._agreement = GradientAgreement(self._prefix, rows, process_set)
         self._group_of = {name: number for number, group in enumerate(groups) for name in group}
 
     def reduce(self, gradients: Sequence[Any], outputs: Sequence[Any], stale: Sequence[bool] = ()) -> None:
